@@ -7,16 +7,18 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from memq.cli.export_formats import open_sink
 from memq.cli.lines import json_lines, json_object, raw_lines
 from memq.client.batch import LogMessage, timestamps_us
+from memq.client.read_range import conformed
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
 
     from memq.client.batch import Batch
 
@@ -121,12 +123,4 @@ def _widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             f"the schema of the topic has grown by column {grown[0]!r}, which is not in the first "
             "line; begin anew"
         )
-    columns = [
-        rows.column(field.name) if field.name in rows.schema.names else _nulls(field, len(rows))
-        for field in schema
-    ]
-    return pa.record_batch(columns, schema=schema)
-
-
-def _nulls(field: pa.Field, count: int) -> pa.Array:
-    return pa.nulls(count, field.type)
+    return conformed(rows, schema, "a Batch")

@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -57,8 +57,6 @@ _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _PROFILE = "memq.profile"  # where a context keeps it
 _SEPARATOR = re.compile(r"\\x(?P<hex>[0-9A-Fa-f]{2})|(?P<escape>\\.?)|(?P<text>[^\\]+)", re.DOTALL)
 _ESCAPES = {r"\t": b"\t", r"\n": b"\n", r"\0": b"\0", "\\\\": b"\\"}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 _INSTEAD = {
@@ -257,21 +255,37 @@ def _warn(text: str) -> None:
 # -- values ---------------------------------------------------------------------------------
 
 
-class RangeType(ParamType[OffsetRange]):
-    """`P:START-END`: partition, first offset, and one past the last."""
+class ParsedType(ParamType[Any]):
+    """A value that is made of a text.
 
-    name = "P:START-END"
+    Args:
+        name: how help calls the text.
+        parse: what makes it; raises ConfigError.
+    """
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> OffsetRange:
-        """The range that a text means."""
-        match = _RANGE.fullmatch(value)
-        if match and int(match[2]) > int(match[3]):
-            self.fail(f"{value!r} ends before it starts", param, ctx)
-        if match is None:
-            self.fail(f"{value!r} is not a range of offsets; write it like 0:100-200", param, ctx)
-        return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
+    def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value that a text means."""
+        try:
+            return self._parse(value)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def _parse_range(text: str) -> OffsetRange:
+    match = _RANGE.fullmatch(text)
+    if match and int(match[2]) > int(match[3]):
+        raise ConfigError(f"{text!r} ends before it starts")
+    if match is None:
+        raise ConfigError(f"{text!r} is not a range of offsets; write it like 0:100-200")
+    return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
+
+
+RangeType = partial(ParsedType, "P:START-END", _parse_range)
+"""Partition, first offset, and one past the last."""
 
 
 class InputType(click.File):
@@ -306,21 +320,6 @@ def range_option(*, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A00
     )
 
 
-class SeparatorType(ParamType[bytes]):
-    r"""What stands between key and value; `\t`, `\n`, `\0`, `\\` and `\xNN` are understood."""
-
-    name = "TEXT"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        """The bytes that a text means."""
-        try:
-            return parse_separator(value)
-        except ConfigError as exc:
-            self.fail(str(exc), param, ctx)
-
-
 def parse_separator(text: str) -> bytes:
     r"""The bytes of a separator, with `\t`, `\n`, `\0`, `\\` and `\xNN` for what is hard to type.
 
@@ -345,79 +344,36 @@ def parse_separator(text: str) -> bytes:
     return bytes(found)
 
 
-class SizeType(ParamType[int]):
-    """A size in bytes, written like 64MiB."""
-
-    name = "SIZE"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """The bytes that a text means."""
-        if isinstance(value, int):  # it was converted before
-            return value
-        try:
-            return parse_size_bytes(value)
-        except ConfigError as exc:
-            self.fail(str(exc), param, ctx)
+SeparatorType = partial(ParsedType, "TEXT", parse_separator)
 
 
-class StorageOptionsType(ParamType[NamedValues]):
-    """`NAME=VALUE,NAME=VALUE`: options of an object store."""
-
-    name = "NAME=VALUE[,…]"
-
-    def convert(
-        self,
-        value: str | NamedValues,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> NamedValues:
-        """The options that a text means."""
-        try:
-            return parse_storage_options(value)
-        except ConfigError as exc:
-            self.fail(str(exc), param, ctx)
+def _parse_size(given: str | int) -> int:
+    return given if isinstance(given, int) else parse_size_bytes(given)  # converted before
 
 
-class HeaderType(ParamType[tuple[str, bytes]]):
-    """`NAME=VALUE`; the value ends with the argument, whatever it has."""
+SizeType = partial(ParsedType, "SIZE", _parse_size)
 
-    name = "NAME=VALUE"
-
-    def convert(
-        self,
-        value: str | tuple[str, bytes],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[str, bytes]:
-        """The header that a text means."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not (name and equals):
-            self.fail(f"{value!r} is no header; write it like source=web-1", param, ctx)
-        return name, os.fsencode(text)
+StorageOptionsType = partial(ParsedType, "NAME=VALUE[,…]", parse_storage_options)
 
 
-class TimeType(ParamType[datetime]):
-    """A time with its zone; see `parse_time` for how it is written."""
-
-    name = "TIME"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """The time that a text means now."""
-        try:
-            return parse_time(value, now=datetime.now(UTC))
-        except ConfigError as exc:
-            self.fail(str(exc), param, ctx)
+def _parse_header(given: str | tuple[str, bytes]) -> tuple[str, bytes]:
+    if isinstance(given, tuple):
+        return given
+    name, equals, text = given.partition("=")
+    if not (name and equals):
+        raise ConfigError(f"{given!r} is no header; write it like source=web-1")
+    return name, os.fsencode(text)
 
 
-def to_us(moment: datetime) -> int:
-    """Microseconds since 1970 UTC."""
-    return (moment - _EPOCH) // _MICROSECOND
+HeaderType = partial(ParsedType, "NAME=VALUE", _parse_header)
+"""The value ends with the argument, whatever it has."""
+
+
+def _parse_time(text: str) -> datetime:
+    return parse_time(text, now=datetime.now(UTC))
+
+
+TimeType = partial(ParsedType, "TIME", _parse_time)
 
 
 def confirm(question: str, *, yes: bool) -> None:

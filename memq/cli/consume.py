@@ -16,7 +16,7 @@ import math
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -241,8 +241,8 @@ def consume(
             consumer.assign(selection.start)
         printer = Printer(lines, selection, Left(max_messages, max_batches), progress)
         try:
-            printer.begin()
-            _print_batches(consumer, waiting, printer, selection.stop)
+            write_whole(sys.stdout.buffer, lines.header)
+            _print_batches(consumer, waiting, printer)
         finally:
             progress.close()
 
@@ -480,56 +480,41 @@ class Progress:
             notice(f"memq: no answer to the last commit of partitions {held}; lines may come again")
 
 
-class Printer:
+class Printer(NamedTuple):
     """Writes Batches to stdout, and tells the group of it.
 
-    Args:
+    Attributes:
         lines: makes lines of a Batch.
         selection: what is to be written.
         left: how much of it.
         progress: learns of what is written.
     """
 
-    def __init__(self, lines: Lines, selection: Selection, left: Left, progress: Progress) -> None:
-        self._lines = lines
-        self._selection = selection
-        self._left = left
-        self._progress = progress
-
-    @property
-    def done(self) -> bool:
-        """Whether all is written that was asked for."""
-        return self._left.nothing
-
-    def begin(self) -> None:
-        """Write what stands before all Batches."""
-        write_whole(sys.stdout.buffer, self._lines.header)
+    lines: Lines
+    selection: Selection
+    left: Left
+    progress: Progress
 
     def write(self, batch: Batch) -> None:
         """Write what is asked for of one Batch."""
         out = sys.stdout.buffer
-        for piece in self._lines.of(self._left.take(self._selection.of(batch))):
+        for piece in self.lines.of(self.left.take(self.selection.of(batch))):
             write_whole(out, piece)
         out.flush()
-        self._progress.written(batch)  # a group is given all of it
-
-    def rest(self) -> None:
-        """Nothing came: what is written may be committed now."""
-        self._progress.tick()
+        self.progress.written(batch)  # a group is given all of it
 
 
-def _print_batches(
-    consumer: Consumer, waiting: Waiting, printer: Printer, stop: dict[int, int] | None
-) -> None:
+def _print_batches(consumer: Consumer, waiting: Waiting, printer: Printer) -> None:
     """Write Batches until the end, if there is one, or until there were enough."""
+    stop = printer.selection.stop
     greet = stop is None and sys.stderr.isatty()
-    while not printer.done and not (stop and _ended(consumer, stop)):
+    while not printer.left.nothing and not (stop and _ended(consumer, stop)):
         if greet and consumer.assignment:
             notice("memq: listening; Ctrl-C ends")
             greet = False
         batch = waiting.poll(consumer)
         if batch is None:
-            printer.rest()
+            printer.progress.tick()
             if waiting.is_over(consumer, unread=stop is not None):
                 return
         elif not stop or batch.offset < stop[batch.partition]:

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from csv import Error as CsvError
 from csv import reader
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -27,8 +28,10 @@ from memq.cli.json_rows import (
     EXACT_WHOLES,
     Rows,
     bytes_of_text,
+    first_refused,
     is_another,
     is_binary,
+    is_text,
     is_time,
     json_cells,
     narrowed,
@@ -45,7 +48,8 @@ if TYPE_CHECKING:
 
 _CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): (?:CSV conversion error to )?")
 _ROW = re.compile(r"CSV parse error: Row #(\d+): ")
-_HEXADECIMAL = re.compile(rb"[+-]?0[xX]")
+_HEXADECIMAL = "^[+-]?0[xX]"
+_REFUSED = (*ARROW_ERRORS, ValueError)
 
 
 class Dialect(NamedTuple):
@@ -186,121 +190,74 @@ def _table(
     )
     # On this thread alone: else errors number no rows.
     options = csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False)
-
-    def read(kinds: dict[str, pa.DataType], *, quoted_null: bool) -> pa.Table:
-        convert = csv.ConvertOptions(
-            column_types=kinds,
-            include_columns=list(kinds),
-            null_values=[dialect.null],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=quoted_null,
-        )
-        return csv.read_csv(pa.BufferReader(data), options, parse, convert)
-
-    kinds = {name: _cell_type(schema.field(name)) for name in names}
-    texts = {name: kind for name, kind in kinds.items() if _is_text(schema.field(name).type)}
-    others = {name: kind for name, kind in kinds.items() if name not in texts}
+    kinds = {name: schema.field(name).type for name in names}
+    convert = csv.ConvertOptions(
+        column_types={name: _cell_type(kind) for name, kind in kinds.items()},
+        null_values=[dialect.null],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
     try:
-        if texts and others and b'"%b"' % dialect.null.encode() in data:
-            read_texts, rows = read(texts, quoted_null=False), read(others, quoted_null=True)
-            rows = pa.table({each: (read_texts if each in texts else rows)[each] for each in names})
-        else:
-            rows = read(kinds, quoted_null=not texts)
-        table = _typed(rows, schema, number)
-        for name in names:
-            if not _is_doubtful(table[name], data):
-                continue
-            written = read({name: pa.utf8()}, quoted_null=True)[name].to_pylist()
-            values = table[name].to_pylist()
-            for row, (text, value) in enumerate(zip(written, values, strict=True), number):
-                if value is not None and not _is_as_written(text.strip(), value):
-                    raise InvalidRequestError(
-                        f"row {row}, column {name!r}: {text} does not fit; it would be {value}"
-                    )
+        table = csv.read_csv(pa.BufferReader(data), options, parse, convert)
     except ARROW_ERRORS as exc:
         raise _refusal(str(exc), names, number) from exc
-    return table
+    columns = []
+    for name, kind in kinds.items():
+        read = partial(_values, kind=kind, null=dialect.null)
+        try:
+            columns.append(read(table[name]))
+        except _REFUSED:
+            good, why = first_refused(table[name], read, _REFUSED)
+            if why is None:
+                raise
+            raise InvalidRequestError(
+                f"row {number + good}, column {name!r}: {without_advice(str(why))}"
+            ) from why
+    return pa.table(columns, names)
 
 
-def _is_doubtful(numbers: pa.ChunkedArray, data: bytes) -> bool:
-    """Whether some of a column may be other numbers than were written."""
-    if pat.is_integer(numbers.type):
-        return _HEXADECIMAL.search(data) is not None
-    if not pat.is_floating(numbers.type):
-        return False
-    return bool(pc.any(pc.greater_equal(pc.abs(numbers.cast(pa.float64())), EXACT_WHOLES)).as_py())
-
-
-def _is_as_written(text: str, value: float) -> bool:
-    """Whether a number is what its cell says: Arrow takes 0xFF for the bits of an int8."""
-    if text.lstrip("+-").isdecimal():
-        return not is_another(int(text), value)
-    return not _HEXADECIMAL.match(text.encode()) and (math.isfinite(value) or "n" in text.lower())
-
-
-def _cell_type(field: pa.Field) -> pa.DataType:
-    """What Arrow reads a cell as."""
-    kind = field.type
-    if pat.is_floating(kind):
-        return pa.float64()
-    if pat.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale)
+def _cell_type(kind: pa.DataType) -> pa.DataType:
+    """What Arrow reads a cell as: all but texts and bytes are read again, by `_values`."""
     if is_binary(kind):
         return pa.binary()
-    return pa.utf8() if pat.is_nested(kind) or pat.is_duration(kind) else kind
+    return kind if is_text(kind) else pa.utf8()
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    """Whether cells of a type are values as they stand, an empty one too."""
-    return bool(pat.is_string(kind) or pat.is_large_string(kind) or is_binary(kind))
-
-
-def _typed(table: pa.Table, schema: pa.Schema, number: int) -> pa.Table:
-    """The rows, with what Arrow has no cells for.
+def _values(cells: pa.ChunkedArray, kind: pa.DataType, null: str) -> pa.Array | pa.ChunkedArray:
+    """Values of a type from their cells.
 
     Raises:
-        InvalidRequestError: a cell does not fit.
+        ValueError: one does not fit.
     """
-    columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        kind = schema.field(name).type
-        convert = _conversion(kind)
-        if convert is None:
-            columns.append(column)
-            continue
-        try:
-            columns.append(convert(column))
-        except ValueError:
-            for row in range(len(column)):
-                try:
-                    convert(column.slice(row, 1))
-                except ValueError as exc:
-                    raise InvalidRequestError(
-                        f"row {number + row}, column {name!r}: {exc}"
-                    ) from exc
-            raise
-    return pa.table(columns, table.column_names)
-
-
-def _conversion(kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
-    """What makes values of the cells that Arrow has read; None where they are values already."""
-    if pat.is_nested(kind):
-        return lambda cells: json_cells(cells.to_pylist(), kind)
     if is_binary(kind):
-        return lambda cells: _bytes(cells, kind)
-    if pat.is_duration(kind):
-        return lambda cells: json_cells(_quoted(cells), kind)
-    if pat.is_floating(kind) and not pat.is_float64(kind):
-        return lambda cells: narrowed(cells, kind)
-    if pat.is_decimal(kind):
-        return _valid
-    return None
+        return _bytes(cells, kind)
+    if is_text(kind):
+        return cells
+    cells = pc.utf8_trim_whitespace(cells)
+    cells = pc.if_else(pc.equal(cells, null), None, cells)  # in quotes as well
+    if pat.is_nested(kind):
+        return json_cells(cells.to_pylist(), kind)
+    if pat.is_duration(kind) or pat.is_time(kind) or pat.is_null(kind):
+        return json_cells(_quoted(cells), kind)
+    if pc.any(pc.match_substring_regex(cells, _HEXADECIMAL)).as_py():
+        raise ValueError("hexadecimal numbers are not taken")  # Arrow takes 0xFF for -1
+    return _floats(cells, kind) if pat.is_floating(kind) else cells.cast(kind)
 
 
-def _valid(cells: pa.Array) -> pa.Array:
-    """The cells; Arrow reads decimals that have more digits than their type."""
-    cells.validate(full=True)
-    return cells
+def _floats(cells: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Numbers of floating point; none is another than was written."""
+    floats = narrowed(cells.cast(pa.float64()), kind)
+    values = floats.cast(pa.float64())
+    large = pc.greater_equal(pc.abs(values), EXACT_WHOLES)
+    written = zip(cells.filter(large).to_pylist(), values.filter(large).to_pylist(), strict=True)
+    for text, value in written:
+        if text.lstrip("+-").isdecimal():
+            fits = not is_another(int(text), value)
+        else:
+            fits = math.isfinite(value) or "n" in text.lower()
+        if not fits:
+            raise ValueError(f"{text} does not fit into {kind}; it would be {value}")
+    return floats
 
 
 def _quoted(cells: pa.Array) -> list[str | None]:

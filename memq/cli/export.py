@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from memq.cli.command import (
     Command,
+    ParsedType,
     SizeType,
-    TimeType,
     check_reachable,
     connection_options,
     option,
@@ -20,16 +21,15 @@ from memq.cli.command import (
     range_option,
     read_through_option,
     storage_options_option,
-    to_us,
     zone_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, progress_bar, show_one
+from memq.client.start import time_us
+from memq.core.units import parse_time
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from memq.cli.export_formats import Format
     from memq.client.objects import ReadThrough
     from memq.client.read_range import TopicReader
@@ -46,12 +46,12 @@ class GivenTime(NamedTuple):
     moment: datetime
 
 
-class GivenTimeType(TimeType):
-    """A time that is remembered as it was written: an hour ago stays so when a command goes on."""
+def _given_time(text: str) -> GivenTime:
+    return GivenTime(text, parse_time(text, datetime.now(UTC)))
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The text and what it means now."""
-        return GivenTime(value, super().convert(value, param, ctx))
+
+GivenTimeType = partial(ParsedType, "TIME", _given_time)
+"""A time that is remembered as it was written: an hour ago stays so when a command goes on."""
 
 
 @click.command(
@@ -135,8 +135,8 @@ def export(
         range=f"{wanted.partition}:{wanted.start}-{wanted.end}" if wanted else "",
         start=start.text if start else "",
         end=end.text if end else "",
-        start_us=to_us(start.moment) if start else None,
-        end_us=to_us(end.moment) if end else None,
+        start_us=time_us(start.moment) if start else None,
+        end_us=time_us(end.moment) if end else None,
     )
 
     def open_reader(incarnation: str, schema_id: str) -> TopicReader:

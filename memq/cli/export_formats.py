@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 from pyarrow import csv, parquet
 
+from memq.cli.json_rows import is_binary, is_text
 from memq.cli.lines import bytes_of, json_value
 from memq.cli.output import write_whole
 from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.format.message import TICKS_PER_SECOND
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
 
@@ -48,7 +50,6 @@ TEXT_ROWS = 16_384  # made into text at a time
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _CALENDAR_S = (-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
 
 
@@ -102,19 +103,6 @@ class _Parquet:
         self._rows = self._bytes = 0
 
 
-class _Arrow:
-    """An Arrow IPC file, which programs can map into memory."""
-
-    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
-        self._writer = pa.ipc.new_file(file, schema)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._writer.write_batch(rows)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 class _Csv:
     """A line of names, then the rows; nulls are empty, empty texts are quoted."""
 
@@ -157,7 +145,7 @@ _SINKS: dict[Format, Callable[[IO[bytes], pa.Schema], Sink]] = {
     "parquet": _Parquet,
     "csv": _Csv,
     "jsonl": _JsonLines,
-    "arrow": _Arrow,
+    "arrow": pa.ipc.new_file,  # which programs can map into memory
 }
 
 
@@ -193,7 +181,7 @@ def _json_column(column: pa.Array) -> pa.StringArray:
     if pat.is_integer(kind) or pat.is_boolean(kind):
         return column.cast(pa.utf8())
     plain = _simple(column) if _is_simple(kind) else column
-    if _is_binary(kind):
+    if is_binary(kind):
         plain = texts if (texts := _text_or_none(column)) is not None else column
     values = plain.to_pylist()
     if not _is_json(plain):
@@ -208,7 +196,7 @@ def _is_json(column: pa.Array) -> bool:
     kind = column.type
     if pat.is_floating(kind):
         return bool(pc.all(pc.is_finite(column)).as_py())
-    return bool(pat.is_string(kind) or pat.is_large_string(kind))
+    return is_text(kind)
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
@@ -219,7 +207,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
     kind = column.type
     if pat.is_timestamp(kind):
         return _times(column)
-    if _is_binary(kind):
+    if is_binary(kind):
         return _binary_cells(column)
     if _is_simple(kind):
         return _simple(column)
@@ -249,18 +237,10 @@ def _csv_text(value: Any) -> str | None:
     return plain if plain is None or isinstance(plain, str) else _encode(plain).decode()
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pat.is_binary(kind) or pat.is_large_binary(kind) or pat.is_fixed_size_binary(kind))
-
-
 def _is_simple(kind: pa.DataType) -> bool:
     """Whether Arrow's own Python values, and its own CSV, are what is wanted."""
     return bool(
-        pat.is_integer(kind)
-        or pat.is_floating(kind)
-        or pat.is_boolean(kind)
-        or pat.is_string(kind)
-        or pat.is_large_string(kind)
+        pat.is_integer(kind) or pat.is_floating(kind) or pat.is_boolean(kind) or is_text(kind)
     )
 
 
@@ -284,7 +264,7 @@ def _times(column: pa.Array) -> pa.StringArray:
     """ISO 8601, in UTC where the type has a zone, with all the digits of its unit."""
     kind = column.type
     ticks = column.view(pa.int64())
-    per_second = _TICKS_PER_SECOND[kind.unit]
+    per_second = TICKS_PER_SECOND[kind.unit]
     bounds = pc.min_max(ticks).as_py()
     low, high = (limit * per_second for limit in _CALENDAR_S)
     if bounds["min"] is not None and not low <= bounds["min"] <= bounds["max"] < high:

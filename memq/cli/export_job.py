@@ -348,7 +348,9 @@ def _export_missing(folder: Path, manifest: Manifest, reader: TopicReader, job: 
         def make(part: Part, piece: Piece) -> None:
             file = folder / part.file
             with _files_of(folder), _hidden(file).open("wb") as hidden:
-                written = _Run(job, reader, plan, note).write(hidden, [piece])
+                written = _write(
+                    hidden, reader, plan, [piece], form=job.request.format, advance=note
+                )
                 _show(file)
             with changing:
                 part.records, part.file_bytes = written
@@ -446,7 +448,9 @@ def export_file(file: Path, job: Job) -> Outcome:
     with job.open_reader("", "") as reader, _files_of(file), _locked(_hidden(file)) as hidden:
         plan = reader.plan(job.selection)
         with job.progress(plan.size_bytes) as advance:
-            records, size_bytes = _Run(job, reader, plan, advance).write(hidden, plan.pieces)
+            records, size_bytes = _write(
+                hidden, reader, plan, plan.pieces, form=job.request.format, advance=advance
+            )
         _check_new(file)
         _show(file)
     return Outcome(
@@ -485,33 +489,33 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
 # -- files ----------------------------------------------------------------------------------
 
 
-class _Run(NamedTuple):
-    """A run at work: the reader is open."""
-
-    job: Job
-    reader: TopicReader
-    plan: ReadPlan
-    advance: Callable[[int], None]
-
-    def write(self, file: IO[bytes], pieces: Sequence[Piece]) -> tuple[int, int]:
-        """Write the rows of some pieces, durably; rows and bytes of the file."""
-        records = 0
-        sink = open_sink(self.job.request.format, file, self.reader.schema)
-        try:
-            with closing(self.reader.rows(self.plan, pieces)) as batches:
-                for each in batches:
-                    for rows in each.rows:
-                        sink.write(rows)
-                        records += rows.num_rows
-                    self.advance(each.batch.notification.size_bytes)
-        except BaseException:
-            with suppress(Exception):  # it would else be closed after the file
-                sink.close()
-            raise
-        sink.close()
-        file.flush()
-        os.fsync(file.fileno())
-        return records, os.fstat(file.fileno()).st_size
+def _write(
+    file: IO[bytes],
+    reader: TopicReader,
+    plan: ReadPlan,
+    pieces: Sequence[Piece],
+    *,
+    form: Format,
+    advance: Callable[[int], None],
+) -> tuple[int, int]:
+    """Write the rows of some pieces, durably; rows and bytes of the file."""
+    records = 0
+    sink = open_sink(form, file, reader.schema)
+    try:
+        with closing(reader.rows(plan, pieces)) as batches:
+            for each in batches:
+                for rows in each.rows:
+                    sink.write(rows)
+                    records += rows.num_rows
+                advance(each.batch.notification.size_bytes)
+    except BaseException:
+        with suppress(Exception):  # it would else be closed after the file
+            sink.close()
+        raise
+    sink.close()
+    file.flush()
+    os.fsync(file.fileno())
+    return records, os.fstat(file.fileno()).st_size
 
 
 def suffix_of(form: Format) -> str:

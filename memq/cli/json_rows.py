@@ -24,7 +24,7 @@ from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -34,21 +34,16 @@ import pyarrow.types as pat
 from memq.core.decoding import UNDECODABLE
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TIMESTAMP_COLUMN, encode_records
-from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.format.schema import DEFAULT_SCHEMA, ORIGIN_COLUMNS
 from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-ORIGIN_FIELDS = (
-    "partition",
-    "offset",
-    "write_partition",
-    "producer_id",
-    "epoch",
-    "sequence",
-    "position",
-)
+E = TypeVar("E", bound=Exception)
+T = TypeVar("T", bound=Any)  # what can be counted and cut
+
+ORIGIN_FIELDS = tuple(name for name in ORIGIN_COLUMNS if name != "batch")
 """Of what consume prints, where a LogMessage was."""
 
 _CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}
@@ -133,14 +128,10 @@ def _rows_of(
     try:
         table = shape.table(decoded, now)
     except _REFUSED:
-        good = good_prefix(len(decoded), lambda first: shape.table(decoded[:first], now), _REFUSED)
-        number, line = numbered[good]
-        try:
-            shape.table(decoded[good : good + 1], now)
-        except _REFUSED as exc:
-            failure = _refusal(number, line, str(exc))
-        else:
+        good, why = first_refused(decoded, lambda part: shape.table(part, now), _REFUSED)
+        if why is None:
             raise
+        failure = _refusal(*numbered[good], str(why))
         decoded = decoded[:good]
         table = shape.table(decoded, now)
     if decoded:
@@ -157,23 +148,27 @@ def _why(exc: Exception, line: bytes) -> str:
     return f"{lone[0].decode(errors='replace')} is half of a character, which no text can hold"
 
 
-def good_prefix(
-    count: int, attempt: Callable[[int], object], errors: tuple[type[Exception], ...]
-) -> int:
-    """How many of the first items an attempt takes, when it does not take all `count` of them.
+def first_refused(
+    items: T, attempt: Callable[[T], object], errors: tuple[type[E], ...]
+) -> tuple[int, E | None]:
+    """The position of the first item that an attempt refuses, and why; None for what all do.
 
     The attempt with the first so many items raises one of the errors from some number on.
     """
-    good, bad = 0, count
+    good, bad = 0, len(items)
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
-            attempt(middle)
+            attempt(items[:middle])
         except errors:
             bad = middle
         else:
             good = middle
-    return good
+    try:
+        attempt(items[good : good + 1])
+    except errors as exc:
+        return good, exc
+    return good, None
 
 
 def _refusal(number: int, line: bytes, reason: str) -> InvalidRequestError:
@@ -207,11 +202,7 @@ class _Shape:
 
 def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
     if schema.equals(DEFAULT_SCHEMA):
-        return _Shape(
-            _decoder(_consumed(_Bytes | None)),
-            _log_messages,
-            _hint,
-        )
+        return _Shape(_decoder(_consumed(_Bytes | None)), _log_messages, _hint)
     row = _struct("Row", list(schema), top=True)
     if (
         _fields_of(first) - {_EXPORTED_FIELD} != _CONSUMED_FIELDS
@@ -370,7 +361,7 @@ def _json_type(kind: pa.DataType) -> Any:
     if pat.is_map(kind):
         key, item = _item_type(kind.key_field), _item_type(kind.item_field)
         pairs = list[tuple[key, item]]  # type: ignore[valid-type]
-        return pairs | dict[str, item] if _is_text(kind.key_type) else pairs  # type: ignore[valid-type]
+        return pairs | dict[str, item] if is_text(kind.key_type) else pairs  # type: ignore[valid-type]
     if pat.is_nested(kind):
         return list[_item_type(kind.value_field)]  # type: ignore[misc]
     return next((of for is_one, of in _JSON_TYPES if is_one(kind)), str)
@@ -385,7 +376,8 @@ def _or_null(kind: Any) -> Any:
     return None if kind is None else kind | None  # what has no type but null is null as it is
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are texts."""
     return bool(pat.is_string(kind) or pat.is_large_string(kind))
 
 

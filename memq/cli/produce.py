@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -27,12 +28,12 @@ from memq.cli.command import (
     option,
     output_option,
     table_options,
-    to_us,
     zone_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
+from memq.client.start import time_us
 from memq.core.units import counted
 from memq.errors import (
     InvalidRequestError,
@@ -161,7 +162,7 @@ def produce(
     same = Same(
         None if key is None else os.fsencode(key),
         list(headers),
-        None if timestamp is None else to_us(timestamp),
+        None if timestamp is None else time_us(timestamp),
     )
     tally = Tally()
     started_s = time.monotonic()
@@ -403,21 +404,18 @@ def _send_rows(
 
 def _check_rows(producer: Producer, part: Rows, unit: str) -> tuple[int, MemqError | None]:
     """How many of the first rows fit, and what is wrong with the next one, if there is one."""
-    from memq.cli.json_rows import good_prefix  # noqa: PLC0415 - loads Arrow
+    from memq.cli.json_rows import first_refused  # noqa: PLC0415 - loads Arrow
 
     refusals = (SchemaMismatchError, MessageTooLargeError)
     table, numbers = part
     try:
         producer.conformed(table)
     except refusals:
-        good = good_prefix(
-            table.num_rows, lambda count: producer.conformed(table.slice(0, count)), refusals
-        )
-        try:
-            producer.conformed(table.slice(good, 1), first_row=None)
-        except refusals as exc:
-            return good, type(exc)(f"{unit} {numbers[good]}: {exc}")
-        raise
+        conform = partial(producer.conformed, first_row=None)
+        good, why = first_refused(table, conform, refusals)
+        if why is None:
+            raise
+        return good, type(why)(f"{unit} {numbers[good]}: {why}")
     return table.num_rows, None
 
 

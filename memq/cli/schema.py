@@ -68,25 +68,6 @@ _PLAIN = {
     "utf8": pa.utf8(),
     "large_utf8": pa.large_utf8(),
 }
-_ELSEWHERE = {
-    "text": "string",
-    "str": "string",
-    "varchar": "string",
-    "char": "string",
-    "int": "int32",
-    "integer": "int32",
-    "smallint": "int16",
-    "bigint": "int64",
-    "long": "int64",
-    "boolean": "bool",
-    "real": "float",
-    "numeric": "decimal128(10, 2)",
-    "bytes": "binary",
-    "blob": "binary",
-    "date": "date32",
-    "datetime": "timestamp[us, tz=UTC]",
-}
-"""What types are called in other systems."""
 _DATES = {"date32": (pa.date32(), "day"), "date64": (pa.date64(), "ms")}
 _WITH_UNIT: dict[str, Callable[[str], pa.DataType]] = {
     "time32": pa.time32,
@@ -239,8 +220,7 @@ class _Parser:
             raise self._error(str(exc)) from exc
         if kind is None:
             self._at = start
-            here = _ELSEWHERE.get((word or "").lower())
-            raise self._error(f"expected {here}" if here else "expected a type", known=not here)
+            raise self._error("expected a type", known=True)
         return kind
 
     def _type(self, word: str, depth: int) -> pa.DataType | None:

@@ -74,11 +74,6 @@ class Asked(NamedTuple):
     exit_at_end: bool
 
     @property
-    def by_time(self) -> bool:
-        """Whether times were given."""
-        return not (self.since is None and self.until is None)
-
-    @property
     def ends(self) -> bool:
         """Whether it ends by itself, with all read that there is now."""
         return self.exit_at_end or self.wanted is not None or self.until is not None
@@ -104,9 +99,7 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> Selection:
     if asked.tail is not None:
         start, skipped = tail_of(_newest(client, chosen, asked.tail), ends, asked.tail)
         return Selection(start, stop, skipped)
-    if asked.by_time:
-        times = EventTimes.between(asked.since, asked.until)
-        assert times is not None  # noqa: S101 - some are given
+    if (times := EventTimes.between(asked.since, asked.until)) is not None:
         times = times.of_topic(client.info())
         return Selection(ends | _first_at(client, chosen, times), stop, times=times)
     if asked.partitions:

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, compress, islice, repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.core.format.envelope import ARROW_ERRORS
-from memq.core.format.message import TIMESTAMP_COLUMN, time_position
+from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import (
     ConfigError,
@@ -47,15 +47,12 @@ if TYPE_CHECKING:
     MessageRows = tuple[IndexEntry, pa.RecordBatch]
     """What the index says about a Message, and its rows."""
 
-T = TypeVar("T")
-
 Order = Literal["none", "producer", "key"]
 KEY_COLUMN = "key"
 
 _Columns = tuple[Iterable[Any], Iterable[Any], Iterable[Any], Iterable[int]]
 """Keys, values, headers and timestamps in microseconds."""
 
-_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -228,25 +225,27 @@ class Batch:
 
 
 def _part(section: Section, start: int, end: int) -> Section:
-    def part(origins: Iterable[T]) -> Iterable[T]:
-        return origins if isinstance(origins, repeat) else list(islice(origins, start, end))
-
-    rows, producer_ids, epochs, sequences, positions = section
-    rows = rows.slice(start, end - start)
-    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
+    rows = section.rows.slice(start, end - start)
+    return _of_rows(section, rows, lambda origins: islice(origins, start, end))
 
 
 def _chosen(section: Section, wanted: pa.BooleanArray) -> Section:
     if wanted.true_count == len(wanted):
         return section
     flags = wanted.to_pylist()
+    rows = section.rows.filter(wanted)
+    return _of_rows(section, rows, lambda origins: compress(origins, flags))
 
-    def part(origins: Iterable[T]) -> Iterable[T]:
-        return origins if isinstance(origins, repeat) else list(compress(origins, flags))
 
-    rows, producer_ids, epochs, sequences, positions = section
-    rows = rows.filter(wanted)
-    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
+def _of_rows(
+    section: Section, rows: pa.RecordBatch, part: Callable[[Iterable[Any]], Iterable[Any]]
+) -> Section:
+    """Some rows of a section, with that part of their origins."""
+
+    def of(origins: Any) -> Any:
+        return origins if isinstance(origins, repeat) else list(part(origins))
+
+    return Section(rows, *map(of, section[1:]))
 
 
 def _default_columns(rows: pa.RecordBatch, _: str) -> _Columns:
@@ -275,7 +274,7 @@ def timestamps_us(rows: pa.RecordBatch, time_column: str) -> Iterable[int]:
     if position < 0:
         return repeat(0)
     column = rows.column(position)
-    per_second = _TICKS_PER_SECOND[column.type.unit]
+    per_second = TICKS_PER_SECOND[column.type.unit]
     ticks = column.view(pa.int64()).to_pylist()
     return [0 if tick is None else tick * 10**6 // per_second for tick in ticks]
 

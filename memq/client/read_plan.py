@@ -22,10 +22,9 @@ only Batches with a name that comes up again are compared, in the order of publi
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,7 +36,7 @@ from memq.client.duplicates import MAX_INTERVALS, DuplicateWindow, MessageNames
 from memq.client.objects import map_ahead
 from memq.client.start import time_us
 from memq.client.topic import check_retained
-from memq.core.format.message import TIMESTAMP_COLUMN, time_position
+from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import deserialize_schema
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
@@ -58,7 +57,6 @@ log = logging.getLogger("memq.client.read")
 ATTEMPTS = 5  # plans that retention may overtake; each takes a moment, retention has pauses
 COMPARED_AHEAD = 4  # Batches with names that come up again, fetched at a time
 
-_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -137,7 +135,7 @@ class EventTimes(NamedTuple):
         if position < 0:
             return pa.repeat(pa.scalar(False), len(rows))
         column = rows.column(position)
-        ticks, per_second = column.view(pa.int64()), _TICKS_PER_SECOND[column.type.unit]
+        ticks, per_second = column.view(pa.int64()), TICKS_PER_SECOND[column.type.unit]
         wanted = pc.is_valid(ticks)
         if self.start_us is not None:
             wanted = pc.and_(wanted, _not_before(ticks, self.start_us, per_second))
@@ -331,7 +329,8 @@ async def _plan(
     plan = ReadPlan(times=times, pieces=[], duplicates={})
     open_pieces: dict[int, Piece] = {}
     names, known = MessageNames(MAX_INTERVALS), MessageNames()
-    async with aclosing(batches_in_order(topic, ranges)) as batches:
+    # The producers' sequences then come nearly in order, which `MessageNames` is quick at.
+    async with aclosing(topic.batches_by_time(ranges)) as batches:
         async for batch in batches:
             if not plan.reads(batch):
                 continue
@@ -376,37 +375,6 @@ async def _incomplete_before_ms(
         iso_ms(round(since_ms)),
     )
     return since_ms
-
-
-async def batches_in_order(
-    topic: TopicClient, ranges: Sequence[OffsetRange]
-) -> AsyncGenerator[PublishedBatch, None]:
-    """The Batches of some ranges in the order of publication, as far as clocks tell it.
-
-    The producers' sequences then come nearly in order, which `MessageNames` is quick at. Close it
-    (`contextlib.aclosing`) when it is left before its end.
-
-    Raises:
-        MemqError: as `TopicClient.batches`.
-    """
-    async with AsyncExitStack() as stack:
-        streams = [
-            await stack.enter_async_context(aclosing(topic.batches([each]))) for each in ranges
-        ]
-        waiting: list[tuple[int, int, PublishedBatch]] = []
-        for number, stream in enumerate(streams):
-            first = await anext(stream, None)
-            if first is not None:
-                waiting.append((first.timestamp_ms, number, first))
-        heapq.heapify(waiting)
-        while waiting:
-            _, number, batch = waiting[0]
-            yield batch
-            following = await anext(streams[number], None)
-            if following is None:
-                heapq.heappop(waiting)
-            else:
-                heapq.heapreplace(waiting, (following.timestamp_ms, number, following))
 
 
 async def _duplicates(

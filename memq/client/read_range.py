@@ -22,7 +22,7 @@ from memq.client.read_plan import Selection, plan_read
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
-from memq.core.format.schema import ORIGIN_COLUMNS, deserialize_schema
+from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
 from memq.core.named_values import NO_VALUES
 from memq.core.runtime import SYSTEM
 from memq.core.units import parse_time
@@ -45,24 +45,6 @@ T = TypeVar("T")
 FETCHES = 4  # Batches fetched, or waiting to be taken, at a time
 FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by itself
 JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
-
-_ORIGINS = [
-    pa.field(name, kind)
-    for name, kind in zip(
-        ORIGIN_COLUMNS,
-        (
-            pa.int32(),
-            pa.int64(),
-            pa.utf8(),
-            pa.int32(),
-            pa.utf8(),
-            pa.int64(),
-            pa.int64(),
-            pa.int64(),
-        ),
-        strict=True,
-    )
-]
 
 
 class BatchOfRange(NamedTuple):
@@ -321,7 +303,7 @@ class AsyncTopicReader:
             wanted = named if times is None else times.select(named)
             if wanted.num_rows:
                 kept.append(wanted)
-        return _joined([_conform(rows, self.schema, fetched.batch) for rows in kept])
+        return _joined([conformed(rows, self.schema, repr(fetched.batch)) for rows in kept])
 
 
 class TopicReader(SyncClient[AsyncTopicReader]):
@@ -570,8 +552,12 @@ def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _conform(rows: pa.RecordBatch, schema: pa.Schema, batch: Batch) -> pa.RecordBatch:
-    """The rows with the columns of `schema`; those that they do not have are nulls."""
+def conformed(rows: pa.RecordBatch, schema: pa.Schema, source: object) -> pa.RecordBatch:
+    """The rows with the columns of `schema`; those that they do not have are nulls.
+
+    Raises:
+        SchemaMismatchError: a column is of another type.
+    """
     if rows.schema.equals(schema):
         return rows
     columns = []
@@ -583,7 +569,7 @@ def _conform(rows: pa.RecordBatch, schema: pa.Schema, batch: Batch) -> pa.Record
             columns.append(rows.column(position))
         else:
             raise SchemaMismatchError(
-                f"{batch!r} has a column {field.name!r} of type {rows.schema.types[position]}, and "
+                f"{source} has a column {field.name!r} of type {rows.schema.types[position]}, and "
                 f"the topic has {field.type}"
             )
     return pa.record_batch(columns, schema=schema)
@@ -602,7 +588,7 @@ def _with_origin(batch: Batch, entry: IndexEntry, rows: pa.RecordBatch) -> pa.Re
     count = rows.num_rows
     origins = [
         pa.repeat(pa.scalar(value, field.type), count)
-        for value, field in zip(same_for_all, _ORIGINS, strict=False)
+        for value, field in zip(same_for_all, ORIGINS, strict=False)
     ]
     positions = pa.array(range(count), pa.int64())
     return pa.record_batch([*rows.columns, *origins, positions], schema=_with_origins(rows.schema))
@@ -614,4 +600,4 @@ def _with_origins(schema: pa.Schema) -> pa.Schema:
         raise InvalidRequestError(
             f"the topic has a column {taken[0]!r} of its own; read without metadata"
         )
-    return pa.schema([*schema, *_ORIGINS])
+    return pa.schema([*schema, *ORIGINS])

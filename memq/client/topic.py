@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import aclosing
-from heapq import heapify, heappop, heappush
+from contextlib import AsyncExitStack, aclosing
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -300,32 +300,45 @@ class TopicClient:
                 for entry in page:
                     yield entry
 
-    async def entries_by_time(
-        self, ranges: Sequence[OffsetRange]
-    ) -> AsyncGenerator[NotificationEntry, None]:
-        """The notifications of some ranges, one for each read partition, merged by their times.
+    async def batches_by_time(
+        self, ranges: Sequence[OffsetRange], damaged: Callable[[str], object] | None = None
+    ) -> AsyncGenerator[PublishedBatch, None]:
+        """The Batches of some ranges, one for each read partition, merged by their times.
+
+        Args:
+            ranges: of the topic.
+            damaged: told of what is no notification, in place of an error.
 
         Raises:
+            CorruptDataError: something in the queue is no notification.
             MemqError: as `pages`.
         """
         page_entries = max(1, PAGE_ENTRIES // max(1, len(ranges)))
-        following = [self.entries([each], page_entries=page_entries) for each in ranges]
-        heads: list[tuple[int, int, NotificationEntry]] = []
-        try:
-            for at, each in enumerate(following):
-                async for entry in each:
-                    heads.append((entry.timestamp_ms, at, entry))
-                    break
-            heapify(heads)
-            while heads:
+        async with AsyncExitStack() as stack:
+            streams = [
+                await stack.enter_async_context(
+                    aclosing(self.entries([each], page_entries=page_entries))
+                )
+                for each in ranges
+            ]
+            heads: list[tuple[int, int, NotificationEntry]] = []
+            moved = range(len(streams))
+            while True:
+                for at in moved:
+                    if (following := await anext(streams[at], None)) is not None:
+                        heappush(heads, (following.timestamp_ms, at, following))
+                if not heads:
+                    return
                 _, at, entry = heappop(heads)
-                yield entry
-                async for entry in following[at]:
-                    heappush(heads, (entry.timestamp_ms, at, entry))
-                    break
-        finally:
-            for each in following:
-                await each.aclose()
+                moved = range(at, at + 1)
+                try:
+                    batch = published_batch(self.topic, entry)
+                except CorruptDataError as exc:
+                    if damaged is None:
+                        raise
+                    damaged(str(exc))
+                else:
+                    yield batch
 
     async def batches(self, ranges: Iterable[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches of some ranges, one range after the other.

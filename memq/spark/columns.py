@@ -20,7 +20,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     DataType,
-    IntegerType,
     LongType,
     StringType,
     StructField,
@@ -30,6 +29,7 @@ from pyspark.sql.types import (
 
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.format.schema import ORIGINS as ORIGIN_SCHEMA
 from memq.core.units import counted
 from memq.errors import ConfigError, SchemaMismatchError
 from memq.tables.fitting import check_names, fitted, has_equal_keys, widened, with_pairs
@@ -43,14 +43,7 @@ if TYPE_CHECKING:
 
 ORIGINS: dict[str, DataType] = {
     "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "batch": StringType(),
-    "write_partition": IntegerType(),
-    "producer_id": StringType(),
-    "epoch": LongType(),
-    "sequence": LongType(),
-    "position": LongType(),
+    **{field.name: from_arrow_type(field.type) for field in ORIGIN_SCHEMA},
 }
 """Where a row comes from: topic, read partition, offset and id of its Batch; write partition,
 sender, epoch and sequence of its Message; its position in the Message. The last five name it."""

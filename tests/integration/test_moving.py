@@ -9,13 +9,12 @@ import msgspec
 import pytest
 
 from memq.client.admin import AsyncAdminClient
-from memq.client.audit.reporter import EncodedReport, ReportSender
+from memq.client.audit.reporter import ReportSender
 from memq.client.cluster import Cluster
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.objects import read_broker
 from memq.client.producer.producer import AsyncProducer
 from memq.client.topic import TopicClient
-from memq.core.audit.reports import encode_report
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -450,9 +449,8 @@ async def test_reports_follow_their_topic(two):
     for broker in two.both:
         broker.add_topic(AUDIT_TOPIC)
     two.place(None)
-    one = EncodedReport(report(0, 0), encode_report(report(0, 0)))
     async with reaching(two.a) as cluster:
-        sending = asyncio.ensure_future(ReportSender(cluster).send([one], TIMEOUT_S))
+        sending = asyncio.ensure_future(ReportSender(cluster).send([report(0, 0)], TIMEOUT_S))
         await until(lambda: two.a.metadata_requests > 2)
         two.a.faults.extend([NotHostedError("moved", two.b.address), StorageError("full")])
         two.place(two.a)

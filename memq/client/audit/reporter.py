@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, NamedTuple
+from typing import TYPE_CHECKING, Generic
 
 from memq.client.topic import TopicClient
 from memq.core.audit.reports import R, encode_report, encode_reports
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from memq.client.cluster import Cluster
-    from memq.core.audit.reports import ProducerName, ReaderName
+    from memq.core.audit.reports import ProducerName, ReaderName, Report
 
 _log = logging.getLogger(__name__)
 
@@ -45,13 +45,6 @@ CLOSE_TIMEOUT_S = 3.0  # a report takes half a second; nobody should wait long f
 MAX_MESSAGE_BYTES = 512 << 10  # of reports in one Message; the topic takes 4 MiB
 MAX_WEIGHT = 100_000  # reports and failed runs that wait; about 10 MB
 _ACKS_ALL = -1
-
-
-class EncodedReport(NamedTuple, Generic[R]):
-    """A report with its JSON."""
-
-    report: R
-    value: bytes
 
 
 class ReportBacklog(Generic[R]):
@@ -95,31 +88,31 @@ class ReportBacklog(Generic[R]):
                 queue[-1] = joined
         self._shrink()
 
-    def take(self, max_bytes: int) -> list[EncodedReport[R]]:
+    def take(self, max_bytes: int) -> list[R]:
         """The oldest reports, for one Message of up to so many bytes; empty when none waits.
 
         A report that is larger alone is dropped: no Message could ever carry it.
         """
-        taken: list[EncodedReport[R]] = []
+        taken: list[R] = []
         left_bytes = max_bytes
         for name, queue in list(self._waiting.items()):
             while queue:
-                value = encode_report(queue[0])
-                if len(value) > max_bytes:
+                size_bytes = len(encode_report(queue[0]))
+                if size_bytes > max_bytes:
                     self._drop_first(queue)
                     continue
-                if len(value) > left_bytes:
+                if size_bytes > left_bytes:
                     return taken
-                left_bytes -= len(value)
+                left_bytes -= size_bytes
                 self._weight -= queue[0].weight
-                taken.append(EncodedReport(queue.popleft(), value))
+                taken.append(queue.popleft())
             del self._waiting[name]
         return taken
 
-    def put_back(self, taken: Iterable[EncodedReport[R]]) -> None:
+    def put_back(self, taken: Iterable[R]) -> None:
         """These were not delivered, or nobody knows: they wait again, before all others."""
         returned: dict[ProducerName | ReaderName, list[R]] = {}
-        for report, _ in taken:
+        for report in taken:
             returned.setdefault(report.name, []).append(report)
         for name, earlier in returned.items():
             newer = self._waiting.pop(name, deque[R]())
@@ -158,7 +151,7 @@ class ReportSender:
     def __repr__(self) -> str:
         return f"<ReportSender {self._id} [{self._sequence} sent]>"
 
-    async def send(self, reports: Sequence[EncodedReport[R]], timeout_s: float) -> None:
+    async def send(self, reports: Sequence[Report], timeout_s: float) -> None:
         """Write one Message; attempts within the call have the same name and bytes.
 
         Args:
@@ -173,7 +166,7 @@ class ReportSender:
         topic = await self._cluster.topic(AUDIT_TOPIC, timeout_s=timeout_s)
         write_partition = crc32c(self._id.encode()) % len(topic.hosts)
         now_us = self._cluster.runtime.wall_us()
-        keys, values = zip(*encode_reports(report for report, _ in reports), strict=True)
+        keys, values = zip(*encode_reports(reports), strict=True)
         rows = encode_records(keys, values, None, [now_us] * len(keys))
         header = Write(
             topic=AUDIT_TOPIC,

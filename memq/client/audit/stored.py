@@ -11,13 +11,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.client.objects import FallbackReader, decode, map_ahead
-from memq.client.topic import published_batch
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import (
     ProducerName,
@@ -247,16 +247,11 @@ class BatchInspector:
         self, ranges: Sequence[OffsetRange], check: Check
     ) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches that must be looked into."""
-        async with aclosing(self._topic.entries_by_time(ranges)) as entries:
-            async for entry in entries:
+        async with aclosing(self._topic.batches_by_time(ranges, self._damage.add)) as batches:
+            async for batch in batches:
                 self._done += 1
                 if self._progress is not None:
                     self._progress(self._done, self._total)
-                try:
-                    batch = published_batch(self._topic.topic, entry)
-                except CorruptDataError as exc:
-                    self._damage.add(str(exc))
-                    continue
                 if self._needs(batch, check):
                     yield batch
 
@@ -294,10 +289,6 @@ class BatchInspector:
 def _weight(batch: PublishedBatch) -> int:
     """How much of `IN_FLIGHT` a Batch counts for."""
     return 1 + batch.notification.messages // MESSAGES_AT_ONCE
-
-
-def _size_bytes(batch: PublishedBatch) -> int:
-    return batch.notification.size_bytes
 
 
 def _shown(runs: Sequence[ProducerRun]) -> str:
@@ -350,21 +341,15 @@ class ReportReader:
         """
         work = partial(self._read_batch, produced_end_ms)
         async with (
-            aclosing(self._batches(ranges)) as batches,
-            aclosing(map_ahead(work, batches, IN_FLIGHT_BYTES, _size_bytes)) as found,
+            aclosing(self._audit_topic.batches_by_time(ranges, self._damage.add)) as batches,
+            aclosing(
+                map_ahead(work, batches, IN_FLIGHT_BYTES, attrgetter("notification.size_bytes"))
+            ) as found,
         ):
             async for batch, values in found:
                 for key, value in values:
                     for report in self._decode(batch, key, value):
                         yield StoredReport(report, batch.timestamp_ms)
-
-    async def _batches(self, ranges: Sequence[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
-        async with aclosing(self._audit_topic.entries_by_time(ranges)) as entries:
-            async for entry in entries:
-                try:
-                    yield published_batch(self._audit_topic.topic, entry)
-                except CorruptDataError as exc:
-                    self._damage.add(str(exc))
 
     async def _read_batch(
         self, produced_end_ms: int | None, batch: PublishedBatch

@@ -47,7 +47,7 @@ TIMESTAMP_COLUMN = "timestamp"
 
 _KEY, _VALUE, _HEADERS, _TIMESTAMP = (field.type for field in DEFAULT_SCHEMA)
 _NO_HEADERS = pa.array([], pa.struct([_HEADERS.key_field, _HEADERS.item_field]))
-_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -169,7 +169,7 @@ def timestamp_range_us(
     least, greatest = pc.min_max(column).values()
     if not least.is_valid:
         return UNKNOWN_RANGE
-    per_second = _TICKS_PER_SECOND[column.type.unit]
+    per_second = TICKS_PER_SECOND[column.type.unit]
     return _microseconds(least.value, per_second), _microseconds(greatest.value, per_second)
 
 

@@ -48,16 +48,19 @@ MAX_SCHEMA_BYTES = (
     1 << 20
 )  # thousands of columns; it is kept for every topic, and sent on discovery
 MAX_NESTING = 16  # deeper than real tables go; Arrow readers give up at 64, some sooner
-ORIGIN_COLUMNS = (
-    "partition",
-    "offset",
-    "batch",
-    "write_partition",
-    "producer_id",
-    "epoch",
-    "sequence",
-    "position",
+ORIGINS = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("batch", pa.utf8()),
+        ("write_partition", pa.int32()),
+        ("producer_id", pa.utf8()),
+        ("epoch", pa.int64()),
+        ("sequence", pa.int64()),
+        ("position", pa.int64()),
+    ]
 )
+ORIGIN_COLUMNS = tuple(ORIGINS.names)
 """Columns that readers can add to a topic's: read partition, offset and id of the Batch; write
 partition, sender and sequence of the Message; position of the LogMessage in it. The last five name
 it."""

@@ -18,9 +18,9 @@ from memq.cli.command import (
     parse_separator,
     parse_time,
     table_options,
-    to_us,
 )
 from memq.cli.serve import broker, dev
+from memq.client.start import time_us
 from memq.core.options import Option
 from memq.core.ranges import OffsetRange
 from memq.core.topic import TOPIC_OPTIONS
@@ -181,7 +181,7 @@ NOW = datetime(1970, 1, 1, 1, tzinfo=UTC)
 )
 def test_parse(text, time_ms):
     """A time has any zone; a duration counts back from now."""
-    assert to_us(parse_time(text, NOW)) == time_ms * 1_000
+    assert time_us(parse_time(text, NOW)) == time_ms * 1_000
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "12", "2025-13-01", "-5m", "9999999999d"])
@@ -201,8 +201,8 @@ def test_time_without_zone(text):
 @hypothesis.given(st.datetimes(timezones=st.just(UTC)))
 def test_round_trip(moment):
     """What is printed is read as the same time, over the whole calendar."""
-    assert parse_time(iso_us(to_us(moment)), NOW) == moment
-    assert moment - parse_time(iso_ms(to_us(moment) // 1_000), NOW) < timedelta(milliseconds=1)
+    assert parse_time(iso_us(time_us(moment)), NOW) == moment
+    assert moment - parse_time(iso_ms(time_us(moment) // 1_000), NOW) < timedelta(milliseconds=1)
 
 
 def test_beyond_the_calendar():

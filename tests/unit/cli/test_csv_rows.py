@@ -115,7 +115,7 @@ def test_time():
         (b"\xff\n", "names no columns"),
         ("id,city\r1,a\r", "must end with a newline, not with a carriage return"),
         ("city\na\n", "does not name column 'id', which is never null"),
-        ("id,city\n1,a\nx,b\n", "row 3, column 'id': int64: invalid value 'x'"),
+        ("id,city\n1,a\nx,b\n", "row 3, column 'id': .*'x' as a scalar of type int64"),
         ("id,city\n1,a\n2,b,c\n", "row 3: Expected 2 columns, got 3: 2,b,c"),
         (b"id,city\n1,\xff\n", "row 2, column 'city': string: invalid UTF8 data"),
         ("id,tags\n1,\n2,[5]\n", r"row 3, column 'tags': Expected `str \| null`, got `int`"),
