@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from memq import AsyncAdminClient
-from memq.broker import cluster_topics
+from memq.broker import cluster_topics, membership, traffic
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading
@@ -212,6 +212,8 @@ async def test_a_release_that_was_refused_in_a_drain_is_tried_again(cluster, mon
     every write partition takes Messages again, also where they are wanted back meanwhile.
     """
     monkeypatch.setattr(cluster_topics, "AGAIN", Backoff(0.01, 0.05))
+    monkeypatch.setattr(traffic, "KNOWN_S", 0.2)  # for which a rebalance waits
+    monkeypatch.setattr(membership, "REPORT_S", 0.2)
     one, two = await cluster.start("one", "two")
     c = await cluster.connect(one)
     await c.create("t", write_partitions=4, batch_age="1ms")
