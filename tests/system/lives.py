@@ -172,9 +172,9 @@ class Lives:
         process = self._process
         assert process is not None
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)
-        await asyncio.sleep(stopped_s)
         with contextlib.suppress(ProcessLookupError):  # it was killed meanwhile, as the Governor
+            os.kill(process.pid, signal.SIGSTOP)
+            await asyncio.sleep(stopped_s)
             os.kill(process.pid, signal.SIGCONT)
         if await _readable(process.sentinel, GOES_ON_S):
             process.join()

@@ -111,7 +111,7 @@ async def test_a_local_store_that_failed_is_not_away_for_ever(tmp_path, monkeypa
         await c.create("t", batch_age="1ms", upload_deadline="1s")
         write = asyncio.ensure_future(c.write(0))
         await until(b.context.not_ready)
-        with pytest.raises(StorageError, match=r"refuses since .*: disk quota exceeded"):
+        with pytest.raises(StorageError, match="disk quota exceeded"):
             await write
         await until(lambda: not b.context.not_ready())
 
