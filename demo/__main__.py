@@ -39,7 +39,7 @@ def main() -> int:
         print(f"demo: {path} has no lines to ship", file=sys.stderr)
         return 2
     leave_out_settings()
-    say("takes about five minutes, on a busy machine more")
+    say("takes two to five minutes, on a busy machine more")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Airflow does not end with us
     directory = Path(tempfile.mkdtemp(prefix="memq-demo-"))
     try:
