@@ -58,8 +58,10 @@ class World:
         return await expire(self.broker.topics.get(TOPIC), self.broker.context)
 
     def at(self, seconds=0.0):
-        """A time by the broker's clock, so much from now."""
-        return datetime.fromtimestamp(time.time() + self._ahead_s + seconds, UTC)
+        """Return a time, so much from now by the broker's clock, which has passed now afterwards."""
+        now_s = time.time() + self._ahead_s
+        self.later(0.002)
+        return datetime.fromtimestamp(now_s + seconds, UTC)
 
     async def run(self, operator, **context):
         """Try a task once, in a thread as a worker would."""

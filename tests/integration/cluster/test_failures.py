@@ -233,7 +233,7 @@ async def test_a_release_that_was_refused_in_a_drain_is_tried_again(cluster, mon
             written = False
             while not written:  # the Governor may move it once more
                 owner = (await cluster.all_owned("t"))[number]
-                with suppress(NotHostedError):
+                with suppress(NotHostedError, UnavailableError):
                     await clients[cluster.brokers[owner]].write(sequence, write_partition=number)
                     written = True
 
