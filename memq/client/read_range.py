@@ -19,6 +19,7 @@ import pyarrow as pa
 from memq.client.cluster import Cluster
 from memq.client.objects import BatchSource, map_ahead
 from memq.client.read_plan import Selection, plan_read
+from memq.client.scan import Scan
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
@@ -29,7 +30,7 @@ from memq.core.units import parse_time
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from typing import Self, Unpack
 
     from memq.client.batch import Batch
@@ -434,9 +435,7 @@ async def _read_table(
     return pa.Table.from_batches(found, schema=reader.schema)
 
 
-def scan(
-    bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]
-) -> pa.RecordBatchReader:
+def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]) -> Scan:
     """As `read_range`, for data of any size: RecordBatches that are read as they are asked for.
 
     A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
@@ -448,12 +447,11 @@ def scan(
         **options: see `ReadArguments`.
 
     Returns:
-        A reader for pyarrow, pandas, Polars, DuckDB and whatever takes an Arrow stream. Its
-        connections close at its end, or when it is closed or forgotten.
+        An Arrow stream for pyarrow, pandas, Polars, DuckDB; see `Scan`.
 
     Raises:
-        MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
-            whole. Retention that removes some of what is not read yet is an error.
+        MemqError: as `read_range`, also while rows are read; but there is no timeout of the whole.
+            Retention that removes some of what is not read yet is an error.
     """
     opening, selection = reader_of(bootstrap, topic, options)
     reader = TopicReader(opening)
@@ -462,16 +460,7 @@ def scan(
     except BaseException:
         reader.close()
         raise
-    batches = _batches(reader, plan)
-    next(batches)  # from here on it closes what it reads from, also when nobody asks for a row
-    return pa.RecordBatchReader.from_batches(reader.schema, batches)
-
-
-def _batches(reader: TopicReader, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    with reader:
-        yield
-        for each in reader.rows(plan):
-            yield from each.rows
+    return Scan(reader, lambda: (rows for each in reader.rows(plan) for rows in each.rows))
 
 
 async def async_scan(

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from memq.client.read_plan import Selection
 from memq.client.read_range import TopicReader, reader_of
 from memq.client.read_range import scan as scan_topic
+from memq.client.scan import Scan
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import Interval, OffsetRange, difference, intersection
@@ -43,7 +44,7 @@ from memq.errors import (
 from memq.tables.casting import cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from pyiceberg.table import Table
@@ -80,7 +81,7 @@ def scan(
     until: Mapping[int, int] | None = None,
     catalog_options: GivenValues = NO_VALUES,
     **options: Unpack[ReadArguments],
-) -> pa.RecordBatchReader:
+) -> Scan:
     """As `read_range`, for data of any size: RecordBatches that are read as they are asked for.
 
     A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
@@ -100,21 +101,22 @@ def scan(
         **options: see `ReadArguments`; with a table there is no choice of times and offsets.
 
     Returns:
-        A reader for pyarrow, pandas, Polars, DuckDB and whatever takes an Arrow stream. Its
-        connections close at its end, or when it is closed or forgotten.
+        An Arrow stream for pyarrow, pandas, Polars, DuckDB; see `Scan`.
 
     Raises:
         ConfigError: there is no such table, or the options do not go together.
         DataLossError: offsets between those of the table, or after them, were removed by retention
             before they were put in; or the topic has lost offsets that the table has.
         SchemaMismatchError: a column has a type in the table that does not become the topic's.
-        MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
-            whole. Retention that removes some of what is not read yet is an error.
+        MemqError: as `read_range`, also while rows are read; but there is no timeout of the whole.
+            Retention that removes some of what is not read yet is an error.
     """
     if table is None:
         if until is not None:
             raise ConfigError("until: goes with a table; a topic alone has partition and end")
         return scan_topic(bootstrap, topic=topic, **options)
+    from memq.tables.columns import check_unchanged  # noqa: PLC0415 - needs an extra
+
     unopened, selection = reader_of(bootstrap, topic, options)
     for name, value in (selection._asdict() | {"limit": options.get("limit")}).items():
         if value is not None:
@@ -127,12 +129,12 @@ def scan(
         settled = settle(
             opened, reader, topic, until or {}, lambda rest: reader.plan(Selection(*rest[:3]))
         )
-        rows = _rows(settled, reader, topic)
-        next(rows)  # from here on it closes what it reads from, also when nobody asks for a row
+        if any(settled.seam.stored.values()):
+            check_unchanged(settled.base, ((each.name, each.type) for each in reader.schema))
     except BaseException:
         reader.close()
         raise
-    return pa.RecordBatchReader.from_batches(reader.schema, rows)
+    return Scan(reader, lambda: _rows(settled, reader, topic))
 
 
 def _opened(table: str | IcebergTable, catalog_options: GivenValues) -> IcebergTable:
@@ -255,23 +257,17 @@ def seam_of(
 
 
 def _rows(settled: Settled[ReadPlan], reader: TopicReader, topic: str) -> Iterator[pa.RecordBatch]:
-    from memq.tables.columns import check_unchanged  # noqa: PLC0415 - needs an extra
-
     table, base, seam, plans = settled
-    naming = {"topic": topic, "memq_incarnation": reader.incarnation}
-    stored: Iterable[pa.RecordBatch] = ()
     if any(seam.stored.values()):
-        check_unchanged(base, ((each.name, each.type) for each in reader.schema))
-        stored = table.matching(base, naming, [*reader.schema.names, "partition", "offset"])
-    with reader:
-        yield
-        for batch in stored:
+        naming = {"topic": topic, "memq_incarnation": reader.incarnation}
+        named = [*reader.schema.names, "partition", "offset"]
+        for batch in table.matching(base, naming, named):
             wanted = batch.filter(_stored(batch, seam.stored))
             if wanted.num_rows:
                 yield conform(wanted, reader.schema, table.identifier)
-        for plan in plans:
-            for each in reader.rows(plan):
-                yield from each.rows
+    for plan in plans:
+        for each in reader.rows(plan):
+            yield from each.rows
 
 
 def _stored(batch: pa.RecordBatch, stored: Mapping[int, list[Interval]]) -> pa.BooleanArray:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -17,6 +18,7 @@ from memq.client import read_range as module
 from memq.client.read_plan import Selection
 from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.errors import (
+    ClosedError,
     ConfigError,
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -153,6 +155,24 @@ def test_what_is_published_meanwhile_is_not_read(address):
     assert found(read_range(address, topic="meanwhile")) == [1, 2, 3]
 
 
+def test_a_scan_can_be_read_again(address):
+    """Each reading gives the rows of the first: by pyarrow, twice in one query, and in a loop."""
+    fill(address, "twice", [range(n, n + 5) for n in range(0, 20, 5)])
+    rows = scan(address, topic="twice")
+    first = rows.read_all()
+    with Producer(address, topic="twice") as producer:
+        producer.write(b"later").result()
+
+    assert rows.read_all().equals(first)
+    assert pa.table(rows).equals(first)
+    assert pa.Table.from_batches(rows).equals(first)
+    [(joined,)] = duckdb.sql("select count(*) from rows a join rows b using (value)").fetchall()
+    assert joined == len(first) == 20
+    rows.close()
+    with pytest.raises(ClosedError):
+        rows.read_all()
+
+
 def test_a_scan_reads_only_a_little_ahead(address, monkeypatch):
     """However much there is, a few Batches are fetched before somebody takes them."""
     fill(address, "ahead", [[n] for n in range(30)], read_partitions=1)
@@ -164,7 +184,8 @@ def test_a_scan_reads_only_a_little_ahead(address, monkeypatch):
         return await fetch(self, batch)
 
     monkeypatch.setattr(module.BatchSource, "fetch", noting)
-    with scan(address, topic="ahead") as reader:
+    with scan(address, topic="ahead") as found:
+        reader = found.reader()
         for taken in range(1, 30):
             reader.read_next_batch()
             assert taken <= len(fetched) <= taken + module.FETCHES
@@ -176,7 +197,7 @@ def test_a_scan_that_is_left_leaves_nothing(address, taken):
     name = f"left-{taken}"
     fill(address, name, [[1], [2], [3]])
     before = set(threading.enumerate())
-    reader = scan(address, topic=name)
+    reader = scan(address, topic=name).reader()
     for _ in range(taken):
         reader.read_next_batch()
     del reader
@@ -192,7 +213,7 @@ def test_a_scan_that_is_left_leaves_nothing(address, taken):
 def test_an_error_is_raised_where_the_rows_would_come(address):
     """A topic that is recreated while it is read ends the scan with its own error."""
     fill(address, "again", [[n] for n in range(12)], read_partitions=1)
-    reader = scan(address, topic="again")
+    reader = scan(address, topic="again").reader()
     reader.read_next_batch()
     with AdminClient(address) as admin:
         admin.delete_topic("again")

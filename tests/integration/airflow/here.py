@@ -58,7 +58,7 @@ class World:
         return await expire(self.broker.topics.get(TOPIC), self.broker.context)
 
     def at(self, seconds=0.0):
-        """Return a time, so much from now by the broker's clock, which has passed now afterwards."""
+        """Return a time, so much from now; the broker's clock is later than now afterwards."""
         now_s = time.time() + self._ahead_s
         self.later(0.002)
         return datetime.fromtimestamp(now_s + seconds, UTC)

@@ -286,7 +286,7 @@ def test_engines_agree_while_both_move(lake):
             expected = (end * ROWS, sum(range(end * ROWS)))
             pinned = lake.scan(until={0: end})  # noqa: F841 - DuckDB finds it by its name
             assert duckdb.sql("select count(*), sum(n) from pinned").fetchall() == [expected]
-            frame = pl.from_arrow(lake.scan(until={0: end}))
+            frame = pl.DataFrame(lake.scan(until={0: end}))
             assert (frame.height, frame["n"].sum()) == expected
             read = lake.scan(until={0: end}).read_all()
             assert (len(read), pc.sum(read["n"]).as_py()) == expected

@@ -102,7 +102,7 @@ def by_duckdb(_: SparkSession, lake: TopicLake, until: dict[int, int]) -> Sums:
 
 
 def by_polars(_: SparkSession, lake: TopicLake, until: dict[int, int]) -> Sums:
-    column = pl.from_arrow(lake.scan(until=until))["n"]
+    column = pl.DataFrame(lake.scan(until=until))["n"]
     return Sums(len(column), column.n_unique(), column.sum())
 
 
