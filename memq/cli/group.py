@@ -37,7 +37,7 @@ SHORT_ID = 8  # hex digits of a member's random name that a table shows; JSON ha
 _TITLES = {"current_offset": "OFFSET", "log_end_offset": "END"} | LAG_TITLES
 _COLUMNS = ["partition", *_TITLES, "member", "client"]
 
-topic_option = option("--topic", type=TopicType(), help="Only groups of this topic.")
+topic_argument = click.argument("topic", type=TopicType(), required=False)
 
 
 @click.group(cls=Group)
@@ -45,12 +45,12 @@ def group() -> None:
     """Show consumer groups and where they are, move or delete them."""
 
 
-@group.command("list", epilog="memq group list --topic clicks")
-@topic_option
+@group.command("list", epilog="memq group list\nmemq group list clicks")
+@topic_argument
 @connection_options
 @output_option
 def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None:
-    """List groups that have stored offsets or live members."""
+    """List groups with stored offsets or live members: of TOPIC, or of all."""
     with connect_admin(bootstrap, token) as admin:
         found = admin.groups(topic)
     rows: list[Row] = [
@@ -59,13 +59,13 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
     show_rows(rows, ["group", "topic", "members"], output)
 
 
-@group.command(epilog="memq group describe reports")
+@group.command(epilog="memq group describe reports\nmemq group describe reports clicks")
 @click.argument("name", metavar="GROUP", type=GroupType())
-@topic_option
+@topic_argument
 @connection_options
 @output_option
 def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output: str) -> None:
-    """Show how far GROUP has read, partition by partition.
+    """Show how far GROUP has read its topics, or TOPIC alone, by partition.
 
     LAG counts Batches that are published and not committed by the group, RECORDS the LogMessages in
     them, SIZE their bytes; BEHIND is the age of the oldest of those LogMessages. What retention has

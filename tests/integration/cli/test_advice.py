@@ -105,7 +105,7 @@ def test_a_reset_is_done_with_execute(memq, broker, topic):
     code, _, said = end(process)
     assert (code, "add --execute" in said) == (0, True)
     memq(*command, "--execute")
-    assert b"later" in memq("group", "list", "--topic", topic)
+    assert b"later" in memq("group", "list", topic)
 
 
 @follows("no group …; see `memq group list`")

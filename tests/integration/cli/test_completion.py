@@ -76,7 +76,7 @@ def complete(ask):
         (["consume", "clicks", "--group", "=", "re"], ["reports"]),
         (["group", "describe", "b"], ["billing"]),
         (["group", "reset-offsets", "reports", "r"], ["rides"]),
-        (["group", "list", "--topic", "ri"], ["rides"]),
+        (["group", "list", "ri"], ["rides"]),
         (["audit", "clicks", "--consumer", "rep"], ["reports"]),
         (["topic", "create", ""], []),
         (["topic", "describe", "nothing-like-it"], []),

@@ -99,7 +99,7 @@ def test_interrupted_group(memq, topic, lines, broker, how):
     code, _, err = end(consuming)
     assert (code, err) == (ENDS[how], "")
     assert committed(memq, topic)[0] >= 1
-    [listed] = json.loads(memq("group", "list", "--topic", topic, "-o", "json"))
+    [listed] = json.loads(memq("group", "list", topic, "-o", "json"))
     assert listed["members"] == 0
 
 
@@ -184,7 +184,7 @@ def test_group_does_not_end_within_a_batch(memq, topic):
     refusal = memq("consume", topic, "--group", topic, "--max-messages", 10, code=2)
 
     assert "give --max-batches, or leave out --group" in refusal
-    assert memq("group", "list", "--topic", topic, "-o", "json") == b"[]\n"
+    assert memq("group", "list", topic, "-o", "json") == b"[]\n"
 
 
 def test_typed_rows(memq, tmp_path):

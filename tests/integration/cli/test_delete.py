@@ -58,7 +58,7 @@ def test_nothing_is_deleted_when_the_answer_is_another(broker, memq, filled, ans
         assert (code, out) == (1, b"")
         assert asked.endswith("? [y/N] memq: error: nothing was changed\n")
     memq("topic", "describe", filled)
-    assert b"reports" in memq("group", "list", "--topic", filled)
+    assert b"reports" in memq("group", "list", filled)
 
 
 @follows("… There is no terminal to ask at: add --yes")
@@ -89,7 +89,7 @@ def test_a_group_is_deleted_when_the_answer_is_yes(broker, memq, filled):
     expected = f"Delete group reports of topic {filled} with its offsets, in 1 partition? [y/N] "
     assert (code, asked) == (0, expected)
     assert out.decode().splitlines()[1].split() == ["reports", filled, "0", "1"]
-    assert b"reports" not in memq("group", "list", "--topic", filled)
+    assert b"reports" not in memq("group", "list", filled)
 
 
 def test_what_is_not_there_is_said_without_a_question(broker, memq, topic):

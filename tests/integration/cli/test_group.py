@@ -30,7 +30,7 @@ def test_describe(memq, topic, lines):
 
     heading, titles, row = memq("group", "describe", topic).decode().splitlines()
     [found] = json.loads(memq("group", "describe", topic, "-o", "json"))
-    listed = json.loads(memq("group", "list", "--topic", topic, "-o", "json"))
+    listed = json.loads(memq("group", "list", topic, "-o", "json"))
 
     assert heading == f"{topic} reads {topic} with 0 members"
     assert titles.split() == [
