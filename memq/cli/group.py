@@ -50,7 +50,7 @@ def group() -> None:
 @connection_options
 @output_option
 def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None:
-    """List groups with stored offsets or live members: of TOPIC, or of all."""
+    """List groups that have stored offsets or live members."""
     with connect_admin(bootstrap, token) as admin:
         found = admin.groups(topic)
     rows: list[Row] = [
@@ -65,7 +65,9 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
 @connection_options
 @output_option
 def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output: str) -> None:
-    """Show how far GROUP has read its topics, or TOPIC alone, by partition.
+    """Show how far GROUP has read, partition by partition.
+
+    Without TOPIC, all its topics are shown.
 
     LAG counts Batches that are published and not committed by the group, RECORDS the LogMessages in
     them, SIZE their bytes; BEHIND is the age of the oldest of those LogMessages. What retention has
