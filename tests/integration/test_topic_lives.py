@@ -237,7 +237,7 @@ async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):
             await write_some(b.address, 100, 3)
             for consumer in (reader, member):
                 with pytest.raises(TopicRecreatedError, match="earliest"):
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(60):
                         while True:
                             batch = await consumer.poll(1)
                             assert batch is None or int(next(iter(batch)).value) < 100

@@ -21,7 +21,7 @@ from memq.testing.storage import InMemoryStorage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0  # a backstop, no measure of speed
 
 
 class GatedStorage(InMemoryStorage):

@@ -50,7 +50,7 @@ async def test_a_group_goes_on_when_its_coordinator_stops(cluster):
             read: list[bytes] = []
 
             async def take(member, count):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while len(read) < count:
                         batch = await member.poll(timeout=0.05)
                         if batch is not None:
@@ -130,7 +130,7 @@ async def test_a_broker_that_reads_owns_nothing(cluster):
         async with AsyncProducer(bootstrap, topic="t") as producer:
             await producer.write(b"x")
         async with AsyncConsumer(bootstrap, topic="t", start="earliest", zone="a") as consumer:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (batch := await consumer.poll(timeout=1.0)) is None:
                     pass
             assert [record.value for record in batch] == [b"x"]

@@ -109,7 +109,7 @@ async def test_a_producer_and_a_consumer_go_on_as_brokers_come_and_go(cluster):
     read = []
     bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
     async with AsyncConsumer(bootstrap, topic="t", group="g", start="earliest") as consumer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(read) < len(acked):
                 batch = await consumer.poll(timeout=1.0)
                 if batch is not None:
@@ -179,7 +179,7 @@ async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cl
     with pytest.raises(UnavailableError):
         await asking
     made = False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not made:  # until it has seen the end, and begun another
             with suppress(UnavailableError):
                 await c.create("t")
