@@ -49,7 +49,8 @@ TOPIC = "outages"
 SESSION_S = 6.0  # of brokers with ZooKeeper
 SAID_S = 5.0
 GIVEN_UP_S = REFUSED_SESSIONS * SESSION_S  # until sessions that a restored ZooKeeper refuses end
-LASTS_S = 15.0  # each outage, at least
+NAMED_S = 15.0  # after which an outage that is not named is given up
+LASTS_S = (10.0, 30.0)  # each outage, at least and at most
 CALM_S = 10.0  # after each
 SETTLED_S = 120.0  # for `memq status` to say that all is well at the start, and after an outage
 RECORD_S = 0.02  # between two records of a producer
@@ -201,11 +202,12 @@ def outages(found: Services) -> dict[str, Outage]:
     }
 
 
-def in_turn(names: list[str], seed: int) -> Iterator[str]:
-    """All names, and again in another order, for ever."""
+def in_turn(names: list[str], seed: int) -> Iterator[tuple[str, float]]:
+    """All names, and again in another order, for ever; with seconds that each is to last."""
     rng = random.Random(seed)
     while True:
-        yield from rng.sample(names, len(names))
+        for name in rng.sample(names, len(names)):
+            yield name, rng.uniform(*LASTS_S)
 
 
 def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
@@ -221,10 +223,10 @@ def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
         load = stack.enter_context(Load(bootstrap))
         wait_for(bootstrap, lambda said: not said, SETTLED_S)
         end_s = time.monotonic() + minutes * 60
-        for name in in_turn([each for each in kinds if only in each], seed):
+        for name, lasts_s in in_turn([each for each in kinds if only in each], seed):
             if time.monotonic() >= end_s:
                 break
-            wrong += carry_out(bootstrap, name, kinds[name])
+            wrong += carry_out(bootstrap, name, kinds[name], lasts_s)
             dead = [each for each in brokers if "running" not in repr(each)]
             if dead:
                 wrong += [f"{each}:\n{each.log[-LOG_CHARACTERS:]}" for each in dead]
@@ -236,7 +238,7 @@ def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
     return wrong
 
 
-def carry_out(bootstrap: str, name: str, outage: Outage) -> list[str]:
+def carry_out(bootstrap: str, name: str, outage: Outage, lasts_s: float) -> list[str]:
     """One outage; what was wrong with what was said of it."""
 
     def named(said: list[str]) -> bool:
@@ -247,10 +249,10 @@ def carry_out(bootstrap: str, name: str, outage: Outage) -> list[str]:
     try:
         outage.begin()
         try:
-            named_s = wait_for(bootstrap, named, LASTS_S)
+            named_s = wait_for(bootstrap, named, NAMED_S)
             if not says(bootstrap, outage.service):
                 wrong.append(f"{name}: `memq status` does not say so")
-            time.sleep(max(0.0, begun_s + LASTS_S - time.monotonic()))
+            time.sleep(max(0.0, begun_s + lasts_s - time.monotonic()))
         finally:
             outage.end()
         over_s = wait_for(bootstrap, lambda said: not named(said), SETTLED_S)
@@ -258,7 +260,7 @@ def carry_out(bootstrap: str, name: str, outage: Outage) -> list[str]:
     except TimeoutError as exc:
         return [*wrong, f"{name}: {exc}"]
     print(
-        f"{time.strftime('%H:%M:%S')} {name}: named after {named_s:.1f} s, "
+        f"{time.strftime('%H:%M:%S')} {name} for {lasts_s:.0f} s: named after {named_s:.1f} s, "
         f"over after {over_s:.1f} s, all well after {well_s:.1f} s",
         flush=True,
     )
@@ -310,8 +312,10 @@ def main() -> int:
     """Run it as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--only", default="", help="outages with this in their name")
-    parser.add_argument("--seed", type=int, default=0, help="of their order")
+    parser.add_argument(
+        "--only", default="", metavar="KIND", help="outages with this in their name"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of their order and lengths")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wrong = run(Path(folder), given.minutes, given.only, given.seed)
