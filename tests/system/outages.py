@@ -57,6 +57,7 @@ RECORD_S = 0.02  # between two records of a producer
 LOOK_S = 0.1  # between two looks at the status
 LOG_CHARACTERS = 20_000  # of the end of each broker's log, where something is wrong
 AUDIT_FINE = (0, 3)  # 3: an outage was so long that clients dropped some reports
+UNHEARD = "no broker tells its state"
 READ_S = 120.0  # for the group to read on after the last record
 
 
@@ -152,7 +153,7 @@ def problems(bootstrap: str) -> list[str]:
         with AdminClient(bootstrap) as admin:
             return admin.status().problems()
     except MemqError as exc:
-        return [f"no broker tells its state: {exc}"]
+        return [f"{UNHEARD}: {exc}"]
 
 
 def says(bootstrap: str, service: str) -> bool:
@@ -223,42 +224,46 @@ def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
         load = stack.enter_context(Load(bootstrap))
         wait_for(bootstrap, lambda said: not said, SETTLED_S)
         end_s = time.monotonic() + minutes * 60
-        for name, lasts_s in in_turn([each for each in kinds if only in each], seed):
-            if time.monotonic() >= end_s:
-                break
-            wrong += carry_out(bootstrap, name, kinds[name], lasts_s)
-            dead = [each for each in brokers if "running" not in repr(each)]
-            if dead:
-                wrong += [f"{each}:\n{each.log[-LOG_CHARACTERS:]}" for each in dead]
-                return wrong
-        load.end()
-        wrong += check(bootstrap, load)
+        turns = in_turn([each for each in kinds if only in each], seed)
+        try:
+            while time.monotonic() < end_s:
+                name, lasts_s = next(turns)
+                wrong += carry_out(bootstrap, name, kinds[name], lasts_s)
+        except TimeoutError as exc:
+            wrong.append(f"{name}: {exc}")
+        else:
+            load.end()
+            wrong += check(bootstrap, load)
         if wrong:
             wrong += [f"{each}:\n{each.log[-LOG_CHARACTERS:]}" for each in brokers]
     return wrong
 
 
 def carry_out(bootstrap: str, name: str, outage: Outage, lasts_s: float) -> list[str]:
-    """One outage; what was wrong with what was said of it."""
+    """One outage; what was wrong with what was said of it.
+
+    Raises:
+        TimeoutError: nothing was said of it, or that it is over.
+    """
 
     def named(said: list[str]) -> bool:
         return any(each.startswith(f"{outage.service} (") for each in said)
+
+    def over(said: list[str]) -> bool:
+        return not named(said) and not any(each.startswith(UNHEARD) for each in said)
 
     wrong = []
     begun_s = time.monotonic()
     try:
         outage.begin()
-        try:
-            named_s = wait_for(bootstrap, named, NAMED_S)
-            if not says(bootstrap, outage.service):
-                wrong.append(f"{name}: `memq status` does not say so")
-            time.sleep(max(0.0, begun_s + lasts_s - time.monotonic()))
-        finally:
-            outage.end()
-        over_s = wait_for(bootstrap, lambda said: not named(said), SETTLED_S)
-        well_s = over_s + wait_for(bootstrap, lambda said: not said, SETTLED_S)
-    except TimeoutError as exc:
-        return [*wrong, f"{name}: {exc}"]
+        named_s = wait_for(bootstrap, named, NAMED_S)
+        if not says(bootstrap, outage.service):
+            wrong.append(f"{name}: `memq status` does not say so")
+        time.sleep(max(0.0, begun_s + lasts_s - time.monotonic()))
+    finally:
+        outage.end()
+    over_s = wait_for(bootstrap, over, SETTLED_S)
+    well_s = over_s + wait_for(bootstrap, lambda said: not said, SETTLED_S)
     print(
         f"{time.strftime('%H:%M:%S')} {name} for {lasts_s:.0f} s: named after {named_s:.1f} s, "
         f"over after {over_s:.1f} s, all well after {well_s:.1f} s",
