@@ -101,15 +101,10 @@ async def cluster_status(cluster: Cluster, timeout_s: float) -> ClusterStatus:
         await asyncio.gather(*(ask(each, min(BROKER_S, left_s / 2)) for each in unasked))
     if not told:
         raise next(iter(failed.values()))
-    brokers = {each.status.id: each.status for each in told.values() if each.status is not None}
-    silent = {
-        names.get(address, address): str(error)
-        for address, error in failed.items()
-        if names.get(address) not in brokers
-    }
     described, problem = None, ""
     address, first = next(iter(told.items()))
-    zookeepers = [s for each in brokers.values() for s in each.services if s.name == "zookeeper"]
+    statuses = [each.status for each in told.values() if each.status is not None]
+    zookeepers = [s for each in statuses for s in each.services if s.name == "zookeeper"]
     if zookeepers and not any(state.words() for state in zookeepers):  # else it cannot answer
         try:
             left_s = max(0.0, min(GOVERNOR_S, deadline_s - cluster.runtime.mono_s()))
@@ -118,5 +113,13 @@ async def cluster_status(cluster: Cluster, timeout_s: float) -> ClusterStatus:
             described = answer
         except MemqError as exc:
             problem = str(exc)
+            # By now it may know which service has gone, without which the Governor says nothing.
+            await ask(address, max(0.0, deadline_s - cluster.runtime.mono_s()))
+    brokers = {each.status.id: each.status for each in told.values() if each.status is not None}
+    silent = {
+        names.get(address, address): str(error)
+        for address, error in failed.items()
+        if names.get(address) not in brokers
+    }
     listed = [brokers[name] for name in sorted(brokers)]
     return ClusterStatus(first.cluster_id, listed, silent, described, problem)

@@ -3,10 +3,13 @@
     python -m tests.system.outages --minutes 60
 
 Three brokers share an S3-compatible store, Kafka and ZooKeeper. Producers write all the time, and a
-group reads. After each fault `memq status` must name the service within `SAID_S`, and within as
-much again that nothing is wrong once the service is there again. In the end all that was acked is
-read back: nothing may be lost, or be there twice. A line for each fault, and a last one that says
-`ok`; else the exit code is 1.
+group reads. `memq status` must name the service within `SAID_S` of each outage's begin. Once the
+service answers again, it must say within as much that nothing is wrong with it. A ZooKeeper that
+was restored refuses old sessions until brokers give them up, and serves nobody before.
+
+In the end all that was acked is read back, also by a group, and the audit counts it: nothing may
+be lost, or be there twice. A line for each outage, and a last one that says `ok`; else the exit
+code is 1.
 """
 
 # ruff: noqa: T201 - it is a command
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
+import random
 import subprocess
 import sys
 import tempfile
@@ -24,9 +27,10 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memq import AdminClient, Consumer, Producer, read_range
+from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import MemqError
 from memq.testing import BrokerProcess
 from tests.harness.services.http_faults import SLOW_DOWN, Rule
@@ -37,18 +41,40 @@ if TYPE_CHECKING:
     from typing import Self
 
     from memq.client.producer.delivery import Delivery
-    from tests.harness.services.zookeeper import ZooKeeper
     from tests.system.services import Services
 
 BROKERS = 3
 PRODUCERS = 3
 TOPIC = "outages"
+SESSION_S = 6.0  # of brokers with ZooKeeper
 SAID_S = 5.0
-LASTS_S = 15.0  # each fault, at least
+GIVEN_UP_S = REFUSED_SESSIONS * SESSION_S  # until sessions that a restored ZooKeeper refuses end
+NAMED_S = 15.0  # after which an outage that is not named is given up
+LASTS_S = (10.0, 30.0)  # each outage, at least and at most
 CALM_S = 10.0  # after each
-SETTLED_S = 120.0  # for `memq status` to say that all is well at the start, and after a fault
+SETTLED_S = 120.0  # for `memq status` to say that all is well at the start, and after an outage
 RECORD_S = 0.02  # between two records of a producer
-RESTORED = "zookeeper restored from a backup"
+LOOK_S = 0.1  # between two looks at the status
+LOG_CHARACTERS = 20_000  # of the end of each broker's log, where something is wrong
+AUDIT_FINE = (0, 3)  # 3: an outage was so long that clients dropped some reports
+UNHEARD = "no broker tells its state"
+READ_S = 120.0  # for the group to read on after the last record
+
+
+class Outage(NamedTuple):
+    """One of a kind.
+
+    Attributes:
+        service: as `memq status` calls it.
+        begin: begins it.
+        end: ends it, and returns when the service answers again.
+        over_s: within which it must be said to be over.
+    """
+
+    service: str
+    begin: Callable[[], object]
+    end: Callable[[], object]
+    over_s: float = SAID_S
 
 
 class Load:
@@ -69,9 +95,11 @@ class Load:
         self.read: Counter[bytes] = Counter()
         self._bootstrap = bootstrap
         self._over = threading.Event()
+        self._all_read = threading.Event()
         work = [partial(self._produce, number) for number in range(PRODUCERS)]
-        self._threads = [threading.Thread(target=each) for each in (*work, self._consume)]
-        for thread in self._threads:
+        self._producers = [threading.Thread(target=each) for each in work]
+        self._reader = threading.Thread(target=self._consume)
+        for thread in (*self._producers, self._reader):
             thread.start()
 
     def __enter__(self) -> Self:
@@ -81,10 +109,13 @@ class Load:
         self.end()
 
     def end(self) -> None:
-        """Write no more, and wait until all that was written is acked or refused."""
+        """Write no more, and wait until all is acked or refused, and the group has read on."""
         self._over.set()
-        for thread in self._threads:
+        for thread in self._producers:
             thread.join()
+        self._reader.join(READ_S)
+        self._all_read.set()
+        self._reader.join()
 
     def _produce(self, number: int) -> None:
         with Producer(
@@ -105,25 +136,39 @@ class Load:
 
     def _consume(self) -> None:
         with Consumer(self._bootstrap, topic=TOPIC, group="readers", start="earliest") as consumer:
-            while not self._over.is_set():
+            while not self._all_read.is_set():
                 with contextlib.suppress(MemqError):  # it is told, and tries again
                     for record in consumer.poll(1.0) or ():
                         self.read[bytes(record.value)] += 1
                     consumer.commit()
+                if not any(map(threading.Thread.is_alive, self._producers)) and (
+                    self.acked <= self.read.keys()
+                ):
+                    return
 
 
-def status(bootstrap: str) -> tuple[int, str]:
-    """Exit code and text of `memq status`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "memq", "status", "-b", bootstrap],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+def problems(bootstrap: str) -> list[str]:
+    """What `memq status` says that is wrong; nothing when all is well."""
+    try:
+        with AdminClient(bootstrap) as admin:
+            return admin.status().problems()
+    except MemqError as exc:
+        return [f"{UNHEARD}: {exc}"]
 
 
-def wait_for(bootstrap: str, said: Callable[[int, str], bool], timeout_s: float) -> float:
+def says(bootstrap: str, service: str) -> bool:
+    """Whether the command itself says now that a service refuses."""
+    done = memq("status", "-b", bootstrap)
+    return done.returncode == 1 and f"\n{service} (" in "\n" + done.stdout
+
+
+def memq(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    command = [sys.executable, "-m", "memq", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def wait_for(bootstrap: str, said: Callable[[list[str]], bool], timeout_s: float) -> float:
     """Ask for the status until it says something; the seconds that took.
 
     Raises:
@@ -131,42 +176,42 @@ def wait_for(bootstrap: str, said: Callable[[int, str], bool], timeout_s: float)
     """
     begun_s = time.monotonic()
     while True:
-        code, text = status(bootstrap)
+        found = problems(bootstrap)
         took_s = time.monotonic() - begun_s
-        if said(code, text):
+        if said(found):
             return took_s
         if took_s > timeout_s:
-            raise TimeoutError(f"not said within {timeout_s:g} s, but: {text}")
+            raise TimeoutError(f"not said within {timeout_s:g} s, but: {found}")
+        time.sleep(LOOK_S)
 
 
-def faults(
-    found: Services,
-) -> Iterator[tuple[str, str, Callable[[], object], Callable[[], object]]]:
-    """What is done in turn, for ever: its name, the service, how it begins and how it ends."""
+def outages(found: Services) -> dict[str, Outage]:
+    """Each kind of outage, by its name."""
     rule = Rule(SLOW_DOWN, times=None)
     backup = found.zookeeper.folder / "backup"
-    found.zookeeper.stop()
-    shutil.copytree(found.zookeeper.folder / "data", backup)
-    found.zookeeper.start()
     zookeeper, kafka, store = found.zookeeper, found.kafka, found.store
+    zookeeper.back_up(backup)
+    restore = partial(zookeeper.restore, backup)
+    return {
+        "s3 refuses": Outage("storage", partial(store.add, rule), partial(store.remove, rule)),
+        "s3 frozen": Outage("storage", partial(store.outage, "silent"), store.restore),
+        "kafka frozen": Outage("kafka", kafka.freeze, kafka.thaw),
+        "kafka refuses": Outage("kafka", kafka.kill, kafka.start),
+        "zookeeper frozen": Outage("zookeeper", zookeeper.freeze, zookeeper.thaw),
+        "zookeeper refuses": Outage("zookeeper", zookeeper.kill, zookeeper.start),
+        "zookeeper restored": Outage("zookeeper", zookeeper.kill, restore, GIVEN_UP_S + SAID_S),
+    }
+
+
+def in_turn(names: list[str], seed: int) -> Iterator[tuple[str, float]]:
+    """All names, and again in another order, for ever; with seconds that each is to last."""
+    rng = random.Random(seed)
     while True:
-        yield "s3 refuses", "storage", partial(store.add, rule), partial(store.remove, rule)
-        yield "kafka frozen", "kafka", kafka.freeze, kafka.thaw
-        yield "zookeeper frozen", "zookeeper", zookeeper.freeze, zookeeper.thaw
-        yield "s3 frozen", "storage", partial(store.outage, "silent"), store.restore
-        yield "kafka refuses", "kafka", kafka.kill, kafka.start
-        yield RESTORED, "zookeeper", zookeeper.stop, partial(restore, zookeeper, backup)
+        for name in rng.sample(names, len(names)):
+            yield name, rng.uniform(*LASTS_S)
 
 
-def restore(zookeeper: ZooKeeper, backup: Path) -> None:
-    """Put an older copy of its data in place, and start it."""
-    data = zookeeper.folder / "data"
-    shutil.rmtree(data)
-    shutil.copytree(backup, data)
-    zookeeper.start()
-
-
-def run(folder: Path, minutes: float, only: str) -> list[str]:
+def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
     """Carry it out; what was wrong."""
     wrong: list[str] = []
     with services(folder) as found, contextlib.ExitStack() as stack:
@@ -174,50 +219,62 @@ def run(folder: Path, minutes: float, only: str) -> list[str]:
         bootstrap = ",".join(each.address for each in brokers)
         with AdminClient(bootstrap, request_timeout_s=60) as admin:
             admin.create_topic(TOPIC, write_partitions=6, read_partitions=4)
-        wait_for(bootstrap, lambda code, _: code == 0, SETTLED_S)
-        planned = faults(found)
-        first = next(planned)
+        wait_for(bootstrap, lambda said: not said, SETTLED_S)
+        kinds = outages(found)
         load = stack.enter_context(Load(bootstrap))
-        wait_for(bootstrap, lambda code, _: code == 0, SETTLED_S)
+        wait_for(bootstrap, lambda said: not said, SETTLED_S)
         end_s = time.monotonic() + minutes * 60
-        while time.monotonic() < end_s:
-            if only in first[0]:
-                found_wrong = carry_out(bootstrap, *first)
-                print(*(f"WRONG {each}" for each in found_wrong), sep="\n", end="")
-                wrong += found_wrong
-            first = next(planned)
-        load.end()
-        wrong += check(bootstrap, load)
+        turns = in_turn([each for each in kinds if only in each], seed)
+        try:
+            while time.monotonic() < end_s:
+                name, lasts_s = next(turns)
+                wrong += carry_out(bootstrap, name, kinds[name], lasts_s)
+        except TimeoutError as exc:
+            wrong.append(f"{name}: {exc}")
+        else:
+            load.end()
+            wrong += check(bootstrap, load)
         if wrong:
-            for each in brokers:
-                (Path(tempfile.gettempdir()) / f"outages-{each.pid}.log").write_text(each.log)
+            wrong += [f"{each}:\n{each.log[-LOG_CHARACTERS:]}" for each in brokers]
     return wrong
 
 
-def carry_out(
-    bootstrap: str, name: str, service: str, begin: Callable[[], object], end: Callable[[], object]
-) -> list[str]:
-    """One fault; what was wrong with what was said of it."""
+def carry_out(bootstrap: str, name: str, outage: Outage, lasts_s: float) -> list[str]:
+    """One outage; what was wrong with what was said of it.
+
+    Raises:
+        TimeoutError: nothing was said of it, or that it is over.
+    """
+
+    def named(said: list[str]) -> bool:
+        return any(each.startswith(f"{outage.service} (") for each in said)
+
+    def over(said: list[str]) -> bool:
+        return not named(said) and not any(each.startswith(UNHEARD) for each in said)
+
+    wrong = []
     begun_s = time.monotonic()
-    begin()
     try:
-        named_s = wait_for(
-            bootstrap, lambda code, text: code == 1 and f"{service} (" in text, LASTS_S
-        )
-        time.sleep(max(0.0, begun_s + LASTS_S - time.monotonic()))
-    except TimeoutError as exc:
-        return [f"{name}: {exc}"]
+        outage.begin()
+        named_s = wait_for(bootstrap, named, NAMED_S)
+        if not says(bootstrap, outage.service):
+            wrong.append(f"{name}: `memq status` does not say so")
+        time.sleep(max(0.0, begun_s + lasts_s - time.monotonic()))
     finally:
-        end()
-    try:
-        over_s = wait_for(bootstrap, lambda _, text: f"{service} (" not in text, SETTLED_S)
-        well_s = over_s + wait_for(bootstrap, lambda code, _: code == 0, SETTLED_S)
-    except TimeoutError as exc:
-        return [f"{name}: {exc}"]
-    print(f"{name}: named after {named_s:.1f} s, over after {over_s:.1f} s, well {well_s:.1f} s")
+        outage.end()
+    over_s = wait_for(bootstrap, over, SETTLED_S)
+    well_s = over_s + wait_for(bootstrap, lambda said: not said, SETTLED_S)
+    print(
+        f"{time.strftime('%H:%M:%S')} {name} for {lasts_s:.0f} s: named after {named_s:.1f} s, "
+        f"over after {over_s:.1f} s, all well after {well_s:.1f} s",
+        flush=True,
+    )
     time.sleep(CALM_S)
-    late = [each for each in (named_s, over_s) if each > SAID_S]
-    return [f"{name}: said after {each:.1f} s" for each in late]
+    if named_s > SAID_S:
+        wrong.append(f"{name}: named after {named_s:.1f} s, the limit is {SAID_S:g} s")
+    if over_s > outage.over_s:
+        wrong.append(f"{name}: over after {over_s:.1f} s, the limit is {outage.over_s:g} s")
+    return wrong
 
 
 def check(bootstrap: str, load: Load) -> list[str]:
@@ -225,13 +282,20 @@ def check(bootstrap: str, load: Load) -> list[str]:
     table = read_range(bootstrap, topic=TOPIC, timeout=600, columns=["value"])
     found = Counter(table["value"].to_pylist())
     lost = load.acked - found.keys()
+    unread = load.acked - load.read.keys()
     doubled = [value for value, count in found.items() if count > 1]
+    audit = memq("audit", TOPIC, "-b", bootstrap, "--grace", "0s")
     print(
         f"{len(load.acked)} acked, {len(load.failed)} refused, {len(found)} stored, "
-        f"{len(load.read)} read by the group; {len(lost)} lost, {len(doubled)} doubled"
+        f"{len(load.read)} read by the group; {len(lost)} lost, {len(doubled)} doubled, "
+        f"{len(unread)} not read by the group; audit: {audit.stdout.strip().splitlines()[-1:]}",
+        flush=True,
     )
     wrong = [f"lost: {sorted(lost)[:10]}"] if lost else []
     wrong += [f"doubled: {doubled[:10]}"] if doubled else []
+    wrong += [f"not read by the group: {sorted(unread)[:10]}"] if unread else []
+    if audit.returncode not in AUDIT_FINE:
+        wrong.append(f"the audit: {audit.stdout}{audit.stderr}")
     return wrong + [f"refused: {why}" for why in load.failed[:3]]
 
 
@@ -242,7 +306,7 @@ def broker(folder: Path, found: Services, number: int) -> BrokerProcess:
         broker_id=f"b{number}",
         cluster_id="outages",
         zookeeper=f"{found.zookeeper.address}/outages",
-        zookeeper_options="session_timeout=6s",
+        zookeeper_options=f"session_timeout={SESSION_S:g}s",
         queue=f"kafka://{found.kafka.address}",
         storage=f"s3://{BUCKET}/outages",
         storage_options=",".join(f"{name}={value}" for name, value in found.s3.items()),
@@ -253,10 +317,13 @@ def main() -> int:
     """Run it as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--only", default="", help="faults with this in their name")
+    parser.add_argument(
+        "--only", default="", metavar="KIND", help="outages with this in their name"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of their order and lengths")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        wrong = run(Path(folder), given.minutes, given.only)
+        wrong = run(Path(folder), given.minutes, given.only, given.seed)
     for each in wrong:
         print(f"WRONG {each}")
     if not wrong:

@@ -43,6 +43,26 @@ async def test_a_frozen_zookeeper_is_named_before_the_session_is_over(cluster, m
         assert found.cluster.governor in ("one", "two")
 
 
+async def test_a_status_that_waits_for_the_governor_in_vain_names_what_has_gone(
+    cluster, monkeypatch
+):
+    """ZooKeeper froze just before, and a broker that does not govern asks it who does."""
+    monkeypatch.setattr("memq.broker.membership.SILENT_S", 0.2)
+    cluster.session_timeout_s = 3.0
+    one, two = await cluster.start("one", "two")
+    await cluster.all_owned("_memq_audit")
+    async with AsyncAdminClient(two.address, request_timeout_s=5) as admin:
+        found = await admin.status()
+        assert (found.problems(), found.cluster.governor) == ([], "one")
+        for broker in (one, two):
+            cluster.zookeeper.freeze(broker.sessions[-1])
+        found = await admin.status()
+        for broker in (one, two):
+            cluster.zookeeper.thaw(broker.sessions[-1])
+    assert "the Governor does not answer" in found.problems()[-1]
+    assert "zookeeper (zk:2181) refuses since" in found.problems()[0]
+
+
 async def test_only_the_hosts_of_a_topic_have_a_page_and_metrics_of_it(cluster):
     """Where no write partition of a topic runs, it is not found, and nothing of it is counted."""
     cluster.admin_http = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,12 +23,15 @@ class Kafka:
         self.looks = []
         self.begun = threading.Semaphore(0)
         self.may_end = threading.Semaphore(0)
+        self.away = False
 
     def look(self, places):
         self.looks.append(places)
         number = len(self.looks)
         self.begun.release()
         assert self.may_end.acquire(timeout=30)
+        if self.away:
+            raise OSError("Kafka is away")
         return {
             place: UnknownTopicError(f"no {place}") if place == C else Bounds(0, 0, number)
             for place in places
@@ -101,3 +105,20 @@ async def test_who_gives_up_takes_nobody_along(kafka, looks):
     first.cancel()
     kafka.may_end.release(2)
     assert len(await second) == 1
+
+
+async def test_a_look_that_fails_when_nobody_waits_any_more_is_nobodys_error(kafka, looks):
+    """The event loop hears of no error, for which a broker would stop."""
+    unheard = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    kafka.away = True
+    question = await asked(looks, A)
+    await begun(kafka)
+    question.cancel()
+    del question
+    kafka.may_end.release(2)
+    with pytest.raises(OSError, match="away"):  # a later one, which ends after it
+        await looks.bounds([A])
+    gc.collect()  # whoever was not asked for its error would complain now
+    assert not unheard

@@ -61,6 +61,8 @@ class Looks:
                 self._next.done = asyncio.get_running_loop().run_in_executor(
                     self._thread, self._begin, self._next
                 )
+                # Whoever asked may have given up by the time it fails; that is nobody's error.
+                self._next.done.add_done_callback(lambda done: done.cancelled() or done.exception())
             look = self._next
             look.places.update(dict.fromkeys(places))
         seen = await asyncio.shield(look.done)  # others wait for it, too

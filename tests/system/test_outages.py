@@ -1,0 +1,11 @@
+"""One outage of the campaign in `tests.system.outages`."""
+
+from __future__ import annotations
+
+from tests.system import outages
+
+
+def test_brokers_outlive_a_kafka_that_is_down(tmp_path, monkeypatch):
+    """`memq status` names it and says when it is over; nothing acked is lost, or there twice."""
+    monkeypatch.setattr(outages, "CALM_S", 0.0)
+    assert outages.run(tmp_path, 0.01, "kafka refuses", 0) == []
