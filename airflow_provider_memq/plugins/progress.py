@@ -139,7 +139,7 @@ class Progress:
         if not pipeline.hidden_dags:
             missed_after_ms = duration_ms_or(MISSED_AFTER_MS, pipeline.missed_after)
             settled = now - timedelta(milliseconds=missed_after_ms)
-            begin = planned.all_have_runs
+            begin = pipeline.all_have_runs
             plans = [each for each in planned.plans if begin is None or each.at >= begin]
             found = ranges_without_run(plans, planned.runs.keys(), settled)
             self._missed, self._waiting = set(found.again), set(found.waiting)

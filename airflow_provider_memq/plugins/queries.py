@@ -116,7 +116,8 @@ class Pipeline(NamedTuple):
         plan_dag: DAG that plans.
         process_dags: those that are scheduled on the ranges.
         own_dag: which of them processes, as the planner knows it; empty where it does not say.
-        all_have_runs: what was planned before has its run, as the planner knows it; or None.
+        all_have_runs: what was planned before has its run, or had it until Airflow's database was
+            cleaned; None where that is not known.
         done: names of the assets of processed ranges.
         conn_id: connection to the brokers; empty where no run says.
         group: the consumer group that follows; empty where no run says.
@@ -150,8 +151,6 @@ class Planned(NamedTuple):
         runs: of each range by its key, by the DAG that processes; the oldest first.
         others: likewise, by other DAGs.
         done: keys of the ranges of which a task has said that it processed them.
-        all_have_runs: what was planned before has its run, or had it until Airflow's database was
-            cleaned; None where that is not known.
     """
 
     ledger: Ledger
@@ -160,7 +159,6 @@ class Planned(NamedTuple):
     runs: Mapping[str, list[Run]] = {}
     others: Mapping[str, list[Run]] = {}
     done: frozenset[str] = frozenset()
-    all_have_runs: datetime | None = None
 
     @property
     def planned_at(self) -> dict[OffsetRange, datetime]:
@@ -260,8 +258,14 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
     if not isinstance(mark, dict) or mark.get("dag_id") not in process_dags:
         mark = {}
     own_dag = str(mark.get("dag_id", ""))
-    given = _last_arguments(session, {*process_dags, *source.dags}).values()
-    of_topic = [each for each in given if each.get("topic") == source.topic]
+    planners = _asset_refs(session, TaskOutletAssetReference, source.ranges + PLAN_SUFFIX)
+    planning = {(each.dag_id, each.task_id) for each in planners}
+    given = _last_arguments(session, process_dags) | {
+        task: each
+        for task, each in _last_arguments(session, {dag_id for dag_id, _ in planning}).items()
+        if task in planning
+    }
+    of_topic = [each for each in given.values() if each.get("topic") == source.topic]
 
     def first(name: str) -> str:
         return next((str(each[name]) for each in of_topic if each.get(name)), "")
@@ -272,7 +276,7 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
         source.dags[0],
         process_dags,
         own_dag,
-        datetime.fromisoformat(str(mark["until"])) if "until" in mark else None,
+        _all_have_runs(session, process_dags, mark),
         _done_assets(session, source, (own_dag,) if own_dag else process_dags),
         first("memq_conn_id"),
         first("group"),
@@ -304,6 +308,16 @@ def _done_assets(session: Session, source: Source, dags: Sequence[str]) -> tuple
         .limit(MAX_DAGS)
     )
     return tuple(names)
+
+
+def _all_have_runs(
+    session: Session, process_dags: Sequence[str], mark: dict[str, Any]
+) -> datetime | None:
+    """Read what the planner has kept of its last look, or else when the oldest run was."""
+    if "until" in mark:
+        return datetime.fromisoformat(str(mark["until"]))
+    oldest = select(DagRun.run_after).where(DagRun.dag_id.in_(process_dags))
+    return session.scalar(oldest.order_by(DagRun.id).limit(1))
 
 
 def _is_table(arguments: dict[str, Any]) -> bool:
@@ -442,7 +456,6 @@ def _with_runs(
         runs=runs,
         others=others,
         done=frozenset(_done(session, pipeline, keys, since)),
-        all_have_runs=pipeline.all_have_runs or _oldest_run(session, pipeline),
     )
 
 
@@ -481,11 +494,6 @@ def _done(
     for key, dag_id, extra in session.execute(events.limit(MAX_RUNS)):
         if dag_id and (pipeline.own_dag in ("", dag_id) or INCARNATION_KEY in (extra or {})):
             yield key
-
-
-def _oldest_run(session: Session, pipeline: Pipeline) -> datetime | None:
-    oldest = select(DagRun.run_after).where(DagRun.dag_id.in_(pipeline.process_dags))
-    return session.scalar(oldest.order_by(DagRun.id).limit(1))
 
 
 def manifests_of(session: Session, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from airflow.api_fastapi.app import API_ROOT_PATH, get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, status
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, status
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
@@ -102,13 +102,7 @@ def topic_page(request: Request, user: GetUserDep, topic: str, ranges: str = "")
 
 
 @pages_for_users.get("/topics/{topic}/find")
-def find(
-    user: GetUserDep,
-    topic: str,
-    partition: Annotated[int, Query(ge=0)],
-    offset: Annotated[int, Query(ge=0)],
-    ranges: str = "",
-) -> Response:
+def find(user: GetUserDep, topic: str, partition: int, offset: int, ranges: str = "") -> Response:
     """Lead to the range that an offset was planned in."""
     key = pages.find_range(user, topic, partition, offset, ranges)
     return RedirectResponse(f"ranges/{key}/{_query(ranges)}", status.HTTP_303_SEE_OTHER)

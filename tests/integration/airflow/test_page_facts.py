@@ -168,6 +168,7 @@ def test_who_processes_is_known_by_airflow_itself(database):
     database.plan(0, 2)
     for dag_id, task_id, fields in [
         ("process", "a foreign one", {"topic": "other", "group": "other"}),
+        ("plan", "an audit", {"topic": TOPIC, "group": "audited"}),
         ("plan", "plan", {"topic": TOPIC, "memq_conn_id": "memq_prod", "missed_after": "1h"}),
         ("process", "process", {"topic": TOPIC, "output_dir": "prod:lake.clicks"}),
         ("process", "commit", {"topic": TOPIC, "group": "job"}),
@@ -183,6 +184,7 @@ def test_who_processes_is_known_by_airflow_itself(database):
         RANGES.name,
         "plan",
         ("process",),
+        all_have_runs=BEGIN,
         done=(DONE.name,),
         conn_id="memq_prod",
         group="job",
@@ -328,14 +330,18 @@ def test_plans_of_an_earlier_topic_of_the_name_are_left_out(database, pipeline):
 
 def test_what_had_its_run_is_known(database, pipeline):
     """By the planner's own mark, or else by the oldest run that Airflow has."""
-    assert planned(database, pipeline)[0].all_have_runs is None
+
+    def known():
+        source = source_of(database.session, RANGES.name)
+        return pipeline_of(database.session, source).all_have_runs
+
+    assert pipeline.all_have_runs is None
     database.run("process", "r", key(0, 2), minute=3)
-    assert planned(database, pipeline)[0].all_have_runs == BEGIN + timedelta(minutes=3)
+    assert known() == BEGIN + timedelta(minutes=3)
 
     until = BEGIN + timedelta(minutes=9)
     database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": until.isoformat()})
-    pipeline = pipeline_of(database.session, source_of(database.session, RANGES.name))
-    assert planned(database, pipeline)[0].all_have_runs == until
+    assert known() == until
 
 
 def test_an_offset_is_found_in_its_range(database, pipeline):

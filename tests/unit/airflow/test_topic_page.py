@@ -89,8 +89,9 @@ def progress(planned, tables=(), asked=None, **pipeline):
     return Progress(PIPELINE._replace(**pipeline), planned, asked, tables, NOW)
 
 
-def missing(*arguments):
-    return [(each.start, each.end, each.why) for each in progress(*arguments).missing()]
+def missing(*arguments, **pipeline):
+    found = progress(*arguments, **pipeline).missing()
+    return [(each.start, each.end, each.why) for each in found]
 
 
 def looked(monkeypatch, planned, asked, tables=(), **pipeline):
@@ -237,32 +238,31 @@ def test_a_range_without_a_run_waits_and_then_is_missing():
 
 def test_runs_that_were_cleaned_away_are_not_missing():
     """What had its run before Airflow's database was cleaned is unknown, and not without a run."""
-    planned = plans(0, 2)._replace(all_have_runs=NOW)
-
     for asked in (None, brokers(2), brokers(2, stored={1: 0})):
-        assert progress(planned, [], asked).newest(10)[0].state == "unknown"
-        assert missing(planned, [], asked) == []
+        found = progress(plans(0, 2), [], asked, all_have_runs=NOW)
+        assert (found.newest(10)[0].state, found.missing()) == ("unknown", [])
 
 
 def test_a_range_without_its_run_is_missing_where_the_group_has_not_passed_it():
     """The group's offset says what no run does; a range that was just planned has some time."""
     asked, why = brokers(4, stored={0: 2}), "no run of it is kept, and the group has not passed it"
-    planned = plans(0, 2, 4)._replace(all_have_runs=NOW)
+    planned = plans(0, 2, 4)
 
-    assert missing(planned, [], asked) == [(2, 4, why)]
-    assert missing(planned, [table((2, 4))], asked) == [
+    assert missing(planned, [], asked, all_have_runs=NOW) == [(2, 4, why)]
+    assert missing(planned, [table((2, 4))], asked, all_have_runs=NOW) == [
         (0, 2, "passed, and not in table lake.clicks")
     ]
-    early = plans(0, 2, 4, ago=timedelta(minutes=1))._replace(all_have_runs=NOW)
-    assert missing(early, [], asked) == []
+    early = plans(0, 2, 4, ago=timedelta(minutes=1))
+    assert missing(early, [], asked, all_have_runs=NOW) == []
 
 
 @pytest.mark.parametrize("hidden", [0, 1])
 def test_what_the_group_alone_has_passed_is_not_called_processed(hidden):
     """It may have been moved past a range that failed, the run of which is gone or hidden."""
-    planned = plans(0, 2, 4)._replace(all_have_runs=NOW, done=frozenset([key(2, 4)]))
+    planned = plans(0, 2, 4)._replace(done=frozenset([key(2, 4)]))
+    asked = brokers(4, stored={0: 4})
 
-    found = progress(planned, [], brokers(4, stored={0: 4}), hidden_dags=hidden)
+    found = progress(planned, [], asked, hidden_dags=hidden, all_have_runs=NOW)
 
     assert [each.state for each in found.newest(9)] == ["processed", "passed"]
     assert found.missing() == []
