@@ -22,7 +22,7 @@ from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.topics import read_state
 from airflow_provider_memq.versions import AirflowException
 from memq.core.units import iso_ms
-from memq.errors import MemqError
+from memq.errors import LimitReachedError, MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -131,7 +131,8 @@ def _start(what: str, see: Callable[[], Any]) -> Future[Any]:
     """Begin a look in a daemon, so that one that hangs does not hold up the end of the process."""
     future: Future[Any] = Future()
     if not _free[what].acquire(blocking=False):
-        future.set_exception(MemqError(f"not asked, for {MAX_RUNNING} looks at it have not ended"))
+        running = f"not asked, for {MAX_RUNNING} looks at it have not ended: try again later"
+        future.set_exception(LimitReachedError(running))
         return future
 
     def run() -> None:

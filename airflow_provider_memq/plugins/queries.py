@@ -258,14 +258,14 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
     if not isinstance(mark, dict) or mark.get("dag_id") not in process_dags:
         mark = {}
     own_dag = str(mark.get("dag_id", ""))
-    planners = _asset_refs(session, TaskOutletAssetReference, source.ranges + PLAN_SUFFIX)
-    planning = {(each.dag_id, each.task_id) for each in planners}
-    given = _last_arguments(session, process_dags) | {
-        task: each
-        for task, each in _last_arguments(session, {dag_id for dag_id, _ in planning}).items()
-        if task in planning
-    }
-    of_topic = [each for each in given.values() if each.get("topic") == source.topic]
+    refs = _asset_refs(session, TaskOutletAssetReference, source.ranges + PLAN_SUFFIX)
+    planners = {(each.dag_id, each.task_id) for each in refs}
+    given = _last_arguments(session, {*process_dags, *(dag_id for dag_id, _ in planners)})
+    of_topic = [
+        each
+        for task, each in given.items()
+        if each.get("topic") == source.topic and (task in planners or task[0] in process_dags)
+    ]
 
     def first(name: str) -> str:
         return next((str(each[name]) for each in of_topic if each.get(name)), "")
