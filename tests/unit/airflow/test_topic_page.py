@@ -31,6 +31,7 @@ from memq.client.lag import Lag
 from memq.core.ranges import Interval, OffsetRange, union
 from memq.core.units import iso_ms
 from memq.errors import ConfigError, StorageError
+from tests.advice import follows
 
 NOW = datetime(2026, 1, 2, 12, 30, tzinfo=UTC)
 LIFE = "a" * 16
@@ -636,6 +637,7 @@ def test_a_look_that_hangs_is_not_waited_for(go):
     assert notes == ["a thing that hangs: no answer within 0 s"]
 
 
+@follows("looks at it have not ended: try again later")
 def test_looks_that_hang_do_not_pile_up(go, monkeypatch):
     """Beyond a number of them others at the same thing are refused, until some have ended."""
     started, notes = [], []
