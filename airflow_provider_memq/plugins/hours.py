@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_provider_memq.values import parse_time_ms
 from memq.core.audit.result import Verdict, worst
 from memq.core.ranges import Interval, difference, intersection, union
 from memq.core.units import HOUR_MS, iso_ms
+from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
-    from airflow_provider_memq.plugins.facts import Audits, Run
+    from airflow_provider_memq.plugins.queries import Audits, Run
 
 HOURS = 24
 MAX_LOST = 10  # windows that are named at the top of a page
@@ -22,54 +24,49 @@ NOT_AUDITED = "not audited"
 UNKNOWN = ""  # of an hour before anybody audited
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerdictView:
+@dataclass(frozen=True)
+class Finding:
     """What an audit came to.
 
     Attributes:
-        verdict: "clean", "partly judged" or "not clean"; or that nobody judged.
-        run: address of the DAG run that judged; empty where there is none.
+        words: a verdict, or that nobody judged; or the window that was judged.
+        run: DAG run that judged; None where there is none.
         table: path of its findings; empty where there is none.
     """
 
-    verdict: str
-    run: str = ""
+    words: str
+    run: Run | None = None
     table: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HourView:
+@dataclass(frozen=True)
+class Hour:
     """One hour.
 
     Attributes:
         start: ISO time.
-        end: likewise.
         stored: what was produced against what is stored.
         consumed: what is stored against what was consumed.
     """
 
     start: str
-    end: str
-    stored: VerdictView
-    consumed: VerdictView
+    stored: Finding
+    consumed: Finding
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditView:
+@dataclass(frozen=True)
+class Audit:
     """The audit of a topic.
 
     Attributes:
-        lost: windows of these hours that were found not clean, and not clean since; newest first.
         hours: the last 24, the newest first.
-        last_clean: the window that ends last of those that were found clean: ISO times; empty where
-            none is known.
-        last_clean_run: address of the DAG run that found it.
+        lost: windows of these hours that were found not clean, and not clean since; newest first.
+        last_clean: the window that ends last of those that were found clean; None where none is.
     """
 
-    hours: list[HourView]
-    lost: list[VerdictView]
-    last_clean: str = ""
-    last_clean_run: str = ""
+    hours: list[Hour]
+    lost: list[Finding]
+    last_clean: Finding | None
 
 
 class _Judged(NamedTuple):
@@ -78,80 +75,61 @@ class _Judged(NamedTuple):
     table: str
     run: Run
 
+    @property
+    def window_words(self) -> str:
+        return f"{iso_ms(self.window.start)} to {iso_ms(self.window.end)}"
 
-def audit_view(audits: Audits, now: datetime, address: Callable[[Run], str]) -> AuditView:
-    """The verdicts of the last hours.
+    def found(self, words: str) -> Finding:
+        return Finding(words, self.run, self.table)
 
-    Args:
-        audits: what is known.
-        now: the time.
-        address: of a DAG run.
-    """
-    judged: dict[bool, list[_Judged]] = {True: [], False: []}
-    for task in audits.tasks:
-        for run in task.runs:
-            judged[task.consumed] += _judged(run)
-    for each in judged.values():
-        each.sort(key=lambda found: found.run.at, reverse=True)
-    this_hour_ms = int(now.timestamp() * 1000) // HOUR_MS * HOUR_MS
-    hours = []
-    for back in range(1, HOURS + 1):
-        hour = Interval(this_hour_ms - back * HOUR_MS, this_hour_ms - (back - 1) * HOUR_MS)
-        stored = _verdict(hour, judged[False], address)
-        if stored is None:
-            stored = VerdictView(verdict=_unjudged(hour, audits.audited))
-        consumed = _verdict(hour, judged[True], address) or VerdictView(verdict=UNKNOWN)
-        hours.append(
-            HourView(
-                start=iso_ms(hour.start), end=iso_ms(hour.end), stored=stored, consumed=consumed
-            )
-        )
-    day = Interval(this_hour_ms - HOURS * HOUR_MS, int(now.timestamp() * 1000))
-    lost = [
-        _shown(each, f"{'consumed' if consumed else 'stored'}: not clean {_words(each)}", address)
-        for consumed, found in judged.items()
-        for each in _still_unclean(found)
-        if intersection([each.window], day)
+
+def audit_of(audits: Audits, now: datetime) -> Audit:
+    """Tell the verdicts of the last hours."""
+    stored: list[_Judged] = []
+    consumed: list[_Judged] = []
+    for each in sorted(audits.results, key=lambda each: each.run.at, reverse=True):
+        (consumed if each.consumed else stored).extend(_judged(each.value, each.run))
+    now_ms = int(now.timestamp() * 1000)
+    this_hour_ms = now_ms // HOUR_MS * HOUR_MS
+    hours = [
+        Interval(this_hour_ms - back * HOUR_MS, this_hour_ms - (back - 1) * HOUR_MS)
+        for back in range(1, HOURS + 1)
     ]
-    last = max(_still_clean(judged[False]), key=lambda each: each.window.end, default=None)
-    if last is None:
-        return AuditView(hours=hours, lost=lost[:MAX_LOST])
-    return AuditView(
-        hours=hours,
-        lost=lost[:MAX_LOST],
-        last_clean=_words(last),
-        last_clean_run=address(last.run),
+    lost = [
+        each.found(f"{what}: not clean {each.window_words}")
+        for what, judged in (("consumed", consumed), ("stored", stored))
+        for each in _still_unclean(judged)
+        if intersection([each.window], Interval(hours[-1].start, now_ms))
+    ]
+    last = max(_still_clean(stored), key=lambda each: each.window.end, default=None)
+    return Audit(
+        [
+            Hour(
+                iso_ms(hour.start),
+                _verdict(hour, stored) or Finding(_unjudged(hour, audits.audited)),
+                _verdict(hour, consumed) or Finding(UNKNOWN),
+            )
+            for hour in hours
+        ],
+        lost[:MAX_LOST],
+        last.found(last.window_words) if last else None,
     )
 
 
-def _judged(run: Run) -> Iterable[_Judged]:
-    """The windows that a run has judged, by what its task returned."""
-    result = run.result or {}
+def _judged(result: dict[str, Any], run: Run) -> Iterator[_Judged]:
+    """Read the windows that a run has judged; what is none is passed over: anybody may push one."""
     made_up = result.get("made_up")
     for each in (result, *(made_up if isinstance(made_up, list) else ())):
-        found = _of(each, run)
-        if found is not None:
-            yield found
+        try:
+            window = Interval(*(parse_time_ms(name, each[name]) for name in ("start", "end")))
+            verdict, table = Verdict(each["verdict"]), str(each.get("table") or "")
+        except (AttributeError, KeyError, TypeError, ValueError, ConfigError):
+            continue
+        yield _Judged(window, verdict, table, run)
 
 
-def _of(plain: Mapping[str, Any], run: Run) -> _Judged | None:
-    """A window in a result; None where it is none, for anybody may push an XCom."""
-    try:
-        start, end = (datetime.fromisoformat(plain[name]) for name in ("start", "end"))
-        window = Interval(*(round(at / timedelta(milliseconds=1)) for at in _since(start, end)))
-        return _Judged(window, Verdict(plain["verdict"]), str(plain.get("table") or ""), run)
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _since(*times: datetime) -> list[timedelta]:
-    return [each - datetime.fromisoformat("1970-01-01T00:00:00+00:00") for each in times]
-
-
-def _verdict(
-    hour: Interval, judged: Iterable[_Judged], address: Callable[[Run], str]
-) -> VerdictView | None:
-    """What an hour came to: the worst of the newest judgements of its parts; None without any.
+def _verdict(hour: Interval, judged: Iterable[_Judged]) -> Finding | None:
+    """Judge an hour: the worst of the newest judgements of its parts; None without any.
 
     Those of the very hour go first, faults within it, and windows around it that are clean. What
     else an audit on demand has found counts where they say nothing: it may be of another hour.
@@ -166,24 +144,14 @@ def _verdict(
         return None
     verdict = worst(each.verdict for each in found)
     reason = next(each for each in found if each.verdict is verdict)
-    part = " (part of the hour)" if left else ""
-    return _shown(reason, f"{verdict}{part}", address)
-
-
-def _shown(each: _Judged, words: str, address: Callable[[Run], str]) -> VerdictView:
-    return VerdictView(verdict=words, run=address(each.run), table=each.table)
-
-
-def _words(each: _Judged) -> str:
-    return f"{iso_ms(each.window.start)} to {iso_ms(each.window.end)}"
+    return reason.found(f"{verdict} (part of the hour)" if left else verdict)
 
 
 def _tells_of(hour: Interval, each: _Judged) -> bool:
     if each.verdict is Verdict.UNCLEAN:
         return not difference([each.window], [hour])
-    return each.window == hour or (
-        each.verdict is Verdict.CLEAN and not difference([hour], [each.window])
-    )
+    is_around = not difference([hour], [each.window])
+    return each.window == hour or (each.verdict is Verdict.CLEAN and is_around)
 
 
 def _still_unclean(judged: Iterable[_Judged]) -> Iterator[_Judged]:
@@ -206,11 +174,11 @@ def _still_clean(judged: Iterable[_Judged]) -> Iterator[_Judged]:
             yield each
 
 
-def _unjudged(hour: Interval, audited: Iterable[Interval]) -> str:
-    known = union(sorted(audited))
-    if not known or hour.end <= known[0].start:
+def _unjudged(hour: Interval, audited: list[Interval]) -> str:
+    """Say why nobody has judged an hour, by the windows that are known to be audited."""
+    if not audited or hour.end <= audited[0].start:
         return UNKNOWN
-    since = Interval(max(hour.start, known[0].start), hour.end)
-    if difference([since], known):
+    since = Interval(max(hour.start, audited[0].start), hour.end)
+    if difference([since], audited):
         return NOT_AUDITED
     return GONE if since == hour else UNKNOWN

@@ -9,23 +9,16 @@ into a frame that no link leaves, and this page consists of links to runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_provider_memq.plugins import PREFIX
 from airflow_provider_memq.versions import PLANNING, has_airflow
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
 
-
-async def page(
-    scope: MutableMapping[str, Any],
-    receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-    send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-) -> None:
-    """The page as an ASGI application."""
+async def page(scope: Any, receive: Any, send: Any) -> None:
+    """Serve the page, as an application of ASGI."""
     from airflow_provider_memq.plugins.routes import app  # noqa: PLC0415 - see above
 
     await app(scope, receive, send)

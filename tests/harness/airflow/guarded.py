@@ -62,9 +62,9 @@ class GuardedServer:
             return str(json.loads(answer.read())["access_token"])
 
 
-def fetch(url: str, *, token: str = "", accept: str = "text/html", timeout_s: float = 60) -> Reply:
+def fetch(url: str, *, token: str = "", timeout_s: float = 60) -> Reply:
     """Get an address, whatever the status of the answer."""
-    headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
+    headers = {"Accept": "text/html", **({"Authorization": f"Bearer {token}"} if token else {})}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own server
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - likewise

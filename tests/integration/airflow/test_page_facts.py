@@ -25,11 +25,15 @@ from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 
 from airflow_provider_memq.ledger import Ledger
-from airflow_provider_memq.plugins import stored
-from airflow_provider_memq.plugins.events import MAX_LOOKED, StoredEvents
-from airflow_provider_memq.plugins.hours import audit_view
-from airflow_provider_memq.plugins.sources import pipeline_of, plan_of, source_of, sources
-from airflow_provider_memq.range_assets import audited_asset, processed_asset, ranges_asset
+from airflow_provider_memq.plugins import queries
+from airflow_provider_memq.plugins.hours import audit_of
+from airflow_provider_memq.plugins.queries import pipeline_of, source_of, sources
+from airflow_provider_memq.range_assets import (
+    audited_asset,
+    plan_asset,
+    processed_asset,
+    ranges_asset,
+)
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import Interval, OffsetRange
 from memq.errors import CorruptDataError
@@ -37,7 +41,7 @@ from memq.errors import CorruptDataError
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TOPIC, LIFE = "clicks", "a" * 16
 RANGES, DONE, AUDITED = ranges_asset(TOPIC), processed_asset(TOPIC, "job"), audited_asset(TOPIC)
-PLAN = plan_of(RANGES.name)
+PLAN = plan_asset(RANGES)
 
 
 class Database:
@@ -132,8 +136,8 @@ def key(start, end):
     return range_key(OffsetRange(0, start, end, LIFE))
 
 
-def planned(database, pipeline, before=None):
-    found = stored.planned_of(database.session, pipeline, before)
+def planned(database, pipeline):
+    found = queries.planned_of(database.session, pipeline)
     return found, [(each.start, each.end) for each in found.planned_at]
 
 
@@ -147,14 +151,16 @@ def test_topics_are_those_that_somebody_plans_or_audits(database):
     database.add(
         TaskInletAssetReference, asset_id=database.ids[other.name], dag_id="a", task_id="t"
     )
-    assert [each.topic for each in sources(database.session)] == ["audited.only", TOPIC]
+    assert [each.topic for each in sources(database.session)[0]] == ["audited.only", TOPIC]
     database.plan(1, 2)
-    found = {each.topic: each for each in sources(database.session)}
+    found = {each.topic: each for each in sources(database.session)[0]}
     assert (found[TOPIC].ranges, found[TOPIC].dags) == (RANGES.name, ("plan",))
     assert found["audited.only"].dags == ("a",)
 
     database.event(PLAN, BEGIN + timedelta(hours=1), {"memq_plan": {"version": 7}})
-    assert "damaged" in next(each.trouble for each in sources(database.session) if each.ranges)
+    found, (note,) = sources(database.session)
+    assert f"asset {PLAN.name!r}: an asset event has a plan that is damaged" in note
+    assert {each.topic: each.ranges for each in found} == {"audited.only": "", TOPIC: ""}
 
 
 def test_who_processes_is_known_by_airflow_itself(database):
@@ -162,6 +168,7 @@ def test_who_processes_is_known_by_airflow_itself(database):
     database.plan(0, 2)
     for dag_id, task_id, fields in [
         ("process", "a foreign one", {"topic": "other", "group": "other"}),
+        ("plan", "an audit", {"topic": TOPIC, "group": "audited"}),
         ("plan", "plan", {"topic": TOPIC, "memq_conn_id": "memq_prod", "missed_after": "1h"}),
         ("process", "process", {"topic": TOPIC, "output_dir": "prod:lake.clicks"}),
         ("process", "commit", {"topic": TOPIC, "group": "job"}),
@@ -172,10 +179,30 @@ def test_who_processes_is_known_by_airflow_itself(database):
 
     found = pipeline_of(database.session, source_of(database.session, RANGES.name))
 
-    assert found == (
-        TOPIC, RANGES.name, "plan", ("process",), (DONE.name,), "memq_prod", "job",
-        ("prod:lake.clicks",), "1h", 0, "",
-    )  # fmt: skip
+    assert found == queries.Pipeline(
+        TOPIC,
+        RANGES.name,
+        "plan",
+        ("process",),
+        all_have_runs=BEGIN,
+        done=(DONE.name,),
+        conn_id="memq_prod",
+        group="job",
+        tables=("prod:lake.clicks",),
+        missed_after="1h",
+    )
+
+
+def test_the_last_arguments_of_a_task_count(database):
+    """A group that a run before had is not the one that follows now."""
+    database.plan(0, 2)
+    for run_id, group in (("a", "old"), ("b", "new")):
+        database.run("process", run_id)
+        database.arguments("process", run_id, "commit", topic=TOPIC, group=group)
+
+    found = pipeline_of(database.session, source_of(database.session, RANGES.name))
+
+    assert found.group == "new"
 
 
 def test_what_a_gate_comes_after_is_not_done(database):
@@ -194,20 +221,19 @@ def test_what_a_gate_comes_after_is_not_done(database):
 
 def test_topics_that_are_not_listed_are_mentioned(database, monkeypatch):
     """Of many topics the first are there, and a trouble says that there are more."""
-    monkeypatch.setattr("airflow_provider_memq.plugins.sources.MAX_TOPICS", 2)
-    other = Asset(name="other", uri="x://other")
-    for asset in (plan_of(other.name), audited_asset("b")):
+    monkeypatch.setattr(queries, "MAX_TOPICS", 2)
+    for asset in (plan_asset(ranges_asset("other")), audited_asset("b")):
         database.asset(asset)
     database.plan(0, 2)
-    found = sources(database.session)
-    assert [(each.topic, each.trouble) for each in found] == [("b", ""), (TOPIC, "")]
+    found, notes = sources(database.session)
+    assert ([each.topic for each in found], notes) == (["b", TOPIC], [])
 
-    for asset in (plan_of("zzz"), audited_asset("zzz")):
+    for asset in (plan_asset(ranges_asset("zzz")), audited_asset("zzz")):
         database.asset(asset)
-    found = sources(database.session)
+    found, notes = sources(database.session)
 
-    assert [each.topic for each in found if not each.trouble] == ["b", TOPIC]
-    assert [each.trouble.partition(":")[0] for each in found if each.trouble] == [
+    assert [each.topic for each in found] == ["b", TOPIC]
+    assert [each.partition(":")[0] for each in notes] == [
         "more than 2 topics are planned", "more than 2 topics are audited",
     ]  # fmt: skip
 
@@ -254,13 +280,14 @@ def test_only_tasks_say_what_is_processed(database, pipeline):
     assert done(DONE, source="b") == set()
     assert done(other, source="b", extra=compared) == set()
     found, _ = planned(database, pipeline)
-    assert (found.own_dag, found.is_told, len(found.runs[key(0, 2)])) == ("process", True, 1)
+    assert (found.runs, [each.dag_id for each in found.others[key(0, 2)]]) == ({}, ["b"])
     assert done(DONE, source="backfill", extra=compared) == {key(0, 2)}
 
 
 def test_the_dag_that_processes_says_what_is_processed(database, pipeline):
     """Its own event counts, whatever its task has compared."""
     database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": BEGIN.isoformat()})
+    pipeline = pipeline_of(database.session, source_of(database.session, RANGES.name))
     database.event(DONE, BEGIN, key=key(0, 2))
 
     assert planned(database, pipeline)[0].done == {key(0, 2)}
@@ -276,25 +303,20 @@ def test_clocks_that_are_a_little_apart_hide_no_run(database, pipeline):
     assert (list(found.runs), found.done) == ([key(0, 2)], {key(2, 4)})
 
 
-def test_pages_of_plans_meet(database, pipeline, monkeypatch):
-    """Every range is on one page, whatever the plans hold: no gap, and none twice."""
-    monkeypatch.setattr(stored, "MAX_PLANS", 3)
-    monkeypatch.setattr(stored, "MAX_RANGES", 4)
-    for minute, sizes in enumerate([(1,), (), (1, 1, 1), (2,), (), (), (), (1, 1, 1, 1, 1), (3,)]):
+@pytest.mark.parametrize(("plans", "ranges"), [(3, 100), (100, 4), (100, 2)])
+def test_only_the_newest_plans_are_on_a_page(database, pipeline, monkeypatch, plans, ranges):
+    """So many plans or ranges, and one plan at least; that there are older ones is told."""
+    monkeypatch.setattr(queries, "MAX_PLANS", plans)
+    monkeypatch.setattr(queries, "MAX_RANGES", ranges)
+    assert planned(database, pipeline)[1] == [(0, 2), (2, 4)]
+    for minute, sizes in enumerate([(1,), (1,), (3, 3, 3)]):
         database.plan(minute + 1, *sizes)
 
-    seen, before = [], None
-    for _ in range(20):
-        found, ranges = planned(database, pipeline, before)
-        seen = ranges + seen
-        if not found.older:
-            break
-        before = found.plans[0].at
-    else:
-        pytest.fail("the pages have no end")
+    found, shown = planned(database, pipeline)
 
-    assert [start for start, _ in seen[1:]] == [end for _, end in seen[:-1]]
-    assert (seen[0][0], seen[-1][1]) == (0, database.ends)
+    assert shown[-3:] == [(6, 9), (9, 12), (12, 15)]
+    assert (found.older, len(found.plans)) == (True, {3: 3, 100: 2 if ranges == 4 else 1}[plans])
+    assert found.ledger.ends == {0: 15}
 
 
 def test_plans_of_an_earlier_topic_of_the_name_are_left_out(database, pipeline):
@@ -308,44 +330,51 @@ def test_plans_of_an_earlier_topic_of_the_name_are_left_out(database, pipeline):
 
 def test_what_had_its_run_is_known(database, pipeline):
     """By the planner's own mark, or else by the oldest run that Airflow has."""
-    assert planned(database, pipeline)[0].all_have_runs is None
+
+    def known():
+        source = source_of(database.session, RANGES.name)
+        return pipeline_of(database.session, source).all_have_runs
+
+    assert pipeline.all_have_runs is None
     database.run("process", "r", key(0, 2), minute=3)
-    assert planned(database, pipeline)[0].all_have_runs == BEGIN + timedelta(minutes=3)
+    assert known() == BEGIN + timedelta(minutes=3)
 
     until = BEGIN + timedelta(minutes=9)
     database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": until.isoformat()})
-    assert planned(database, pipeline)[0].all_have_runs == until
+    assert known() == until
 
 
 def test_an_offset_is_found_in_its_range(database, pipeline):
     """In whichever plan it was; and nothing is found of what was not planned."""
     database.plan(1, 3)
 
-    found = [stored.range_with(database.session, pipeline, 0, offset) for offset in (0, 3, 4, 6, 7)]
+    found = [
+        queries.range_with(database.session, pipeline, 0, offset) for offset in (0, 3, 4, 6, 7)
+    ]
     assert [each and (each.start, each.end) for each in found] == [
         (0, 2), (2, 4), (4, 7), (4, 7), None,
     ]  # fmt: skip
-    assert stored.range_with(database.session, pipeline, 1, 0) is None
+    assert queries.range_with(database.session, pipeline, 1, 0) is None
     database.plan(2, incarnation="b" * 16, life=1)
-    assert stored.range_with(database.session, pipeline, 0, 3) is None  # another topic's now
+    assert queries.range_with(database.session, pipeline, 0, 3) is None  # another topic's now
 
 
 def test_a_range_of_an_earlier_topic_keeps_its_page(database, pipeline):
     """Its plan says of which incarnation it is."""
     database.plan(1, 5, incarnation="b" * 16, life=1)
 
-    found = stored.planned_range(database.session, pipeline, OffsetRange(0, 0, 2, LIFE))
+    found = queries.planned_range(database.session, pipeline, OffsetRange(0, 0, 2, LIFE))
     assert found.ledger.incarnation == LIFE
 
 
-def test_a_range_that_was_never_planned_comes_with_the_plan_of_its_offsets(database, pipeline):
-    """So that it is told from one that is too old to be found."""
-    found = [
-        list(stored.planned_range(database.session, pipeline, OffsetRange(0, *each)).planned_at)
-        for each in [(2, 4, LIFE), (1, 3, LIFE), (4, 6, LIFE), (1, 3, "b" * 16)]
-    ]
+@pytest.mark.parametrize(
+    "wanted", [(1, 3, LIFE), (4, 6, LIFE), (0, 2, "b" * 16), (0, 2, "")], ids=str
+)
+def test_a_range_that_was_never_planned_is_in_no_plan(database, pipeline, wanted):
+    """One with other cuts, beyond what is planned, or of another incarnation."""
+    offsets = OffsetRange(0, *wanted)
 
-    assert found == [[OffsetRange(0, 0, 2, LIFE), OffsetRange(0, 2, 4, LIFE)]] * 2 + [[], []]
+    assert queries.planned_range(database.session, pipeline, offsets) is None
 
 
 def test_a_run_returns_its_manifest(database, pipeline):
@@ -355,23 +384,20 @@ def test_a_run_returns_its_manifest(database, pipeline):
     database.returned(number, "process", "r", "process", {"manifest": "/m.json", "records": 3})
     (run,) = planned(database, pipeline)[0].runs[key(0, 2)]
 
-    assert stored.result_of(database.session, run) == (
-        "process",
-        {"manifest": "/m.json", "records": 3},
-    )
-
-
-def test_a_search_has_an_end(database):
-    """Of an asset with more events than that, only the newest are read."""
-    rows = [
-        {"asset_id": database.ids[PLAN.name], "extra": {}, "timestamp": BEGIN}
-        for _ in range(MAX_LOOKED + 10)
+    assert list(queries.manifests_of(database.session, run)) == [
+        ("process", {"manifest": "/m.json", "records": 3})
     ]
-    database.session.execute(insert(AssetEvent), rows)
 
-    events = StoredEvents(database.session)
-    assert len(list(events[PLAN].ascending(False))) == MAX_LOOKED
-    assert list(events[PLAN]) == []
+
+def test_a_search_has_an_end(database, pipeline, monkeypatch):
+    """Of more plans than that, only the newest are read."""
+    monkeypatch.setattr(queries, "MAX_LOOKED", 2)
+    for minute in (1, 2):
+        database.plan(minute, 1)
+
+    found = [queries.range_with(database.session, pipeline, 0, offset) for offset in (3, 4)]
+
+    assert found == [None, OffsetRange(0, 4, 5, LIFE)]
 
 
 # -- audits ---------------------------------------------------------------------------------
@@ -385,12 +411,18 @@ def test_audits_come_with_what_they_found(database):
     database.returned(number, "audit", "r", "audit", {"verdict": "clean"})
     database.keep(AUDITED, "audited", [[0, 3], [3, 5]])
 
-    found = stored.audits_of(database.session, TOPIC)
+    database.returned(number, "audit", "r", "consumed", {"verdict": "not clean"})
+    asked = []
+
+    found = queries.audits_of(database.session, TOPIC, lambda dag_id: not asked.append(dag_id))
 
     assert found.audited == [Interval(0, 5)]
-    results = {each.consumed: [run.result for run in each.runs] for each in found.tasks}
-    assert results == {False: [{"verdict": "clean"}], True: []}
-    assert stored.audits_of(database.session, "none") is None
+    assert {each.consumed: each.value for each in found.results} == {
+        False: {"verdict": "clean"}, True: {"verdict": "not clean"},
+    }  # fmt: skip
+    assert set(asked) == {"audit"}
+    assert queries.audits_of(database.session, TOPIC, lambda _: False) is None
+    assert queries.audits_of(database.session, "none", lambda _: True) is None
 
 
 def test_the_verdict_that_was_stored_last_counts(database):
@@ -405,12 +437,12 @@ def test_the_verdict_that_was_stored_last_counts(database):
         at = BEGIN + timedelta(hours=stored_at)
         database.returned(number, "audit", run_id, "audit", value, timestamp=at)
 
-    audits = stored.audits_of(database.session, TOPIC)
-    view = audit_view(audits, BEGIN + timedelta(hours=15), lambda run: run.run_id)
+    audits = queries.audits_of(database.session, TOPIC, lambda _: True)
+    audit = audit_of(audits, BEGIN + timedelta(hours=15))
 
-    hours = {each.start[11:13]: each.stored for each in view.hours}
-    assert (hours["10"].verdict, hours["10"].run) == ("not clean", "backfill")
-    assert hours["11"].verdict == "clean"
+    hours = {each.start[11:13]: each.stored for each in audit.hours}
+    assert (hours["10"].words, hours["10"].run.run_id) == ("not clean", "backfill")
+    assert hours["11"].words == "clean"
 
 
 def test_a_record_that_makes_no_sense_is_an_error(database):
@@ -418,4 +450,4 @@ def test_a_record_that_makes_no_sense_is_an_error(database):
     database.keep(AUDITED, "audited", "x")
 
     with pytest.raises(CorruptDataError, match="makes no sense"):
-        stored.audits_of(database.session, TOPIC)
+        queries.audits_of(database.session, TOPIC, lambda _: True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from contextlib import contextmanager
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -13,23 +14,27 @@ from fastapi.testclient import TestClient
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
-from airflow_provider_memq.plugins import access, outside, pages, routes
-from airflow_provider_memq.plugins.looks import Looks
+from airflow_provider_memq.plugins import outside, pages, routes
 from memq.errors import StorageError
-from tests.integration.airflow.test_page_facts import Base, Database, Session, import_all_models
+from tests.integration.airflow.test_page_facts import (
+    BEGIN,
+    DONE,
+    PLAN,
+    RANGES,
+    Base,
+    Database,
+    Session,
+    import_all_models,
+    key,
+)
 
 ODD = ["", " ", "\0", "a\0b", "\ud800", "\U0001f600", "'; --", "%00", "../../x", "x" * 5000, "-1"]
-TIMES = [
-    "0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00Z", "0001-01-01", "9999-12-31T23:59:59-12:00",
-    "9999-12-31T23:59:59.999999", "1e400", "-1e400", "nan", "inf", "0", "-1", str(10**18), "never",
-    "2026-01-01T00:00:00", "-0001-01-01T00:00:00Z",
-]  # fmt: skip
 NUMBERS = ["0", "-1", str(2**63), str(10**40), "9" * 5000, "1.5", "x", "", "\0"]
 
 
 @pytest.fixture
-def ask(monkeypatch):
-    """Asks for a page of a user who may see everything; of one topic that was planned."""
+def database(monkeypatch):
+    """Airflow's database, which the pages read, with one topic that was planned; no brokers."""
     import_all_models()
     threads = {"check_same_thread": False}
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args=threads)
@@ -39,26 +44,45 @@ def ask(monkeypatch):
         raise StorageError("there is no broker here")
 
     with Session(engine) as session:
-        Database(session).plan(0, 2, 2)
+        found = Database(session)
+        found.plan(0, 2, 2)
 
         @contextmanager
         def opened(**_):
             yield session
 
         monkeypatch.setattr(pages, "create_session", opened)
-        monkeypatch.setattr(pages, "_looks", Looks())
         monkeypatch.setattr(outside, "ask_brokers", away)
-        monkeypatch.setattr(access.Access, "may_read", lambda *_: True)
-        (may_read, *_) = routes.pages_for_users.dependencies
-        allowed = {may_read.dependency: lambda: None, get_user: nobody}
-        monkeypatch.setattr(routes.app, "dependency_overrides", allowed)
-        client = TestClient(routes.app, raise_server_exceptions=False)
-        yield lambda path: client.get(path, follow_redirects=False)
+        yield found
     engine.dispose()
+
+
+@pytest.fixture
+def hidden(monkeypatch):
+    """DAGs that the user may not read."""
+    hidden = set()
+    monkeypatch.setattr(pages, "_may_read", lambda _, dag_id, *__: dag_id not in hidden)
+    return hidden
+
+
+@pytest.fixture
+def ask(database, hidden, monkeypatch):
+    """Asks for a page."""
+    (may_read, *_) = routes.pages_for_users.dependencies
+    allowed = {may_read.dependency: lambda: None, get_user: nobody}
+    monkeypatch.setattr(routes.app, "dependency_overrides", allowed)
+    client = TestClient(routes.app, raise_server_exceptions=False)
+    return lambda path: client.get(path, follow_redirects=False)
 
 
 def nobody():
     return SimpleNamespace()
+
+
+def links(answer):
+    """Where a page leads to."""
+    assert answer.status_code == 200, answer.text
+    return set(re.findall(r'href="([^"]+)"', answer.text))
 
 
 def addresses():
@@ -75,16 +99,12 @@ def addresses():
         yield f"/topics/clicks/ranges/{key}/?ranges={odd}"
         yield f"/topics/clicks/?ranges={odd}"
         yield f"/?{odd}={odd}"
-    for time in TIMES:
-        yield f"/topics/clicks/?before={quote(time, safe='')}"
-    for number in map(quote, NUMBERS):
-        yield f"/topics/clicks/?skip={number}"
     for partition, offset in itertools.product(map(quote, NUMBERS), repeat=2):
         yield f"/topics/clicks/find?partition={partition}&offset={offset}"
 
 
 def test_no_request_is_an_error_of_the_server(ask):
-    """Odd names, times and numbers in every part of every address: an answer, or 4xx and why."""
+    """Odd names and numbers in every part of every address: an answer, or 4xx and why."""
     assert ask("/topics/clicks/").status_code == 200
     found = {each: ask(each) for each in addresses()}
 
@@ -92,7 +112,6 @@ def test_no_request_is_an_error_of_the_server(ask):
     for address, answer in found.items():
         if "%00" in address.replace("%2500", ""):
             assert answer.status_code in {400, 404} or address.startswith("/?"), address
-    assert "before: the year 1" in ask(f"/topics/clicks/?before={quote(TIMES[0])}").text
 
 
 @pytest.mark.parametrize(
@@ -108,3 +127,72 @@ def test_a_name_with_nul_reaches_no_database(ask, address):
     answer = ask(address)
 
     assert (answer.status_code, "is the name of nothing" in answer.text) == (404, True)
+
+
+def test_pages_lead_to_each_other_and_to_runs(ask, database):
+    """From the list to a topic, from an offset to its range, and from there to Airflow's pages."""
+    number = database.run("process", "manual__1/x", key(0, 2))
+    database.returned(number, "process", "manual__1/x", "process", {"manifest": "/m", "rows": 3})
+    database.event(DONE, BEGIN, key=key(0, 2))
+    query, name = f"?ranges={RANGES.name}", quote(key(0, 2), safe="")
+    run = "/dags/process/runs/manual__1%2Fx"
+
+    assert {f"topics/clicks/{query}", "/dags/plan"} <= links(ask("/"))
+    topic = links(ask(f"/topics/clicks/{query}"))
+    assert {"/dags/plan", "/dags/process", run, f"ranges/{name}/{query}#manifest"} <= topic
+    found = ask(f"/topics/clicks/find?partition=0&offset=1&ranges={RANGES.name}")
+    assert (found.status_code, found.headers["location"]) == (
+        303, f"ranges/{key(0, 2)}/{query}",
+    )  # fmt: skip
+    page = ask(f"/topics/clicks/{found.headers['location']}")
+    assert {f"../../{query}", f"index.json{query}", run, f"{run}/tasks/process"} <= links(page)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_each_page_is_there_as_json(ask, database):
+    """With the words of the page, and so are refusals."""
+    database.event(DONE, BEGIN, key=key(0, 2))
+
+    (topic,) = ask("/index.json").json()["topics"]
+    page = ask("/topics/clicks/index.json").json()
+    shown = ask(f"/topics/clicks/ranges/{key(0, 2)}/index.json").json()
+
+    assert (topic["topic"], topic["dags"]) == ("clicks", ["plan"])
+    assert [each["state"] for each in page["ranges"]] == ["no run", "processed"]
+    assert page["notes"] == ["the brokers: there is no broker here"]
+    assert shown["range"] == page["ranges"][1]
+    refused = ask("/topics/none/index.json")
+    assert (refused.status_code, "topic 'none'" in refused.json()["detail"]) == (404, True)
+
+
+def test_a_range_that_nobody_planned_has_no_page(ask):
+    """It is refused with what was looked at, as an offset is."""
+    for path in (f"ranges/{key(1, 3)}/", "find?partition=0&offset=99"):
+        answer = ask(f"/topics/clicks/{path}")
+        assert answer.status_code == 404
+        assert "in none of the newest 2000 plans of topic clicks" in answer.text
+
+
+def test_what_a_user_may_not_read_is_not_there(ask, hidden):
+    """Without the DAG that plans there is no topic; without the one that processes, no runs."""
+    hidden.add("process")
+    page = ask("/topics/clicks/index.json").json()
+    assert "1 DAG that you may not read: runs of ranges are missing here" in page["notes"]
+    assert (page["dags"], page["missing"]) == (["plan"], [])
+
+    hidden.add("plan")
+    page = ask("/topics/clicks/index.json").json()
+    assert (page["ranges"], len(page["audit"]["hours"])) == ([], 24)
+    hidden.add("audit")
+    assert ask("/index.json").json()["topics"] == []
+    paths = ("", f"ranges/{key(0, 2)}/", "find?partition=0&offset=1")
+    assert {ask(f"/topics/clicks/{path}").status_code for path in paths} == {404}
+
+
+def test_a_damaged_plan_is_named(ask, database):
+    """The page of its topic says what is wrong, and is no error of the server."""
+    database.event(PLAN, BEGIN, {"memq_plan": {"version": 7}}, source="plan")
+
+    answer = ask("/topics/clicks/")
+
+    assert (answer.status_code, "has a plan that is damaged" in answer.text) == (409, True)

@@ -83,14 +83,19 @@ def plan(pipeline: Pipeline) -> None:
     until(look, "all ranges in the table")
 
 
-def get(pipeline: Pipeline, path: str = f"topics/{TOPIC}/", **options: Any) -> Reply:
+def get(pipeline: Pipeline, path: str = f"topics/{TOPIC}/") -> Reply:
     """A page below `/memq/`."""
-    return fetch(f"{pipeline.airflow.url}/memq/{path}", **options)
+    return fetch(f"{pipeline.airflow.url}/memq/{path}")
+
+
+def range_path(key: str) -> str:
+    """The page of a range, below `/memq/`."""
+    return f"topics/{TOPIC}/ranges/{key}/"
 
 
 def json_of(pipeline: Pipeline, path: str = f"topics/{TOPIC}/") -> dict[str, Any]:
     """What a page is made of."""
-    reply = get(pipeline, path, accept="application/json")
+    reply = get(pipeline, f"{path}index.json")
     assert reply.status == 200, reply
     return dict(json.loads(reply.text))
 
