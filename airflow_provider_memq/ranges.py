@@ -114,7 +114,7 @@ class RangeContents(NamedTuple):
     Attributes:
         range: the range.
         batches: Batches.
-        messages: Messages, duplicates among them.
+        messages: Messages.
         records: LogMessages in them.
         size_bytes: of the objects.
         crc_sum: sum of the CRC32C of the Messages, modulo 2**64.

@@ -2,7 +2,7 @@
 
 The topic has four read partitions; each notification names ten producers, as those of busy topics
 do. A plan is what Spark's driver waits for at `load()`: fetch all notifications from the broker,
-look at every one, find duplicates, cut the tasks. `read_range`, `scan` and `memq export` plan as
+look at every one, cut the tasks. `read_range`, `scan` and `memq export` plan as
 well: all of the topic, or the Batches of a second by the times of their records. Beside them stands
 the mere fetch of the same notifications, which nothing can be quicker than.
 """

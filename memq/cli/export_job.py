@@ -144,7 +144,6 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         schema_id: of the topic's schema that all files have.
         planned_ms: when the end offsets were settled, milliseconds since 1970 UTC.
         parts: the files.
-        duplicates: Messages left out, by read partition and offset of their Batch: positions.
         incomplete_before_ms: as in `ReadPlan`.
     """
 
@@ -154,7 +153,6 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     schema_id: str
     planned_ms: int
     parts: list[Part]
-    duplicates: list[tuple[int, int, list[int]]]
     incomplete_before_ms: float | None = None
 
     def plan(self) -> ReadPlan:
@@ -164,10 +162,6 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return ReadPlan(
             times=EventTimes(it.start_us, it.end_us) if limited else None,
             pieces=[self.piece(part) for part in self.missing],
-            duplicates={
-                (partition, offset): frozenset(positions)
-                for partition, offset, positions in self.duplicates
-            },
         )
 
     def piece(self, part: Part) -> Piece:
@@ -187,7 +181,6 @@ class Outcome(NamedTuple):
     Attributes:
         records: rows.
         batches: Batches that were read for them.
-        duplicates: Messages left out, as they are there already.
         files: how many there are.
         resumed_files: of these, how many were there already.
         read_bytes: stored bytes of the Batches.
@@ -198,7 +191,6 @@ class Outcome(NamedTuple):
 
     records: int = 0
     batches: int = 0
-    duplicates: int = 0
     files: int = 0
     resumed_files: int = 0
     read_bytes: int = 0
@@ -315,7 +307,6 @@ def _plan(reader: TopicReader, job: Job) -> Manifest:
         schema_id=reader.schema_id,
         planned_ms=time.time_ns() // 1_000_000,
         parts=[_part(piece, job.request.format) for piece in plan.pieces or [nothing]],
-        duplicates=[(*place, sorted(found)) for place, found in sorted(plan.duplicates.items())],
         incomplete_before_ms=plan.incomplete_before_ms,
     )
 
@@ -372,7 +363,6 @@ def _outcome(manifest: Manifest, there: int) -> Outcome:
     return Outcome(
         records=sum(part.records or 0 for part in parts),
         batches=sum(part.batches for part in parts),
-        duplicates=sum(len(positions) for *_, positions in manifest.duplicates),
         files=len(parts),
         resumed_files=there,
         read_bytes=sum(part.size_bytes for part in parts),
@@ -456,7 +446,6 @@ def export_file(file: Path, job: Job) -> Outcome:
     return Outcome(
         records=records,
         batches=sum(piece.batches for piece in plan.pieces),
-        duplicates=sum(map(len, plan.duplicates.values())),
         files=1,
         read_bytes=plan.size_bytes,
         written_bytes=size_bytes,

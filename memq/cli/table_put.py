@@ -24,7 +24,6 @@ from memq.cli.export_formats import open_sink
 from memq.cli.output import progress_bar
 from memq.client.read_plan import Selection
 from memq.client.read_range import AsyncTopicReader, TopicReader
-from memq.core.audit.reports import CRC_MODULUS
 from memq.core.format.schema import ORIGIN_COLUMNS
 from memq.core.manifest import Totals
 from memq.tables.commit import Written, commit_range
@@ -95,7 +94,7 @@ def _put(
     def write() -> Written:
         totals, path = Totals(), f"{wanted.folder(table.location, attempt)}/part-0.parquet"
         with table.new_file(path) as file, closing(open_sink("parquet", file, schema)) as sink:
-            for batch, found, duplicates in batches:
+            for batch, found in batches:
                 for rows in found:
                     names = (
                         pa.repeat(each, len(rows)) for each in (wanted.topic, wanted.incarnation)
@@ -103,12 +102,6 @@ def _put(
                     columns = map(fitted, [*rows.columns, *names], schema)
                     sink.write(pa.record_batch(list(columns), schema=schema))
                 totals = totals.plus(batch.notification)
-                totals = totals._replace(
-                    messages=totals.messages - len(duplicates),
-                    records=totals.records - sum(each.records for each in duplicates),
-                    crc_sum=(totals.crc_sum - sum(each.crc32c for each in duplicates))
-                    % CRC_MODULUS,
-                )
                 advance(batch.notification.size_bytes)
         counts = totals._asdict()
         del counts["bytes"]

@@ -152,7 +152,7 @@ class Batch:
         )
 
     def __len__(self) -> int:
-        """LogMessages in the Batch, without duplicates."""
+        """LogMessages in the Batch."""
         return int(self._records)
 
     def __iter__(self) -> Iterator[LogMessage]:

@@ -194,7 +194,7 @@ class FallbackReader:
 
 
 class FetchedBatch(NamedTuple):
-    """A Batch with its Messages, from which it can be made again without some of them.
+    """A Batch with its Messages.
 
     Attributes:
         batch: in the order asked for.
@@ -285,14 +285,6 @@ class BatchSource:
     async def run(self, work: Callable[[T], R], item: T) -> R:
         """Do work on an item in one of the threads that read and decode."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, item)
-
-    def without(self, fetched: FetchedBatch, dropped: list[int]) -> Batch:
-        """The Batch without the Messages at some positions of the object."""
-        left_out = set(dropped)
-        messages = enumerate(zip(fetched.entries, fetched.rows, strict=True))
-        kept = [message for position, message in messages if position not in left_out]
-        batch = fetched.batch
-        return batch.of(arrange(kept, batch.schema, self._order))
 
     async def _read(self, published: PublishedBatch, left_s: float) -> FetchedBatch:
         run = asyncio.get_running_loop().run_in_executor

@@ -9,15 +9,12 @@ Batch that cannot have one of the times wanted is not read. A row is then taken 
 time.
 
 The plan remembers, for each read partition, where the first and the last Batch stand that are to be
-read, and the duplicates; it takes no memory for the Batches between them, whose notifications are
-fetched once more as the read goes on. So it is small whatever the topic holds, what is published
-later does not change it, and retention that passes its first Batch ends the read with an error.
+read. It takes no memory for the Batches between them, whose notifications are fetched once more as
+the read goes on. So it is small whatever the topic holds, what is published later does not change
+it, and retention that passes its first Batch ends the read with an error.
 
 The time of a record is in the topic's `time_column`. Rows that have none, and rows of Batches
 from before a typed topic got the column, have no time and are in no range of times.
-
-Duplicates are found as in a plan of Spark: the names of all Messages are in the notifications, and
-only Batches with a name that comes up again are compared, in the order of publication.
 """
 
 from __future__ import annotations
@@ -32,22 +29,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.duplicates import MAX_INTERVALS, DuplicateWindow, MessageNames
-from memq.client.objects import map_ahead
 from memq.client.start import time_us
 from memq.client.topic import check_retained
 from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import deserialize_schema
 from memq.core.ranges import OffsetRange
-from memq.core.units import counted, iso_ms
+from memq.core.units import iso_ms
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
-    from memq.client.duplicates import Duplicates
-    from memq.client.objects import BatchSource
     from memq.client.topic import TopicClient
     from memq.core.notification.notification import Notification, PublishedBatch
     from memq.core.wire.messages import PartitionOffsets, TopicInfo
@@ -55,7 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("memq.client.read")
 
 ATTEMPTS = 5  # plans that retention may overtake; each takes a moment, retention has pauses
-COMPARED_AHEAD = 4  # Batches with names that come up again, fetched at a time
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
@@ -159,7 +151,7 @@ class Piece:
     Attributes:
         range: from the first of them to the last.
         batches: how many are to be read.
-        records: LogMessages in them, of whatever time, and duplicates among them.
+        records: LogMessages in them, of whatever time.
         size_bytes: of their objects.
     """
 
@@ -183,14 +175,12 @@ class ReadPlan:
     Attributes:
         times: of the records wanted; None for all.
         pieces: in the order of partitions and offsets; none without a Batch.
-        duplicates: Messages to leave out.
         incomplete_before_ms: records of the times wanted that were published before this time,
             milliseconds since 1970 UTC, may have been removed by retention; None where none can.
     """
 
     times: EventTimes | None
     pieces: list[Piece]
-    duplicates: Duplicates
     incomplete_before_ms: float | None = None
 
     @property
@@ -284,17 +274,12 @@ class Selection(NamedTuple):
 
 
 async def plan_read(
-    topic: TopicClient,
-    source: BatchSource,
-    selection: Selection,
-    *,
-    piece_bytes: float = math.inf,
+    topic: TopicClient, selection: Selection, *, piece_bytes: float = math.inf
 ) -> ReadPlan:
     """Settle what a read reads.
 
     Args:
         topic: the topic.
-        source: of its Batches, to compare those that may have duplicates.
         selection: what is to be read.
         piece_bytes: stored bytes after which a piece ends.
 
@@ -303,34 +288,26 @@ async def plan_read(
         InvalidRequestError: there is no such partition, the offsets or times are no range, or
             records of the topic have no time.
         OffsetOutOfRangeError: some of the offsets asked for are not retained, or not published.
-        CorruptDataError: a notification, or an object that must be compared, is damaged.
-        DataLossError: an object that must be compared is gone.
-        MemqError: brokers or storage failed.
+        CorruptDataError: a notification is damaged.
+        MemqError: the brokers failed.
     """
     selection.check(topic.topic)
     for _ in range(ATTEMPTS - 1):
         try:
-            return await _plan(topic, source, selection, piece_bytes)
+            return await _plan(topic, selection, piece_bytes)
         except OffsetOutOfRangeError:  # unless asked for, retention has just removed it: plan anew
             if selection.start is not None:
                 raise
-    return await _plan(topic, source, selection, piece_bytes)
+    return await _plan(topic, selection, piece_bytes)
 
 
-async def _plan(
-    topic: TopicClient,
-    source: BatchSource,
-    selection: Selection,
-    piece_bytes: float,
-) -> ReadPlan:
+async def _plan(topic: TopicClient, selection: Selection, piece_bytes: float) -> ReadPlan:
     retained = await topic.offsets()
     ranges = selection.ranges(topic.topic, retained, topic.incarnation)
     times = selection.times and selection.times.of_topic(await topic.info())
-    plan = ReadPlan(times=times, pieces=[], duplicates={})
+    plan = ReadPlan(times=times, pieces=[])
     open_pieces: dict[int, Piece] = {}
-    names, known = MessageNames(MAX_INTERVALS), MessageNames()
-    # The producers' sequences then come nearly in order, which `MessageNames` is quick at.
-    async with aclosing(topic.batches_by_time(ranges)) as batches:
+    async with aclosing(topic.batches(ranges)) as batches:
         async for batch in batches:
             if not plan.reads(batch):
                 continue
@@ -340,19 +317,9 @@ async def _plan(
                 piece = open_pieces[batch.partition] = Piece(range=span)
                 plan.pieces.append(piece)
             piece.add(batch)
-            names.add_batch(batch.notification, known)
-    if names.forgotten:
-        log.warning(
-            "topic %s: too many producers with gaps to know all of their Messages; duplicates of "
-            "%d of them may have been missed",
-            topic.topic,
-            names.forgotten,
-        )
     plan.pieces.sort(key=attrgetter("range"))
     return replace(
-        plan,
-        duplicates=await _duplicates(topic, source, plan, known) if known else {},
-        incomplete_before_ms=await _incomplete_before_ms(topic, ranges, plan.times),
+        plan, incomplete_before_ms=await _incomplete_before_ms(topic, ranges, plan.times)
     )
 
 
@@ -375,37 +342,3 @@ async def _incomplete_before_ms(
         iso_ms(round(since_ms)),
     )
     return since_ms
-
-
-async def _duplicates(
-    topic: TopicClient, source: BatchSource, plan: ReadPlan, known: MessageNames
-) -> Duplicates:
-    """The Messages that have the name and the CRC32C of one that was published before."""
-    async with aclosing(topic.batches(plan.ranges)) as batches:
-        suspects = [
-            batch
-            async for batch in batches
-            if plan.reads(batch) and any(True for _ in known.intersection(batch.notification))
-        ]
-    suspects.sort(key=attrgetter("timestamp_ms", "partition", "offset"))
-    window = DuplicateWindow(sum(each.notification.messages for each in suspects))  # forget none
-    duplicates: Duplicates = {}
-    async with aclosing(map_ahead(source.fetch, _each(suspects), COMPARED_AHEAD)) as fetched:
-        async for batch, each in fetched:
-            place = (batch.partition, batch.offset)
-            found = window.find(place, batch.notification.write_partition, each.entries)
-            if found:
-                duplicates[place] = frozenset(found)
-    if duplicates:
-        log.warning(
-            "topic %s: left out %s of %s",
-            topic.topic,
-            counted(sum(map(len, duplicates.values())), "duplicate Message"),
-            counted(len(duplicates), "Batch"),
-        )
-    return duplicates
-
-
-async def _each(items: Sequence[PublishedBatch]) -> AsyncGenerator[PublishedBatch, None]:
-    for item in items:
-        yield item

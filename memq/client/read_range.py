@@ -2,8 +2,7 @@
 
 A Batch never changes, so a range of offsets names the same data for ever, until retention removes
 it. What a read reads is planned before its first row (`memq.client.read_plan`). The rows come by
-read partition, in the order of offsets, and within a Batch as they stand in it. A Message that is
-published at two offsets of what is read is read once.
+read partition, in the order of offsets, and within a Batch as they stand in it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import asyncio
 import math
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import pyarrow as pa
@@ -48,25 +48,16 @@ FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by i
 JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
 
 
-class BatchOfRange(NamedTuple):
-    """A Batch, and the positions of its Messages that are duplicates."""
-
-    fetched: FetchedBatch
-    duplicates: frozenset[int]
-
-
 class RowsOfBatch(NamedTuple):
     """What a read takes of a Batch.
 
     Attributes:
         batch: the Batch.
-        rows: of the wanted times and columns, without duplicates.
-        duplicates: the Messages that were left out.
+        rows: of the wanted times and columns.
     """
 
     batch: PublishedBatch
     rows: list[pa.RecordBatch]
-    duplicates: list[IndexEntry]
 
 
 async def read_batches(
@@ -74,7 +65,7 @@ async def read_batches(
     source: BatchSource,
     plan: ReadPlan,
     pieces: Sequence[Piece],
-    work: Callable[[BatchOfRange], T],
+    work: Callable[[FetchedBatch], T],
 ) -> AsyncGenerator[tuple[PublishedBatch, T | None], None]:
     """Read Batches of a plan, in the order of the pieces, a few at a time.
 
@@ -103,8 +94,7 @@ async def read_batches(
         if times and not times.overlap(batch.notification) and await source.times_are_known(batch):
             return None
         fetched = await source.fetch(batch)
-        duplicates = plan.duplicates.get((batch.partition, batch.offset), frozenset())
-        return await source.run(work, BatchOfRange(fetched, duplicates))
+        return await source.run(work, fetched)
 
     async with (
         aclosing(_wanted(topic, plan, pieces)) as wanted,
@@ -229,7 +219,7 @@ class AsyncTopicReader:
             OffsetOutOfRangeError: some of the offsets are not retained, or not published yet.
             MemqError: brokers or storage failed.
         """
-        return await plan_read(self._topic, self._source, selection, piece_bytes=piece_bytes)
+        return await plan_read(self._topic, selection, piece_bytes=piece_bytes)
 
     async def check_retained(self, pieces: Sequence[Piece]) -> None:
         """Make sure that pieces can be read in full.
@@ -264,21 +254,17 @@ class AsyncTopicReader:
         # A plan that was written down says nothing of the column.
         times = plan.times and plan.times.of_topic(self._info)
 
-        def rows_of(found: BatchOfRange) -> tuple[list[pa.RecordBatch], list[IndexEntry]]:
-            left_out = [found.fetched.entries[at] for at in sorted(found.duplicates)]
-            return self._rows(found, times), left_out
-
         wanted = plan.pieces if pieces is None else pieces
+        rows_of = partial(self._rows, times=times)
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
             left = self._limit
             async for batch, rows in batches:
-                found, left_out = rows or ([], [])
                 kept = []
-                for each in found:
+                for each in rows or ():
                     kept.append(each.slice(0, int(min(left, len(each)))))
                     left -= len(kept[-1])
-                yield RowsOfBatch(batch, kept, left_out)
+                yield RowsOfBatch(batch, kept)
                 if left <= 0:
                     return
 
@@ -294,12 +280,9 @@ class AsyncTopicReader:
             )
         return pa.schema([offered.field(name) for name in self._columns])
 
-    def _rows(self, found: BatchOfRange, times: EventTimes | None) -> list[pa.RecordBatch]:
-        fetched, duplicates = found
+    def _rows(self, fetched: FetchedBatch, times: EventTimes | None) -> list[pa.RecordBatch]:
         kept = []
-        for number, (entry, rows) in enumerate(zip(fetched.entries, fetched.rows, strict=True)):
-            if number in duplicates:
-                continue
+        for entry, rows in zip(fetched.entries, fetched.rows, strict=True):
             named = _with_origin(fetched.batch, entry, rows) if self._metadata else rows
             wanted = named if times is None else times.select(named)
             if wanted.num_rows:

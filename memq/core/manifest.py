@@ -8,9 +8,9 @@ range compares the manifest with what was planned (`check_manifest`), and its co
 with what the Notifications of the same range say (`check_totals`). Because a range of offsets names
 the same Batches forever, a job that is run again writes the same counts.
 
-Messages of the range that are not in the files, duplicates and what could not be read, are counted
-and named: with them the manifest says of every LogMessage of the range what became of it, and the
-same totals must come out whether something was left out or not.
+Messages of the range that are not in the files, as they could not be read, are counted and named:
+with them the manifest says of every LogMessage of the range what became of it, and the same totals
+must come out whether something was left out or not.
 
 It is JSON on several lines, for people to read.
 """
@@ -43,8 +43,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Consecutive Messages of one Batch that are not in the files.
 
     Attributes:
-        reason: "repeat" for a duplicate of what is in the files; "damaged"; "missing" when the
-            object is gone.
+        reason: "damaged"; "missing" when the object is gone.
         offset: of the Batch.
         write_partition: of the Messages.
         producer_id: who sent them.
@@ -55,7 +54,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
     """
 
-    reason: Literal["repeat", "damaged", "missing"]
+    reason: Literal["damaged", "missing"]
     offset: int
     write_partition: int
     producer_id: str
@@ -83,15 +82,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         start: first offset of the range.
         end: one past its last offset.
         batches: Batches in the range.
-        messages: Messages that were read, without the duplicate and skipped ones.
+        messages: Messages that were read, without the skipped ones.
         records: LogMessages that were written to the files.
         bytes: size of the range's objects in storage.
-        duplicates: Messages left out because the range has them already.
-        duplicate_records: LogMessages in them.
         skipped_messages: Messages left out because they are damaged or gone; 0 unless the job may
             skip them.
         skipped_records: LogMessages in them.
-        left_out: the duplicate and skipped Messages by name; the first `MAX_LEFT_OUT` runs of them.
+        left_out: the skipped Messages by name; the first `MAX_LEFT_OUT` runs of them.
         unnamed_messages: those that `left_out` has no room for.
         crc_sum: sum of the CRC32C of the Messages read, modulo 2**64.
         left_out_crc_sum: of the Messages left out, likewise.
@@ -112,8 +109,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     messages: int
     records: int
     bytes: int
-    duplicates: int = msgspec.field(default=0, name="repeats")
-    duplicate_records: int = msgspec.field(default=0, name="repeated_records")
     skipped_messages: int = 0
     skipped_records: int = 0
     left_out: list[LeftOut] = []
@@ -131,7 +126,7 @@ class Totals(NamedTuple):
 
     Attributes:
         batches: Batches.
-        messages: Messages, duplicates among them.
+        messages: Messages.
         records: LogMessages in them.
         bytes: size of the objects.
         crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
@@ -219,8 +214,8 @@ def check_totals(manifest: Manifest, published: Totals) -> None:
     """
     found = Totals(
         manifest.batches,
-        manifest.messages + manifest.duplicates + manifest.skipped_messages,
-        manifest.records + manifest.duplicate_records + manifest.skipped_records,
+        manifest.messages + manifest.skipped_messages,
+        manifest.records + manifest.skipped_records,
         manifest.bytes,
         (manifest.crc_sum + manifest.left_out_crc_sum) % CRC_MODULUS,
     )
@@ -246,16 +241,11 @@ def describe_left_out(manifest: Manifest) -> str:
         f"{each.producer_id!r} epoch {each.epoch} write partition {each.write_partition}"
         for each in manifest.left_out[:MAX_DESCRIBED]
     )
-    more = (
-        manifest.duplicates
-        + manifest.skipped_messages
-        - sum(each.messages for each in manifest.left_out[:MAX_DESCRIBED])
-    )
+    described = sum(each.messages for each in manifest.left_out[:MAX_DESCRIBED])
+    more = manifest.skipped_messages - described
     return (
         f"skipped {counted(manifest.skipped_messages, 'Message')} with "
-        f"{counted(manifest.skipped_records, 'record')}, dropped "
-        f"{counted(manifest.duplicates, 'duplicate')} with "
-        f"{counted(manifest.duplicate_records, 'record')}: "
+        f"{counted(manifest.skipped_records, 'record')}: "
         + named
         + (f", and {counted(more, 'Message')} more" if more else "")
     )
@@ -267,27 +257,18 @@ def _makes_sense(manifest: Manifest) -> bool:
         return False
     if max(manifest.crc_sum, manifest.left_out_crc_sum) >= CRC_MODULUS:
         return False
-    named = [(each, each.messages) for each in manifest.left_out]
     if any(
-        count < 1 or each.records < 0 or not manifest.start <= each.offset < manifest.end
-        for each, count in named
+        each.messages < 1 or each.records < 0 or not manifest.start <= each.offset < manifest.end
+        for each in manifest.left_out
     ):
         return False
-    duplicates = sum(count for each, count in named if each.reason == "repeat")
-    skipped = sum(count for each, count in named if each.reason != "repeat")
-    if manifest.unnamed_messages:
-        left = manifest.duplicates + manifest.skipped_messages - manifest.unnamed_messages
-        return (
-            duplicates + skipped == left
-            and duplicates <= manifest.duplicates
-            and skipped <= manifest.skipped_messages
-        )
-    records = sum(each.records for each, _ in named)
-    crc_sum = sum(each.crc_sum for each, _ in named) % CRC_MODULUS
-    return (
-        (duplicates, skipped) == (manifest.duplicates, manifest.skipped_messages)
-        and records == manifest.duplicate_records + manifest.skipped_records
-        and crc_sum == manifest.left_out_crc_sum
+    messages = sum(each.messages for each in manifest.left_out)
+    if messages + manifest.unnamed_messages != manifest.skipped_messages:
+        return False
+    records = sum(each.records for each in manifest.left_out)
+    crc_sum = sum(each.crc_sum for each in manifest.left_out) % CRC_MODULUS
+    return manifest.unnamed_messages > 0 or (
+        (records, crc_sum) == (manifest.skipped_records, manifest.left_out_crc_sum)
     )
 
 

@@ -152,15 +152,6 @@ class IntervalSet:
         at = bisect_right(self.starts, number) - 1
         return at >= 0 and number < self.ends[at]
 
-    def intersection(self, start: int, end: int) -> list[Interval]:
-        """The numbers of [start, end) that are in the set."""
-        begin = bisect_right(self.ends, start)
-        stop = bisect_left(self.starts, end)
-        return [
-            Interval(max(start, self.starts[at]), min(end, self.ends[at]))
-            for at in range(begin, stop)
-        ]
-
     def add(self, start: int, end: int) -> None:
         """Add the numbers of [start, end), at least one."""
         starts, ends = self.starts, self.ends

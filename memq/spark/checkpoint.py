@@ -1,10 +1,9 @@
 """Where a stream stands, and how a checkpoint has it.
 
 The position in a topic is JSON: `{"incarnation": I, "partitions": {"0": {"from": F, "next": N}}}`.
-In read partition 0 the stream began at F and reads on at N; F is part of it because a duplicate is
-something that *this stream* has read before. The offsets are those of incarnation I of the topic,
-and mean nothing in another one. A stream that reports to the audit also keeps how far it has
-`told` it.
+In read partition 0 the stream began at F and reads on at N. The offsets are those of incarnation I
+of the topic, and mean nothing in another one. A stream that reports to the audit also keeps how far
+it has `told` it.
 
 A stream of the option `topic` keeps just that, a stream of several topics has one for each:
 `{"topics": {"clicks": {"incarnation": …}, …}}`. Both read both: an incarnation says which topic it

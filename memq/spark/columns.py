@@ -6,7 +6,7 @@ each topic type is mapped to the Spark type that holds all of its values, and ea
 once where the Arrow types differ. For the default schema they do not, and nothing is copied.
 
 With `view=messages` there is one row for each Message in place of its records. It answers what a
-range contains and in which state: counts, sizes, checksums, duplicates, damage. These rows come
+range contains and in which state: counts, sizes, checksums, damage. These rows come
 from the indexes of the Batches alone when neither `status` nor `error` is among the columns;
 otherwise every Message is read and checked as well.
 """
@@ -68,7 +68,7 @@ MESSAGE_NEVER_NULL = frozenset(
 MESSAGE_CHECKED = frozenset({"status", "error"})
 """Those of them that cannot be told without reading the Messages."""
 
-OK, DUPLICATE, DAMAGED, MISSING = "ok", "repeat", "damaged", "missing"
+OK, DAMAGED, MISSING = "ok", "damaged", "missing"
 """Values of `status`: read and sound; one that came before, and is not read; damaged; its object
 is gone."""
 
@@ -325,7 +325,7 @@ def unread_rows(
     target: pa.Schema, messages: MessageRange, status: str, error: str
 ) -> pa.RecordBatch:
     """Rows for Messages of which only the notification tells."""
-    batch, start, end, _ = messages
+    batch, start, end = messages
     origin = _batch_origin(batch) | {"status": status, "error": error}
     rows = [
         origin | {"producer_id": run.producer_id, "epoch": run.epoch, "sequence": sequence}

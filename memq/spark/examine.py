@@ -1,34 +1,30 @@
 """What a range contains, and what of it a job will read: every LogMessage is accounted for.
 
-Notifications say what a range contains. Where a Message could be a duplicate, or may be skipped,
-all Messages are looked at first (`view=messages`), and those that are left out are named. What an
-index tells of them is taken from there; where the index itself cannot be read, from the
-notification of the Batch. Both together must come to what the notifications say, so a Message that
-one of them does not know of is found here.
+Notifications say what a range contains. Where a Message may be skipped, all are looked at first
+(`view=messages`), and those that are left out are named. What an index tells of them is taken from
+there; where the index itself cannot be read, from the notification of the Batch. Both together must
+come to what the notifications say, so a Message that one of them does not know of is found here.
 """
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
-from memq.client.duplicates import MessageNames
 from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import MAX_LEFT_OUT, LeftOut, Totals
 from memq.core.units import counted
 from memq.errors import DataLossError, StorageError
-from memq.spark.columns import DUPLICATE, MISSING, OK
-from memq.spark.duplicates import NameHistory
+from memq.spark.columns import DAMAGED, MISSING, OK
 from memq.spark.options import parse_read_options
 from memq.spark.plan import resolve
 from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
@@ -60,15 +56,13 @@ class RangeAccount(NamedTuple):
     Attributes:
         published: all of it, as the notifications say.
         read: what can be read.
-        duplicates: what the range contains a second time.
         skipped: what is damaged or gone.
-        left_out: the duplicate and skipped Messages, up to `MAX_LEFT_OUT` runs.
+        left_out: the skipped Messages, up to `MAX_LEFT_OUT` runs.
         unnamed_messages: those beyond.
     """
 
     published: Totals
     read: MessageTotals
-    duplicates: MessageTotals = MessageTotals()
     skipped: MessageTotals = MessageTotals()
     left_out: list[LeftOut] = []  # noqa: RUF012 - never changed
     unnamed_messages: int = 0
@@ -85,12 +79,10 @@ def examine(spark: SparkSession, read_options: Mapping[str, str]) -> RangeAccoun
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
     options = parse_read_options(read_options)
-    known, history = MessageNames(), NameHistory()
     published = Totals()
     for batch in _batches(options):
-        history.add(batch, known)
         published = published.plus(batch.notification)
-    if not known and not options.permissive:
+    if not options.permissive:
         return RangeAccount(published, _messages_of(published))
     view = spark.read.format("memq").options(**read_options, view="messages").load()
     return _account(options, published, view.cache())
@@ -108,29 +100,22 @@ def _account(options: ReadOptions, published: Totals, view: DataFrame) -> RangeA
         named = _runs(view.filter("records IS NOT NULL").filter(F.col("status") != OK))
     finally:
         view.unpersist()
-    duplicates = by_status.pop(DUPLICATE, MessageTotals())
     read = by_status.pop(OK, MessageTotals())
-    skipped = sum_of(by_status.values())
+    skipped = by_status.pop(DAMAGED, MessageTotals())
     if unread:
         for run in _of_notifications(options, unread):
             skipped = skipped.plus(MessageTotals(run.messages, run.records, run.crc_sum))
             if len(named) < MAX_LEFT_OUT:
                 named.append(run)
-    promised, found = _messages_of(published), sum_of([read, duplicates, skipped])
+    promised, found = _messages_of(published), read.plus(skipped)
     if found != promised:
         raise DataLossError(
             f"the notifications of a range of {options.topic!r} name {promised}, and its Batches "
             f"have {found}: an index does not list what was published. Audit the topic with --deep"
         )
     named = sorted(named, key=lambda run: (run.offset, run.write_partition, run.first))
-    left = duplicates.messages + skipped.messages
-    unnamed = left - sum(run.messages for run in named)
-    return RangeAccount(published, read, duplicates, skipped, named, unnamed)
-
-
-def sum_of(totals: Iterable[MessageTotals]) -> MessageTotals:
-    """All of them together."""
-    return reduce(MessageTotals.plus, totals, MessageTotals())
+    unnamed = skipped.messages - sum(run.messages for run in named)
+    return RangeAccount(published, read, skipped, named, unnamed)
 
 
 def _by_status(view: DataFrame) -> dict[str, MessageTotals]:

@@ -162,9 +162,8 @@ def _check_found(table: IcebergTable, expected: TopicRange) -> None:
         raise RangeConflictError(
             f"{expected} is in table {table.identifier} with {counted(records, 'record')}, and "
             f"would now give {counted(expected.records, 'record')}: Messages were left out then, "
-            "or are now, also as duplicates of ones that were put in with another range; or rows "
-            "were removed or added by others. Compare the two, and put the topic into a new table "
-            "if rows are missing"
+            "or are now; or rows were removed or added by others. Compare the two, and put the "
+            "topic into a new table if rows are missing"
         )
 
 

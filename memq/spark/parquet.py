@@ -6,8 +6,8 @@ A range of offsets names the same Batches forever, so its rows are written to a 
 `memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`, and a second run
 replaces that folder and nothing else. In order:
 
-1. What the range must give is counted from its notifications; of what is left out, duplicates and
-   with `permissive` what cannot be read, every Message is named (`memq.spark.examine`).
+1. What the range must give is counted from its notifications; with `permissive` every Message that
+   cannot be read, and so is left out, is named (`memq.spark.examine`).
 2. The rows are written to a hidden folder beside the right one.
 3. The rows of the finished files are counted; unless they are as many as they must be, the job
    fails here.
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from memq.client.audit.consumed import report_consumed
-from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
+from memq.core.audit.reports import ConsumedReport
 from memq.core.format.schema import RANGE_COLUMNS, deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
 from memq.core.units import counted
@@ -223,14 +223,12 @@ def manifest_of(
         messages=account.read.messages,
         records=account.read.records,
         bytes=account.published.bytes,
-        duplicates=account.duplicates.messages,
-        duplicate_records=account.duplicates.records,
         skipped_messages=account.skipped.messages,
         skipped_records=account.skipped.records,
         left_out=account.left_out,
         unnamed_messages=account.unnamed_messages,
         crc_sum=account.read.crc_sum,
-        left_out_crc_sum=(account.duplicates.crc_sum + account.skipped.crc_sum) % CRC_MODULUS,
+        left_out_crc_sum=account.skipped.crc_sum,
         output=output,
         files=files,
         started_ms=started_ms,
@@ -259,7 +257,6 @@ def consumed(manifest: Manifest) -> ConsumedReport:
         batches=manifest.batches,
         messages=manifest.messages,
         records=manifest.records,
-        duplicates=manifest.duplicates,
         crc_sum=manifest.crc_sum,
         window_start_ms=manifest.started_ms,
         window_end_ms=manifest.finished_ms,

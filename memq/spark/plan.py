@@ -1,8 +1,6 @@
 """Planning a read, on the driver: from options to offsets, from offsets to what each task reads.
 
-Batch reads and streams plan alike, from notifications alone. One pass over them notes each Batch,
-and whether it has a Message under a name that is known; only then are indexes read, to find the
-duplicates (`memq.spark.duplicates`).
+Batch reads and streams plan alike, from notifications alone.
 
 All Batches of the ranges are laid end to end, by topic, read partition and offset, and the whole is
 cut at equal distances. A cut that falls into a Batch goes between two of its Messages, which are
@@ -19,13 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from memq.client.duplicates import MessageNames
 from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.bounds import EARLIEST, LATEST
-from memq.spark.duplicates import find_duplicates
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
     from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
     from memq.spark.bounds import Bound
-    from memq.spark.duplicates import NameHistory
     from memq.spark.options import ReadOptions
     from memq.spark.topic import SparkTopic
 
@@ -51,13 +46,11 @@ class MessageRange(NamedTuple):
         batch: without the names of its Messages where nobody asks for them.
         start: first position.
         end: one past the last position.
-        duplicates: positions, in the whole Batch, of Messages to drop.
     """
 
     batch: PublishedBatch
     start: int
     end: int
-    duplicates: frozenset[int] = frozenset()
 
 
 class TaskInput(InputPartition):
@@ -203,7 +196,7 @@ class Found(NamedTuple):
     """What was found in some ranges of a topic.
 
     Attributes:
-        parts: all Messages of each Batch, with the duplicates among them; in no order.
+        parts: all Messages of each Batch; in no order.
         totals: of all Batches by read partition, where they were asked for.
     """
 
@@ -215,54 +208,30 @@ def find(
     topic: SparkTopic,
     options: ReadOptions,
     ranges: Sequence[OffsetRange],
-    history: NameHistory,
-    before: Sequence[OffsetRange] = (),
     *,
     totals: bool = False,
 ) -> Found:
-    """The Batches of some ranges of a topic, and the duplicates in them.
+    """The Batches of some ranges of a topic.
 
     Args:
         topic: the topic.
         options: of the read of this topic.
         ranges: what to read.
-        history: the names of the Messages in `before`; those in `ranges` are added.
-        before: what was read earlier; duplicates of its Messages are dropped.
         totals: whether to add up what the notifications say.
 
     Raises:
         OffsetOutOfRangeError: retention has removed some of it.
-        CorruptDataError: a notification, or an index that must be compared, is damaged.
-        DataLossError: an object that must be compared is gone.
-        MemqError: brokers or storage failed.
+        CorruptDataError: a notification is damaged.
+        MemqError: the brokers failed.
     """
-    known = MessageNames()
-    batches = []
+    parts = []
     sums: dict[int, Totals] = {}
-    for batch in topic.batches_in_order(ranges):
-        history.add(batch, known)
+    for batch in topic.batches(ranges):
         if totals:
             so_far = sums.get(batch.partition, Totals())
             sums[batch.partition] = so_far.plus(batch.notification)
-        batches.append(batch if options.view == "messages" else without_runs(batch))
-    if history.forgotten:
-        log.warning(
-            "MemQ topic %s: too many producers with gaps to know all of their Messages; duplicates "
-            "of %d of them may have been missed",
-            options.topic,
-            history.forgotten,
-        )
-    duplicates = find_duplicates(topic, options, ranges, before, known) if known else {}
-    none: frozenset[int] = frozenset()
-    parts = [
-        MessageRange(
-            batch,
-            0,
-            batch.notification.messages,
-            duplicates.get((batch.partition, batch.offset), none),
-        )
-        for batch in batches
-    ]
+        kept = batch if options.view == "messages" else without_runs(batch)
+        parts.append(MessageRange(kept, 0, batch.notification.messages))
     return Found(parts, sums)
 
 

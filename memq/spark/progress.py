@@ -40,8 +40,6 @@ class SourceProgress(NamedTuple):
         offsets: that it read, over all topics and read partitions.
         lag: what is published and in no micro-batch yet; None when the brokers did not tell.
         topics: the lag of each topic, where the stream reads several.
-        duplicates: Messages that were dropped since the query was started, up to the micro-batch
-            before this one.
     """
 
     query: str
@@ -51,7 +49,6 @@ class SourceProgress(NamedTuple):
     offsets: int
     lag: Lag | None
     topics: dict[str, Lag]
-    duplicates: int
 
 
 def progress_of(progress: StreamingQueryProgress) -> list[SourceProgress]:
@@ -79,7 +76,6 @@ def progress_of(progress: StreamingQueryProgress) -> list[SourceProgress]:
                     for name, each in latest.get("topics", {}).items()
                     if (lag := _lag(each)) is not None
                 },
-                duplicates=latest.get("duplicates", 0),
             )
         )
     return found
@@ -111,13 +107,12 @@ class ProgressListener(StreamingQueryListener):
 
 def _log(each: SourceProgress) -> None:
     log.info(
-        "MemQ stream %s, micro-batch %d: %s in %s, %s, %s so far",
+        "MemQ stream %s, micro-batch %d: %s in %s, %s",
         each.query,
         each.batch_id,
         counted(each.rows, "row"),
         counted(each.offsets, "offset"),
         "lag is not known" if each.lag is None else f"lag is {counted(each.lag.batches, 'Batch')}",
-        counted(each.duplicates, "duplicate Message"),
     )
 
 

@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from memq.spark.catalog import recall, remember, table_options
 from memq.spark.columns import MESSAGE_COLUMNS, MESSAGE_NEVER_NULL, Shape, choose, shape_of
-from memq.spark.duplicates import NameHistory
 from memq.spark.options import parse_read_options
 from memq.spark.plan import TaskInput, find, inputs_of, resolve
 from memq.spark.stream import MemqStreamReader
@@ -112,7 +111,7 @@ class MemqReader(DataSourceReader):
             for name, incarnation in self._incarnations.items():
                 options = self._options.of_topic(name, incarnation)
                 topic = topics.topic(options)
-                parts += find(topic, options, resolve(topic, options), NameHistory()).parts
+                parts += find(topic, options, resolve(topic, options)).parts
         return inputs_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

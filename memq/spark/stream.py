@@ -75,7 +75,6 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, dict[int, int]] | None = None  # of Trigger.AvailableNow
         self._planned: tuple[Any, list[TaskInput]] | None = None  # Spark may ask again
         self._taken: Positions = {}  # where the latest micro-batch ends
-        self._dropped = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemqStreamReader, (self._task_reader, self._first)
@@ -146,10 +145,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: each.ends(each.retained()) for name, each in streams.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of each read partition, for the progress of the query, its lag and duplicates.
+        """The end of each read partition, for the progress of the query, and its lag.
 
-        The lag is what this stream is to read and no micro-batch has taken yet. The duplicates are
-        Messages that micro-batches before this one left out, since this process began.
+        The lag is what this stream is to read and no micro-batch has taken yet.
         """
         self._topics.look_up(again=False)
         streams = self._topics.streams
@@ -162,7 +160,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 partition: StreamPosition(retained[partition].start, end)
                 for partition, end in ends[name].items()
             }
-        report = self._topics.encode(positions) | {"duplicates": self._dropped}
+        report = self._topics.encode(positions)
         try:
             lags = {
                 name: each.lag(self._taken.get(name, {}), ends[name])
@@ -238,7 +236,6 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, positions in after.items()
             for part in self._find(name, before.get(name, {}), positions)
         ]
-        self._dropped += sum(len(part.duplicates) for part in parts)
         return inputs_of(self._options, parts) if parts else []
 
     def _find(

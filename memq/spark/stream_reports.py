@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from memq.client.audit.consumed import report_consumed
-from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
+from memq.core.audit.reports import ConsumedReport
 from memq.core.manifest import Totals
 from memq.core.units import counted
 from memq.errors import MemqError
-from memq.spark.topic import open_objects, read_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from memq.core.runtime import Runtime
     from memq.spark.checkpoint import StreamPositions
@@ -83,12 +82,10 @@ class StreamReports:
         found: Found,
     ) -> None:
         """Note what a micro-batch is to read of a topic, from where it was planned."""
-        dropped = self._dropped(found)
         now_ms = self._runtime.wall_ms()
         for partition, position in end.items():
             first = start[partition].next if partition in start else position.began
             there = found.totals.get(partition, Totals())
-            less = dropped.get(partition, Totals())
             self._planned[Place(name, partition)] = ConsumedReport(
                 topic=name,
                 incarnation=incarnation,
@@ -97,10 +94,9 @@ class StreamReports:
                 start=first,
                 end=position.next,
                 batches=there.batches,
-                messages=there.messages - less.messages,
-                records=there.records - less.records,
-                duplicates=less.messages,
-                crc_sum=(there.crc_sum - less.crc_sum) % CRC_MODULUS,
+                messages=there.messages,
+                records=there.records,
+                crc_sum=there.crc_sum,
                 window_start_ms=now_ms,
                 window_end_ms=now_ms,
                 final=False,  # such reports can be joined
@@ -181,20 +177,3 @@ class StreamReports:
         for report in self._due.values():
             if report.start < report.end:
                 yield msgspec.structs.replace(report, final=True, window_end_ms=now_ms)
-
-    def _dropped(self, found: Found) -> Mapping[int, Totals]:
-        """The duplicates that the tasks leave out, by read partition; as the indexes have them."""
-        dropped: dict[int, Totals] = {}
-        parts = [part for part in found.parts if part.duplicates]
-        if not parts:
-            return dropped
-        with open_objects(self._options) as get_range:
-            for batch, _, _, duplicates in parts:
-                entries = read_index(get_range, batch).entries
-                so_far = dropped.get(batch.partition, Totals())
-                dropped[batch.partition] = so_far._replace(
-                    messages=so_far.messages + len(duplicates),
-                    records=so_far.records + sum(entries[at].records for at in duplicates),
-                    crc_sum=so_far.crc_sum + sum(entries[at].crc32c for at in duplicates),
-                )
-        return dropped

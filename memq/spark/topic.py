@@ -94,9 +94,6 @@ class SparkTopic(SyncTopicClient):
     def batches_in_order(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
         """The Batches of some ranges in the order of publication, as far as clocks tell it.
 
-        The producers' sequences then come nearly in order, which is what an `IntervalSet` is quick
-        at.
-
         Raises:
             OffsetOutOfRangeError: retention has removed some of them.
             CorruptDataError: a notification cannot be read.

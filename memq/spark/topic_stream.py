@@ -1,28 +1,15 @@
-"""One topic of a stream: what may be read of it, and what is a duplicate in it.
-
-Theory of operation
--------------------
-A duplicate may stand in a later micro-batch than its original. So each plan compares with what the
-stream has read before, back to the topic's deduplication window before the oldest Batch of the
-micro-batch: the write side knows every name that long, and producers give up sooner. It looks no
-further back than where the stream began. A new process of the driver learns these names from the
-notifications once, and then keeps them.
-"""
+"""One topic of a stream: what may be read of it."""
 
 from __future__ import annotations
 
 import logging
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from memq.client.duplicates import MessageNames
 from memq.client.lag import Lag, lag_between, total_lag
 from memq.core.ranges import OffsetRange
-from memq.core.units import counted
 from memq.errors import OffsetOutOfRangeError, UnknownTopicError
 from memq.spark.bounds import LATEST
 from memq.spark.checkpoint import StreamPosition, StreamPositions
-from memq.spark.duplicates import NameHistory
 from memq.spark.plan import (
     Found,
     bound_offsets,
@@ -33,7 +20,7 @@ from memq.spark.plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from memq.core.wire.messages import PartitionOffsets
     from memq.spark.options import ReadOptions
@@ -62,16 +49,9 @@ class TopicStream:
         self.name = options.topic
         self.incarnation = options.incarnation or ""
         self._options = options
-        self._known: dict[int, int] = {}  # where `_history` ends
-        self._history: NameHistory | None = None
 
     def __repr__(self) -> str:
-        return f"<TopicStream {self.name} at {self._known}>"
-
-    @cached_property
-    def _dedup_window_ms(self) -> int:
-        """How long the write side of the topic knows what was published."""
-        return self.topic.info().config.dedup_window_ms
+        return f"<TopicStream {self.name}>"
 
     def retained(self) -> dict[int, PartitionOffsets]:
         """What is retained now, by read partition."""
@@ -188,12 +168,12 @@ class TopicStream:
             MemqError: see `memq.spark.plan.find`.
         """
         retained = self.retained()
-        firsts = {
-            partition: start[partition].next if partition in start else position.began
-            for partition, position in end.items()
-        }
         wanted = [
-            OffsetRange(partition, firsts[partition], position.next)
+            OffsetRange(
+                partition,
+                start[partition].next if partition in start else position.began,
+                position.next,
+            )
             for partition, position in sorted(end.items())
         ]
         ranges = [
@@ -203,49 +183,9 @@ class TopicStream:
         ]
         if not ranges:
             return NOTHING
-        before = self._before(ranges, firsts, end, retained)
-        if self._history is None or any(
-            self._known.get(partition, first) != first for partition, first in firsts.items()
-        ):
-            self._history = self._learn(before)
-        found = find(self.topic, self._options, ranges, self._history, before, totals=totals)
-        self._known = {partition: position.next for partition, position in end.items()}
-        return found
+        return find(self.topic, self._options, ranges, totals=totals)
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""
         chosen = self._options.ending.partitions
         return chosen is None or partition in chosen
-
-    def _before(
-        self,
-        ranges: Sequence[OffsetRange],
-        firsts: Mapping[int, int],
-        end: StreamPositions,
-        retained: Mapping[int, PartitionOffsets],
-    ) -> list[OffsetRange]:
-        """What the stream has read within the deduplication window before these ranges."""
-        heads = [each._replace(end=each.start + 1) for each in ranges]
-        # Where Kafka's offsets have gaps there may be none of them.
-        oldest_ms = min((batch.timestamp_ms for batch in self.topic.batches(heads)), default=0)
-        since = self.topic.offsets(max(0, oldest_ms - self._dedup_window_ms))
-        before = [
-            OffsetRange(
-                each.partition,
-                max(each.at or 0, end[each.partition].began, retained[each.partition].start),
-                firsts[each.partition],
-            )
-            for each in since
-            if each.partition in firsts
-        ]
-        return [each for each in before if each.size > 0]
-
-    def _learn(self, before: Sequence[OffsetRange]) -> NameHistory:
-        """The names of what was read before, from the notifications."""
-        history = NameHistory(self._dedup_window_ms)
-        unused = MessageNames()  # duplicates among these were dropped when they were read
-        offsets = sum(each.size for each in before)
-        log.info("MemQ topic %s: learning %s", self.name, counted(offsets, "notification"))
-        for batch in self.topic.batches(before):
-            history.add(batch, unused)
-        return history

@@ -19,7 +19,6 @@ from memq.core.units import counted
 from memq.errors import DataLossError, MemqError
 from memq.spark.columns import (
     DAMAGED,
-    DUPLICATE,
     MESSAGE_CHECKED,
     MISSING,
     OK,
@@ -95,10 +94,9 @@ class TaskReader:
     def _records(
         self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
     ) -> Iterator[pa.RecordBatch]:
-        batch, start, end, duplicates = wanted
+        batch, start, end = wanted
         index = read_index(get_range, batch)
-        entries = [index.entries[at] for at in range(start, end) if at not in duplicates]
-        for entry, rows in self._read(batch, index, entries, get_range):
+        for entry, rows in self._read(batch, index, index.entries[start:end], get_range):
             if isinstance(rows, MemqError):
                 self._skip(1, rows)
                 continue
@@ -110,16 +108,11 @@ class TaskReader:
     def _statuses(
         self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
     ) -> Iterator[pa.RecordBatch]:
-        batch, start, end, duplicates = wanted
+        batch, start, end = wanted
         index = read_index(get_range, batch)
-        statuses = {
-            index.entries[at].offset: MessageStatus(
-                index.entries[at], DUPLICATE if at in duplicates else OK
-            )
-            for at in range(start, end)
-        }
+        entries = index.entries[start:end]
+        statuses = {entry.offset: MessageStatus(entry, OK) for entry in entries}
         if MESSAGE_CHECKED & set(target.names):
-            entries = [entry for entry, status, _ in statuses.values() if status == OK]
             for entry, rows in self._read(batch, index, entries, get_range):
                 if isinstance(rows, MemqError):
                     self._skip(1, rows)

@@ -11,6 +11,7 @@ from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit import audit
 from memq.client.audit.audit import audit_topic
+from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
 from memq.core.audit.reports import REPORT_VERSION, ProducedReport, SequenceRun, encode_report
 from memq.core.audit.result import Verdict
@@ -67,9 +68,12 @@ class World:
             self.storage.delete(key_of_uri(notifications[offset].uri))
 
     async def expire(self, seconds):
-        """Let the broker's clock stand later from now on, and retention come."""
+        """Let the broker's clock stand later from now on, and retention and forgetting come."""
         later(self._running, seconds)
-        await expire(self._running.topics.get("t"), self._running.context)
+        hosted, context = self._running.topics.get("t"), self._running.context
+        await expire(hosted, context)
+        for partition in hosted.partitions.values():
+            partition.processor.window.expire(context.now().mono_ms)
 
     async def report_of(self, last, **fields):
         """A true report over the Messages of producer `p` up to a sequence."""
@@ -243,6 +247,19 @@ async def test_job_that_was_run_again_may_report_what_is_older(tmp_path, duplica
             await admin.alter_topic("t", audited="true")
         await here.expire(3_201)
         assert getattr(only(await here.audit()), finding) == [SequenceRun(0, 1)]
+
+
+async def test_job_that_was_run_again_after_the_dedup_window_is_read_twice_and_named(tmp_path):
+    """The brokers have forgotten its first run: every reader gets both, and the audit says so."""
+    async with world(tmp_path) as here:
+        await here.create(retention="2h", dedup_window="1h")
+        await here.produce(2)
+        await here.expire(4_000)
+        await here.produce(2)
+        async with AsyncConsumer(here.address, topic="t", read_through="broker") as consumer:
+            batches = [await consumer.poll(20) for _ in range(4)]
+        assert [message.value for batch in batches for message in batch] == [b"0", b"1"] * 2
+        assert only(await here.audit()).duplicated == [SequenceRun(0, 1)]
 
 
 async def test_earlier_topic_of_the_same_name_is_no_loss(tmp_path):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from itertools import chain
 
 import msgspec
 import pytest
 
 from memq.client.consumer import consumer as consumer_module
 from memq.client.consumer.consumer import AsyncConsumer
-from memq.client.read_range import read_range
 from memq.core.notification.notification import encode_notification
 from memq.errors import (
     ClosedError,
@@ -148,7 +146,6 @@ async def test_seek(tmp_path):
             assert await consumer.lag() == {0: 3}
             await consumer.seek_to_end()
             assert await consumer.poll(0.1) is None
-            assert consumer.duplicates == 0
 
 
 async def test_assign(tmp_path):
@@ -384,32 +381,17 @@ async def test_retention_overtakes_what_was_planned(tmp_path, policy):
                 assert values(await take(consumer, 1)) == [b"4"]
 
 
-@pytest.mark.parametrize("order", ["none", "key"])
-async def test_repeats_are_dropped(tmp_path, order):
-    """A Message that is published twice is handed out once and counted; offsets still pass."""
-    async with world(tmp_path, read_partitions=2) as w:
-        first = await w.write_to(0, b"x", b"y")
-        await w.republish(0, first, 0)
-        await w.republish(0, first, 1)
-        await w.write_to(0, b"last")
-        async with w.consumer(order=order) as consumer:
-            batches = await drain(consumer)
-            assert sorted(values(batches)) == sorted(chain(*w.sent))
-            assert consumer.duplicates == 2
-            assert len(batches) == len(w.sent)
-
-
-async def test_repeats_in_a_range_are_dropped(tmp_path):
-    """A Message that stands at two offsets of a range is read once."""
+async def test_what_notifications_name_is_handed_out(tmp_path):
+    """A Batch that is published twice, by hand, comes at both offsets: nothing is dropped."""
     async with world(tmp_path) as w:
         await w.write(b"x", b"y")
         await w.republish(0, 0, 0)
-        await w.write(b"last")
-        table = await asyncio.to_thread(
-            read_range, w.address, topic="t", partition=0, start=0, end=3, metadata=True
-        )
-        assert table["value"].to_pylist() == [b"x", b"y", b"last"]
-        assert table["offset"].to_pylist() == [0, 0, 2]
+        async with w.consumer() as consumer:
+            batches = await drain(consumer)
+        assert [(each.offset, values([each])) for each in batches] == [
+            (0, [b"x", b"y"]),
+            (1, [b"x", b"y"]),
+        ]
 
 
 async def test_prefetch_is_bounded(tmp_path):
@@ -465,6 +447,6 @@ async def test_shows_its_state(tmp_path):
             await take(consumer, 1)
             assert repr(consumer) == (
                 "<AsyncConsumer t [<Commits no group [1 pending]> | <Fetcher t [1 partitions | "
-                "0 planned | 0 fetching | 0 bytes held]> | 0 duplicates]>"
+                "0 planned | 0 fetching | 0 bytes held]>]>"
             )
         assert "[closed" in repr(consumer)

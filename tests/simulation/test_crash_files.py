@@ -109,7 +109,7 @@ class Reader:
         """Nothing is open."""
 
     def plan(self, _selection, *, piece_bytes=0):
-        return ReadPlan(times=None, pieces=PIECES if piece_bytes else PIECES[:], duplicates={})
+        return ReadPlan(times=None, pieces=PIECES if piece_bytes else PIECES[:])
 
     def check_retained(self, _pieces):
         """All of it is there."""

@@ -418,7 +418,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
         end = rng.randint(start + 1, held.end)
         start_us = run.now_us
         source = BatchSource(queue, process.loop.threads(4, "range"))
-        plan = await plan_read(queue, source, Selection(held.partition, start, end))
+        plan = await plan_read(queue, Selection(held.partition, start, end))
         reading = read_batches(queue, source, plan, plan.pieces, lambda each: each)
         async with aclosing(reading) as batches:
             found = [each async for _, each in batches if each]
@@ -426,7 +426,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
             return
         run.history.add(
             poll_of(
-                [each.fetched.batch for each in found],
+                [each.batch for each in found],
                 process.name,
                 (start_us, run.now_us),
                 info.incarnation,

@@ -23,8 +23,8 @@ from memq.core.ranges import OffsetRange
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
 LIFE = "0123456789abcdef"
-REPEAT = LeftOut(
-    reason="repeat",
+DAMAGED = LeftOut(
+    reason="damaged",
     offset=6,
     write_partition=0,
     producer_id="p",
@@ -56,11 +56,9 @@ MANIFEST = Manifest(
     messages=40,
     records=4_000,
     bytes=123_456,
-    duplicates=2,
-    duplicate_records=200,
-    skipped_messages=1,
-    skipped_records=100,
-    left_out=[REPEAT, GONE],
+    skipped_messages=3,
+    skipped_records=300,
+    left_out=[DAMAGED, GONE],
     crc_sum=2**64 - 1,
     left_out_crc_sum=12,
     output="out/topic=clicks",
@@ -123,11 +121,10 @@ def test_what_is_no_manifest_is_refused(payload):
         {"start": 10},
         {"crc_sum": 2**64},
         {"left_out_crc_sum": 2**64},
-        {"repeats": -1},
-        {"repeats": 3},
-        {"skipped_messages": 0},
-        {"repeated_records": 199},
-        {"skipped_records": 101},
+        {"skipped_messages": -1},
+        {"skipped_messages": 2},
+        {"skipped_messages": 4},
+        {"skipped_records": 301},
         {"left_out_crc_sum": 13},
         {"left_out": []},
         {"unnamed_messages": 1},
@@ -169,7 +166,7 @@ def test_each_difference_is_named():
 
 
 def test_what_was_left_out_counts_to_the_whole():
-    """What was read, dropped and skipped is what the range contains; sums wrap around."""
+    """What was read and skipped is what the range contains; sums wrap around."""
     check_totals(MANIFEST, PUBLISHED)
 
 
@@ -184,7 +181,7 @@ def test_a_record_that_nothing_accounts_for_is_loss(name):
 def test_what_was_left_out_is_told_in_a_line():
     """A log says how much is missing from the files and names the first of it."""
     text = describe_left_out(MANIFEST)
-    assert "skipped 1 Message with 100 records, dropped 2 duplicates with 200 records" in text
+    assert "skipped 3 Messages with 300 records" in text
     assert "missing at offset 8: 0-0 of producer 'q' epoch 2 write partition 1" in text
     whole = msgspec.structs.replace(MANIFEST, left_out=[])
     assert not describe_left_out(whole)
@@ -192,7 +189,7 @@ def test_what_was_left_out_is_told_in_a_line():
 
 def test_more_than_can_be_named_is_counted():
     """A manifest that has no room for all names says how many are unnamed."""
-    fewer = {"left_out": [json.loads(msgspec.json.encode(REPEAT))], "unnamed_messages": 1}
+    fewer = {"left_out": [json.loads(msgspec.json.encode(DAMAGED))], "unnamed_messages": 1}
     found = decode_manifest(changed(**fewer))
     check_totals(found, PUBLISHED)
     assert describe_left_out(found).endswith("and 1 Message more")

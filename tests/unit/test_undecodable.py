@@ -138,7 +138,6 @@ def test_an_export_whose_manifest_is_damaged_is_not_gone_on_with(tmp_path):
             schema_id="s",
             planned_ms=1,
             parts=[],
-            duplicates=[(0, 1, [2])],
         )
     )
     for each in damaged(whole):

@@ -225,7 +225,6 @@ class ConsumedCounters:
         *,
         records: int,
         entries: Sequence[IndexEntry],
-        duplicates: Sequence[int],
     ) -> None:
         """A Batch was given to the application.
 
@@ -235,24 +234,20 @@ class ConsumedCounters:
             end: one past the offset of the Batch.
             records: LogMessages that were given.
             entries: Messages of the Batch.
-            duplicates: positions of those that were dropped as duplicates.
         """
         read = self._partitions.setdefault(partition, _ReadPartition(None))
         began = read.reach is None
         skipped = 0 if read.reach is None else max(0, start - read.reach)
         read.reach = end
-        crc_sum = sum([entry.crc32c for entry in entries])
-        crc_sum -= sum(entries[at].crc32c for at in duplicates)
         read.waiting.append(
             self._report(
                 partition,
                 start,
                 end,
                 batches=1,
-                messages=len(entries) - len(duplicates),
+                messages=len(entries),
                 records=records,
-                duplicates=len(duplicates),
-                crc_sum=crc_sum % CRC_MODULUS,
+                crc_sum=sum([entry.crc32c for entry in entries]) % CRC_MODULUS,
                 skipped=skipped,
                 began=began,
             )

@@ -4,8 +4,7 @@ Both read a topic Batch by Batch: all of its partitions, the ones they are assig
 of a group those that the group gives them.
 
 What is delivered. The Batches of a partition come in the order of their offsets, each at least
-once: after a crash a group goes on after its last commit. A commit covers whole Batches. Messages
-that were handed out before at another offset are dropped and counted in `duplicates`. A consumer
+once: after a crash a group goes on after its last commit. A commit covers whole Batches. A consumer
 never skips what it cannot read: it raises, and goes on where `seek` says.
 
 Offsets, positions and lag count Batches, not LogMessages.
@@ -39,7 +38,6 @@ from memq.client.consumer.commits import Commits
 from memq.client.consumer.fetcher import Fetcher
 from memq.client.consumer.membership import GroupSession, Membership
 from memq.client.consumer.options import ConsumerOptions
-from memq.client.duplicates import DuplicateWindow
 from memq.client.objects import BatchSource
 from memq.client.start import check_offsets, resolve
 from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync, sync_close
@@ -91,8 +89,6 @@ class AsyncConsumer:
         self._options = ConsumerOptions.parse(topic=topic, **options)
         # Replaced where the callbacks run in another thread.
         self._call_back: Callable[[OnPartitions, list[int]], Awaitable[None]] = _call_back
-        self._duplicates = 0
-        self._window = DuplicateWindow()
         self._woken = asyncio.Event()
         self._session: GroupSession | None = None
         self._assigned = False  # by hand, or all of them: no group decides
@@ -139,12 +135,12 @@ class AsyncConsumer:
         self._cluster = cluster
         self._topic = TopicClient(cluster, options.topic, topic.incarnation)
         self._executor = self._runtime.threads(options.fetch_threads, "memq-fetch")
-        self._source = BatchSource(
+        source = BatchSource(
             self._topic, self._executor, read_through=options.read_through, order=options.order
         )
         self._fetcher = Fetcher(
             self._topic,
-            self._source,
+            source,
             prefetch_bytes=options.prefetch_bytes,
             concurrency=options.fetch_threads,
             on_out_of_range=options.on_out_of_range,
@@ -176,10 +172,7 @@ class AsyncConsumer:
         if not self._started:
             return f"<AsyncConsumer {self._options.topic} not started>"
         state = "closed" if self._closed else repr(self._session or self._commits)
-        return (
-            f"<AsyncConsumer {self._options.topic} "
-            f"[{state} | {self._fetcher!r} | {self._duplicates} duplicates]>"
-        )
+        return f"<AsyncConsumer {self._options.topic} [{state} | {self._fetcher!r}]>"
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -239,30 +232,21 @@ class AsyncConsumer:
                 session.poll_ends()
 
     def _next(self) -> Batch | None:
-        while (fetched := self._fetcher.take()) is not None:
-            batch = fetched.batch
-            duplicates = self._window.find(
-                (batch.partition, batch.offset),
-                batch.notification.write_partition,
-                fetched.entries,
+        fetched = self._fetcher.take()
+        if fetched is None:
+            return None
+        batch = fetched.batch
+        next_offset = batch.offset + 1
+        self._commits.moved(batch.partition, next_offset)
+        if self._reporter.started:
+            self._consumed.handed_out(
+                batch.partition,
+                self._fetcher.taken_from,
+                next_offset,
+                records=len(batch),
+                entries=fetched.entries,
             )
-            if duplicates:
-                self._duplicates += len(duplicates)
-                batch = self._source.without(fetched, duplicates)
-            next_offset = batch.offset + 1
-            self._commits.moved(batch.partition, next_offset)
-            if self._reporter.started:
-                self._consumed.handed_out(
-                    batch.partition,
-                    self._fetcher.taken_from,
-                    next_offset,
-                    records=len(batch),
-                    entries=fetched.entries,
-                    duplicates=duplicates,
-                )
-            if len(batch):
-                return batch
-        return None
+        return batch
 
     async def _wait(self, deadline_s: float) -> bool:
         """Wait until something has changed; False when it has not by the deadline."""
@@ -272,12 +256,6 @@ class AsyncConsumer:
         except TimeoutError:
             return False
         return True
-
-    @property
-    def duplicates(self) -> int:
-        """Messages that were dropped because they had been handed out before at another offset."""
-        self._check_started()
-        return self._duplicates
 
     # -- partitions that come and go --------------------------------------------------------
 
@@ -635,11 +613,6 @@ class Consumer(SyncClient[AsyncConsumer]):
             batch = self.poll(ITERATION_POLL_S)
             if batch is not None:
                 yield batch
-
-    @property
-    @documented_by(AsyncConsumer.duplicates)
-    def duplicates(self) -> int:
-        return self._client.duplicates
 
     @property
     @documented_by(AsyncConsumer.assignment)

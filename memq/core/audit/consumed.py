@@ -39,9 +39,7 @@ fault: a group delivers at least once, and a job that is run again replaces its 
 that is in the audit topic twice, alone or joined to what came after it, begins at the same
 offset and the same time, and counts once.
 
-A report over offsets that retention has removed in part cannot be compared, and is believed. One
-that dropped duplicates is compared in Messages only; that there are duplicates at all is a finding
-of the other half of the audit.
+A report over offsets that retention has removed in part cannot be compared, and is believed.
 
 How it is done: reports become, for each consumer and partition, the offsets from which a finding
 holds. Notifications are gone through in the order of offsets, and running totals are kept at the
@@ -367,12 +365,7 @@ class ConsumedReconciliation:
             return True
         if report.end > self._retained[report.partition].end:
             return False
-        there = self._there(report)
-        if (report.batches, report.messages + report.duplicates) != there[:2]:
-            return False
-        if report.duplicates:
-            return report.records <= there.records
-        return (report.records, report.crc_sum) == there[2:]
+        return _said(report) == self._there(report)
 
     def _there(self, report: ConsumedReport) -> _Totals:
         return self._totals[report.partition].between(report.start, report.end)
@@ -485,13 +478,16 @@ def _overlaps(reports: Iterable[ConsumedReport]) -> list[Interval]:
     return result
 
 
+def _said(report: ConsumedReport) -> _Totals:
+    return _Totals(report.batches, report.messages, report.records, report.crc_sum)
+
+
 def _sentence(report: ConsumedReport, there: _Totals) -> str:
     """How a report differs from what its offsets hold."""
-    counts = (report.batches, report.messages + report.duplicates, report.records)
     differences = [
         f"{said} {name} where {stored} are stored"
         for name, said, stored in zip(
-            ("Batches", "Messages", "LogMessages"), counts, there[:3], strict=True
+            ("Batches", "Messages", "LogMessages"), _said(report)[:3], there[:3], strict=True
         )
         if said != stored
     ]

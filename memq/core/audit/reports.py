@@ -207,8 +207,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="consumed"):
     """What one consumer is done with: a range of offsets of one read partition, without a gap.
 
-    It counts what was really read: a Message that was dropped as a duplicate is in `duplicates`
-    alone, and one that was skipped because it is damaged is nowhere.
+    It counts what was really read: a Message that was skipped because it is damaged is nowhere.
 
     Attributes:
         version: of this format.
@@ -218,9 +217,8 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         start: first offset.
         end: one past the last offset.
         batches: Batches that were read in the range.
-        messages: Messages in them, without duplicates.
+        messages: Messages in them.
         records: LogMessages in these Messages.
-        duplicates: Messages that were dropped as duplicates.
         crc_sum: sum of the CRC32C of the Messages counted, modulo 2**64.
         window_start_ms: when the consumer began with the range, by its clock.
         window_end_ms: when it was done with it.
@@ -243,7 +241,6 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     batches: int
     messages: int
     records: int
-    duplicates: int = msgspec.field(name="repeats", default=0)
     crc_sum: int
     window_start_ms: int
     window_end_ms: int
@@ -280,7 +277,6 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
             batches=self.batches + following.batches,
             messages=self.messages + following.messages,
             records=self.records + following.records,
-            duplicates=self.duplicates + following.duplicates,
             crc_sum=(self.crc_sum + following.crc_sum) % CRC_MODULUS,
             window_end_ms=following.window_end_ms,
             final=following.final,
@@ -392,7 +388,7 @@ def check_consumed(report: ConsumedReport) -> None:
 
 
 def _makes_sense(report: Report) -> bool:
-    numbers = [report.records, report.duplicates, report.window_start_ms, report.window_end_ms]
+    numbers = [report.records, report.window_start_ms, report.window_end_ms]
     if isinstance(report, ConsumedReport):
         in_order = report.skipped <= report.start <= report.end
         in_order = in_order and 0 <= report.crc_sum < CRC_MODULUS
@@ -400,7 +396,7 @@ def _makes_sense(report: Report) -> bool:
         numbers += [report.batches, report.messages, report.skipped]
     else:
         in_order = _in_order(report)
-        numbers += [report.write_partition, report.epoch, report.last]
+        numbers += [report.write_partition, report.epoch, report.last, report.duplicates]
     return in_order and min(numbers) >= 0 and max(numbers) <= MAX_NUMBER
 
 

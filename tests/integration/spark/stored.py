@@ -1,4 +1,4 @@
-"""Batches put into storage and queue without the broker: duplicates, gaps, and many of them."""
+"""Batches put into storage and queue without the broker: copies, gaps, and many of them."""
 
 from __future__ import annotations
 

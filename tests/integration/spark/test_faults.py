@@ -9,13 +9,11 @@ import msgspec
 import pytest
 
 from memq import read_range
-from memq.client.duplicates import DuplicateWindow
 from memq.core.format.batch import ProducerRun
 from memq.errors import (
     CorruptDataError,
     DataLossError,
     OffsetOutOfRangeError,
-    StorageError,
     UnavailableError,
 )
 from tests.advice import follows
@@ -94,22 +92,43 @@ def firsts(table):
     return {value[:1] for value in table.column("value").to_pylist()}
 
 
-# -- duplicates -----------------------------------------------------------------------------
+# -- stored twice ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tasks", ["1", "6"])
-def test_a_duplicate_comes_once(load, tasks):
-    """A Message that stands in two Batches comes once, also from two tasks or read partitions; new
-    content under an old name comes too.
-    """
+def test_a_message_comes_as_often_as_it_is_stored(load, tasks):
+    """Nothing is left out silently: what stands in two Batches comes twice, whoever reads it."""
     found = Counter(load(minPartitions=tasks).column("value").to_pylist())
 
-    wanted = {b"%d-%d" % (sequence, at) for sequence in range(6) for at in range(4)}
-    assert found == Counter(wanted | {b"another"})
+    wanted = {b"%d-%d" % (sequence, at): 1 for sequence in range(6) for at in range(4)}
+    twice = {b"%d-%d" % (sequence, at): 1 for sequence in (3, 5) for at in range(4)}
+    assert found == Counter(wanted) + Counter(twice) + Counter([b"another"])
+
+
+def test_what_is_stored_twice_is_found_by_its_name(load):
+    """`view=messages` names every Message, so one that is there twice is found by a count."""
+    found = load(view="messages")
+
+    name = ("write_partition", "producer_id", "epoch", "sequence", "crc32c")
+    names = zip(*(found.column(each).to_pylist() for each in name), strict=True)
+    assert {each[:4] for each, count in Counter(names).items() if count > 1} == {
+        (0, "p", 0, 3),
+        (0, "p", 0, 5),
+    }
+    assert set(found.column("status").to_pylist()) == {"ok"}
+    first = found.slice(0, 1).to_pylist()[0]
+    assert (first["topic"], first["batch"], first["records"], first["error"]) == (
+        "t",
+        "b01",
+        4,
+        None,
+    )
+    assert first["bytes"] > 0
+    assert first["crc32c"] > 0
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_every_reader_finds_the_same_duplicates(load, stored, partition):
+def test_every_reader_gives_the_same_rows(load, stored, partition):
     """`read_range` of a read partition gives what Spark gives of the same range."""
     options = {
         "startingOffsets": f'{{"{partition}": 0}}',
@@ -122,59 +141,6 @@ def test_every_reader_finds_the_same_duplicates(load, stored, partition):
     found = load(**options).select(expected.column_names)
 
     assert found.equals(expected.cast(found.schema))
-
-
-def test_duplicates_are_counted(load, caplog):
-    """The log says how many duplicates were dropped, and `view=messages` has a row for each
-    Message, duplicates included, that says which they are.
-    """
-    found = load(view="messages")
-
-    assert Counter(found.column("status").to_pylist()) == {"ok": 7, "repeat": 2}
-    assert states(found)[3, "repeat"] == 1
-    assert states(found)[5, "repeat"] == 1
-    assert (
-        "MemQ topic t: dropped 2 duplicate Messages of 2 Batches (read partition/offset: "
-        "1 at 0/2, 1 at 1/1)"
-    ) in caplog.text
-    first = found.slice(0, 1).to_pylist()[0]
-    assert (first["topic"], first["batch"], first["records"], first["error"]) == (
-        "t",
-        "b01",
-        4,
-        None,
-    )
-    assert first["bytes"] > 0
-    assert first["crc32c"] > 0
-
-
-def test_a_duplicate_outside_the_range_is_none(load):
-    """A Message whose original lies before the range is read."""
-    assert firsts(load(startingOffsets='{"1": 1}', endingOffsets='{"1": 2}')) == {b"5"}
-
-
-def test_no_duplicate_is_forgotten_in_a_large_range(load, stored, monkeypatch):
-    """However many Batches share names, a duplicate of the first of them is found."""
-    monkeypatch.setattr(DuplicateWindow.__init__, "__defaults__", (0,))  # runs that a window holds
-
-    assert Counter(load(view="messages").column("status").to_pylist())["repeat"] == 2
-    whole = read_range(stored.address, topic="t", partition=0, start=0, end=3, metadata=True)
-    assert Counter(whole["sequence"].to_pylist()) == Counter(list(range(5)) * 4)
-
-
-def test_a_batch_that_only_the_driver_cannot_read_fails_the_plan(
-    load, stored, damaged, monkeypatch
-):
-    """When duplicates cannot be looked for, because storage fails, nothing is read without that."""
-    monkeypatch.setattr("memq.spark.topic.REQUEST_TIMEOUT_S", 0.2)
-    path = stored.path(damaged("b34"))
-    path.symlink_to(path)  # what cannot be opened, and is not gone
-    try:
-        for options in ({"mode": "permissive"}, {"failOnDataLoss": "false"}):
-            with pytest.raises(StorageError, match="Batch b34"):
-                load(**options)
-    finally:
-        path.unlink()
 
 
 # -- damage ---------------------------------------------------------------------------------
@@ -222,7 +188,7 @@ def test_a_damaged_index_is_one_error(load, damaged, at):
         load()
     found = states(load(mode="permissive", view="messages"))
     assert found[5, "damaged"] == 1
-    assert found[5, "ok"] == 1  # what would else be a duplicate
+    assert found[5, "ok"] == 1  # the other copy
 
 
 def test_a_missing_object_is_one_error(load, damaged):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 
@@ -12,14 +11,12 @@ from memq.client.audit.audit import audit_topic
 from memq.errors import UnavailableError
 from memq.spark import stream_reports
 from tests.integration.spark.here import Stream
-from tests.integration.spark.stored import Stored
-from tests.unit.client.batches import Sent, records
 
 CONSUMER = "follower"
 
 
 class Told(list):
-    """The reports that got through, as (partition, start, end, Messages, records, duplicates)."""
+    """The reports that got through, as (partition, start, end, Messages, records)."""
 
     def __init__(self, monkeypatch):
         super().__init__()
@@ -33,16 +30,7 @@ class Told(list):
         self._send(bootstrap, reports, **options)
         for each in reports:
             assert (each.consumer, each.final) == (CONSUMER, True)
-            self.append(
-                (
-                    each.partition,
-                    each.start,
-                    each.end,
-                    each.messages,
-                    each.records,
-                    each.duplicates,
-                )
-            )
+            self.append((each.partition, each.start, each.end, each.messages, each.records))
 
 
 @pytest.fixture
@@ -81,8 +69,8 @@ def test_each_committed_micro_batch_is_told_once(broker, topic, told):
     stream.stop()
 
     assert told == [
-        (0, 0, 1, 1, 1, 0),
-        (0, 1, 3, 2, 2, 0),
+        (0, 0, 1, 1, 1),
+        (0, 1, 3, 2, 2),
     ]  # the rest together: 10 s had not passed
     assert "told" in stream.offset["partitions"]["0"]
 
@@ -115,7 +103,7 @@ def test_what_a_killed_driver_did_not_tell_is_told_by_the_next(
     stream.run()
     stream.stop()
 
-    covered = [interval for _, *interval, _, _, _ in told]
+    covered = [interval for _, *interval, _, _ in told]
     assert [0, 1] in covered if told_before else covered[0][0] == 0
     assert sorted({at for first, last in covered for at in range(first, last)}) == [0, 1, 2, 3]
     assert ("1 audit report not delivered yet" in caplog.text) is not told_before
@@ -135,27 +123,3 @@ def test_an_audit_finds_all_consumed(broker, topic):
     assert (consumer.consumer, sum(consumed for consumed, _ in figures)) == (CONSUMER, 5)
     assert all(missed == 0 for _, missed in figures)
     assert not consumer.mismatches
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_duplicates_are_told_as_such(tmp_path, told, restarted, caplog):
-    """Messages that the stream dropped are counted apart, also by the process after it."""
-    caplog.set_level(logging.WARNING)
-    messages = [Sent("p", number, records(b"%d" % number)) for number in range(3)]
-    with Stored(tmp_path) as found:
-        found.publish(
-            (0, found.batch(*messages[:2], batch_id="b0")),
-            (0, found.batch(messages[1], messages[2], batch_id="b1")),
-        )
-        stream = Stream(found.address, consumer=CONSUMER)
-        stream.take()
-        end = stream.offset
-        stream.rows(stream.at({"0": {"from": 0, "next": 0}}), end)
-        if restarted:
-            stream.restart()
-        stream.run()
-        report = stream._reader.reportLatestOffset()
-        stream.stop()
-
-    assert told == [(0, 0, 2, 3, 3, 1)]
-    assert report["duplicates"] == 1 or restarted

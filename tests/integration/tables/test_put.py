@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pty
@@ -21,7 +20,6 @@ from memq.errors import RangeConflictError, SchemaMismatchError, TableConflictEr
 from memq.tables.check import check_table
 from memq.tables.iceberg import IcebergTable, open_table
 from tests.advice import follows
-from tests.integration.reading import world
 from tests.integration.tables.lake import catalog_options
 from tests.integration.tables.topic_lake import ROWS, TopicLake
 
@@ -146,21 +144,6 @@ def test_several_at_a_time(lake, small):
 
     assert check_table(lake.table) == (6 * ROWS, [])
     assert values(lake.table) == list(range(6 * ROWS))
-
-
-async def test_duplicates(tmp_path):
-    """A Message that was published twice is put in once, and the ledger counts what is there."""
-    async with world(tmp_path, read_partitions=1) as stored:
-        for value in (b"a", b"b"):
-            await stored.write(value)
-        await stored.republish(0, 0, 0)
-        table = open_table("local:lake.t", catalog_options(tmp_path))
-        (put,) = await asyncio.to_thread(table_put.put_topic, table, "t", stored.address)
-
-    assert (put.batches, put.messages, put.records) == (3, 2, 2)
-    assert check_table(table) == (2, [])
-    rows = table.load().scan().to_arrow().sort_by("offset")
-    assert rows["value"].to_pylist() == [b"a", b"b"]
 
 
 STRANGE = {

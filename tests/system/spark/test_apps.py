@@ -118,7 +118,7 @@ def test_a_range_becomes_its_folder_and_a_manifest(spark, broker, clicks, tmp_pa
     assert manifest == decode_manifest((tmp_path / "1-4.json").read_bytes())
     check_manifest(manifest, clicks, OffsetRange(0, 1, 4, life))
     assert (manifest.batches, manifest.messages, manifest.records) == (3, 3, 150)
-    assert (manifest.duplicates, manifest.skipped_messages) == (0, 0)
+    assert manifest.skipped_messages == 0
     assert manifest.output == str(folder)
     assert manifest.files == sorted(path.name for path in folder.glob("part-*.parquet"))
     view = spark.read.format("memq").options(
@@ -211,23 +211,6 @@ def test_a_recreated_topic_is_not_taken_for_the_one_before(spark, broker, clicks
     assert files_in(tmp_path / "lake") == compacted
     assert len(files_in(Path(old.output))) == len(old.files)
     assert (new.incarnation != old.incarnation, new.records) == (True, 300)
-
-
-async def test_a_duplicate_is_written_once_and_counted(spark, tmp_path):
-    """A Batch that stands twice in a range is once in the files; the manifest counts the rest."""
-    async with world(tmp_path, read_partitions=1) as stored:
-        for value in (b"a", b"b"):
-            await stored.write(value)
-        await stored.republish(0, 0, 0)
-        task = job(stored.address, "t", tmp_path, 0, 3)
-        manifest = await asyncio.to_thread(range_to_parquet, spark, task)
-
-    assert (manifest.batches, manifest.messages, manifest.duplicates) == (3, 2, 1)
-    assert (manifest.duplicate_records, manifest.skipped_messages) == (1, 0)
-    (left_out,) = manifest.left_out
-    assert (left_out.reason, left_out.offset, left_out.records) == ("repeat", 2, 1)
-    decode_manifest((tmp_path / "0-3.json").read_bytes())
-    assert values_of(spark.read.parquet(manifest.output)) == Counter([b"a", b"b"])
 
 
 async def test_what_is_damaged_fails_the_job_or_is_left_out_and_counted(spark, tmp_path):

@@ -61,7 +61,7 @@ class Topic:
         return Counter(self.table()["value"].to_pylist())
 
     def published(self):
-        """All notifications: readers drop duplicates, these show them."""
+        """All notifications."""
         with SyncTopicClient(self.address, self.name) as client:
             ranges = client.ranges_between(None, None)
             return [batch.notification for batch in client.batches(ranges)]

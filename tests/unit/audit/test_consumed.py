@@ -245,7 +245,7 @@ def test_gap_is_not_due_at_once():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batches": 6}, {"messages": 1}, {"records": 999}, {"crc_sum": 1}, {"duplicates": 1}]
+    "wrong", [{"batches": 6}, {"messages": 1}, {"records": 999}, {"crc_sum": 1}]
 )
 def test_report_that_differs_covers_nothing(wrong):
     """What only a wrong report covers is mismatched, and no more of the partition."""
@@ -262,15 +262,6 @@ def test_right_report_settles_what_a_wrong_one_covers():
     audit = Audit([told(0, END), told(4, 8, records=0, window_start_ms=1)])
     assert audit.result[0].clean
     assert audit.result[0].mismatches == []
-
-
-def test_dropped_duplicates_are_counted_as_messages():
-    """With duplicates the Messages must add up, and there are no more LogMessages than stored."""
-    whole = told(0, END).report
-    less = {"messages": whole.messages - 2, "duplicates": 2, "crc_sum": 0}
-    assert Audit([told(0, END, **less)]).result[0].clean
-    assert Audit([told(0, END, **less, records=whole.records - 5)]).result[0].clean
-    assert not Audit([told(0, END, **less, records=whole.records + 1)]).result[0].clean
 
 
 def test_report_over_what_retention_removed_is_believed():

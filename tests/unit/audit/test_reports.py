@@ -183,7 +183,6 @@ def test_kinds_have_keys_of_their_own() -> None:
         {"start": -1},
         {"end": 2**62 + 1},
         {"messages": -1},
-        {"duplicates": -1},
         {"crc_sum": -1},
         {"skipped": 6},
         {"window_end_ms": -1},

@@ -138,7 +138,7 @@ async def test_a_range_that_fails_closes_what_it_reads():
         async def fetch(self, batch):
             raise CorruptDataError(f"{batch.offset} is damaged")
 
-    plan = ReadPlan(times=None, pieces=[], duplicates={})
+    plan = ReadPlan(times=None, pieces=[])
     with pytest.raises(CorruptDataError, match="0 is damaged"):
         async with aclosing(read_batches(Topic(), Source(), plan, [], list)) as batches:
             await anext(batches)

@@ -56,9 +56,9 @@ def test_times_by_partition_are_looked_up_each():
     assert bound_offsets(Asked(), bound, retained, "startingOffsets") == {0: 1, 2: 9}
 
 
-def batch(offset, size_bytes, messages, duplicates=frozenset()):
+def batch(offset, size_bytes, messages):
     found = msgspec.structs.replace(BASE, size_bytes=size_bytes, messages=messages)
-    return MessageRange(PublishedBatch(0, offset, 0, found), 0, messages, duplicates)
+    return MessageRange(PublishedBatch(0, offset, 0, found), 0, messages)
 
 
 def messages_of(inputs):
@@ -125,13 +125,6 @@ def test_one_large_batch_feeds_many_tasks():
         (50, 75),
         (75, 100),
     ]
-
-
-def test_duplicates_go_with_their_batch():
-    """Each part of a Batch comes with the positions of the duplicates in it."""
-    inputs = cut([batch(0, 10, 2), batch(1, 10, 2, frozenset({1}))], 1)
-
-    assert [part.duplicates for part in inputs[0].ranges] == [frozenset(), frozenset({1})]
 
 
 def test_an_empty_range_is_one_empty_input():
