@@ -174,11 +174,21 @@ class Run:
         durable, _ = self.batches.get(parsed.batch_id, (None, None))
         at = (parsed.topic, parsed.incarnation)
         place = (-1, -1, None) if durable is None else (*durable[3:], durable.time_us)
-        for name, broker in self.brokers.items() if durable is not None and self.kafka else ():
+        served = durable is not None and self.kafka and self._is_there(*at)
+        for name, broker in self.brokers.items() if served else ():
             queue = getattr(broker.context.queue, "_inner", broker.context.queue)
             if self._machines[name].up and serves(queue, durable[1:]):
                 self.wrong(f"{name} serves a notification whose object was deleted: {durable}")
         self.history.add(h.Removal(self.now_us, "object", *at, *place, self.begun[key]))
+
+    def _is_there(self, topic: str, incarnation: str) -> bool:
+        """Whether no broker knows it deleted; its objects go before all have heard of that."""
+        for name, broker in self.brokers.items():
+            found = [each.topic for each in broker.topics.hosted() if each.topic.name == topic]
+            known = incarnation in [each.incarnation for each in found]
+            if self._machines[name].up and broker.topics.names() and not known:
+                return False
+        return True
 
     def audited(
         self, process: Process, start_us: int, incarnation: str, result: AuditResult
