@@ -443,7 +443,11 @@ def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArgu
     except BaseException:
         reader.close()
         raise
-    return Scan(reader, lambda: (rows for each in reader.rows(plan) for rows in each.rows))
+    return Scan(
+        reader.schema,
+        lambda: (rows for each in reader.rows(plan) for rows in each.rows),
+        reader.close,
+    )
 
 
 async def async_scan(

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from memq.client.read_range import TopicReader
-
 
 class Scan:
     """Rows that were settled when `scan` was called; every reading of it gives the same ones.
@@ -21,17 +19,23 @@ class Scan:
     RecordBatches. Close it, use it with `with`, or forget it: then its connections close.
 
     Args:
-        source: of the rows; it is closed with this.
+        schema: of the rows.
         rows: begins to read them; called for each reading.
+        close: what they are read from.
 
     Attributes:
         schema: of the rows.
     """
 
-    def __init__(self, source: TopicReader, rows: Callable[[], Iterator[pa.RecordBatch]]) -> None:
-        self.schema = source.schema
+    def __init__(
+        self,
+        schema: pa.Schema,
+        rows: Callable[[], Iterator[pa.RecordBatch]],
+        close: Callable[[], None],
+    ) -> None:
+        self.schema = schema
         self._rows = rows
-        self.close = weakref.finalize(self, source.close)
+        self.close = weakref.finalize(self, close)
 
     def __enter__(self) -> Self:
         return self

@@ -134,7 +134,7 @@ def scan(
     except BaseException:
         reader.close()
         raise
-    return Scan(reader, lambda: _rows(settled, reader, topic))
+    return Scan(reader.schema, lambda: _rows(settled, reader, topic), reader.close)
 
 
 def _opened(table: str | IcebergTable, catalog_options: GivenValues) -> IcebergTable:
