@@ -113,6 +113,24 @@ async def test_a_lost_broker_is_forgotten_on_request(cluster):
     assert cluster.zookeeper.names(DRAINING) == ()
 
 
+async def test_a_drain_of_a_lost_broker_is_withdrawn(cluster):
+    """It is expected all the same, and not drained when it comes back."""
+    one, two = await cluster.start("one", "two")
+    await until(lambda: counted(one) == (2, 2))
+    async with AsyncAdminClient(one.address) as admin:
+        await admin.drain_broker("two")
+        cluster.zookeeper.refuse(two.sessions[-1])
+        cluster.zookeeper.expire(two.sessions[-1])
+        await until_lost(one, "two")
+        await admin.drain_broker("two", withdraw=True)
+        assert cluster.zookeeper.names(DRAINING) == ()
+        assert sorted(await lost(one)) == ["two"]
+        cluster.zookeeper.restore(two.sessions[-1])
+        await until_lost(one)
+        found = (await admin.describe_cluster()).brokers
+    assert {each.id: each.draining for each in found} == {"one": False, "two": False}
+
+
 async def test_a_lost_broker_is_forgotten_at_last(cluster, monkeypatch):
     """One that never comes back is not expected for ever."""
     monkeypatch.setattr(membership, "REPORT_S", 0.05)
