@@ -24,6 +24,14 @@ def counted(broker):
     )
 
 
+async def all_expected(cluster):
+    """Wait until each broker sees all of them, and ZooKeeper knows that they are to be there."""
+    names = tuple(sorted(cluster.brokers))
+    seen = (len(names), len(names))
+    await until(lambda: cluster.zookeeper.names(MEMBERS.path) == names)
+    await until(lambda: all(counted(each) == seen for each in cluster.brokers.values()))
+
+
 def kill(cluster, broker):
     """Let the others see it dead: its session ends, and it gets no other."""
     broker._open_coordination = asyncio.Event().wait  # it hears nothing any more
@@ -53,7 +61,7 @@ async def until_lost(broker, *names):
 async def test_a_broker_that_died_is_named_by_all_that_live(cluster, caplog, dies):
     """Also when it was the one that governs; each survivor says so once, and counts it."""
     await cluster.start("one", "two", "three")
-    await until(lambda: all(counted(each) == (3, 3) for each in cluster.brokers.values()))
+    await all_expected(cluster)
     survivors = [each for name, each in cluster.brokers.items() if name != dies]
     before_ms = survivors[0].context.now().wall_ms
     with caplog.at_level(logging.WARNING):
@@ -69,7 +77,7 @@ async def test_a_broker_that_died_is_named_by_all_that_live(cluster, caplog, die
 async def test_a_broker_that_comes_back_is_lost_no_more(cluster):
     """It has the same id, and registers anew."""
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     cluster.zookeeper.refuse(two.sessions[-1])
     cluster.zookeeper.expire(two.sessions[-1])
     await until_lost(one, "two")
@@ -82,7 +90,7 @@ async def test_a_broker_that_comes_back_is_lost_no_more(cluster):
 async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew(cluster):
     """What cannot be understood names nobody who is lost."""
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     session, path = await cluster.zookeeper.open(), MEMBERS.child("two")
     await session.set(path, b"?", (await session.get(path)).version)
     await session.delete(path, (await session.get(path)).version)
@@ -94,7 +102,7 @@ async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew
 async def test_a_broker_that_was_stopped_is_not_lost(cluster, caplog):
     """SIGTERM takes it out of those that are expected."""
     one, _ = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     await cluster.stop("two")
     await until(lambda: counted(one) == (1, 1))
     assert await lost(one) == {}
@@ -104,7 +112,7 @@ async def test_a_broker_that_was_stopped_is_not_lost(cluster, caplog):
 async def test_a_lost_broker_is_forgotten_on_request(cluster):
     """By a drain, which leaves nothing behind for one of this id that comes later."""
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     kill(cluster, two)
     await until_lost(one, "two")
     async with AsyncAdminClient(one.address) as admin:
@@ -116,13 +124,15 @@ async def test_a_lost_broker_is_forgotten_on_request(cluster):
 async def test_a_drain_of_a_lost_broker_is_withdrawn(cluster):
     """It is expected all the same, and not drained when it comes back."""
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     async with AsyncAdminClient(one.address) as admin:
-        await admin.drain_broker("two")
+        for _ in range(2):
+            await admin.drain_broker("two")
         cluster.zookeeper.refuse(two.sessions[-1])
         cluster.zookeeper.expire(two.sessions[-1])
         await until_lost(one, "two")
-        await admin.drain_broker("two", withdraw=True)
+        for _ in range(2):  # who had no answer asks again
+            await admin.drain_broker("two", withdraw=True)
         assert cluster.zookeeper.names(DRAINING) == ()
         assert sorted(await lost(one)) == ["two"]
         cluster.zookeeper.restore(two.sessions[-1])
@@ -135,7 +145,7 @@ async def test_a_lost_broker_is_forgotten_at_last(cluster, monkeypatch):
     """One that never comes back is not expected for ever."""
     monkeypatch.setattr(membership, "REPORT_S", 0.05)
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     kill(cluster, two)
     await until_lost(one, "two")
     monkeypatch.setattr(governing, "FORGET_MS", 0)
