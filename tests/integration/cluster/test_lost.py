@@ -109,6 +109,16 @@ async def test_a_broker_that_was_stopped_is_not_lost(cluster, caplog):
     assert "is lost" not in caplog.text
 
 
+async def test_a_broker_that_waits_for_its_id_takes_nobody_along_when_it_stops(cluster, caplog):
+    """Another process has that id, and is expected still."""
+    await cluster.start("one", "two")
+    await all_expected(cluster)
+    await cluster.start("twin", broker_id="one")
+    await until(lambda: "broker one is registered already" in caplog.text)
+    await cluster.stop("twin")
+    await all_expected(cluster)
+
+
 async def test_a_lost_broker_is_forgotten_on_request(cluster):
     """By a drain, which leaves nothing behind for one of this id that comes later."""
     one, two = await cluster.start("one", "two")
