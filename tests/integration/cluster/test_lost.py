@@ -86,6 +86,35 @@ async def test_a_broker_that_comes_back_is_lost_no_more(cluster):
     assert counted(one) == (2, 2)
 
 
+async def test_a_broker_that_comes_back_as_it_is_noted_is_not_lost(cluster, monkeypatch):
+    """Who governs had seen it gone, and looks once more before it writes that down."""
+    monkeypatch.setattr(membership, "REPORT_S", 0.05)
+    one, two = await cluster.start("one", "two")
+    await all_expected(cluster)
+    session, path = one.sessions[-1], MEMBERS.child("two")
+    get, version = session.get, cluster.zookeeper.node(path).version
+    governing, noted = one.membership.governing, asyncio.Event()
+    note_lost = governing.note_lost
+
+    async def note():
+        await note_lost()
+        if session.get == get:
+            noted.set()
+
+    async def get_late(at):
+        if at == path:
+            cluster.zookeeper.restore(two.sessions[-1])
+            await until(lambda: cluster.zookeeper.node(path).version > version)
+            session.get = get
+        return await get(at)
+
+    session.get, governing.note_lost = get_late, note
+    cluster.zookeeper.refuse(two.sessions[-1])
+    cluster.zookeeper.expire(two.sessions[-1])
+    await noted.wait()
+    assert not MEMBERS.decode("two", cluster.zookeeper.node(path).data).lost_ms
+
+
 @follows("delete it; that broker makes it anew when it registers")
 async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew(cluster):
     """What cannot be understood names nobody who is lost."""
