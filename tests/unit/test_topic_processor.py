@@ -542,6 +542,21 @@ def test_watermark_of_a_read_partition_that_goes_to_another_write_partition() ->
     assert told == now(30).wall_ms
 
 
+@pytest.mark.parametrize("more", [{"write_partitions": 3}, {"read_partitions": 6}])
+@pytest.mark.parametrize("turn", range(3))
+def test_an_open_batch_goes_where_its_topic_was_before_it_was_altered(turn, more) -> None:
+    """Whichever read partition has its turn is one whose watermark was told with the Batch open."""
+    r = rim(write_partitions=2, read_partitions=4, ring_slots=4)
+    for sequence in range(turn + 1):
+        r.processor.seal(now(10))
+        send(r, sequence, ms=20)
+    told = r.processor.stored_through_by_read_ms(now(30))
+    altered = msgspec.structs.replace(r.processor.config, **more)
+    r.processor.configure(altered, SCHEMAS, now(30).wall_ms, now(40))
+    r.drain()
+    assert told[r.uploads[turn].partition] == now(20).wall_ms
+
+
 def test_batches_keep_their_order_by_id_within_a_millisecond() -> None:
     """Ids tell which Batch was opened first, also of two that were opened at the same time."""
     r = rim(batch_messages=1, ring_slots=8)

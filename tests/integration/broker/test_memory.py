@@ -10,8 +10,9 @@ import pytest
 
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, FrameReader
+from memq.errors import SequenceConflictError
 from memq.testing.queue import InMemoryQueue
-from tests.integration.broker.support import TIMEOUT_S, broker, client, until
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 
 SIZES = (10, 1_000, 20_000, 200_000)
 
@@ -100,6 +101,28 @@ async def test_memory_of_a_stored_batch_is_given_back_before_its_publication(tmp
         assert not write.done()
         queue.gate.set()
         assert (await write).offset == 0
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_a_repeat_keeps_no_memory(tmp_path, acks) -> None:
+    """Whether its original is on its way or published, and whether it is taken or refused."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(0, acks=acks)) for _ in range(3)]
+        await until(lambda: b.context.memory.used_bytes > 0)
+        with pytest.raises(SequenceConflictError, match="on its way"):
+            await c.write(0, b"other", acks=acks)
+        held_bytes = b.context.memory.used_bytes
+        storage.gate.set()
+        await asyncio.gather(*writes)
+        await c.write(1)
+        assert held_bytes == len(c.message(0)[1])
+        assert (await c.write(0, acks=acks)).duplicate
+        with pytest.raises(SequenceConflictError, match="was published"):
+            await c.write(0, b"other", acks=acks)
+        assert b.context.memory.used_bytes == 0
 
 
 async def test_memory_of_large_bodies_is_used_again(tmp_path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pytest
 
+from memq.core import deduplication
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
 from memq.core.notification.notification import decode_notification
@@ -35,8 +37,6 @@ from tests.integration.broker.support import GatedStorage, broker, client, crc, 
 
 async def notifications(c, topic="t", partition=0, offset=0):
     """Notifications of a partition, decoded."""
-    import msgspec
-
     request = m.FetchNotifications(topic=topic, positions=[m.PartitionOffset(partition, offset)])
     _, body = await c.connection.request(request, timeout_s=10)
     entries = msgspec.msgpack.decode(body, type=list[m.NotificationEntry])
@@ -123,6 +123,21 @@ async def test_repeat_is_recognised_after_a_restart(tmp_path) -> None:
         assert again.offset == first.offset
         with pytest.raises(SequenceConflictError, match="published with other content"):
             await c.write(0, b"other content")
+
+
+async def test_repeat_whose_place_is_forgotten_is_found_by_name(tmp_path, monkeypatch) -> None:
+    """No Message of another producer, epoch, sequence or write partition is taken for it."""
+    monkeypatch.setattr(deduplication, "MAX_RECENT", 0)
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(write_partitions=2, read_partitions=4, batch_messages=1)
+        await c.write(0)
+        await c.write(2, b"other")
+        first = await c.write(2, epoch=1)
+        for sequence, other in (
+            (2, {"producer_id": "q"}), (3, {}), (1, {}), (2, {"write_partition": 1})
+        ):  # fmt: skip
+            await c.write(sequence, b"other", epoch=1, **other)
+        assert await c.write(2, epoch=1) == msgspec.structs.replace(first, duplicate=True)
 
 
 async def test_repeat_over_another_connection_joins_the_original(tmp_path) -> None:

@@ -11,7 +11,7 @@ from memq import AsyncAdminClient
 from memq.broker import cluster_topics, membership, traffic
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.retention import forget_expired
-from memq.core.clock import ClockReading
+from memq.core.clock import ClockReading, SavedTimes
 from memq.core.governor.nodes import BROKERS, DOOMED, TOPICS
 from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka.queue import KafkaQueue
@@ -316,6 +316,31 @@ async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster,
     _, end = await other.context.queue.offsets(hosted.topic.queue_topic, 0)
     assert told > 0
     assert end == 1
+
+
+async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster):
+    """Its clock is ahead; what its last watermark covers gets no Batch from the next owner."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms")
+    await cluster.all_owned("t")
+    hosted, queue = one.topics.get("t"), one.context.queue
+    topic, before, fence = hosted.topic.queue_topic, hosted.partitions[0], queue.fence
+    gone = await another_queue(cluster, "gone")
+    told_ms = one.context.now().wall_ms + 3_600_000
+
+    async def fence_late(*args, **options):
+        await gone.save_times(SavedTimes(0, told_ms))
+        assert gone.owns(topic, 0)
+        await fence(*args, **options)
+
+    queue.fence = fence_late
+    await gone.fence(topic, 0)
+    await until(lambda: hosted.partitions.get(0) not in (None, before))
+    queue.fence = fence
+    await c.write(0)
+    (entry,) = await queue.fetch(topic, 0, 0, max_entries=9, max_bytes=1 << 20)
+    assert entry.timestamp_ms >= told_ms
 
 
 async def test_a_topic_that_is_altered_during_a_take_over_is_taken_over_as_it_is(cluster):

@@ -24,6 +24,14 @@ def counted(broker):
     )
 
 
+async def all_expected(cluster):
+    """Wait until each broker sees all of them, and ZooKeeper knows that they are to be there."""
+    names = tuple(sorted(cluster.brokers))
+    seen = (len(names), len(names))
+    await until(lambda: cluster.zookeeper.names(MEMBERS.path) == names)
+    await until(lambda: all(counted(each) == seen for each in cluster.brokers.values()))
+
+
 def kill(cluster, broker):
     """Let the others see it dead: its session ends, and it gets no other."""
     broker._open_coordination = asyncio.Event().wait  # it hears nothing any more
@@ -53,7 +61,7 @@ async def until_lost(broker, *names):
 async def test_a_broker_that_died_is_named_by_all_that_live(cluster, caplog, dies):
     """Also when it was the one that governs; each survivor says so once, and counts it."""
     await cluster.start("one", "two", "three")
-    await until(lambda: all(counted(each) == (3, 3) for each in cluster.brokers.values()))
+    await all_expected(cluster)
     survivors = [each for name, each in cluster.brokers.items() if name != dies]
     before_ms = survivors[0].context.now().wall_ms
     with caplog.at_level(logging.WARNING):
@@ -69,7 +77,7 @@ async def test_a_broker_that_died_is_named_by_all_that_live(cluster, caplog, die
 async def test_a_broker_that_comes_back_is_lost_no_more(cluster):
     """It has the same id, and registers anew."""
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     cluster.zookeeper.refuse(two.sessions[-1])
     cluster.zookeeper.expire(two.sessions[-1])
     await until_lost(one, "two")
@@ -78,11 +86,40 @@ async def test_a_broker_that_comes_back_is_lost_no_more(cluster):
     assert counted(one) == (2, 2)
 
 
+async def test_a_broker_that_comes_back_as_it_is_noted_is_not_lost(cluster, monkeypatch):
+    """Who governs had seen it gone, and looks once more before it writes that down."""
+    monkeypatch.setattr(membership, "REPORT_S", 0.05)
+    one, two = await cluster.start("one", "two")
+    await all_expected(cluster)
+    session, path = one.sessions[-1], MEMBERS.child("two")
+    get, version = session.get, cluster.zookeeper.node(path).version
+    governing, noted = one.membership.governing, asyncio.Event()
+    note_lost = governing.note_lost
+
+    async def note():
+        await note_lost()
+        if session.get == get:
+            noted.set()
+
+    async def get_late(at):
+        if at == path:
+            cluster.zookeeper.restore(two.sessions[-1])
+            await until(lambda: cluster.zookeeper.node(path).version > version)
+            session.get = get
+        return await get(at)
+
+    session.get, governing.note_lost = get_late, note
+    cluster.zookeeper.refuse(two.sessions[-1])
+    cluster.zookeeper.expire(two.sessions[-1])
+    await noted.wait()
+    assert not MEMBERS.decode("two", cluster.zookeeper.node(path).data).lost_ms
+
+
 @follows("delete it; that broker makes it anew when it registers")
 async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew(cluster):
     """What cannot be understood names nobody who is lost."""
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     session, path = await cluster.zookeeper.open(), MEMBERS.child("two")
     await session.set(path, b"?", (await session.get(path)).version)
     await session.delete(path, (await session.get(path)).version)
@@ -94,17 +131,27 @@ async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew
 async def test_a_broker_that_was_stopped_is_not_lost(cluster, caplog):
     """SIGTERM takes it out of those that are expected."""
     one, _ = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     await cluster.stop("two")
     await until(lambda: counted(one) == (1, 1))
     assert await lost(one) == {}
     assert "is lost" not in caplog.text
 
 
+async def test_a_broker_that_waits_for_its_id_takes_nobody_along_when_it_stops(cluster, caplog):
+    """Another process has that id, and is expected still."""
+    await cluster.start("one", "two")
+    await all_expected(cluster)
+    await cluster.start("twin", broker_id="one")
+    await until(lambda: "broker one is registered already" in caplog.text)
+    await cluster.stop("twin")
+    await all_expected(cluster)
+
+
 async def test_a_lost_broker_is_forgotten_on_request(cluster):
     """By a drain, which leaves nothing behind for one of this id that comes later."""
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     kill(cluster, two)
     await until_lost(one, "two")
     async with AsyncAdminClient(one.address) as admin:
@@ -113,11 +160,31 @@ async def test_a_lost_broker_is_forgotten_on_request(cluster):
     assert cluster.zookeeper.names(DRAINING) == ()
 
 
+async def test_a_drain_of_a_lost_broker_is_withdrawn(cluster):
+    """It is expected all the same, and not drained when it comes back."""
+    one, two = await cluster.start("one", "two")
+    await all_expected(cluster)
+    async with AsyncAdminClient(one.address) as admin:
+        for _ in range(2):
+            await admin.drain_broker("two")
+        cluster.zookeeper.refuse(two.sessions[-1])
+        cluster.zookeeper.expire(two.sessions[-1])
+        await until_lost(one, "two")
+        for _ in range(2):  # who had no answer asks again
+            await admin.drain_broker("two", withdraw=True)
+        assert cluster.zookeeper.names(DRAINING) == ()
+        assert sorted(await lost(one)) == ["two"]
+        cluster.zookeeper.restore(two.sessions[-1])
+        await until_lost(one)
+        found = (await admin.describe_cluster()).brokers
+    assert {each.id: each.draining for each in found} == {"one": False, "two": False}
+
+
 async def test_a_lost_broker_is_forgotten_at_last(cluster, monkeypatch):
     """One that never comes back is not expected for ever."""
     monkeypatch.setattr(membership, "REPORT_S", 0.05)
     one, two = await cluster.start("one", "two")
-    await until(lambda: counted(one) == (2, 2))
+    await all_expected(cluster)
     kill(cluster, two)
     await until_lost(one, "two")
     monkeypatch.setattr(governing, "FORGET_MS", 0)

@@ -8,6 +8,8 @@ from contextlib import suppress
 import pytest
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
+from memq.broker import membership, traffic
+from memq.core.governor.nodes import LOADS
 from memq.core.governor.session import Sync
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
@@ -80,6 +82,34 @@ async def test_a_broker_whose_session_is_over_acks_nothing(cluster):
     await until(two.context.leased)
     with pytest.raises(NotHostedError):
         await c2.write(1, write_partition=number)
+
+
+async def test_loads_that_could_not_be_said_are_said_again(cluster, monkeypatch):
+    """What runs at a broker is known to the Governor though ZooKeeper was away as it was said."""
+    monkeypatch.setattr(membership, "REPORT_S", 0.05)
+    monkeypatch.setattr(traffic, "KNOWN_S", 3600.0)  # or they would change soon
+    (one,) = await cluster.start("one")
+    c, path, refused = await cluster.connect(one), LOADS.child("one"), []
+
+    def said(topic):
+        node = cluster.zookeeper.node(path)
+        return node is not None and topic in LOADS.decode("one", node.data).loads
+
+    await c.create("t")
+    await until(lambda: said("t"))
+    session = one.sessions[-1]
+    say = session.set
+
+    async def refuse_once(at, data, version):
+        if at == path and not refused and "u" in LOADS.decode("one", data).loads:
+            refused.append(data)
+            raise UnavailableError("away")
+        return await say(at, data, version)
+
+    session.set = refuse_once
+    await c.create("u")
+    await until(lambda: said("u"))
+    assert refused
 
 
 async def test_a_producer_and_a_consumer_go_on_as_brokers_come_and_go(cluster):
