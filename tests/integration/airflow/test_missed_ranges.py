@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType, TaskDeferred
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
@@ -52,6 +52,22 @@ async def test_what_was_planned_while_paused_is_run_once(here, paused_first):
         await here.run(plan())
 
     assert offsets(consumer.keys()) == list(range(6))
+
+
+async def test_what_has_no_run_does_not_wait_with_what_is_too_little(here):
+    """A plan that would wait for more emits such a range again at once, and waits the next time."""
+    lingers = {"max_offsets": None, "linger": "1h", "deferrable": True}
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+    await here.publish(1)
+
+    await here.run(plan(**lingers))
+    with pytest.raises(TaskDeferred):
+        await here.run(plan(**lingers))
+
+    assert offsets(here.store.consumer.keys()) == [0]
 
 
 async def test_nothing_is_emitted_again_while_it_is_paused(here):
