@@ -287,7 +287,8 @@ async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkey
         await here.create(audited="false", dedup_window="10s", upload_deadline="1s")
         monkeypatch.setattr(audit, "SLACK_MS", 100 - 10_000)  # with the dedup_window, 100 ms
         await here.produce(4)
-        ahead_ms = (await here.notifications())[-1].sealed_ms + 50  # the report is stored later
+        ahead_ms = (await here.notifications())[-1].sealed_ms + 30_000
+        await here.expire(60)  # removes nothing: the report is stored later
         await here.tell(await here.report_of(5, window_start_ms=ahead_ms, records=6))
         async with AsyncAdminClient(here.address) as admin:
             await admin.alter_topic("t", audited="true")
