@@ -80,6 +80,31 @@ async def test_nothing_is_emitted_again_while_it_is_paused(here):
     assert len(here.store.keys(RANGES)) == 2
 
 
+async def test_a_preview_is_no_look(here):
+    """What has no run is emitted again by the next plan, however short a time after a preview."""
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+
+    await here.run(plan(preview=True))
+    assert offsets((await here.run(plan(missed_after="10m")))["again"]) == [0]
+
+
+async def test_ranges_of_the_topic_before_are_not_emitted_again(here):
+    """What was planned of a topic that is deleted can have no run any more."""
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+    await here.create_again()
+    await here.publish(2)
+    for _ in range(3):
+        await here.run(plan(on_recreated="begin"))
+
+    assert offsets(here.store.consumer.keys()) == [0, 1]
+
+
 async def test_a_run_that_is_not_made_yet_is_not_missing(here):
     """A range is judged only when it was emitted long enough ago, each time it was."""
     here.store.consumer.paused = True
