@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType, TaskDeferred
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
+from airflow_provider_memq import missed
 from airflow_provider_memq.missed import MARK
 from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
 from airflow_provider_memq.range_assets import plan_asset, ranges_asset
@@ -78,6 +79,19 @@ async def test_nothing_is_emitted_again_while_it_is_paused(here):
         await here.run(plan())
 
     assert len(here.store.keys(RANGES)) == 2
+
+
+async def test_the_next_plan_goes_on_where_there_was_too_much_for_one(here, monkeypatch):
+    """Ranges beyond those that one plan emits again do not wait for `missed_after`."""
+    monkeypatch.setattr(missed, "MAX_AGAIN", 1)
+    here.store.consumer.paused = True
+    await here.publish(2)
+    await here.run(plan())
+    here.store.consumer.paused = False
+    for _ in range(2):
+        await here.run(plan(missed_after="10m"))
+
+    assert offsets(here.store.consumer.keys()) == [0, 1]
 
 
 async def test_a_preview_is_no_look(here):
@@ -190,14 +204,16 @@ async def test_runs_that_the_dag_before_has_not_ended_are_not_lost_sight_of(here
     """Another DAG is refused until they have: Airflow starts none if the file is gone."""
     consumer = here.store.consumer
     await here.publish(2)
-    await here.run(plan())
+    for _ in range(2):
+        await here.run(plan())
     consumer.renamed("other")
     consumer.unfinished_of[PROCESS] = 1
 
-    with pytest.raises(
-        ConfigError, match="Of its runs 1 have not ended; without one: none of 0 ranges"
-    ):
-        await here.run(plan(process_dag_id="other"))
+    for missed_after in ("1ms", "10m"):  # the last look is a shorter time ago than that
+        with pytest.raises(
+            ConfigError, match="Of its runs 1 have not ended; without one: none of 0 ranges"
+        ):
+            await here.run(plan(process_dag_id="other", missed_after=missed_after))
     del consumer.unfinished_of[PROCESS]
     assert (await here.run(plan(process_dag_id="other")))["again"] == []
 
