@@ -198,6 +198,43 @@ async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path, susp
         assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
 
 
+async def test_retention_that_overtakes_the_audit_hides_no_later_loss(tmp_path, monkeypatch):
+    """However many reports are joined, what is lost of a time that is retained is called lost."""
+    monkeypatch.setattr(audit, "MAX_APART", 1)
+    async with world(tmp_path) as here:
+        await here.create(retention="3h", dedup_window="1h", audited="false")
+        async with AsyncProducer(here.address, topic="t", producer_id="p") as producer:
+            for number in range(4):
+                if number == 2:
+                    await here.expire(7_200)
+                await (await producer.write(b"%d" % number))
+        late = (await here.notifications())[2:]
+        await here.tell(await here.report_of(1))
+        await here.tell(
+            await here.report_of(
+                4,  # which is nowhere
+                first=2,
+                records=3,
+                crc_sum=sum(each.producers[0].crc_sum for each in late),
+                window_start_ms=late[0].sealed_ms,
+            )
+        )
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", audited="true")
+        inspected = []
+
+        class Overtaken(audit.BatchInspector):
+            async def _inspect(self, batch):
+                inspected.append(batch)
+                if len(inspected) == 5:  # all once, and then the suspect's first one again
+                    await here.expire(3_700)
+                return await super()._inspect(batch)
+
+        monkeypatch.setattr(audit, "BatchInspector", Overtaken)
+        result = await here.audit()
+        assert (only(result).lost, result.expired_reports) == ([SequenceRun(4, 4)], 1)
+
+
 async def test_retention_that_was_made_longer_has_removed_what_it_removed(tmp_path):
     """How far retention had come is remembered where the topic is, and raises no alarm."""
     async with world(tmp_path) as here:
