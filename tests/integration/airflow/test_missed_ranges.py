@@ -10,6 +10,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_memq import missed
+from airflow_provider_memq.ledger import CLOCKS_APART
 from airflow_provider_memq.missed import MARK
 from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
 from airflow_provider_memq.range_assets import plan_asset, ranges_asset
@@ -92,6 +93,19 @@ async def test_the_next_plan_goes_on_where_there_was_too_much_for_one(here, monk
         await here.run(plan(missed_after="10m"))
 
     assert offsets(here.store.consumer.keys()) == [0, 1]
+
+
+async def test_a_run_that_a_clock_behind_has_made_is_found(here, monkeypatch):
+    """Where Airflow's clocks differ by less than they may, no range is emitted again."""
+    made = here.store.consumer.stored
+    monkeypatch.setattr(
+        here.store.consumer,
+        "stored",
+        lambda asset, key, at: made(asset, key, at - CLOCKS_APART / 2),
+    )
+    for _ in range(3):
+        await here.publish(1)
+        assert (await here.run(plan()))["again"] == []
 
 
 async def test_a_preview_is_no_look(here):
