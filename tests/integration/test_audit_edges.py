@@ -181,11 +181,14 @@ async def test_only_retention_excuses_what_is_nowhere(tmp_path):
         assert by_producer["q"].lost == [SequenceRun(0, 1)]  # removed by hand, an hour too soon
 
 
-async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path):
-    """What is removed while the audit runs is not called lost, and not clean."""
+@pytest.mark.parametrize("suspect", [False, True])
+async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path, suspect):
+    """What is removed while the audit runs, to its end, is not called lost, and not clean."""
     async with world(tmp_path) as here:
         await here.create(retention="1h", dedup_window="1h")
         await here.produce(3)
+        if suspect:  # by reports that do not agree; what it wrote is read last
+            await here.tell(await here.report_of(2, records=9))
 
         class Overtaken(audit.BatchInspector):
             async def _inspect(self, batch):
@@ -197,6 +200,43 @@ async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path):
             result = await here.audit()
         assert (only(result).lost, only(result).expired) == ([], [SequenceRun(0, 2)])
         assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
+
+
+async def test_retention_that_overtakes_the_audit_hides_no_later_loss(tmp_path, monkeypatch):
+    """However many reports are joined, what is lost of a time that is retained is called lost."""
+    monkeypatch.setattr(audit, "MAX_APART", 1)
+    async with world(tmp_path) as here:
+        await here.create(retention="3h", dedup_window="1h", audited="false")
+        async with AsyncProducer(here.address, topic="t", producer_id="p") as producer:
+            for number in range(4):
+                if number == 2:
+                    await here.expire(7_200)
+                await (await producer.write(b"%d" % number))
+        late = (await here.notifications())[2:]
+        await here.tell(await here.report_of(1))
+        await here.tell(
+            await here.report_of(
+                4,  # which is nowhere
+                first=2,
+                records=3,
+                crc_sum=sum(each.producers[0].crc_sum for each in late),
+                window_start_ms=late[0].sealed_ms,
+            )
+        )
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", audited="true")
+        inspected = []
+
+        class Overtaken(audit.BatchInspector):
+            async def _inspect(self, batch):
+                inspected.append(batch)
+                if len(inspected) == 5:  # all once, and then the suspect's first one again
+                    await here.expire(3_700)
+                return await super()._inspect(batch)
+
+        monkeypatch.setattr(audit, "BatchInspector", Overtaken)
+        result = await here.audit()
+        assert (only(result).lost, result.expired_reports) == ([SequenceRun(4, 4)], 1)
 
 
 async def test_retention_that_was_made_longer_has_removed_what_it_removed(tmp_path):
@@ -301,7 +341,8 @@ async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkey
         await here.create(audited="false", dedup_window="10s", upload_deadline="1s")
         monkeypatch.setattr(audit, "SLACK_MS", 100 - 10_000)  # with the dedup_window, 100 ms
         await here.produce(4)
-        ahead_ms = (await here.notifications())[-1].sealed_ms + 50  # the report is stored later
+        ahead_ms = (await here.notifications())[-1].sealed_ms + 30_000
+        await here.expire(60)  # removes nothing: the report is stored later
         await here.tell(await here.report_of(5, window_start_ms=ahead_ms, records=6))
         async with AsyncAdminClient(here.address) as admin:
             await admin.alter_topic("t", audited="true")

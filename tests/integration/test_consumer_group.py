@@ -122,6 +122,32 @@ async def test_a_session_that_ended_meanwhile_takes_nothing_up(tmp_path):
         assert live == [True]
 
 
+async def test_what_the_group_gave_to_another_meanwhile_is_not_taken_up(tmp_path):
+    """A member that looks up offsets for long takes up only what is still its own."""
+    async with world(tmp_path, read_partitions=2, write_partitions=2) as w:
+        committed, asked, go_on = w.queue.committed, asyncio.Event(), asyncio.Event()
+
+        async def late(*of):
+            w.queue.committed = committed
+            asked.set()
+            await go_on.wait()
+            return await committed(*of)
+
+        taken_up = []
+        w.queue.committed = late
+        async with w.consumer(group="g", on_assign=taken_up.append) as first:
+            polling = asyncio.ensure_future(first.poll(TIMEOUT_S))
+            await asked.wait()
+            async with w.consumer(group="g") as second:
+                while not second.assignment:
+                    await second.poll(0.01)
+                go_on.set()
+                (left,) = {0, 1} - {*second.assignment}
+                await w.write_to(left)
+                await polling
+                assert (taken_up, first.assignment) == ([[left]], [left])
+
+
 async def _fail_with(consumer):
     async with consumer:
         await take(consumer, 1)

@@ -190,7 +190,8 @@ async def audit_topic(
             await inspector.look(near, sieve)
         producers = list(sieve.producers())
         again = reader.read(await _still(audit_topic, told), wide.end_ms)
-        since_ms = _certain_ms(await audited.retained_since(), info)
+        # Where nothing was removed yet, the topic's beginning is what goes first.
+        since_ms = max(info.created_ms, _certain_ms(await audited.retained_since(), info))
         suspected = await _suspected(again, sieve.suspects, is_judged, info, since_ms)
         check = ProducedReconciliation(
             topic,

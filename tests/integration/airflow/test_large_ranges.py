@@ -12,6 +12,7 @@ from airflow_provider_memq.operators import plan as planning
 from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
 from airflow_provider_memq.range_assets import plan_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
+from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, DataLossError
 from tests.advice import follows
 from tests.integration.airflow.event_store import Consumer
@@ -113,6 +114,17 @@ async def test_while_enough_is_planned_ranges_grow(here):
     await here.run(held(max_offsets=2))
 
     assert spans(here) == [(0, 3), (3, 5)]
+
+
+async def test_whoever_waits_for_runs_looks_again(here):
+    """Nothing tells it that runs have ended, so it does not wait until the range is due."""
+    async with AsyncAdminClient(here.broker.address) as admin:
+        await admin.alter_topic(TOPIC, retention="7d")
+    await here.publish(1)
+    here.store.consumer.unfinished = 2
+    wait = await deferred(here, held())
+
+    assert wait.trigger.until_ms <= planning.now_ms() + planning.HELD_LOOK_MS
 
 
 async def test_while_processing_is_paused_ranges_grow(here):

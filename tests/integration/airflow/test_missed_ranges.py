@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType, TaskDeferred
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
+from airflow_provider_memq import missed
+from airflow_provider_memq.ledger import CLOCKS_APART
 from airflow_provider_memq.missed import MARK
 from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
 from airflow_provider_memq.range_assets import plan_asset, ranges_asset
@@ -54,6 +56,22 @@ async def test_what_was_planned_while_paused_is_run_once(here, paused_first):
     assert offsets(consumer.keys()) == list(range(6))
 
 
+async def test_what_has_no_run_does_not_wait_with_what_is_too_little(here):
+    """A plan that would wait for more emits such a range again at once, and waits the next time."""
+    lingers = {"max_offsets": None, "linger": "1h", "deferrable": True}
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+    await here.publish(1)
+
+    await here.run(plan(**lingers))
+    with pytest.raises(TaskDeferred):
+        await here.run(plan(**lingers))
+
+    assert offsets(here.store.consumer.keys()) == [0]
+
+
 async def test_nothing_is_emitted_again_while_it_is_paused(here):
     """It would be lost once more."""
     here.store.consumer.paused = True
@@ -62,6 +80,57 @@ async def test_nothing_is_emitted_again_while_it_is_paused(here):
         await here.run(plan())
 
     assert len(here.store.keys(RANGES)) == 2
+
+
+async def test_the_next_plan_goes_on_where_there_was_too_much_for_one(here, monkeypatch):
+    """Ranges beyond those that one plan emits again do not wait for `missed_after`."""
+    monkeypatch.setattr(missed, "MAX_AGAIN", 1)
+    here.store.consumer.paused = True
+    await here.publish(2)
+    await here.run(plan())
+    here.store.consumer.paused = False
+    for _ in range(2):
+        await here.run(plan(missed_after="10m"))
+
+    assert offsets(here.store.consumer.keys()) == [0, 1]
+
+
+async def test_a_run_that_a_clock_behind_has_made_is_found(here, monkeypatch):
+    """Where Airflow's clocks differ by less than they may, no range is emitted again."""
+    made = here.store.consumer.stored
+    monkeypatch.setattr(
+        here.store.consumer,
+        "stored",
+        lambda asset, key, at: made(asset, key, at - CLOCKS_APART / 2),
+    )
+    for _ in range(3):
+        await here.publish(1)
+        assert (await here.run(plan()))["again"] == []
+
+
+async def test_a_preview_is_no_look(here):
+    """What has no run is emitted again by the next plan, however short a time after a preview."""
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+
+    await here.run(plan(preview=True))
+    assert offsets((await here.run(plan(missed_after="10m")))["again"]) == [0]
+
+
+async def test_ranges_of_the_topic_before_are_not_emitted_again(here):
+    """What was planned of a topic that is deleted can have no run any more."""
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+    await here.create_again()
+    await here.publish(2)
+    for _ in range(3):
+        await here.run(plan(on_recreated="begin"))
+
+    assert offsets(here.store.consumer.keys()) == [0, 1]
 
 
 async def test_a_run_that_is_not_made_yet_is_not_missing(here):
@@ -149,14 +218,16 @@ async def test_runs_that_the_dag_before_has_not_ended_are_not_lost_sight_of(here
     """Another DAG is refused until they have: Airflow starts none if the file is gone."""
     consumer = here.store.consumer
     await here.publish(2)
-    await here.run(plan())
+    for _ in range(2):
+        await here.run(plan())
     consumer.renamed("other")
     consumer.unfinished_of[PROCESS] = 1
 
-    with pytest.raises(
-        ConfigError, match="Of its runs 1 have not ended; without one: none of 0 ranges"
-    ):
-        await here.run(plan(process_dag_id="other"))
+    for missed_after in ("1ms", "10m"):  # the last look is a shorter time ago than that
+        with pytest.raises(
+            ConfigError, match="Of its runs 1 have not ended; without one: none of 0 ranges"
+        ):
+            await here.run(plan(process_dag_id="other", missed_after=missed_after))
     del consumer.unfinished_of[PROCESS]
     assert (await here.run(plan(process_dag_id="other")))["again"] == []
 

@@ -120,6 +120,20 @@ def test_removed_offsets_fail_or_are_recorded():
     assert carried_on(skipped, now, skip_removed=False).skipped == skipped.skipped
 
 
+def test_an_added_read_partition_is_planned_from_its_very_first_offset():
+    """What retention removed of it before any plan is data loss too, and on record as skipped."""
+    added = carried_on(ledger(), topic(p0=(10, 10), p1=(0, 4)), skip_removed=False)
+    assert (added.ends, added.origins) == ({0: 10, 1: 0}, {0: 0, 1: 0})
+
+    now = topic(p0=(10, 10), p1=(3, 4))
+    with pytest.raises(DataLossError, match="partition 1, offsets 0 to 2"):
+        carried_on(ledger(), now, skip_removed=False)
+    skipped = carried_on(ledger(), now, skip_removed=True)
+
+    assert (skipped.ends, skipped.origins) == ({0: 10, 1: 3}, {0: 0, 1: 0})
+    assert skipped.skipped == [gap(1, 0, 3)]
+
+
 def test_the_record_of_gaps_is_bounded():
     """A planner that is always too late does not fill its events."""
     last = ledger(ends={0: 0})
