@@ -133,17 +133,17 @@ def test_ranges_go_into_a_table_and_their_manifests_beside_it():
     assert (hour["application"], hour["output_dir"]) == (f"{APPS}/range_to_parquet.py", "/h")
 
 
-def test_the_dags_of_forty_topics_are_made_in_less_than_a_second():
+def test_the_dags_of_forty_topics_are_made_quickly():
     """Airflow parses a file again and again: what it makes must not cost more than its imports."""
     topics = [f"topic-{number}" for number in range(40)]
     taken_s = []
-    for _ in range(3):  # the best counts: the machine may be busy
+    for _ in range(3):  # the best counts: it takes 0.3 to 0.6 s, and more on a busy machine
         begin = time.process_time()
         dags = MemqPipeline(topics, spark_apps=APPS, dags=KINDS, gate_max_skipped=0).dags()
         taken_s.append(time.process_time() - begin)
 
     assert len(dags) == 40 * 6
-    assert min(taken_s) < 1.0
+    assert min(taken_s) < 2.0
 
 
 def test_airflow_can_store_every_dag():
