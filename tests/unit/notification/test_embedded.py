@@ -25,6 +25,7 @@ from memq.errors import (
     FencedError,
     LimitReachedError,
     LockedError,
+    OffsetOutOfRangeError,
     PublishUncertainError,
     QueueError,
 )
@@ -441,6 +442,33 @@ async def test_retention_gives_disk_space_back(queue, tmp_path):
     await queue.truncate("t", 0, 6)
     assert len(list(pages.iterdir())) == 1
     assert await queue.offsets("t", 0) == (6, 7)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_what_is_forgotten_is_gone_though_its_page_cannot_be_deleted(
+    queue, tmp_path, monkeypatch, kept
+):
+    """Truncation moves the start, also on an error; the next one deletes what the first left."""
+    end = 7
+
+    def refused(_path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    for _ in range(end):
+        await publish(queue, b"x" * (PAGE_BYTES // 2 - 100))
+    pages = data_page(tmp_path).parent
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.unlink", refused)
+        with pytest.raises(QueueError, match="cannot delete"):
+            await queue.truncate("t", 0, end - kept)
+    assert len(list(pages.iterdir())) == 4
+    assert await queue.offsets("t", 0) == (end - kept, end)
+    assert await queue.offset_since("t", 0, 0) == end - kept
+    assert len(await payloads(queue, offset=end - kept)) == kept
+    with pytest.raises(OffsetOutOfRangeError):
+        await payloads(queue)
+    await queue.truncate("t", 0, end - kept)
+    assert len(list(pages.iterdir())) == 1
 
 
 async def test_a_cancelled_publish_leaves_the_others_alone(queue):

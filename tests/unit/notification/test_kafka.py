@@ -336,19 +336,35 @@ async def test_brokers_are_known_by_their_ids_whatever_these_are(process, cluste
     assert asked == [broker_id]
 
 
-async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue):
+@pytest.mark.parametrize("published", ["before it", "until the owner is fenced"])
+async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue, published):
     """A transaction that somebody has left open holds a fence up, and hides nothing from it."""
     await publish(queue, b"a")
     other = kafka.client()
     left_open = await other.transactions("somebody")
-    transaction, _ = kafka.begin([NewRecord(Place("c.t", 0), b"never")])
-    await publish(queue, b"b")
+    transactions = []
+
+    async def publish_behind():
+        transactions.append(kafka.begin([NewRecord(Place("c.t", 0), b"never")])[0])
+        await publish(queue, b"b")
+
     successor = await process("other")
+    if published == "before it":
+        await publish_behind()
+    else:
+        make = successor._client.transactions
+
+        async def make_later(transactional_id):
+            if not transactions:
+                await publish_behind()
+            return await make(transactional_id)
+
+        successor._client.transactions = make_later
     fencing = asyncio.ensure_future(successor.fence("t", 0))
     for _ in range(100):
         await asyncio.sleep(0)
     assert not fencing.done()
-    kafka.end(transaction, committed=False)
+    kafka.end(*transactions, committed=False)
     await fencing
     assert await payloads(successor) == [b"a", b"b"]
     left_open.close()
