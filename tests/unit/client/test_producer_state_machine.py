@@ -439,9 +439,10 @@ def test_refused_message_fails_alone(error):
     assert rig.core.error is None
 
 
-def test_token_is_wrong_once_every_host_refuses_it():
+@pytest.mark.parametrize("more_hosts", [(), (None,)], ids=["", "one moves"])
+def test_token_is_wrong_once_every_host_refuses_it(more_hosts):
     """One host that refuses the token is tried again; when all of them do the producer ends."""
-    rig = Rig(("a:1", "b:2"))
+    rig = Rig(("a:1", "b:2", *more_hosts))
     deliveries = [rig.submit() for _ in range(2)]
     rig.poll()
     refused = UnauthorizedError("wrong")

@@ -165,6 +165,20 @@ async def test_a_publication_that_took_effect_in_part_is_uncertain(queue, tmp_pa
     assert await payloads(queue, partition=1) == [b"x"]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_publication_of_which_one_partition_is_in_doubt_is_uncertain(
+    queue, tmp_path, first
+):
+    """Whatever is certain of the other one, and whichever of the two comes first."""
+    await publish(queue, b"a")
+    (tmp_path / "queue/topics/t/1").rename(tmp_path / "missing")
+    publications = [Publication(each, b"x", 1) for each in (first, 1 - first)]
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await queue.publish("t", 0, publications)
+    with pytest.raises(FencedError):
+        await publish(queue, b"c")
+
+
 async def test_a_publication_of_which_one_partition_takes_nothing_is_uncertain(queue, tmp_path):
     """What another partition has taken is there: it may not be told that nothing was published."""
     (tmp_path / "queue/topics/t/1").rename(tmp_path / "away")

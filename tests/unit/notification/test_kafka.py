@@ -401,6 +401,26 @@ async def test_what_is_published_is_seen_late(kafka, process, queue, monkeypatch
     assert (await queue.offsets("t", 0))[1] == 1
 
 
+async def test_what_an_earlier_life_claims_until_it_is_fenced_is_released(kafka, queue):
+    """It is fenced first and its claims are read then, or others would wait for us, who live."""
+    client = kafka.client()
+    again = KafkaQueue(client, cluster_id="c", broker_id="b")
+    make = client.transactions
+
+    async def make_later(transactional_id):
+        if transactional_id == queue._publisher._id:
+            client.unfollow(again._state_topic.place)  # Kafka does not tell of it by itself
+            await queue.fence("t", 2)
+        return await make(transactional_id)
+
+    client.transactions = make_later
+    await again.start()
+    assert again._claimed_by("t", 2) == "b"
+    await again.release("t", 2)
+    assert again._claimed_by("t", 2) == ""
+    await again.close()
+
+
 async def test_what_is_never_seen_is_an_error(kafka, process, queue, monkeypatch):
     """`see_published` does not take for seen what Kafka does not show in time."""
     monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
