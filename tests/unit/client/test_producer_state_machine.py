@@ -456,6 +456,25 @@ def test_token_is_wrong_once_every_host_refuses_it(more_hosts):
     assert deliveries[0].exception(0) is refused
 
 
+@pytest.mark.parametrize("then", ["takes it", "is away"])
+def test_token_is_not_wrong_by_what_a_host_said_before(then):
+    """What counts is the last answer of each: one may have been late with a new token."""
+    rig = Rig(("a:1", "b:2"))
+    rig.submit()
+    rig.poll()
+    refused = UnauthorizedError("wrong")
+    rig.core.connect_failed("a:1", refused, rig.now)
+    if then == "takes it":
+        rig.core.connected("a:1")
+        rig.core.disconnected("a:1")
+    else:
+        rig.core.connect_failed("a:1", UnavailableError("away"), rig.now)
+    rig.core.connect_failed("b:2", refused, rig.now)
+    assert rig.core.error is None
+    rig.core.connect_failed("a:1", refused, rig.now)
+    assert rig.core.error is refused
+
+
 def test_token_that_a_host_refuses_is_not_wrong_while_there_is_no_host():
     """Its write partitions moved away meanwhile: the next host may take the token."""
     rig = Rig()
