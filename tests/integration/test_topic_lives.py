@@ -61,8 +61,9 @@ class GatedDeletes(GatedStorage):
         super().delete(*keys)
 
 
-async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path):
+async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path, monkeypatch):
     """Objects of the old topic are deleted while the new one is written; none of its own is."""
+    monkeypatch.setattr(deletion, "DELETE_AT_ONCE", 20)  # of fifty
     storage = GatedDeletes()
     async with broker(tmp_path, storage=storage) as b, AsyncAdminClient(b.address) as admin:
         old = await admin.create_topic("t", **FAST)
@@ -82,8 +83,11 @@ async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path):
         assert await read_all(b.address, 50) == list(range(100, 150))
 
 
-async def test_what_lands_after_a_deletion_is_removed_as_well(tmp_path, monkeypatch):
-    """An object store may carry out a put that was given up after its topic was deleted."""
+async def test_what_lands_after_a_deletion_is_removed_as_well(tmp_path, monkeypatch, caplog):
+    """An object store may carry out a put that was given up after its topic was deleted; so it is
+    looked through twice, and then the topic is forgotten.
+    """
+    caplog.set_level("INFO")
     monkeypatch.setattr(deletion, "LANDING_S", 3.0)
     monkeypatch.setattr(deletion, "BACKOFF", Backoff(0.1, 0.1))
     storage = InMemoryStorage()
@@ -98,6 +102,11 @@ async def test_what_lands_after_a_deletion_is_removed_as_well(tmp_path, monkeypa
         storage.put(key, [content], timeout_s=1)
         await until(lambda: not any(old.incarnation in info.key for info in storage.list("")))
         await until(lambda: not b.topics._catalog.doomed())
+        await until(lambda: "0 topics may land" in repr(b.topics._deletions))
+        assert [text.rpartition(", ")[2] for text in caplog.messages if "is removed" in text] == [
+            "5 objects",
+            "1 object",
+        ]
 
 
 async def test_a_deletion_deletes_no_later_topic(tmp_path):

@@ -384,7 +384,7 @@ class ProducerStateMachine:
         link = self._link(address)
         link.refused = isinstance(error, UnauthorizedError)
         hosts = {partition.host for partition in self._partitions if partition.host}
-        if link.refused and all(self._link(host).refused for host in hosts):
+        if link.refused and hosts and all(self._link(host).refused for host in hosts):
             self.end(error)
             return
         link.state = LinkState.DOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
@@ -16,6 +17,7 @@ from memq.core.governor.nodes import BROKERS, DOOMED, TOPICS
 from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.retry import Backoff
+from memq.core.storage.keys import object_key, parse_object_key
 from memq.core.wire import messages as m
 from memq.errors import (
     MemqError,
@@ -151,7 +153,10 @@ async def test_what_is_being_closed_when_the_session_ends_is_closed(cluster):
     assert all(each.closing for each in before.values())
 
 
-async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(cluster, monkeypatch):
+@pytest.mark.parametrize("slept", ["before it looks for orphans", "meanwhile"])
+async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(
+    cluster, monkeypatch, slept
+):
     """Retention was made longer at the next owner; the one before does not go by what it knew."""
     monkeypatch.setattr(cluster_topics, "LOOK_S", 3600.0)  # it has not looked yet
     cluster.session_timeout_s = 0.5
@@ -163,15 +168,33 @@ async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(cluste
     writer, admin = await cluster.connect(old), await cluster.connect(new)
     writer.schema_id = c.schema_id
     await writer.write(0)
+    (key,) = [each.key for each in cluster.storage.list("") if "/topics/" in each.key]
+    orphan = parse_object_key(key)._replace(batch_id=32 * "0")
+    cluster.storage.put(object_key(orphan), [b"never acked, or lost by the queue"], timeout_s=9)
+    listing, awake = threading.Event(), threading.Event()
+    objects_of = old.context.objects_of
+
+    def listed(topic):
+        listing.set()
+        assert awake.wait(30), "the test left it asleep"
+        return objects_of(topic)
+
+    old.context.objects_of = listed
+    now, hosted = old.context.now, old.topics.get("t")
+    old.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
+    if slept == "meanwhile":
+        tidying = asyncio.ensure_future(old._tidy_topic(hosted, scan=True))
+        await until(listing.is_set)
     cluster.zookeeper.freeze(old.sessions[-1])
     cluster.zookeeper.expire(old.sessions[-1])
     await until(lambda: new.topics.get("t").coordinated)
     await admin.ask(m.AlterTopic(topic="t", options={"retention": "7d"}))
     await until(lambda: not old.context.leased())
-    now, hosted = old.context.now, old.topics.get("t")
-    old.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
+    if slept != "meanwhile":
+        tidying = asyncio.ensure_future(old._tidy_topic(hosted, scan=True))
+    awake.set()
     assert hosted.coordinated
-    assert await old._tidy_topic(hosted, scan=True) == []
+    assert await tidying == []
     assert await new.context.queue.offsets(hosted.topic.queue_topic, 0) == (0, 1)
     cluster.zookeeper.thaw(old.sessions[-1])
 

@@ -317,8 +317,8 @@ def test_listings_of_a_topic_are_asked_for_together(faulty, faults):
     assert LISTINGS <= most < 2 * LISTINGS
 
 
-@pytest.mark.parametrize("action", [SLOW_DOWN, CutBody(100), Reset()])
-def test_a_listing_that_fails_among_others_is_asked_for_again(faulty, faults, action):
+@pytest.mark.parametrize("action", [SLOW_DOWN, CutBody(100), Reset(), Hang()])
+def test_a_listing_that_fails_among_others_is_asked_for_again(quick, faulty, faults, action):
     """What fails of several first pages is asked for by itself, and nothing is listed twice."""
     names = [f"{number:02}/k" for number in range(20)]
     for name in names:

@@ -102,10 +102,12 @@ def test_sealed_message_describes_its_records():
     ]
 
 
-def test_message_is_sealed_before_it_would_be_too_large():
+@pytest.mark.parametrize("key", [None, b"k" * 200])
+def test_message_is_sealed_before_it_would_be_too_large(key):
     """The record that does not fit any more opens the next Message."""
     rig = Rig()
-    deliveries = [rig.write(b"x" * 500) for _ in range(20)]
+    value = b"x" * (500 - len(key or b""))
+    deliveries = [rig.write(value, key) for _ in range(20)]
     assert len(rig.sealed) == 3
     assert len(set(map(id, deliveries))) == 4
     assert all(message.size_bytes <= MESSAGE_BYTES for message in rig.sealed)
@@ -144,6 +146,7 @@ def test_keys_stay_with_their_values():
     for number, key in enumerate(keys):
         rig.write(b"%d" % number, key)
     assert [row["key"] for row in rig.rows()] == keys
+    assert len(rig.sealed) == 1
 
 
 @pytest.mark.parametrize(

@@ -439,9 +439,10 @@ def test_refused_message_fails_alone(error):
     assert rig.core.error is None
 
 
-def test_token_is_wrong_once_every_host_refuses_it():
+@pytest.mark.parametrize("more_hosts", [(), ("",)], ids=["", "one moves"])
+def test_token_is_wrong_once_every_host_refuses_it(more_hosts):
     """One host that refuses the token is tried again; when all of them do the producer ends."""
-    rig = Rig(("a:1", "b:2"))
+    rig = Rig(("a:1", "b:2", *more_hosts))
     deliveries = [rig.submit() for _ in range(2)]
     rig.poll()
     refused = UnauthorizedError("wrong")
@@ -453,6 +454,41 @@ def test_token_is_wrong_once_every_host_refuses_it():
     rig.core.connect_failed("b:2", refused, rig.now)
     assert rig.core.error is refused
     assert deliveries[0].exception(0) is refused
+
+
+@pytest.mark.parametrize("then", ["takes it", "is away"])
+def test_token_is_not_wrong_by_what_a_host_said_before(then):
+    """What counts is the last answer of each: one may have been late with a new token."""
+    rig = Rig(("a:1", "b:2"))
+    rig.submit()
+    rig.poll()
+    refused = UnauthorizedError("wrong")
+    rig.core.connect_failed("a:1", refused, rig.now)
+    if then == "takes it":
+        rig.core.connected("a:1")
+        rig.core.disconnected("a:1")
+    else:
+        rig.core.connect_failed("a:1", UnavailableError("away"), rig.now)
+    rig.core.connect_failed("b:2", refused, rig.now)
+    assert rig.core.error is None
+    rig.core.connect_failed("a:1", refused, rig.now)
+    assert rig.core.error is refused
+
+
+def test_token_that_a_host_refuses_is_not_wrong_while_there_is_no_host():
+    """Its write partitions moved away meanwhile: the next host may take the token."""
+    rig = Rig()
+    delivery = rig.submit()
+    rig.poll()
+    rig.core.moved([""])
+    rig.core.connect_failed("a:1", UnauthorizedError("wrong"), rig.now)
+    assert rig.core.error is None
+    rig.core.moved(["b:2"])
+    rig.poll()
+    rig.core.connected("b:2")
+    (send,) = rig.sends()
+    rig.ack(send)
+    assert delivery.result(0).sequence == 0
 
 
 @pytest.mark.parametrize("error", [ProducerFencedError("x"), UnknownTopicError("y")])

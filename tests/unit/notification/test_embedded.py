@@ -25,6 +25,7 @@ from memq.errors import (
     FencedError,
     LimitReachedError,
     LockedError,
+    OffsetOutOfRangeError,
     PublishUncertainError,
     QueueError,
 )
@@ -162,6 +163,20 @@ async def test_a_publication_that_took_effect_in_part_is_uncertain(queue, tmp_pa
     with pytest.raises(FencedError):
         await publish(queue, b"c")
     assert await payloads(queue, partition=1) == [b"x"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_publication_of_which_one_partition_is_in_doubt_is_uncertain(
+    queue, tmp_path, first
+):
+    """Whatever is certain of the other one, and whichever of the two comes first."""
+    await publish(queue, b"a")
+    (tmp_path / "queue/topics/t/1").rename(tmp_path / "missing")
+    publications = [Publication(each, b"x", 1) for each in (first, 1 - first)]
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await queue.publish("t", 0, publications)
+    with pytest.raises(FencedError):
+        await publish(queue, b"c")
 
 
 async def test_a_publication_of_which_one_partition_takes_nothing_is_uncertain(queue, tmp_path):
@@ -441,6 +456,33 @@ async def test_retention_gives_disk_space_back(queue, tmp_path):
     await queue.truncate("t", 0, 6)
     assert len(list(pages.iterdir())) == 1
     assert await queue.offsets("t", 0) == (6, 7)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_what_is_forgotten_is_gone_though_its_page_cannot_be_deleted(
+    queue, tmp_path, monkeypatch, kept
+):
+    """Truncation moves the start, also on an error; the next one deletes what the first left."""
+    end = 7
+
+    def refused(_path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    for _ in range(end):
+        await publish(queue, b"x" * (PAGE_BYTES // 2 - 100))
+    pages = data_page(tmp_path).parent
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.unlink", refused)
+        with pytest.raises(QueueError, match="cannot delete"):
+            await queue.truncate("t", 0, end - kept)
+    assert len(list(pages.iterdir())) == 4
+    assert await queue.offsets("t", 0) == (end - kept, end)
+    assert await queue.offset_since("t", 0, 0) == end - kept
+    assert len(await payloads(queue, offset=end - kept)) == kept
+    with pytest.raises(OffsetOutOfRangeError):
+        await payloads(queue)
+    await queue.truncate("t", 0, end - kept)
+    assert len(list(pages.iterdir())) == 1
 
 
 async def test_a_cancelled_publish_leaves_the_others_alone(queue):

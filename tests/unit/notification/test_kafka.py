@@ -338,19 +338,35 @@ async def test_brokers_are_known_by_their_ids_whatever_these_are(process, cluste
     assert asked == [broker_id]
 
 
-async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue):
+@pytest.mark.parametrize("published", ["before it", "until the owner is fenced"])
+async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue, published):
     """A transaction that somebody has left open holds a fence up, and hides nothing from it."""
     await publish(queue, b"a")
     other = kafka.client()
     left_open = await other.transactions("somebody")
-    transaction, _ = kafka.begin([NewRecord(Place("c.t", 0), b"never")])
-    await publish(queue, b"b")
+    transactions = []
+
+    async def publish_behind():
+        transactions.append(kafka.begin([NewRecord(Place("c.t", 0), b"never")])[0])
+        await publish(queue, b"b")
+
     successor = await process("other")
+    if published == "before it":
+        await publish_behind()
+    else:
+        make = successor._client.transactions
+
+        async def make_later(transactional_id):
+            if not transactions:
+                await publish_behind()
+            return await make(transactional_id)
+
+        successor._client.transactions = make_later
     fencing = asyncio.ensure_future(successor.fence("t", 0))
     for _ in range(100):
         await asyncio.sleep(0)
     assert not fencing.done()
-    kafka.end(transaction, committed=False)
+    kafka.end(*transactions, committed=False)
     await fencing
     assert await payloads(successor) == [b"a", b"b"]
     left_open.close()
@@ -385,6 +401,26 @@ async def test_what_is_published_is_seen_late(kafka, process, queue, monkeypatch
     assert await queue.offsets("t", 0) == (0, 0)
     await other.see_published("t")
     assert (await queue.offsets("t", 0))[1] == 1
+
+
+async def test_what_an_earlier_life_claims_until_it_is_fenced_is_released(kafka, queue):
+    """It is fenced first and its claims are read then, or others would wait for us, who live."""
+    client = kafka.client()
+    again = KafkaQueue(client, cluster_id="c", broker_id="b")
+    make = client.transactions
+
+    async def make_later(transactional_id):
+        if transactional_id == queue._publisher._id:
+            client.unfollow(again._state_topic.place)  # Kafka does not tell of it by itself
+            await queue.fence("t", 2)
+        return await make(transactional_id)
+
+    client.transactions = make_later
+    await again.start()
+    assert again._claimed_by("t", 2) == "b"
+    await again.release("t", 2)
+    assert again._claimed_by("t", 2) == ""
+    await again.close()
 
 
 async def test_what_is_never_seen_is_an_error(kafka, process, queue, monkeypatch):
