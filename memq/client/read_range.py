@@ -20,7 +20,7 @@ from memq.client.cluster import Cluster
 from memq.client.objects import BatchSource, map_ahead
 from memq.client.read_plan import Selection, plan_read
 from memq.client.scan import Scan
-from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
+from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
@@ -300,21 +300,9 @@ class TopicReader(SyncClient[AsyncTopicReader]):
     def __init__(self, reader: AsyncTopicReader) -> None:
         super().__init__(reader, EventLoopThread("memq-read"))
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the rows."""
-        return self._client.schema
-
-    @property
-    def schema_id(self) -> str:
-        """Of the topic's schema that `schema` is made from."""
-        return self._client.schema_id
-
-    @property
-    def incarnation(self) -> str:
-        """Of the topic."""
-        return self._client.incarnation
-
+    schema: pa.Schema = sync_property(AsyncTopicReader, "schema")
+    schema_id: str = sync_property(AsyncTopicReader, "schema_id")
+    incarnation: str = sync_property(AsyncTopicReader, "incarnation")
     close = sync_close(AsyncTopicReader.close)
     offsets = sync(AsyncTopicReader.offsets)
     plan = sync(AsyncTopicReader.plan)

@@ -29,6 +29,7 @@ import weakref
 from collections import deque
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import partial, wraps
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -554,6 +555,11 @@ async def _close(items: AsyncGenerator[T, None], step: Call[T] | None) -> None:
     if step is not None:
         await step.ended()
     await items.aclose()
+
+
+def sync_property(twin: type, name: str) -> Any:
+    """Make a property of a `SyncClient` from that of its twin."""
+    return property(attrgetter(f"_client.{name}"), doc=getattr(twin, name, property()).__doc__)
 
 
 def documented_by(twin: object) -> Callable[[F], F]:

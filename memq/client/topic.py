@@ -31,7 +31,7 @@ import msgspec
 
 from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
-from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
+from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.core.decoding import UNDECODABLE
 from memq.core.named_values import NO_VALUES
 from memq.core.notification.notification import PublishedBatch, decode_notification
@@ -683,11 +683,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
         )
         super().__init__(TopicClient(cluster, topic, incarnation), loop(f"memq-topic-{topic}"))
 
-    @property
-    def incarnation(self) -> str:
-        """Of the topic; empty until one was met."""
-        return self._client.incarnation
-
+    incarnation: str = sync_property(TopicClient, "incarnation")
     close = sync_close(TopicClient.close)
     info = sync(TopicClient.info)
     offsets = sync(TopicClient.offsets)

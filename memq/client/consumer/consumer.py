@@ -40,7 +40,14 @@ from memq.client.consumer.membership import GroupSession, Membership
 from memq.client.consumer.options import ConsumerOptions
 from memq.client.objects import BatchSource
 from memq.client.start import check_offsets, resolve
-from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync, sync_close
+from memq.client.sync import (
+    EventLoopThread,
+    SyncClient,
+    documented_by,
+    sync,
+    sync_close,
+    sync_property,
+)
 from memq.client.topic import TopicClient
 from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
@@ -614,10 +621,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             if batch is not None:
                 yield batch
 
-    @property
-    @documented_by(AsyncConsumer.assignment)
-    def assignment(self) -> list[int]:
-        return self._client.assignment
+    assignment: list[int] = sync_property(AsyncConsumer, "assignment")
 
     @documented_by(AsyncConsumer.position)
     def position(self, partition: int) -> int:

@@ -58,7 +58,7 @@ from memq.client.producer.state_machine import (
     StateMachineOptions,
 )
 from memq.client.producer.tables import to_batches
-from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close
+from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close, sync_property
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.retry import BROKER_BACKOFF
 from memq.core.runtime import SYSTEM, Runtime
@@ -817,35 +817,12 @@ class Producer(SyncClient[AsyncProducer]):
         super().__init__(client, loop)
         self._accumulator = client._accumulator
 
-    @property
-    @documented_by(AsyncProducer.producer_id)
-    def producer_id(self) -> str:
-        return self._client.producer_id
-
-    @property
-    @documented_by(AsyncProducer.write_partitions)
-    def write_partitions(self) -> int:
-        return self._client.write_partitions
-
-    @property
-    @documented_by(AsyncProducer.max_value_bytes)
-    def max_value_bytes(self) -> int:
-        return self._client.max_value_bytes
-
-    @property
-    @documented_by(AsyncProducer.schema)
-    def schema(self) -> pa.Schema:
-        return self._client.schema
-
-    @property
-    @documented_by(AsyncProducer.incarnation)
-    def incarnation(self) -> str:
-        return self._client.incarnation
-
-    @property
-    @documented_by(AsyncProducer.stats)
-    def stats(self) -> ProducerStats:
-        return self._client.stats
+    producer_id: str = sync_property(AsyncProducer, "producer_id")
+    write_partitions: int = sync_property(AsyncProducer, "write_partitions")
+    max_value_bytes: int = sync_property(AsyncProducer, "max_value_bytes")
+    schema: pa.Schema = sync_property(AsyncProducer, "schema")
+    incarnation: str = sync_property(AsyncProducer, "incarnation")
+    stats: ProducerStats = sync_property(AsyncProducer, "stats")
 
     # What is written goes into the accumulator from the calling thread: nothing hops to the loop.
 
