@@ -17,7 +17,6 @@ from memq.client.start import check_start, resolve, time_ms
 from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
-from memq.core.named_values import NO_VALUES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
@@ -36,13 +35,13 @@ from memq.errors import MemqError, TopicRecreatedError, UnavailableError, Unknow
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from typing import Self
+    from typing import Self, Unpack
 
     import pyarrow as pa
 
+    from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
     from memq.client.start import Start
-    from memq.core.named_values import GivenValues
     from memq.core.retry import Retry
     from memq.core.wire.messages import (
         GroupInfo,
@@ -78,22 +77,10 @@ class AsyncAdminClient:
         self,
         bootstrap: str | None = None,
         *,
-        token: str = "",
-        zone: str = "",
-        storage_options: GivenValues = NO_VALUES,
-        client: str = "",
-        request_timeout_s: float = 30.0,
         runtime: Runtime = SYSTEM,
+        **cluster: Unpack[ClusterArguments],
     ) -> None:
-        self._cluster = Cluster(
-            bootstrap,
-            client=client,
-            token=token,
-            zone=zone,
-            storage_options=storage_options,
-            request_timeout_s=request_timeout_s,
-            runtime=runtime,
-        )
+        self._cluster = Cluster(bootstrap, runtime=runtime, **cluster)
 
     def __repr__(self) -> str:
         return f"<AsyncAdminClient {self._cluster!r}>"
@@ -414,27 +401,8 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     Its methods are those of `AsyncAdminClient`, and so are its arguments and errors.
     """
 
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        token: str = "",
-        zone: str = "",
-        storage_options: GivenValues = NO_VALUES,
-        client: str = "",
-        request_timeout_s: float = 30.0,
-    ) -> None:
-        super().__init__(
-            AsyncAdminClient(
-                bootstrap,
-                token=token,
-                zone=zone,
-                storage_options=storage_options,
-                client=client,
-                request_timeout_s=request_timeout_s,
-            ),
-            EventLoopThread("memq-admin"),
-        )
+    def __init__(self, bootstrap: str | None = None, **cluster: Unpack[ClusterArguments]) -> None:
+        super().__init__(AsyncAdminClient(bootstrap, **cluster), EventLoopThread("memq-admin"))
 
     close = sync_close(AsyncAdminClient.close)
     create_topic = sync(AsyncAdminClient.create_topic)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
@@ -86,6 +86,16 @@ class _Call(NamedTuple):
     header: Struct
     body: Body
     body_crc: int | None
+
+
+class ClusterArguments(TypedDict, total=False):
+    """How brokers are reached; see `Cluster`."""
+
+    client: str
+    token: str
+    zone: str
+    storage_options: GivenValues
+    request_timeout_s: float
 
 
 class Cluster:

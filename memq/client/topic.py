@@ -33,7 +33,6 @@ from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.core.decoding import UNDECODABLE
-from memq.core.named_values import NO_VALUES
 from memq.core.notification.notification import PublishedBatch, decode_notification
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.wire.messages import (
@@ -73,11 +72,11 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Self
+    from typing import Self, Unpack
 
+    from memq.client.cluster import ClusterArguments
     from memq.client.connection import Body
     from memq.client.lag import Lag
-    from memq.core.named_values import GivenValues
     from memq.core.wire.messages import (
         FetchCommittedAnswer,
         FetchNotificationsAnswer,
@@ -666,22 +665,11 @@ class SyncTopicClient(SyncClient[TopicClient]):
         topic: str,
         *,
         incarnation: str = "",
-        token: str = "",
-        zone: str = "",
-        storage_options: GivenValues = NO_VALUES,
-        client: str = "",
-        request_timeout_s: float = 30.0,
         loop: type[EventLoopThread] = EventLoopThread,
+        **cluster: Unpack[ClusterArguments],
     ) -> None:
-        cluster = Cluster(
-            bootstrap,
-            client=client,
-            token=token,
-            zone=zone,
-            storage_options=storage_options,
-            request_timeout_s=request_timeout_s,
-        )
-        super().__init__(TopicClient(cluster, topic, incarnation), loop(f"memq-topic-{topic}"))
+        client = TopicClient(Cluster(bootstrap, **cluster), topic, incarnation)
+        super().__init__(client, loop(f"memq-topic-{topic}"))
 
     incarnation: str = sync_property(TopicClient, "incarnation")
     close = sync_close(TopicClient.close)
