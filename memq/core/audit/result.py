@@ -222,6 +222,10 @@ class AuditResult(_Judged):
     consumers: list[ConsumerAudit] = []
     beyond: list[str] = []
 
+    def __repr__(self) -> str:
+        # A short one: `asyncio.run` makes that of what it returns, and there may be a million rows.
+        return f"<AuditResult {self.topic} [{len(self.producers)} producers]>"
+
     @property
     def verdict(self) -> Verdict:
         """Unclean with anything lost, damaged, duplicated, changed, missed or mismatched."""

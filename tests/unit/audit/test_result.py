@@ -116,3 +116,9 @@ def test_what_is_no_result_is_refused(payload) -> None:
     """A file that another program wrote is a clear error, not a traceback."""
     with pytest.raises(CorruptDataError, match="not the result of an audit"):
         decode_result(payload)
+
+
+def test_it_is_shown_short() -> None:
+    """Whoever shows a result of a million producers, as asyncio does, makes no text of them."""
+    shown = AuditResult("t", [ProducerAudit(ProducerName(0, "p", 1))] * 1_000_000)
+    assert repr(shown) == "<AuditResult t [1000000 producers]>"
