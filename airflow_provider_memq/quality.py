@@ -80,12 +80,13 @@ def columns_of(name: str, end: bytes) -> dict[str, str]:
     Raises:
         ConfigError: it is no Parquet file.
     """
-    import pyarrow as pa  # noqa: PLC0415 - DAGs parse sooner
-    import pyarrow.parquet as pq  # noqa: PLC0415 - likewise
+    import pyarrow.parquet as pq  # noqa: PLC0415 - DAGs parse sooner
+
+    from memq.core.format.envelope import ARROW_ERRORS  # noqa: PLC0415 - likewise
 
     try:
         schema = pq.read_schema(io.BytesIO(end))
-    except pa.ArrowInvalid as exc:
+    except ARROW_ERRORS as exc:
         raise ConfigError(
             f"columns cannot be looked up in {name}: {exc}. They are read from Parquet files; for "
             "another kind of output leave columns out"

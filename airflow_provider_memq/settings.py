@@ -7,9 +7,10 @@ filled in a field meant something by it.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from airflow_provider_memq.get_provider_info import (
     CONN_TYPE,
@@ -17,6 +18,7 @@ from airflow_provider_memq.get_provider_info import (
     MAX_REQUEST_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
 )
+from memq.core.decoding import UNDECODABLE
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_PORT
 from memq.errors import ConfigError, MemqError, UnauthorizedError
 
@@ -119,8 +121,8 @@ def _extra_of(connection: Connection) -> dict[str, Any]:
     if not connection.extra:
         return {}
     try:
-        extra = json.loads(connection.extra)
-    except ValueError as exc:
+        extra = msgspec.json.decode(connection.extra)
+    except UNDECODABLE as exc:
         raise ConfigError(f"connection {connection.conn_id!r}: extra is not JSON: {exc}") from exc
     if not isinstance(extra, dict):
         raise ConfigError(f"connection {connection.conn_id!r}: extra must be a JSON object")

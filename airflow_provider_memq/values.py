@@ -6,11 +6,13 @@ same messages. "Nothing" is None, and what templates render it as: an empty text
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import msgspec
+
 from memq.core import units
+from memq.core.decoding import UNDECODABLE
 from memq.errors import ConfigError
 
 Offsets = Mapping[int, int] | Mapping[str, int] | str
@@ -29,8 +31,8 @@ def parse_offsets(name: str, given: Offsets) -> dict[int, int]:
     offsets: object = given
     if isinstance(given, str):
         try:
-            offsets = json.loads(given)
-        except ValueError:
+            offsets = msgspec.json.decode(given)
+        except UNDECODABLE:
             offsets = None
     if not isinstance(offsets, Mapping):
         raise ConfigError(
@@ -152,8 +154,8 @@ def parse_texts(name: str, given: Mapping[str, str] | str | None) -> dict[str, s
         return {}
     if isinstance(given, str):
         try:
-            found = json.loads(given)
-        except ValueError:
+            found = msgspec.json.decode(given)
+        except UNDECODABLE:
             found = None
     if isinstance(found, Mapping) and all(isinstance(each, str) for each in found.values()):
         return dict(found)

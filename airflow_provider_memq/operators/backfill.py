@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowRuntimeError
 
@@ -24,6 +24,7 @@ from airflow_provider_memq.ranges import UNBOUNDED, Limits, parse_key, range_key
 from airflow_provider_memq.topics import check_retained_since, contents_of, read_state
 from airflow_provider_memq.values import bytes_or, count_or, parse_flag, time_ms_or_none
 from airflow_provider_memq.versions import PLANNING, AirflowSkipException, conf
+from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import (
@@ -387,8 +388,8 @@ def keys_of(keys: Sequence[str] | str | None) -> list[OffsetRange]:
     if isinstance(keys, str):
         text = keys.strip()
         try:
-            found = json.loads(text) if text.startswith("[") else text.split(",")
-        except ValueError:
+            found = msgspec.json.decode(text) if text.startswith("[") else text.split(",")
+        except UNDECODABLE:
             found = None
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise ConfigError(

@@ -114,7 +114,7 @@ def _parse_json(
                 by_topic={topic: bound(_by_partition(each, value)) for topic, each in found.items()}
             )
         return bound(_by_partition(found, value))
-    except (ValueError, AttributeError, TypeError) as exc:
+    except (ValueError, AttributeError, TypeError, RecursionError) as exc:
         raise ValueError(wrong) from exc
 
 

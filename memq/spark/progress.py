@@ -7,13 +7,14 @@ offset; this reads them.
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from memq.client.lag import Lag
+from memq.core.decoding import UNDECODABLE
 from memq.core.units import counted
 
 if TYPE_CHECKING:
@@ -123,8 +124,8 @@ Offsets = dict[tuple[str, str], tuple[int, int]]
 def _decoded(text: str | None) -> dict[str, Any]:
     """JSON of an offset; empty where it is none."""
     try:
-        found = json.loads(text or "null")
-    except ValueError:
+        found = msgspec.json.decode(text or "null")
+    except UNDECODABLE:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import logging
+import re
 
 import msgspec
 import pytest
@@ -166,8 +167,13 @@ def test_errors_of_decoding_are_named_together():
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Try):
-                    converts = "msgspec.convert(" in "".join(map(ast.unparse, node.body))
+                    body = "".join(map(ast.unparse, node.body))
+                    converts = "msgspec.convert(" in body
                     named = {ast.unparse(each.type or node) for each in node.handlers}
+                    if " json.loads(" in body and not {"RecursionError", "BaseException"} & set(
+                        re.findall(r"\w+", "".join(named))
+                    ):
+                        found.append(f"{path}: json.loads, and {named}")
                     found += [
                         f"{path}: {each}"
                         for each in named

@@ -70,6 +70,7 @@ def test_the_form_leaves_empty_fields():
         ("memq://a:1?bootstrap=b", "connection 'c': .*b"),
         ("kafka://a:1", "of type 'kafka'; it must be 'memq'"),
         ("memq://a:1?__extra__=nonsense", "extra is not JSON"),
+        ("memq://a:1?__extra__=" + "%5B" * 10_000, "extra is not JSON"),
         ("memq://a:1?__extra__=%5B1%5D", "must be a JSON object"),
     ],
 )

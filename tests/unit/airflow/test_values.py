@@ -26,7 +26,9 @@ def test_offsets_as_users_write_them(given):
     assert parse_offsets("offsets", given) == {0: 5}
 
 
-@pytest.mark.parametrize("given", ["5", 5, "", "{", {"0": -1}, {"a": 1}, {0: None}, {0: True}, []])
+@pytest.mark.parametrize(
+    "given", ["5", 5, "", "{", "[" * 100_000, {"0": -1}, {"a": 1}, {0: None}, {0: True}, []]
+)
 def test_offsets_that_are_none(given):
     """Everything else is refused by name."""
     with pytest.raises(ConfigError, match="offsets"):
