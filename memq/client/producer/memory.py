@@ -44,10 +44,8 @@ class ByteBudget:
         self._open = True
 
     def __repr__(self) -> str:
-        return (
-            f"<ByteBudget {self.used_bytes} of {self.limit_bytes} bytes used | "
-            f"{len(self._waiting)} waiting>"
-        )
+        used = f"{self.used_bytes} of {self.limit_bytes} bytes used"
+        return f"<ByteBudget {used} | {len(self._waiting)} waiting>"
 
     @property
     def used_bytes(self) -> int:
@@ -123,18 +121,19 @@ class MemoryWait:
             BufferFullError: there was none in time.
             MemqError: as `write`.
         """
-        while True:
+        while left_s := self._left_s():
             freed: SimpleQueue[None] = SimpleQueue()  # never left locked: see `memq.client.sync`
             wake = partial(freed.put, None)
             self._budget.when_free(self._budget.refused_bytes, wake)
             try:
-                freed.get(timeout=self._left_s())
-            except Empty as exc:
-                raise self._full() from exc
+                freed.get(timeout=left_s)
+            except Empty:
+                break
             finally:
                 self._budget.forget(wake)
             if (written := write()) is not None:
                 return written
+        raise self._full()
 
     async def until(self, write: Callable[[], T | None]) -> T:
         """Let other tasks run until `write` finds room; raises as `block`."""

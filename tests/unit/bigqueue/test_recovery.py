@@ -233,6 +233,20 @@ def test_an_index_that_others_know_of_is_not_used_again(writer, crash):
             array.get(8)
 
 
+@pytest.mark.parametrize(("known", "end"), [(12, 15), (17, 17), (20, 20)])
+def test_what_others_know_of_is_damaged_and_not_dropped(writer, crash, known, end):
+    """What is torn stays below `least_end`, also where the checkpoint is before it."""
+    copy = crash(writer.path)
+    page(copy, "data", 3).unlink()  # items from 15 on, and the checkpoint is 0
+    with BigArray(copy, least_end=known) as array:
+        assert (array.recovery.items_damaged, array.recovery.items_dropped) == (end - 15, 20 - end)
+        assert array.append(b"new") == end
+        assert array.get_many(0, 15) == ITEMS[:15]
+        for index in range(15, end):
+            with pytest.raises(CorruptDataError, match=f"item {index} is damaged"):
+                array.get(index)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_power_cut_in_a_repair_claims_no_more_than_there_is(tmp_path, small, seed):
     """Items that a kill left unflushed and that are then lost were never handed out: no damage."""

@@ -288,6 +288,19 @@ def test_batch_without_room_is_none():
     assert rig.budget.used_bytes == 0
 
 
+@pytest.mark.parametrize("linger_s", [None, 60])
+def test_batch_without_room_sends_what_is_open(linger_s):
+    """A table that waits for memory does not wait for records that nobody would send before."""
+    batch = pa.record_batch({"value": [b"x" * MESSAGE_BYTES]})
+    needed = pa.ipc.get_record_batch_size(batch) + ENVELOPE_BYTES
+    rig = Rig(linger_s=linger_s, buffer_bytes=needed)
+    rig.write(b"a")
+    assert rig.accumulator.write_batch(batch, "typed") is None
+    (first,) = rig.sealed
+    rig.budget.give(first.size_bytes)
+    assert rig.accumulator.write_batch(batch, "typed") is not None
+
+
 def test_batch_that_cannot_be_encoded_fails_and_frees_its_memory():
     """An error in encoding reaches the caller, and costs no memory."""
     rig = Rig()

@@ -90,8 +90,9 @@ def expected(records, partitions):
     return found
 
 
+KEYS = [b"", *(b"%d" % number for number in range(20))]
 RECORDS = st.lists(
-    st.tuples(st.none() | st.sampled_from([b"%d" % n for n in range(20)]), st.binary(max_size=9)),
+    st.tuples(st.none() | st.sampled_from(KEYS), st.binary(max_size=9)),
     max_size=200,
 )
 
@@ -120,12 +121,13 @@ def test_rows_are_placed_like_records(before, rows, partitions):
     assert rig.placed() == expected([*before, *rows], partitions)
 
 
-def test_keys_are_any_bytes():
+@pytest.mark.parametrize("key", [b"k1", b""])
+def test_keys_are_any_bytes(key):
     """A key is what it is made of, however it is given; text is refused with a hint."""
     rig = Rig(8)
-    for key in (b"k1", bytearray(b"k1"), memoryview(b"k1")):
-        rig.write(b"v", key)
-    assert rig.placed() == {partition_of(b"k1", 8): [(b"k1", b"v")] * 3}
+    for given_key in (key, bytearray(key), memoryview(key)):
+        rig.write(b"v", given_key)
+    assert rig.placed() == {partition_of(key, 8): [(key, b"v")] * 3}
     with pytest.raises(InvalidRequestError, match=r"encode it first"):
         rig.write(b"v", "k1")
 

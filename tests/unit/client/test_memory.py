@@ -108,6 +108,42 @@ async def test_task_waits_until_its_write_finds_room():
     assert await waiting == "written"
 
 
+async def wait_for(wait, write, *, task):
+    """Let a task or this thread wait."""
+    return await wait.until(write) if task else wait.block(write)
+
+
+@pytest.mark.parametrize("task", [False, True])
+async def test_room_that_others_take_each_time_is_not_waited_for_again_and_again(task):
+    """A write that finds room gone whenever it tries ends after max_block in all."""
+    tries = 0
+
+    def write():
+        nonlocal tries
+        tries += 1
+
+    with pytest.raises(BufferFullError, match="max_block = 60 s"):
+        await wait_for(MemoryWait(ByteBudget(10), 60, lambda: tries * 25), write, task=task)
+    assert tries == 3
+
+
+@pytest.mark.parametrize("task", [False, True])
+async def test_only_what_is_left_of_the_time_is_waited(task):
+    """Who has waited before, and found the room gone, waits for the rest of max_block."""
+    budget, now_s = ByteBudget(10), 0.0
+
+    def write():
+        nonlocal now_s
+        now_s = 59.99
+        budget.take(10)
+
+    budget.refused_bytes = 3
+    begun_s = SYSTEM.mono_s()
+    with pytest.raises(BufferFullError):
+        await wait_for(MemoryWait(budget, 60, lambda: now_s), write, task=task)
+    assert SYSTEM.mono_s() < begun_s + 30
+
+
 async def test_wait_without_room_is_an_error():
     """Who finds no room in time is told the limits, and does not wait any more."""
     budget, write = full_budget()

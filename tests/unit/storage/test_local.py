@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,16 +73,16 @@ def test_a_put_past_its_deadline_leaves_nothing(tmp_path):
     assert bytes(storage.get("a")) == b"x"
 
 
-def test_a_storage_continues_after_its_folders_were_removed(tmp_path):
+@pytest.mark.parametrize("removed", ["a/b", "a", ".tmp", "."])
+def test_a_storage_continues_after_its_folders_were_removed(tmp_path, removed):
     """When somebody removes a folder by hand, one put may fail, and the next one makes it anew."""
-    storage = LocalStorage(tmp_path)
-    storage.put("a/b", [b"x"], timeout_s=30)
-    (tmp_path / "a" / "b").unlink()
-    (tmp_path / "a").rmdir()
+    storage = LocalStorage(tmp_path / "objects")
+    storage.put("a/b/c", [b"x"], timeout_s=30)
+    shutil.rmtree(tmp_path / "objects" / removed)
     with pytest.raises(StorageError):
-        storage.put("a/b", [b"x"], timeout_s=30)
-    storage.put("a/b", [b"x"], timeout_s=30)
-    assert bytes(storage.get("a/b")) == b"x"
+        storage.put("a/b/d", [b"x"], timeout_s=30)
+    storage.put("a/b/d", [b"x"], timeout_s=30)
+    assert bytes(storage.get("a/b/d")) == b"x"
 
 
 def test_clean_temporary_removes_only_what_is_old(tmp_path):
