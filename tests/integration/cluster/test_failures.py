@@ -315,6 +315,32 @@ async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster,
     assert end == 1
 
 
+@pytest.mark.parametrize("slow", ["the time is saved", "what is published is seen"])
+async def test_a_watermark_that_outlasts_the_session_is_not_told(cluster, slow):
+    """Whoever owns the write partitions by then may publish at times that it covers."""
+    cluster.session_timeout_s = 0.5
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t")
+    await cluster.all_owned("t")
+    owner, name = (
+        (one.context.times, "promise")
+        if slow == "the time is saved"
+        else (one.context.queue, "see_published")
+    )
+    fast = getattr(owner, name)
+
+    async def outlast(*args):
+        cluster.zookeeper.freeze(one.sessions[-1])
+        await until(lambda: not one.context.leased())
+        await fast(*args)
+
+    setattr(owner, name, outlast)
+    with pytest.raises(UnavailableError, match="others may have taken over"):
+        await c.ask(m.FetchWatermark(topic="t"))
+    cluster.zookeeper.thaw(one.sessions[-1])
+
+
 async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster):
     """Its clock is ahead; what its last watermark covers gets no Batch from the next owner."""
     (one,) = await cluster.start("one")
