@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import suppress
 
 import pytest
 
 from memq import AsyncAdminClient
-from memq.broker import cluster_topics, membership, traffic
+from memq.broker import cluster_topics
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading, SavedTimes
@@ -230,66 +229,41 @@ async def test_nobody_serves_a_notification_whose_object_is_deleted(cluster, for
     assert at.context.forgotten_after_s > queue_module.START_S
 
 
-async def test_a_release_that_was_refused_in_a_drain_is_tried_again(cluster, monkeypatch):
-    """What was closed and not released goes to the other broker once Kafka takes the release, and
-    every write partition takes Messages again, also where they are wanted back meanwhile.
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_release_that_was_refused_in_a_drain_is_tried_again(cluster, monkeypatch, back):
+    """What was closed and not released goes to the other broker once Kafka takes the release, or
+    runs here again where it was wanted back meanwhile; every write partition takes Messages.
     """
     monkeypatch.setattr(cluster_topics, "AGAIN", Backoff(0.01, 0.05))
-    monkeypatch.setattr(traffic, "KNOWN_S", 0.2)  # for which a rebalance waits
-    monkeypatch.setattr(membership, "REPORT_S", 0.2)
-    one, two = await cluster.start("one", "two")
+    one, two = await cluster.start("one", "two", drain_timeout="100ms")
     c = await cluster.connect(one)
     await c.create("t", write_partitions=4, batch_age="1ms")
     await cluster.all_owned("t")
-    release, refused = one.context.queue.release, []
+    hosted, release, refused = one.topics.get("t"), one.context.queue.release, []
 
     async def refuse(topic, *write_partitions):
-        if write_partitions and one.topics.get("t").partitions.keys() & {*write_partitions}:
+        if hosted.partitions.keys() & {*write_partitions}:
             refused.append(write_partitions)
             raise QueueError("refused")
         await release(topic, *write_partitions)
 
-    async def write_all(sequence: int) -> None:
-        for broker in (one, two):
-            clients[broker].schema_id = c.schema_id
-        for number in range(4):
-            written = False
-            while not written:  # the Governor may move it once more
-                owner = (await cluster.all_owned("t"))[number]
-                with suppress(NotHostedError, UnavailableError):
-                    await clients[cluster.brokers[owner]].write(sequence, write_partition=number)
-                    written = True
-
-    clients = {broker: await cluster.connect(broker) for broker in (one, two)}
-    await write_all(0)
-    bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
-    async with AsyncAdminClient(bootstrap) as admin:
-        for back in (False, True):
-            one.context.queue.release = refuse
-            refused.clear()
-            await admin.drain_broker("one")
-            await until(lambda: len(refused) > 2)
-            assert any(each.closing for each in one.topics.get("t").partitions.values())
-            if back:
-                await admin.drain_broker("one", withdraw=True)
-                await admin.rebalance_cluster()
-            one.context.queue.release = release
-            wanted = ["one", "one", "two", "two"] if back else ["two"] * 4
-            await until(lambda wanted=wanted: sorted(cluster.owners("t")) == wanted)
-            await until(
-                lambda: (
-                    not any(
-                        partition.closing
-                        for broker in (one, two)
-                        for partition in broker.topics.get("t").partitions.values()
-                    )
-                )
-            )
-            await write_all(1 + back)
-            if not back:
-                await admin.drain_broker("one", withdraw=True)
-                await admin.rebalance_cluster()
-                await until(lambda: len(set(cluster.owners("t"))) == 2)
+    one.context.queue.release = refuse
+    async with AsyncAdminClient(one.address) as admin:
+        await admin.drain_broker("one")
+        await until(lambda: len(refused) > 2)
+        assert any(each.closing for each in hosted.partitions.values())
+        if back:
+            await admin.drain_broker("one", withdraw=True)
+            await cluster.stop("two")
+    owner = one if back else two
+    await until(lambda: one.topics.hosts(hosted) == [owner.address] * 4)
+    one.context.queue.release = release
+    running = owner.topics.get("t").partitions
+    await until(lambda: len(running) == 4 and not any(each.closing for each in running.values()))
+    writer = await cluster.connect(owner)
+    writer.schema_id = c.schema_id
+    for number in range(4):
+        await writer.write(0, write_partition=number)
 
 
 async def test_what_was_closed_amid_a_publication_tells_no_watermark(cluster):
@@ -339,6 +313,32 @@ async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster,
     _, end = await other.context.queue.offsets(hosted.topic.queue_topic, 0)
     assert told > 0
     assert end == 1
+
+
+@pytest.mark.parametrize("slow", ["the time is saved", "what is published is seen"])
+async def test_a_watermark_that_outlasts_the_session_is_not_told(cluster, slow):
+    """Whoever owns the write partitions by then may publish at times that it covers."""
+    cluster.session_timeout_s = 0.5
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t")
+    await cluster.all_owned("t")
+    owner, name = (
+        (one.context.times, "promise")
+        if slow == "the time is saved"
+        else (one.context.queue, "see_published")
+    )
+    fast = getattr(owner, name)
+
+    async def outlast(*args):
+        cluster.zookeeper.freeze(one.sessions[-1])
+        await until(lambda: not one.context.leased())
+        await fast(*args)
+
+    setattr(owner, name, outlast)
+    with pytest.raises(UnavailableError, match="others may have taken over"):
+        await c.ask(m.FetchWatermark(topic="t"))
+    cluster.zookeeper.thaw(one.sessions[-1])
 
 
 async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster):

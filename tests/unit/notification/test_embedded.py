@@ -335,6 +335,21 @@ async def test_an_offset_is_never_used_again(queue, tmp_path, damage):
     await successor.close()
 
 
+@pytest.mark.parametrize("damaged", ["a", "z"])
+async def test_a_damaged_group_hides_no_commit_of_another(queue, tmp_path, damaged):
+    """Where nothing else knows the end, each group that can be read bounds it."""
+    await publish(queue, b"first", b"second", b"third")
+    for group, offset in (("a", 1), ("g", 3), ("z", 2)):
+        await queue.commit(group, "t", {0: offset})
+    await queue.close()
+    forget(tmp_path, "control", "index/000000000000.page")
+    (tmp_path / f"queue/topics/t/groups/{damaged}.json").write_bytes(b"{")
+    successor = EmbeddedQueue(tmp_path / "queue")
+    await successor.fence("t", 0)
+    assert await publish(successor, b"new") == [3]
+    await successor.close()
+
+
 async def test_a_damaged_end_is_named_and_logged(queue, tmp_path, caplog):
     """Entries that are lost at the end are reported with topic, partition and offsets."""
     await publish(queue, b"first", b"second", b"third")
