@@ -10,6 +10,7 @@ import pytest
 
 from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
+from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
 from memq.core.audit.reports import decode_reports
 from memq.core.format.message import decode_message
@@ -17,7 +18,9 @@ from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import SequenceConflictError
-from tests.integration.broker.support import until
+from memq.testing import Fault, FaultyQueue, InMemoryQueue
+from tests.integration.broker.support import broker as running
+from tests.integration.broker.support import client, until
 from tests.integration.tiny_broker import TinyBroker
 from tests.unit.audit.test_backlog import report
 
@@ -206,6 +209,26 @@ async def test_close_ends_within_its_timeout(broker, caplog):
         assert asyncio.get_running_loop().time() - started_s < 2
     assert "not reported" in caplog.records[-1].message
     assert told(broker) == []
+
+
+async def test_a_consumer_closes_within_its_timeout(tmp_path):
+    """A report that the broker does not store holds up a consumer no longer than a producer."""
+    queue = FaultyQueue(InMemoryQueue(), [Fault("publish", "hang", first=2, times=None)])
+    async with running(tmp_path, queue=queue) as b, client(b) as c:
+        await c.create()
+        await c.write(0)
+        consumer = AsyncConsumer(
+            b.address, topic="t", group="g", start="earliest", read_through="broker"
+        )
+        await consumer.start()
+        assert await consumer.poll(10) is not None
+        await consumer.commit()
+        await until(queue.hung.is_set)
+        started_s = asyncio.get_running_loop().time()
+        await consumer.close(timeout=0.2)
+        took_s = asyncio.get_running_loop().time() - started_s
+        queue.end_hangs()
+        assert took_s < 2
 
 
 async def test_close_waits_for_the_report_under_way(broker, cluster):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from memq.client.cluster import METADATA_AGE_S, Cluster, parse_bootstrap
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Metadata, Write
 from memq.errors import (
     ClosedError,
@@ -89,6 +91,25 @@ async def test_a_forgotten_topic_is_asked_for(broker, make):
     cluster.forget("events")
     await cluster.topic("events")
     assert broker.metadata_requests == 2
+
+
+async def test_pages_of_topics_share_one_deadline(broker, make):
+    """A list that takes several requests takes no longer than one that takes one."""
+    now = [0.0]
+    cluster = make(broker.address, clock=lambda: now[0])
+    named = broker.metadata(Metadata(topics=["events"]))
+
+    def page(_request):
+        now[0] += 1
+        config = TopicConfig.create(f"t{now[0]:02.0f}")
+        topics = [structs.replace(named.topics[0], config=config)]
+        return structs.replace(named, topics=topics, more=now[0] < 10)
+
+    broker.metadata = page
+    assert len((await cluster.metadata(None, timeout_s=20)).topics) == 10
+    now[0] = 0.0
+    with pytest.raises(RequestTimeoutError):
+        await cluster.metadata(None, timeout_s=5)
 
 
 async def test_unknown_topic_is_not_retried(broker, make):

@@ -306,20 +306,23 @@ def test_closed_outputs_are_nothing(topic, broker, closed):
     )
 
 
-def test_key_and_headers_for_all(memq, topic, tmp_path):
+@pytest.mark.parametrize("key", ["k", ""])
+def test_key_and_headers_for_all(memq, topic, tmp_path, key):
     """--key and --header hold for each line; a line of JSON may have a key of its own."""
-    memq("produce", topic, "--input", give(tmp_path, "a\nb\n"), "--key", "k", "--header", "x=1=2")
-    keyed = give(tmp_path, '{"value":"c","key":"own","headers":[["y",null]]}\n{"value":"d"}\n')
+    memq("produce", topic, "--input", give(tmp_path, "a\nb\n"), "--key", key, "--header", "x=1=2")
+    rows = [{"value": "c", "key": "own", "headers": [["y", None]]}, {"value": "d"}]
+    keyed = give(tmp_path, "\n".join(map(json.dumps, [*rows, {"value": "e", "key": ""}])))
     arguments = ["produce", topic, "--input", keyed, "--format", "json"]
-    memq(*arguments, "--key", "k", "--header", "x=1", "--header", "x=2")
+    memq(*arguments, "--key", key, "--header", "x=1", "--header", "x=2")
 
     found = [(line["key"], line["value"], line["headers"]) for line in consumed(memq, topic)]
 
     assert found == [
-        ("k", "a", [["x", "1=2"]]),
-        ("k", "b", [["x", "1=2"]]),
+        (key, "a", [["x", "1=2"]]),
+        (key, "b", [["x", "1=2"]]),
         ("own", "c", [["y", None], ["x", "1"], ["x", "2"]]),
-        ("k", "d", [["x", "1"], ["x", "2"]]),
+        (key, "d", [["x", "1"], ["x", "2"]]),
+        ("", "e", [["x", "1"], ["x", "2"]]),
     ]
     assert "write it like source=web-1" in memq("produce", topic, "--header", "x", code=2)
     assert "without --key" in memq("produce", topic, "--key", "k", "--key-separator", ":", code=2)

@@ -90,6 +90,11 @@ REBUILT = {
     "topic file": lambda data: (topic_folder(data) / "topic.json").write_bytes(b"{"),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
     "index": lambda data: pages(data, "index")[0].unlink(),
+    "all but what a group has committed": lambda data: [
+        file.unlink()
+        for page in pages(data, "index")
+        for file in (page, page.parents[1] / "control")
+    ],
 }
 
 

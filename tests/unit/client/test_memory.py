@@ -128,6 +128,23 @@ async def test_room_that_others_take_each_time_is_not_waited_for_again_and_again
 
 
 @pytest.mark.parametrize("task", [False, True])
+async def test_too_little_room_wakes_nobody(task):
+    """A write does not try in vain, again and again, while less is free than it needs."""
+    budget, tries = ByteBudget(10), 0
+    budget.take(8)
+
+    def write():
+        nonlocal tries
+        tries += 1
+        budget.take(3)
+
+    write()
+    with pytest.raises(BufferFullError):
+        await wait_for(MemoryWait(budget, 0.05, SYSTEM.mono_s), write, task=task)
+    assert tries == 1
+
+
+@pytest.mark.parametrize("task", [False, True])
 async def test_only_what_is_left_of_the_time_is_waited(task):
     """Who has waited before, and found the room gone, waits for the rest of max_block."""
     budget, now_s = ByteBudget(10), 0.0
