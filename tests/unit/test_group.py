@@ -115,6 +115,24 @@ def test_silent_member_is_out_after_its_session():
     assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
 
 
+def test_a_slow_answer_makes_no_session_longer():
+    """However late the answer: a member stops by the time its partitions may go to others."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    half_ms = SESSION_MS // 2
+    for sent_ms in (0, half_ms):
+        heartbeat = a.membership.heartbeat(sent_ms)
+        answer = coordinator.heartbeat(heartbeat, a.partitions, sent_ms)
+        a.membership.answered(heartbeat, answer, sent_ms + half_ms - 1)
+        a.membership.started(a.membership.to_start)
+    over_ms = half_ms + SESSION_MS
+    a.membership.expire(over_ms - 1)
+    assert a.held == [0, 1, 2, 3]
+    a.membership.expire(over_ms)
+    assert b.beat(over_ms).assigned == [0, 1, 2, 3]
+    assert (a.held, a.membership.lost) == ([], {0, 1, 2, 3})
+
+
 def test_overtaken_heartbeat_changes_nothing():
     """A heartbeat that arrives after a later one of the same member is not acted on."""
     coordinator = GroupCoordinator()

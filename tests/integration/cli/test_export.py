@@ -409,6 +409,20 @@ def test_two_at_once(memq, clicks, tmp_path):
         os.close(lock)
 
 
+def test_a_file_that_is_made_meanwhile_stays(memq, clicks, tmp_path, monkeypatch):
+    """An export of one file replaces none, though another program makes it while this one runs."""
+    target, sync = tmp_path / "x.csv", os.fsync
+
+    def late(fd):
+        target.write_text("mine")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", late)
+    assert "x.csv exists; delete it" in memq("export", clicks, target, code=1)
+    assert target.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_an_interruption_says_how_to_go_on(memq, clicks, tmp_path, monkeypatch):
     """Ctrl-C ends an export, and a line on stderr says that the same command goes on."""
     replace = os.replace

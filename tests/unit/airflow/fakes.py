@@ -6,15 +6,24 @@ from types import SimpleNamespace
 
 from memq.client.lag import Lag
 from memq.core.notification.notification import Notification, PublishedBatch
-from memq.errors import TopicRecreatedError
+from memq.errors import TopicRecreatedError, UnavailableError
 
 
 class FakeTopic:
     """A client of a topic with one record of 100 bytes at each offset; counts the notifications
-    that it gave.
+    that it gave, and may fail after some.
     """
 
-    def __init__(self, ends, *, starts=None, watermark_ms=0, committed=None, incarnation="a" * 16):
+    def __init__(
+        self,
+        ends,
+        *,
+        starts=None,
+        watermark_ms=0,
+        committed=None,
+        incarnation="a" * 16,
+        fails_after=None,
+    ):
         self.topic = "t"
         self.ends = dict(ends)
         self.starts = starts or dict.fromkeys(ends, 0)
@@ -22,6 +31,7 @@ class FakeTopic:
         self.group = committed or {}
         self.read = 0
         self.incarnation = incarnation
+        self.fails_after = fails_after
 
     async def watermark(self):
         return SimpleNamespace(stored_through_ms=self.watermark_ms)
@@ -44,6 +54,8 @@ class FakeTopic:
     async def batches(self, ranges):
         for partition, start, end, _ in ranges:
             for offset in range(start, end):
+                if self.read == self.fails_after:
+                    raise UnavailableError("down")
                 self.read += 1
                 yield published(offset, partition=partition)
 

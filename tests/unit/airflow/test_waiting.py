@@ -89,6 +89,17 @@ async def test_new_data(least, counted):
     assert topic.read == 7  # none was read twice
 
 
+@pytest.mark.parametrize("given", range(6))
+async def test_new_data_is_counted_once_though_a_look_fails(given):
+    """However far a look came before the brokers failed: the next one counts what is left."""
+    failing = FakeTopic({0: 3, 1: 3}, fails_after=given)
+    hook = FakeHook(failing, FakeTopic({0: 3, 1: 3}))
+
+    outcome = await wait(hook, [], NewData("t", {}, min_notifications=1))
+
+    assert outcome.value["new"] == {"notifications": 6, "bytes": 600, "records": 6}
+
+
 async def test_new_data_after_retention():
     """Offsets that are no longer held do not count, and do not hinder."""
     topic = FakeTopic({0: 8}, starts={0: 6})

@@ -143,6 +143,26 @@ async def test_a_commit_that_comes_first_is_not_undone(member):
     assert broker.stored == [{0: 4}]
 
 
+async def test_auto_commit_is_of_what_was_handed_out_before_it_was_due(member):
+    """What the same poll or a later one hands out is not done yet, however long the commit takes:
+    the next one stores it.
+    """
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
+    broker.answers.clear()
+    for offset in (2, 3, 4):
+        commits.moved(0, offset)
+        commits.auto_commit()
+        commits.moved(0, offset + 1)
+        await asyncio.sleep(0)
+    broker.answers.set()
+    await commits.settle()
+    assert broker.stored == [{0: 2}]
+    commits.auto_commit()
+    await commits.settle()
+    assert broker.stored == [{0: 2}, {0: 5}]
+
+
 async def test_what_was_committed_is_forgotten_with_the_partition(member):
     """Another member may have moved the group meanwhile: the same offset is committed again, and
     what was handed out before the partition was given up is not.
