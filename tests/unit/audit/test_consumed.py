@@ -221,7 +221,7 @@ def test_group_that_sought_before_it_read_began_there():
     ids=["read below", "went on above", "was put above", "began where it had read"],
 )
 def test_a_gap_is_nobodys_only_from_one_beginning_to_the_next(others):
-    """Where the group had read below, or did not begin above, a member was killed before it told."""
+    """Where it had read below, or did not begin above, a member was killed before it told."""
     assert Audit(others).found()["unreported"] == records(3, 4)
 
 
