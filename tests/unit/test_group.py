@@ -498,6 +498,26 @@ def test_late_answers_are_ignored():
     assert repr(a) == "<Membership a of g [out | holds []]>"
 
 
+def test_whoever_is_told_the_time_sees_that_the_session_is_over():
+    """Others may have had the partitions meanwhile, and left: what is answered late, or asked for
+    late, goes on with none of them.
+    """
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    everything = {0, 1, 2, 3}
+    a.beat()
+    late = a.membership.heartbeat(SESSION_MS // 2)
+    b.beat(SESSION_MS)
+    coordinator.leave("g", "t", "b", SESSION_MS)
+    answer = coordinator.heartbeat(late, 4, SESSION_MS)
+    a.membership.answered(late, answer, SESSION_MS)
+    assert (a.held, a.membership.lost) == ([], everything)
+    a.membership.lost.clear()
+    a.beat(SESSION_MS)
+    assert a.membership.heartbeat(2 * SESSION_MS).owned == []
+    assert a.membership.lost == everything
+
+
 def test_good_names():
     """Ordinary group names pass."""
     for name in ("g", "etl-job.v2", "_internal", "0"):

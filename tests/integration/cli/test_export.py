@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -421,6 +422,20 @@ def test_a_file_that_is_made_meanwhile_stays(memq, clicks, tmp_path, monkeypatch
     assert "x.csv exists; delete it" in memq("export", clicks, target, code=1)
     assert target.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_run_that_comes_as_another_ends_leaves_the_file(memq, clicks, tmp_path, monkeypatch):
+    """What another run has written gets its name while this one waits for the lock of it."""
+    target, hidden, lock = tmp_path / "x.csv", tmp_path / ".x.csv.tmp", fcntl.flock
+    hidden.write_text("whole")
+
+    def late(fd, how):
+        hidden.replace(target)
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert "another export is writing" in memq("export", clicks, target, code=1)
+    assert target.read_text() == "whole"
 
 
 def test_an_interruption_says_how_to_go_on(memq, clicks, tmp_path, monkeypatch):

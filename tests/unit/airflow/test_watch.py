@@ -79,6 +79,19 @@ def test_the_position_is_stored_late(clock):
     assert store(watch) == {"position": {"0": 3}, "incarnation": A, "last_poll": "now"}
 
 
+def test_the_last_event_of_some_is_stored_too(clock):
+    """After a quiet minute the position is that of the last event, so that none comes again."""
+    watch = loaded(clock)
+    for end in (1, 2, 3):
+        watch.announce(TopicEnds(A, {0: end}))
+    stored = []
+    for _ in range(2):
+        clock.now_s += CONFIRM_S
+        stored.append(store(watch).get("position"))
+
+    assert stored == [{"0": 1}, {"0": 3}]
+
+
 def test_a_busy_watcher_stores_its_position(clock):
     """However soon events follow each other: what is stored is half a minute old at most, and what
     was announced a moment ago never is.

@@ -206,6 +206,25 @@ def test_group_that_sought_before_it_read_began_there():
     }
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        [told(0, 3, final=False), told(5, END, final=False, began=True)],
+        [told(3, 3, final=False, began=True), told(5, END, final=False)],
+        [told(3, 3, final=False, began=True), told(5, END, began=True, moved=True)],
+        [
+            told(0, 3, final=False),
+            told(3, 3, final=False, began=True),
+            told(5, END, final=False, began=True),
+        ],
+    ],
+    ids=["read below", "went on above", "was put above", "began where it had read"],
+)
+def test_a_gap_is_nobodys_only_from_one_beginning_to_the_next(others):
+    """Where it had read below, or did not begin above, a member was killed before it told."""
+    assert Audit(others).found()["unreported"] == records(3, 4)
+
+
 def test_what_is_committed_and_not_reported_is_unreported_when_it_is_due():
     """A live member may report it still: only of old Batches, some time after its last report."""
     report = told(0, 10, final=False, began=True)

@@ -163,6 +163,22 @@ async def test_auto_commit_is_of_what_was_handed_out_before_it_was_due(member):
     assert broker.stored == [{0: 2}, {0: 5}]
 
 
+async def test_auto_commit_that_failed_is_told_and_tried_again(member):
+    """Nobody waits for it, so the poll after it raises its error."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
+    commits.moved(0, 2)
+    broker.failing = UnavailableError("no broker")
+    commits.auto_commit()
+    await asyncio.wait([commits._running])
+    broker.failing = None
+    with pytest.raises(UnavailableError, match="no broker"):
+        commits.auto_commit()
+    commits.auto_commit()
+    await commits.settle()
+    assert broker.stored == [{0: 2}]
+
+
 async def test_what_was_committed_is_forgotten_with_the_partition(member):
     """Another member may have moved the group meanwhile: the same offset is committed again, and
     what was handed out before the partition was given up is not.
