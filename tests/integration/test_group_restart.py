@@ -18,10 +18,10 @@ from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, 
 
 
 class Member:
-    """A member of group g that is driven by hand."""
+    """A member of a group that is driven by hand."""
 
-    def __init__(self, c: Client, name: str, session_ms: int = 10_000) -> None:
-        self.c, self.name, self.session_ms = c, name, session_ms
+    def __init__(self, c: Client, name: str, session_ms: int = 10_000, group: str = "g") -> None:
+        self.c, self.name, self.session_ms, self.group = c, name, session_ms, group
         self.sequence = 0
         self.commits = 0
         self.owned: list[int] = []
@@ -30,7 +30,7 @@ class Member:
         self.sequence += 1
         answer = await self.c.ask(
             m.GroupHeartbeat(
-                group="g",
+                group=self.group,
                 topic="t",
                 member_id=self.name,
                 sequence=self.sequence,
@@ -44,7 +44,7 @@ class Member:
     def commit_of(self, offset: int) -> m.CommitOffsets:
         self.commits += 1
         return m.CommitOffsets(
-            group="g",
+            group=self.group,
             topic="t",
             member_id=self.name,
             offsets=[m.PartitionOffset(0, offset)],
@@ -150,15 +150,22 @@ async def test_nobody_is_told_what_is_not_stored(tmp_path) -> None:
 
 
 async def test_damaged_holdings_keep_everybody_waiting(tmp_path) -> None:
-    """Where it cannot be read who held what, nobody gets anything yet, and the broker serves."""
+    """Where it cannot be read who held what, nobody gets anything yet, and the broker serves.
+
+    Of each other group it is known.
+    """
     queue = EmbeddedQueue(tmp_path / "queue")
+    others = ("f", "h")
     async with broker(tmp_path, queue=queue) as b, client(b) as c:
         await c.create()
-        await Member(c, "a").beat()
+        for group in ("g", *others):
+            assert await Member(c, "a", group=group).beat() == [0]
     (file,) = tmp_path.glob("queue/topics/*/members/g.json")
     file.write_bytes(b"{")
     async with broker(tmp_path, queue=EmbeddedQueue(tmp_path / "queue")) as b, client(b) as c:
         assert await Member(c, "a").beat() == []
+        for group in others:
+            assert await Member(c, "b", group=group).beat() == [], "a holds it"
         with pytest.raises(InvalidRequestError, match="2 live members"):
             await c.ask(
                 m.CommitOffsets(

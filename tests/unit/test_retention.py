@@ -13,11 +13,13 @@ from memq.testing import InMemoryStorage
 
 
 class OneByOne(InMemoryStorage):
-    """Deletes no two objects in one request."""
+    """Deletes no two objects in one request, and some of them not at all."""
+
+    refused: tuple[str, ...] = ()
 
     def delete(self, *keys):
         """Delete one object."""
-        if len(keys) > 1:
+        if len(keys) > 1 or keys[0] in self.refused:
             raise StorageError("503 SlowDown")
         super().delete(*keys)
 
@@ -47,6 +49,20 @@ async def test_what_cannot_be_deleted_together_is_deleted_one_by_one(context):
     """A storage that refuses the request for all of them still gets rid of each."""
     await delete_expired(["a", "b"], context)
     assert not list(context.storage.list(""))
+
+
+@pytest.mark.parametrize(
+    ("refused", "left"),
+    [(("a",), ["a"]), (("a", "b"), ["a", "b"]), (("a", "b", "c"), ["a", "b", "c", "d"])],
+)
+async def test_an_object_that_is_not_deleted_stops_no_other(context, refused, left):
+    """The others are deleted all the same, until the storage has failed `MAX_FAILURES` times."""
+    keys = ["a", "b", "c", "d"]
+    for key in keys:
+        context.storage.put(key, [b"x"], timeout_s=1)
+    context.storage.refused = refused
+    await delete_expired(keys, context)
+    assert [info.key for info in context.storage.list("")] == left
 
 
 async def test_a_broker_that_stops_leaves_the_rest_as_orphans(context, caplog):

@@ -117,6 +117,18 @@ def test_a_topic_that_is_damaged_stops_no_other(tmp_path):
         assert "a" in Catalog(tmp_path).names()
 
 
+def test_a_removal_that_is_damaged_stops_no_other(tmp_path):
+    """Whatever stands before and after it in the folder is removed."""
+    catalog = Catalog(tmp_path)
+    for name in ("a", "t", "z"):
+        config = TopicConfig.create(name)
+        incarnation = f"{ord(name):016x}"
+        catalog.announce(catalog.new(config, now_ms=1, incarnation=incarnation, request_id=""))
+    (path,) = tmp_path.glob("t.*")
+    path.write_bytes(b"{")
+    assert sorted(topic.name for topic in Catalog(tmp_path).doomed()) == ["a", "z"]
+
+
 def test_an_export_whose_manifest_is_damaged_is_not_gone_on_with(tmp_path):
     """It is refused by name, and nothing in the folder is touched."""
     request = Request(

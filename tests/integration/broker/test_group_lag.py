@@ -7,6 +7,7 @@ import asyncio
 import aiohttp
 
 from memq.broker import group_lag
+from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.wire import messages as m
 from memq.errors import QueueError
 from memq.testing.queue import InMemoryQueue
@@ -95,6 +96,21 @@ async def test_a_queue_that_fails_costs_no_scrape(tmp_path, caplog) -> None:
         queue.fails = True
         assert await scrape(b) == {f"{LAG}left_out": 0}
     assert "t: lag is not known: the disk is on fire" in caplog.text
+
+
+async def test_a_damaged_group_costs_no_other(tmp_path, caplog) -> None:
+    """The lag of those before and after it is told, and the log names the one."""
+    queue = EmbeddedQueue(tmp_path / "queue")
+    async with broker(tmp_path, queue=queue) as b, client(b) as c:
+        await c.create()
+        for group in ("f", "g", "h"):
+            await commit(c, group, "t", 0)
+        (file,) = tmp_path.glob("queue/topics/*/groups/g.json")
+        file.write_bytes(b"{")
+        found = await scrape(b)
+    told = [group for group in "fgh" for name in found if f'batches{{group="{group}"' in name]
+    assert told == ["f", "h"]
+    assert "t: lag of g is not known" in caplog.text
 
 
 async def test_a_scrape_waits_for_so_long_only(tmp_path, monkeypatch) -> None:

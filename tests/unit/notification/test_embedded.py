@@ -350,6 +350,24 @@ async def test_a_damaged_group_hides_no_commit_of_another(queue, tmp_path, damag
     await successor.close()
 
 
+@pytest.mark.parametrize(
+    ("damage", "goes_on_ms"),
+    [
+        (lambda tmp_path: forget(tmp_path, "meta.json"), 71),
+        (lambda tmp_path: flip(data_page(tmp_path, partition=1), b"last"), 61),
+    ],
+)
+async def test_running_time_goes_on_after_all_that_can_be_read(queue, tmp_path, damage, goes_on_ms):
+    """A read partition, or an entry, that is damaged hides the running time of no other."""
+    await queue.publish("t", 0, [Publication(0, b"first", 1, 50), Publication(1, b"second", 1, 60)])
+    await queue.publish("t", 0, [Publication(1, b"last", 1, 70)])
+    await queue.close()
+    damage(tmp_path)
+    successor = EmbeddedQueue(tmp_path / "queue")
+    assert (await successor.times()).running_ms == goes_on_ms
+    await successor.close()
+
+
 async def test_a_damaged_end_is_named_and_logged(queue, tmp_path, caplog):
     """Entries that are lost at the end are reported with topic, partition and offsets."""
     await publish(queue, b"first", b"second", b"third")
