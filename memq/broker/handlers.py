@@ -234,6 +234,7 @@ class Handlers:
         if name is not None:
             with contextlib.suppress(MemqError):
                 await self._topics.look(name)
+            with contextlib.suppress(MemqError):  # also where ZooKeeper does not say
                 self._topics.get(name)
                 return QueueError(f"the notification queue has lost topic {name!r}: {error}")
         return error

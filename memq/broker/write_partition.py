@@ -33,8 +33,10 @@ from memq.errors import (
     MemqError,
     NotHostedError,
     PublishUncertainError,
+    QueueError,
     SequenceGapError,
     UnavailableError,
+    UnknownTopicError,
 )
 
 if TYPE_CHECKING:
@@ -308,6 +310,8 @@ class WritePartition:
     async def _answer_duplicate(self, write: ReceivedWrite, batch: BatchRef | None) -> None:
         try:
             answer = await self._duplicates.check(write.header, write.crc, batch)
+        except UnknownTopicError as exc:
+            write.fail(self._forgotten(exc))
         except MemqError as exc:
             write.fail(exc)
         else:
@@ -440,6 +444,8 @@ class WritePartition:
             log.error("%s: %s; reading back", self._name, exc)  # noqa: TRY400
             processor.publish_uncertain()
             await self._resolve(effect.batches)
+        except UnknownTopicError as exc:
+            await self._publish_failed(effect.batches, self._forgotten(exc))
         except MemqError as exc:
             await self._publish_failed(effect.batches, exc)
         else:
@@ -452,6 +458,13 @@ class WritePartition:
         self._context.warn("not published", what)
         await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(1, self._context.runtime.random))
         self.processor.publish_failed(batches, error, self._context.now())
+
+    def _forgotten(self, error: UnknownTopicError) -> QueueError:
+        """Make an error that ends no producer: Kafka knows no partition for a moment, as it starts.
+
+        A topic that is deleted is closed here by whoever deletes it.
+        """
+        return QueueError(f"the queue knows no topic of {self._name} now: {error}")
 
     async def _resolve(self, batches: list[RingBatch]) -> None:
         """Fence and read back until it is known which Batches are in the queue."""

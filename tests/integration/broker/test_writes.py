@@ -23,6 +23,7 @@ from memq.errors import (
     MessageTooLargeError,
     NotHostedError,
     ProducerFencedError,
+    QueueError,
     SchemaMismatchError,
     SequenceConflictError,
     SequenceGapError,
@@ -138,6 +139,34 @@ async def test_repeat_whose_place_is_forgotten_is_found_by_name(tmp_path, monkey
         ):  # fmt: skip
             await c.write(sequence, b"other", epoch=1, **other)
         assert await c.write(2, epoch=1) == msgspec.structs.replace(first, duplicate=True)
+
+
+async def test_a_queue_that_forgets_a_topic_for_a_moment_ends_no_producer(tmp_path) -> None:
+    """Kafka, as it starts, knows no partition: a Message waits, and a repeat is told to come again.
+
+    Whoever is told that there is no such topic gives up.
+    """
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(batch_age="1ms")
+        first = await c.write(0)
+        queue, forgot = b.context.queue, []
+        publish, fetch = queue.publish, queue.fetch
+
+        async def forgets(*_, **__):
+            forgot.append(1)
+            raise UnknownTopicError("Unknown partition")
+
+        queue.publish = queue.fetch = forgets
+        with pytest.raises(
+            QueueError, match="the queue knows no topic of t/0 now: Unknown"
+        ) as told:
+            await c.write(0)
+        assert told.value.retriable
+        writing = asyncio.ensure_future(c.write(1))
+        await until(lambda: len(forgot) > 2)
+        queue.publish, queue.fetch = publish, fetch
+        assert (await writing).offset == first.offset + 1
+        assert (await c.write(0)).duplicate
 
 
 async def test_repeat_over_another_connection_joins_the_original(tmp_path) -> None:
