@@ -223,7 +223,7 @@ async def test_rebalance_right_after_a_rolling_restart_under_load(cluster, monke
             even = len(loads) == 3 and 0 < max(loads) <= 1.2 * sum(loads) / 3
             return even and not found.moving
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not await settled():
                 await asyncio.sleep(0.1)
         owned = await cluster.all_owned("t")
