@@ -19,7 +19,7 @@ from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client
 from tests.integration.reading import queue_topic
 
-SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "100ms"}
+SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 
 
 def later(b, seconds: float) -> None:
