@@ -359,11 +359,7 @@ class EmbeddedQueue:
     # -- times ------------------------------------------------------------------------------
 
     async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
-        """First offset whose entry has that running time or a later one; the end when none has.
-
-        Raises:
-            CorruptDataError: an entry that the search needs is damaged.
-        """
+        """First offset whose entry has that running time or a later one; the end when none has."""
         found = await self._partition(topic, partition)
         return await self._run(self._reader, lambda: found.find_running(running_ms))
 

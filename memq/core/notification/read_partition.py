@@ -21,6 +21,7 @@ import logging
 import struct
 import threading
 from bisect import bisect_left
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memq.core.bigqueue import BigArray
@@ -239,23 +240,26 @@ class Partition:
         Raises:
             CorruptDataError: an entry that the search needs is damaged.
         """
-        return self._search(timestamp_ms, lambda item: times_of(item)[0])
+        return self._search(timestamp_ms, lambda array, at: times_of(self._item_at(array, at))[0])
 
     def find_running(self, running_ms: int) -> int:
         """First offset with that running time or a later one; the end when there is none.
 
-        Raises:
-            CorruptDataError: an entry that the search needs is damaged.
+        A damaged entry is taken to be as old as the next whole one, so that it stops no retention.
         """
-        return self._search(running_ms, lambda item: times_of(item)[1])
+        return self._search(running_ms, self._running_ms)
 
-    def _search(self, time_ms: int, time_of: Callable[[bytes], int]) -> int:
+    def _running_ms(self, array: BigArray, offset: int) -> int:
+        for each in range(offset, self.end):
+            with contextlib.suppress(CorruptDataError):
+                return times_of(array.get(each))[1]
+        return 1 << 64  # later than all
+
+    def _search(self, time_ms: int, time_of: Callable[[BigArray, int], int]) -> int:
         with self._lock:
-            array = self._opened()
+            time_at = partial(time_of, self._opened())
             retained = range(self.start, self.end)
-            return retained.start + bisect_left(
-                retained, time_ms, key=lambda index: time_of(self._item_at(array, index))
-            )
+            return retained.start + bisect_left(retained, time_ms, key=time_at)
 
     def truncate(self, offset: int) -> None:
         """Forget the entries before `offset`.

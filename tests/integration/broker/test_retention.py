@@ -9,22 +9,34 @@ import pytest
 
 from memq.broker.retention import delete_expired, expire, scan_orphans
 from memq.core.clock import ClockReading
+from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
-from memq.errors import CorruptDataError, OffsetOutOfRangeError
+from memq.errors import CorruptDataError, OffsetOutOfRangeError, QueueError
 from memq.testing import InMemoryKafka
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client
 from tests.integration.reading import queue_topic
 
-SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "100ms"}
+SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 
 
 def later(b, seconds: float) -> None:
     """Let the broker's clock stand later from now on."""
     real = b.context.now
     b.context.now = lambda: ClockReading(*(ms + round(seconds * 1000) for ms in real()))
+
+
+def later_but_set_back(b, seconds: float) -> None:
+    """Let the broker's clock be set back by as much time as passes now."""
+    real = b.context.now
+    b.context.now = lambda: real()._replace(mono_ms=real().mono_ms + round(seconds * 1000))
+
+
+async def retained_since_ms(c) -> int:
+    """From which time on nothing was removed, as a client is told."""
+    return (await c.ask(m.FetchWatermark(topic="t"))).retained_since_ms
 
 
 async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) -> None:
@@ -43,6 +55,28 @@ async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) ->
             match="offset 0 of t/0 is not retained; retained is only offset 1",
         ):
             await c.ask(m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]))
+
+
+async def test_a_truncation_that_fails_half_way_is_told_of(tmp_path) -> None:
+    """From the moment on that a Batch may be forgotten nobody is told that it is retained."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(**SHORT)
+        await c.write(0)
+        queue, since_ms = b.context.queue, []
+        topic, truncate = await queue_topic(queue), queue.truncate
+        (entry,) = await queue.fetch(topic, 0, 0, max_entries=1, max_bytes=1)
+
+        async def half_way(*arguments) -> None:
+            await truncate(*arguments)
+            since_ms.append(await retained_since_ms(c))
+            raise QueueError("cannot delete a page")
+
+        queue.truncate = half_way
+        later_but_set_back(b, 11)
+        assert await retained_since_ms(c) <= entry.timestamp_ms
+        with pytest.raises(QueueError, match="cannot delete"):
+            await expire(b.topics.get("t"), b.context)
+        assert since_ms == [entry.timestamp_ms + 1] == [await retained_since_ms(c)]
 
 
 async def test_who_stands_in_a_gap_has_missed_nothing(tmp_path) -> None:
@@ -154,6 +188,26 @@ async def test_damaged_notification_does_not_stop_retention(tmp_path) -> None:
         later(b, 11)
         assert await expire(b.topics.get("t"), b.context) == 1
         assert await b.context.queue.offsets(await queue_topic(b.context.queue), 0) == (2, 2)
+
+
+@pytest.mark.parametrize("damaged", range(4))
+async def test_damage_in_the_queue_does_not_stop_retention(tmp_path, damaged) -> None:
+    """What is expired is forgotten, and told as gone, with what the queue cannot read of it."""
+    queue = EmbeddedQueue(tmp_path / "queue")
+    async with broker(tmp_path, queue=queue) as b, client(b) as c:
+        await c.create(**SHORT)
+        for number in range(5):
+            await c.write(number)
+        topic = await queue_topic(queue)
+        payload = (await queue.fetch(topic, 0, damaged, max_entries=1, max_bytes=1))[0].payload
+        with (tmp_path / f"queue/topics/{topic}/0/data/000000000000.page").open("r+b") as page:
+            page.seek(page.read().index(payload))
+            page.write(b"damaged")
+        (last,) = await queue.fetch(topic, 0, 4, max_entries=1, max_bytes=1)
+        later_but_set_back(b, 11)
+        assert await expire(b.topics.get("t"), b.context) == damaged
+        assert await queue.offsets(topic, 0) == (5, 5)
+        assert await retained_since_ms(c) > last.timestamp_ms
 
 
 def _publication(payload: bytes):

@@ -162,16 +162,28 @@ def open_pages(folder: Path) -> list[str]:
     return [name for name in names if name.startswith(str(folder)) and name.endswith(".page")]
 
 
-def test_a_position_that_cannot_be_flushed_does_not_move(tmp_path, small, monkeypatch):
-    """With sync="each" an item is only taken once the position is on the device."""
-    with BigQueue(tmp_path, sync="each", **small) as queue:
+TAKES = {
+    "one": (lambda queue: queue.dequeue(), {"each"}),
+    "many": (lambda queue: queue.dequeue_many(1), {"batch", "each"}),
+    "skip": (lambda queue: queue.skip(), {"batch", "each"}),
+}
+
+
+@pytest.mark.parametrize("mode", ["none", "batch", "each"])
+@pytest.mark.parametrize("kind", list(TAKES))
+def test_a_position_that_cannot_be_flushed_does_not_move(tmp_path, small, monkeypatch, mode, kind):
+    """Where the sync option says so, an item is only taken once the position is on the device."""
+    take, flushing = TAKES[kind]
+    with BigQueue(tmp_path, sync=mode, **small) as queue:
         queue.enqueue_many([b"a", b"b"])
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
-            for take in (queue.dequeue, lambda: queue.dequeue_many(2), queue.skip):
+            if mode in flushing:
                 with pytest.raises(QueueError, match="cannot flush"):
-                    take()
-        assert queue.dequeue_many(5) == [b"a", b"b"]
+                    take(queue)
+            else:
+                take(queue)
+        assert queue.dequeue_many(5) == ([b"a", b"b"] if mode in flushing else [b"b"])
 
 
 def test_a_page_that_cannot_be_allocated_changes_nothing(tmp_path, small):

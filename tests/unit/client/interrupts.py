@@ -1,8 +1,9 @@
-"""Calls that a Ctrl-C falls into."""
+"""Calls that a Ctrl-C, or another thread, falls into."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 
@@ -53,3 +54,34 @@ def interrupted_by(handler, function, at):
         sys.setprofile(None)
         gc.enable()
     return left
+
+
+def before_each_line(make):
+    """Run a call, and another one before one of its lines, for each line; give what came of each.
+
+    `make` gives the two calls, and where it will stand what comes of them; all new for each line.
+    """
+    for line in itertools.count(1):
+        call, other, found = make()
+        if not _before_line(line, call, other):
+            return
+        yield found
+
+
+def _before_line(number, call, other):
+    left = number
+
+    def trace(_frame, event, _arg):
+        nonlocal left
+        left -= event == "line"
+        if event == "line" and left == 0:
+            other()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return left <= 0

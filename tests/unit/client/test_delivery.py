@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 
 import pytest
 
 from memq.client.producer.delivery import Delivery, StoredAt
 from memq.errors import DeliveryTimeoutError, MemqError, RequestTimeoutError
+from tests.unit.client.interrupts import before_each_line
 
 STORED = StoredAt("events", 0, 5, "batch", 1, 2, duplicate=False)
 
@@ -83,6 +85,23 @@ def test_callbacks_are_called_once_whenever_they_were_added():
     delivery.settle(STORED)
     delivery.add_done_callback(calls.append)
     assert calls == [delivery, delivery]
+
+
+@pytest.mark.parametrize("amid", ["addition", "outcome"])
+def test_a_callback_that_is_added_as_the_outcome_comes_is_called_once(amid):
+    """At whatever moment they meet, the callback is not forgotten, and not called twice."""
+
+    def make():
+        delivery, told = Delivery(), []
+        calls = [
+            partial(delivery.add_done_callback, told.append),
+            partial(delivery.settle, STORED),
+        ]
+        return *(calls if amid == "addition" else calls[::-1]), told
+
+    found = list(before_each_line(make))
+    assert len(found) > 2
+    assert [len(told) for told in found] == [1] * len(found)
 
 
 def test_callback_that_raises_is_logged_and_stops_no_other(caplog):

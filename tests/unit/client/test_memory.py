@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
 from memq.client.producer.memory import ByteBudget, MemoryWait
 from memq.core.runtime import SYSTEM
 from memq.errors import BufferFullError
+from tests.unit.client.interrupts import before_each_line
 
 
 def test_never_more_than_the_limit():
@@ -56,6 +58,22 @@ def test_waiter_that_need_not_wait_is_woken_at_once():
     budget.close()
     budget.when_free(11, lambda: woken.append("closed"))
     assert woken == ["room", "closed"]
+
+
+@pytest.mark.parametrize("end", [lambda budget: budget.give(10), ByteBudget.close])
+@pytest.mark.parametrize("amid", ["wait", "end"])
+def test_who_begins_to_wait_as_the_wait_ends_is_woken(end, amid):
+    """At whatever moment the last bytes come back, or the budget is closed, nobody waits on."""
+
+    def make():
+        budget, woken = ByteBudget(10), []
+        budget.take(10)
+        calls = [partial(budget.when_free, 3, lambda: woken.append("woken")), partial(end, budget)]
+        return *(calls if amid == "wait" else calls[::-1]), woken
+
+    found = list(before_each_line(make))
+    assert len(found) > 2
+    assert found == [["woken"]] * len(found)
 
 
 def test_close_wakes_everybody():

@@ -510,6 +510,32 @@ async def test_a_page_that_is_full_is_not_the_last(kafka, process, queue, sizes,
     assert [len(entry.payload) for entry in found] == sizes
 
 
+async def test_what_a_look_has_brought_is_there_once_when_it_is_told(queue, kafka, monkeypatch):
+    """Who follows may be told late of what was looked at already; a fetch gives it once."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    assert await payloads(queue) == []
+    kafka.told_s = None
+    await publish(queue, b"a", b"b")
+    assert await payloads(queue) == [b"a", b"b"]
+    kafka.told_s = (0.0, 0.0)
+    await publish(queue, b"c")
+    assert await payloads(queue) == [b"a", b"b", b"c"]
+
+
+async def test_what_brokers_have_said_is_done_once_when_it_is_told_late(queue, kafka, monkeypatch):
+    """A topic that was deleted and made again is not forgotten a second time."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    kafka.told_s = None
+    await queue.delete_topic("t")
+    await queue.create_topic("t", 2)
+    await queue.fence("t", 0)
+    kafka.told_s = (0.0, 0.0)
+    await queue.commit("g", "t", {0: 0})
+    assert queue.owns("t", 0)
+    await publish(queue, b"a")
+    assert await payloads(queue) == [b"a"]
+
+
 async def test_who_is_told_of_nothing_sees_what_there_is(kafka, process, queue, monkeypatch):
     """Kafka may stop to tell those who follow: whoever asks looks, and whoever waits may ask."""
     monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
