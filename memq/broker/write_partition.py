@@ -310,10 +310,8 @@ class WritePartition:
     async def _answer_duplicate(self, write: ReceivedWrite, batch: BatchRef | None) -> None:
         try:
             answer = await self._duplicates.check(write.header, write.crc, batch)
-        except UnknownTopicError as exc:
-            write.fail(self._forgotten(exc))
         except MemqError as exc:
-            write.fail(exc)
+            write.fail(self._as_told(exc))
         else:
             self._ack(write, answer)
 
@@ -444,10 +442,8 @@ class WritePartition:
             log.error("%s: %s; reading back", self._name, exc)  # noqa: TRY400
             processor.publish_uncertain()
             await self._resolve(effect.batches)
-        except UnknownTopicError as exc:
-            await self._publish_failed(effect.batches, self._forgotten(exc))
         except MemqError as exc:
-            await self._publish_failed(effect.batches, exc)
+            await self._publish_failed(effect.batches, self._as_told(exc))
         else:
             processor.published(effect.batches, offsets, context.now())
         self._perform()
@@ -459,12 +455,14 @@ class WritePartition:
         await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(1, self._context.runtime.random))
         self.processor.publish_failed(batches, error, self._context.now())
 
-    def _forgotten(self, error: UnknownTopicError) -> QueueError:
-        """Make an error that ends no producer: Kafka knows no partition for a moment, as it starts.
+    def _as_told(self, error: MemqError) -> MemqError:
+        """Return an error of queue or storage as producers are told: with one that ends none.
 
-        A topic that is deleted is closed here by whoever deletes it.
+        Kafka, as it starts, knows no partition for a moment. A topic that is deleted is closed here.
         """
-        return QueueError(f"the queue knows no topic of {self._name} now: {error}")
+        if isinstance(error, UnknownTopicError):
+            return QueueError(f"the queue knows no topic of {self._name} now: {error}")
+        return error
 
     async def _resolve(self, batches: list[RingBatch]) -> None:
         """Fence and read back until it is known which Batches are in the queue."""
