@@ -458,7 +458,7 @@ class WritePartition:
     def _as_told(self, error: MemqError) -> MemqError:
         """Return an error of queue or storage as producers are told: with one that ends none.
 
-        Kafka, as it starts, knows no partition for a moment. A topic that is deleted is closed here.
+        Kafka, as it starts, knows no partition for a moment. A deleted topic is closed here anyway.
         """
         if isinstance(error, UnknownTopicError):
             return QueueError(f"the queue knows no topic of {self._name} now: {error}")
