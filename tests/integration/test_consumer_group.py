@@ -148,6 +148,30 @@ async def test_what_the_group_gave_to_another_meanwhile_is_not_taken_up(tmp_path
                 assert (taken_up, first.assignment) == ([[left]], [left])
 
 
+async def test_a_seek_brings_back_nothing_that_was_given_up(tmp_path):
+    """A member that looks up offsets for long goes on only with what is still its own."""
+    async with world(tmp_path, read_partitions=2) as w:
+        offsets, asked, go_on = w.queue.offsets, asyncio.Event(), asyncio.Event()
+
+        async def late(*of):
+            asked.set()
+            await go_on.wait()
+            return await offsets(*of)
+
+        async with w.consumer(group="g") as first:
+            await balance(first, partitions=2)
+            w.queue.offsets = late
+            seeking = asyncio.ensure_future(first.seek_to_end())
+            await asked.wait()
+            w.queue.offsets = offsets
+            async with w.consumer(group="g") as second:
+                await balance(first, second, partitions=2)
+                (left,) = first.assignment
+                go_on.set()
+                await seeking
+                assert first.assignment == [left]
+
+
 async def _fail_with(consumer):
     async with consumer:
         await take(consumer, 1)
@@ -241,10 +265,13 @@ async def test_members_share_the_partitions(tmp_path):
 
 
 async def test_revoked_partition_may_be_committed(tmp_path):
-    """In `on_revoke` the member still holds the partition: its last commit counts."""
+    """In `on_revoke`, however long, the member holds the partition: its last commit counts."""
     committed = {}
 
     async def commit_last(partitions):
+        membership = a._session.membership
+        sent = membership.sequence
+        await until(lambda: membership.sequence >= sent + 2)  # one was made and answered meanwhile
         await a.commit()
         committed.update(await a.committed())
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_memq.audited import left_out
 from airflow_provider_memq.operators.audit import MAX_FINDINGS
@@ -148,6 +148,25 @@ async def test_findings_of_one_window_hide_none_of_another(here):
     for number in range(1, 5):
         assert f"finding 0 of {audited_window(here, number).start}" in text
     assert text.count("finding") <= MAX_FINDINGS
+
+
+@pytest.mark.parametrize("earlier", Verdict)
+async def test_another_try_is_made_only_when_it_can_tell_all(here, earlier):
+    """It judges the run's own window again, but no finding of one that was made up for."""
+
+    class Judges(MemqAuditOperator):
+        """An audit that cannot judge all of its own window, and finds something in another."""
+
+        def _judge(self, window):
+            verdict = Verdict.PARTLY if window == audited_window(here, 2) else earlier
+            return super()._judge(window)._replace(verdict=verdict)
+
+    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+    judges = Judges(task_id="audit", topic=TOPIC, audited=audited_asset(TOPIC))
+    with pytest.raises(AirflowException) as failed:
+        await here.run(judges, **SCHEDULED, **interval(here, 2))
+
+    assert (failed.type is AirflowFailException) is (earlier is not Verdict.CLEAN)
 
 
 async def test_the_verdict_in_the_xcom_is_that_of_the_task(here):

@@ -6,11 +6,17 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from subprocess import PIPE
 
 TIMEOUT_S = 60
 ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 """How a command is ended from outside, with its exit code."""
+
+
+def broker_folder(broker):
+    """The data directory of a broker."""
+    return Path(broker._options["data_dir"])
 
 
 def start(*arguments, **options):

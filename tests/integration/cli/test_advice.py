@@ -20,7 +20,7 @@ from memq.core.notification.embedded import EmbeddedQueue
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
-from tests.integration.cli.processes import TIMEOUT_S, end, start
+from tests.integration.cli.processes import TIMEOUT_S, broker_folder, end, start
 
 
 def advised(said):
@@ -28,11 +28,6 @@ def advised(said):
     found = [shlex.split(command)[1:] for command in re.findall(r"`(memq [^`]+)`", said)]
     assert found, said
     return found
-
-
-def broker_folder(broker):
-    """Its data directory."""
-    return Path(broker._options["data_dir"])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.advice import follows
-from tests.integration.cli.processes import TIMEOUT_S
+from tests.integration.cli.processes import TIMEOUT_S, broker_folder
 
 
 def answered(answer, broker, *arguments):
@@ -90,6 +90,19 @@ def test_a_group_is_deleted_when_the_answer_is_yes(broker, memq, filled):
     assert (code, asked) == (0, expected)
     assert out.decode().splitlines()[1].split() == ["reports", filled, "0", "1"]
     assert b"reports" not in memq("group", "list", filled)
+
+
+def test_a_damaged_group_is_not_deleted_unasked(broker, memq, filled):
+    """The question says that the offsets are damaged; without a yes they are left."""
+    (file,) = broker_folder(broker).glob(f"queue/topics/{filled}*/groups/reports*")
+    file.write_bytes(b"garbage")
+
+    code, _, asked = answered("n\n", broker, "group", "delete", "reports", filled)
+
+    question = f"Delete group reports of topic {filled} with its offsets, damaged? [y/N] "
+    assert asked.endswith(f"{question}memq: error: nothing was changed\n")
+    assert "add --yes" in memq("group", "delete", "reports", filled, code=2)
+    assert (code, file.read_bytes()) == (1, b"garbage")
 
 
 def test_what_is_not_there_is_said_without_a_question(broker, memq, topic):

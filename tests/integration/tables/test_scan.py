@@ -15,9 +15,11 @@ from pyiceberg.types import DoubleType, StringType
 
 from memq import AdminClient, read_range, scan
 from memq.cli.table_put import put_topic
+from memq.core.wire.messages import PartitionOffsets
 from memq.errors import ConfigError, DataLossError, InvalidRequestError, SchemaMismatchError
 from memq.tables.commit import Written, commit_range
 from memq.tables.ledger import TopicRange
+from memq.tables.scan import settle
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
 from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
@@ -81,6 +83,34 @@ def test_what_retention_removed_is_in_the_table(tmp_path):
         with pytest.raises(DataLossError, match="partition 0, offset 2: neither in the table nor"):
             put_topic(lake.table, lake.topic, lake.address)
         assert lake.numbers(until={0: 2}) == list(range(2 * ROWS))
+
+
+class Removed:
+    """A topic that is asked too late: retention has removed what is in the table by then."""
+
+    def __init__(self, lake, incarnation):
+        self.lake, self.incarnation = lake, incarnation
+
+    def offsets(self):
+        """Begin after what was put in meanwhile."""
+        if self.lake:
+            self.lake.put(1, 2)
+            self.lake = None
+        return [PartitionOffsets(partition=0, start=2, end=3, at=2)]
+
+
+def test_what_is_put_in_and_removed_between_two_looks(lake):
+    """The table is looked at once more: what it has by now is no loss."""
+    lake.produce(3)
+    lake.put(0, 1)
+    with AdminClient(lake.address) as admin:
+        incarnation = admin.describe_topic(lake.topic).incarnation
+
+    topic = Removed(lake, incarnation)
+    seam = settle(lake.table, topic, lake.topic, {}, lambda rest: rest).seam
+
+    assert [tuple(each) for each in seam.stored[0]] == [(0, 2)]
+    assert [(each.start, each.end) for each in seam.rest] == [(2, 3)]
 
 
 def wait_until_removed(admin, topic, end):

@@ -182,6 +182,22 @@ def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, *, launcher, kil
     assert not state.path.exists()
 
 
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_job_that_the_service_has_forgotten_is_started_anew(tmp_path, aws, launcher):
+    """A note of a job that is not there any more keeps no later try from running the range."""
+    state = FileState(tmp_path / "state")
+    with pytest.raises(TaskDeferred):
+        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
+    job = aws.jobs.pop().id
+    state.path.write_text(state.path.read_text().replace(job, job[::-1]))
+
+    with pytest.raises(TaskDeferred):
+        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
+
+    assert len(aws.jobs) == 1
+    assert aws.jobs[0].id in state.path.read_text()
+
+
 def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws):
     """A retry takes the manifest of the job that succeeded meanwhile, and starts none."""
     state = FileState(tmp_path / "state")
