@@ -191,9 +191,12 @@ def settle(
         MemqError: as `seam_of` and `plan`, or the table or the topic cannot be looked at.
     """
     for left in reversed(range(ATTEMPTS)):
+        begun = topic.offsets()  # before the table: what retention removes meanwhile is missed
         state = table.look()  # before the topic: then all that it has is published
         try:
-            seam = seam_of(state.ledger, name, topic.incarnation, topic.offsets(), until)
+            seam = seam_of(
+                state.ledger, name, topic.incarnation, topic.offsets(), until, begun=begun
+            )
             plans = [plan(each) for each in seam.rest]
         except (OffsetOutOfRangeError, DataLossError):
             if not left:
@@ -209,6 +212,8 @@ def seam_of(
     incarnation: str,
     retained: Sequence[PartitionOffsets],
     until: Mapping[int, int],
+    *,
+    begun: Sequence[PartitionOffsets] = (),
 ) -> Seam:
     """Where the table ends and Batches begin.
 
@@ -218,6 +223,7 @@ def seam_of(
         incarnation: of it.
         retained: by the topic, looked up after the ledger.
         until: one past the last offset, by read partition; where the topic ends when not given.
+        begun: retained before the ledger was looked up; what has gone since is in one of the two.
 
     Raises:
         InvalidRequestError: there is no such read partition, or it has not come that far.
@@ -239,7 +245,8 @@ def seam_of(
                 "restore from an older copy, and what is published now has the numbers of what the "
                 "table has. Read each of the two by itself, and put the topic into a new table"
             )
-        first = min([start, *(each.start for each in held[:1])])
+        earlier = [each.start for each in begun if each.partition == partition]
+        first = min([start, *earlier, *(each.start for each in held[:1])])
         whole = Interval(first, max(first, until.get(partition, end)))
         seam.stored[partition] = intersection(held, whole)
         rest = difference([whole], held) if whole.start < whole.end else []

@@ -86,31 +86,33 @@ def test_what_retention_removed_is_in_the_table(tmp_path):
 
 
 class Removed:
-    """A topic that is asked too late: retention has removed what is in the table by then."""
+    """A topic that is asked too late: retention has removed what is put into the table by then."""
 
-    def __init__(self, lake, incarnation):
-        self.lake, self.incarnation = lake, incarnation
+    def __init__(self, lake, put):
+        with AdminClient(lake.address) as admin:
+            self.incarnation = admin.describe_topic(lake.topic).incarnation
+        self.lake, self.put, self.asked = lake, put, 0
 
     def offsets(self):
-        """Begin after what was put in meanwhile."""
-        if self.lake:
-            self.lake.put(1, 2)
-            self.lake = None
-        return [PartitionOffsets(partition=0, start=2, end=3, at=2)]
+        """Begin, from the second time on, after what was put in meanwhile."""
+        self.asked += 1
+        if self.asked == 2:
+            self.lake.put(*self.put)
+        start = self.put[0] if self.asked == 1 else self.put[1]
+        return [PartitionOffsets(partition=0, start=start, end=3)]
 
 
-def test_what_is_put_in_and_removed_between_two_looks(lake):
-    """The table is looked at once more: what it has by now is no loss."""
+@pytest.mark.parametrize("put", [(0, 2), (1, 2)])
+def test_what_is_put_in_and_removed_between_two_looks(lake, put):
+    """The table is looked at once more: what it has by now is no loss, and is not left out."""
     lake.produce(3)
-    lake.put(0, 1)
-    with AdminClient(lake.address) as admin:
-        incarnation = admin.describe_topic(lake.topic).incarnation
+    lake.put(*((2, 3) if put == (0, 2) else (0, 1)))
 
-    topic = Removed(lake, incarnation)
-    seam = settle(lake.table, topic, lake.topic, {}, lambda rest: rest).seam
+    seam = settle(lake.table, Removed(lake, put), lake.topic, {}, lambda rest: rest).seam
 
-    assert [tuple(each) for each in seam.stored[0]] == [(0, 2)]
-    assert [(each.start, each.end) for each in seam.rest] == [(2, 3)]
+    end = 3 if put == (0, 2) else 2
+    assert [tuple(each) for each in seam.stored[0]] == [(0, end)]
+    assert [(each.start, each.end) for each in seam.rest] == [(end, 3)][: 3 - end]
 
 
 def wait_until_removed(admin, topic, end):
