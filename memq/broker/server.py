@@ -454,8 +454,10 @@ class Broker:
         expired: list[str] = []
         if self._retains(hosted):  # still: a scan takes minutes
             expired = orphans + await forget_expired(hosted, self.context)
+        # An owner before may have been behind: what it published a moment ago is old here.
+        now_ms = self.context.now().mono_ms - self.context.clocks_differ_ms
         for partition in hosted.partitions.values():
-            partition.processor.window.expire(self.context.now().mono_ms)
+            partition.processor.window.expire(now_ms)
         return expired
 
     def _retains(self, hosted: HostedTopic) -> bool:

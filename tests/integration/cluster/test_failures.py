@@ -26,6 +26,7 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.integration.broker.support import GatedStorage, until
+from tests.integration.broker.test_clocks import tidy
 
 
 async def another_queue(cluster, broker_id: str) -> KafkaQueue:
@@ -415,6 +416,27 @@ async def test_a_duplicate_that_is_looked_up_when_the_session_ends_is_refused(cl
     again = await c.write(0)
     assert again.duplicate
     assert again.offset == first.offset
+
+
+async def test_an_owner_whose_clock_is_ahead_knows_the_duplicates_of_the_window(cluster):
+    """Running times of brokers differ; whoever takes over forgets nothing before its time."""
+    brokers = await cluster.start("one", "two", retention_interval="100ms")
+    clients = [await cluster.connect(each) for each in brokers]
+    made = await clients[0].create("t", dedup_window="30s", upload_deadline="20s")
+    before = ["one", "two"].index((await cluster.all_owned("t"))[0])
+    clients[before].schema_id = clients[1 - before].schema_id = made.schema_id
+    for producer in ("alone", "goes_on"):
+        await clients[before].write(0, producer_id=producer)
+    ahead = brokers[1 - before]
+    clock = ahead.context.times.clock
+    clock.catch_up(clock().mono_ms + 50_000)
+    await cluster.stop(["one", "two"][before])
+    await cluster.all_owned("t")
+    c = clients[1 - before]
+    await c.write(1, producer_id="goes_on")
+    await tidy(ahead)
+    for producer in ("alone", "goes_on"):
+        assert (await c.write(0, producer_id=producer)).duplicate
 
 
 async def test_a_stop_tells_what_the_end_of_a_session_has_abandoned(cluster):

@@ -9,7 +9,8 @@ import pytest
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.broker import membership, traffic
-from memq.core.governor.nodes import LOADS
+from memq.core.governor.coordination import Create, Delete
+from memq.core.governor.nodes import BROKERS, LOADS
 from memq.core.governor.session import Sync
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
@@ -82,6 +83,19 @@ async def test_a_broker_whose_session_is_over_acks_nothing(cluster):
     await until(two.context.leased)
     with pytest.raises(NotHostedError):
         await c2.write(1, write_partition=number)
+
+
+async def test_a_broker_whose_id_another_process_has_taken_leaves_the_cluster(cluster):
+    """Also when its node was never seen to be gone: whoever made the new one is that broker now."""
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("t")
+    await cluster.all_owned("t")
+    twin, path = await cluster.zookeeper.open(), BROKERS.child("one")
+    node = await twin.get(path)
+    await twin.transact([Delete(path, node.version), Create(path, node.data, ephemeral=True)])
+    await until(lambda: not one.topics.running())
+    await twin.close()
+    await cluster.all_owned("t")
 
 
 async def test_loads_that_could_not_be_said_are_said_again(cluster, monkeypatch):

@@ -80,6 +80,24 @@ async def test_write_partitions_that_are_added_are_owned(cluster):
         await cluster.all_owned("t")
 
 
+async def test_alterations_at_the_same_time_all_take_effect(cluster):
+    """Each is made on top of the one that was quicker, and is answered."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t")
+    wanted = {"batch_age": "7ms", "dedup_window": "2h", "retention": "3d", "ring_slots": "9"}
+    alterations = [
+        asyncio.ensure_future(c.ask(m.AlterTopic(topic="t", options={key: value})))
+        for key, value in wanted.items()
+    ]
+    _, unanswered = await asyncio.wait(alterations, timeout=30)
+    config = one.topics.get("t").topic.config
+    cluster.zookeeper.expire(one.sessions[-1])  # what goes on for ever would hold up the stop
+    assert not unanswered
+    assert (config.batch_age_ms, config.dedup_window_ms) == (7, 7_200_000)
+    assert (config.retention_ms, config.ring_slots) == (259_200_000, 9)
+
+
 async def test_a_deleted_topic_is_gone_everywhere(cluster, monkeypatch):
     """A topic that is deleted and made again is another one, and nothing of the first is left."""
     monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.3)
