@@ -24,7 +24,6 @@ from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
-from memq.core.named_values import NO_VALUES
 from memq.core.runtime import SYSTEM
 from memq.core.units import parse_time
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from memq.client.batch import Batch
+    from memq.client.cluster import ClusterArguments
     from memq.client.objects import FetchedBatch, ReadThrough
     from memq.client.read_plan import EventTimes, Piece, ReadPlan
     from memq.core.format.index import IndexEntry
@@ -155,16 +155,11 @@ class AsyncTopicReader:
         columns: Sequence[str] | None = None,
         metadata: bool = False,
         read_through: ReadThrough = "storage",
-        token: str = "",
-        zone: str = "",
-        storage_options: GivenValues = NO_VALUES,
-        client: str = "",
         schema_id: str = "",
         limit: float = math.inf,
+        **cluster: Unpack[ClusterArguments],
     ) -> None:
-        self._cluster = Cluster(
-            bootstrap, token=token, zone=zone, storage_options=storage_options, client=client
-        )
+        self._cluster = Cluster(bootstrap, **cluster)
         self._topic = TopicClient(self._cluster, topic, incarnation)
         self._executor = self._cluster.runtime.threads(FETCHES, "memq-fetch")
         self._source = BatchSource(self._topic, self._executor, read_through=read_through)

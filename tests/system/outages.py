@@ -34,7 +34,7 @@ from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import MemqError
 from memq.testing import BrokerProcess
 from tests.harness.services.http_faults import SLOW_DOWN, Rule
-from tests.system.services import BUCKET, services
+from tests.system.services import services
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -214,7 +214,7 @@ def in_turn(names: list[str], seed: int) -> Iterator[tuple[str, float]]:
 def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
     """Carry it out; what was wrong."""
     wrong: list[str] = []
-    with services(folder) as found, contextlib.ExitStack() as stack:
+    with services(folder, bucket="outages") as found, contextlib.ExitStack() as stack:
         brokers = [stack.enter_context(broker(folder, found, each)) for each in range(BROKERS)]
         bootstrap = ",".join(each.address for each in brokers)
         with AdminClient(bootstrap, request_timeout_s=60) as admin:
@@ -308,7 +308,7 @@ def broker(folder: Path, found: Services, number: int) -> BrokerProcess:
         zookeeper=f"{found.zookeeper.address}/outages",
         zookeeper_options=f"session_timeout={SESSION_S:g}s",
         queue=f"kafka://{found.kafka.address}",
-        storage=f"s3://{BUCKET}/outages",
+        storage="s3://outages/outages",
         storage_options=",".join(f"{name}={value}" for name, value in found.s3.items()),
     )
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from memq import AdminClient, Consumer, Producer, read_range
 from memq.testing import BrokerProcess
-from tests.system.services import BUCKET, Services, services
+from tests.system.services import Services, services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def broker(folder: Path, found: Services, number: int, tokens: Path) -> BrokerPr
         cluster_id="rolling",
         zookeeper=f"{found.zookeeper.address}/rolling",
         queue=f"kafka://{found.kafka.address}",
-        storage=f"s3://{BUCKET}/rolling",
+        storage="s3://rolling/rolling",
         storage_options=",".join(f"{name}={value}" for name, value in found.s3.items()),
         token_file=str(tokens),
     )
@@ -118,7 +118,7 @@ def run(folder: Path) -> list[str]:
     """Carry it out; what was wrong."""
     tokens = folder / "tokens"
     tokens.write_text("old")
-    with services(folder) as found, ExitStack() as stack:
+    with services(folder, bucket="rolling") as found, ExitStack() as stack:
         brokers = [
             stack.enter_context(broker(folder, found, each, tokens)) for each in range(BROKERS)
         ]

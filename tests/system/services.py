@@ -96,7 +96,7 @@ class Services:
 
 
 @contextmanager
-def services(folder: Path, jars: Jars | None = None) -> Iterator[Services]:
+def services(folder: Path, jars: Jars | None = None, *, bucket: str = BUCKET) -> Iterator[Services]:
     """All services; this process, which checks, has the store itself in its environment."""
     with (
         S3Proxy(folder / "s3", jars=jars) as s3,
@@ -105,7 +105,7 @@ def services(folder: Path, jars: Jars | None = None) -> Iterator[Services]:
         HttpFaultProxy("127.0.0.1", s3.port) as store,
         pytest.MonkeyPatch.context() as environment,
     ):
-        s3.make_bucket(BUCKET)
+        s3.make_bucket(bucket)
         for name, value in s3.environment.items():
             environment.setenv(name, value)
         options = {
