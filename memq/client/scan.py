@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
+    Rows = Callable[[], Iterator[pa.RecordBatch]]
+
 
 class Scan:
     """Rows that were settled when `scan` was called; every reading of it gives the same ones.
@@ -27,12 +29,7 @@ class Scan:
         schema: of the rows.
     """
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        rows: Callable[[], Iterator[pa.RecordBatch]],
-        close: Callable[[], None],
-    ) -> None:
+    def __init__(self, schema: pa.Schema, rows: Rows, close: Callable[[], None]) -> None:
         self.schema = schema
         self._rows = rows
         self.close = weakref.finalize(self, close)
