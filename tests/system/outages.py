@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq import AdminClient, Consumer, Producer, read_range
 from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import MemqError
-from memq.testing import BrokerProcess
 from tests.harness.services.http_faults import SLOW_DOWN, Rule
 from tests.system.services import services
 
@@ -215,7 +214,14 @@ def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
     """Carry it out; what was wrong."""
     wrong: list[str] = []
     with services(folder, bucket="outages") as found, contextlib.ExitStack() as stack:
-        brokers = [stack.enter_context(broker(folder, found, each)) for each in range(BROKERS)]
+        brokers = [
+            stack.enter_context(
+                found.broker(
+                    folder, "outages", each, zookeeper_options=f"session_timeout={SESSION_S:g}s"
+                )
+            )
+            for each in range(BROKERS)
+        ]
         bootstrap = ",".join(each.address for each in brokers)
         with AdminClient(bootstrap, request_timeout_s=60) as admin:
             admin.create_topic(TOPIC, write_partitions=6, read_partitions=4)
@@ -297,20 +303,6 @@ def check(bootstrap: str, load: Load) -> list[str]:
     if audit.returncode not in AUDIT_FINE:
         wrong.append(f"the audit: {audit.stdout}{audit.stderr}")
     return wrong + [f"refused: {why}" for why in load.failed[:3]]
-
-
-def broker(folder: Path, found: Services, number: int) -> BrokerProcess:
-    """One of the brokers."""
-    return BrokerProcess(
-        folder / f"b{number}",
-        broker_id=f"b{number}",
-        cluster_id="outages",
-        zookeeper=f"{found.zookeeper.address}/outages",
-        zookeeper_options=f"session_timeout={SESSION_S:g}s",
-        queue=f"kafka://{found.kafka.address}",
-        storage="s3://outages/outages",
-        storage_options=",".join(f"{name}={value}" for name, value in found.s3.items()),
-    )
 
 
 def main() -> int:

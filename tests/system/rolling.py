@@ -21,12 +21,12 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memq import AdminClient, Consumer, Producer, read_range
-from memq.testing import BrokerProcess
-from tests.system.services import Services, services
+from tests.system.services import services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,20 +90,6 @@ class Clients:
                 consumer.commit()
 
 
-def broker(folder: Path, found: Services, number: int, tokens: Path) -> BrokerProcess:
-    """One of the brokers."""
-    return BrokerProcess(
-        folder / f"b{number}",
-        broker_id=f"b{number}",
-        cluster_id="rolling",
-        zookeeper=f"{found.zookeeper.address}/rolling",
-        queue=f"kafka://{found.kafka.address}",
-        storage="s3://rolling/rolling",
-        storage_options=",".join(f"{name}={value}" for name, value in found.s3.items()),
-        token_file=str(tokens),
-    )
-
-
 def wait_for(what: str, true: Callable[[], bool]) -> float:
     """Wait until something is true; the seconds that took."""
     begun_s = time.monotonic()
@@ -119,9 +105,8 @@ def run(folder: Path) -> list[str]:
     tokens = folder / "tokens"
     tokens.write_text("old")
     with services(folder, bucket="rolling") as found, ExitStack() as stack:
-        brokers = [
-            stack.enter_context(broker(folder, found, each, tokens)) for each in range(BROKERS)
-        ]
+        start = partial(found.broker, folder, "rolling", token_file=str(tokens))
+        brokers = [stack.enter_context(start(each)) for each in range(BROKERS)]
         bootstrap = ",".join(each.address for each in brokers)
 
         def accept(*given: str) -> None:

@@ -21,6 +21,7 @@ from memq.core.governor.options import ZooKeeperOptions
 from memq.core.notification.open import open_kafka
 from memq.core.storage.object_store import ObjectStorage
 from memq.errors import MemqError
+from memq.testing import BrokerProcess
 from tests.harness.services.http_faults import HttpFaultProxy
 from tests.harness.services.kafka import Kafka
 from tests.harness.services.s3proxy import REGION, S3Proxy
@@ -73,6 +74,19 @@ class Services:
     ) -> Callable[[Path], Awaitable[NotificationQueue]]:
         """Makes the queue of a broker of a cluster."""
         return partial(_queue_of, self.kafka.address, cluster_id, broker_id)
+
+    def broker(self, folder: Path, name: str, number: int, **options: str) -> BrokerProcess:
+        """Start a broker of the cluster with this name, whose bucket has it too."""
+        return BrokerProcess(
+            folder / f"b{number}",
+            broker_id=f"b{number}",
+            cluster_id=name,
+            zookeeper=f"{self.zookeeper.address}/{name}",
+            queue=f"kafka://{self.kafka.address}",
+            storage=f"s3://{name}/{name}",
+            storage_options=",".join(f"{key}={value}" for key, value in self.s3.items()),
+            **options,
+        )
 
     def link(self) -> TcpFaultProxy:
         """A way of its own to ZooKeeper for one broker."""
