@@ -536,9 +536,11 @@ class Tally:
 
     def add(self, delivery: Delivery, records: int) -> None:
         """So many records share this delivery."""
-        self.records += records
         # Where records are placed by key, many Messages are open and written to in turn.
-        self._open[delivery] = self._open.get(delivery, 0) + records
+        total = self._open.get(delivery, 0) + records
+        # Between calls Python interrupts nothing, so these two are one step.
+        self._open[delivery] = total
+        self.records += records
         self.collect()
 
     def collect(self) -> None:
@@ -566,8 +568,9 @@ class Tally:
     def _count_first(self) -> None:
         delivery = next(iter(self._open))
         error = delivery.exception()
-        records = self._open.pop(delivery)  # not before: an interrupted wait may be taken up again
+        # An interrupted wait may be taken up again. Nothing is called here: these are one step.
         if error is None:
-            self.acked += records
+            self.acked += self._open[delivery]
         else:
             self.error = self.error or error
+        del self._open[delivery]

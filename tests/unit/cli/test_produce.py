@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+import signal
 
 import pytest
 from hypothesis import given
@@ -109,6 +111,33 @@ def test_what_has_ended_is_not_kept():
         tally.add(delivery(STORED), 1)
 
     assert repr(tally) == "<Tally [1000 of 1000 records acked | 0 open]>"
+
+
+def test_an_interruption_between_any_two_steps():
+    """Wherever an interruption falls, what was counted as written is counted as acked later."""
+    missed = 0
+    previous = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        for _ in range(2_000):
+            tally = Tally()
+            stored = [delivery(STORED) for _ in range(64)]
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 5e-5))
+                for each in stored:
+                    tally.add(each, 1)
+                while True:  # the signal comes
+                    pass
+            except KeyboardInterrupt:
+                tally.collect()
+            missed += (tally.acked, tally._open) != (tally.records, {})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert missed == 0
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_failure():
