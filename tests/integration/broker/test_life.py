@@ -262,6 +262,31 @@ async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path) -> None:
         assert not (tmp_path / "other").exists()
 
 
+class KafkaBroker(AloneBroker):
+    """A broker whose queue is elsewhere."""
+
+    async def _open_queue(self, *_) -> InMemoryQueue:
+        return InMemoryQueue()
+
+
+@pytest.mark.parametrize("kind", [AloneBroker, KafkaBroker])
+async def test_the_disks_that_are_looked_at_are_those_that_are_written_to(tmp_path, kind) -> None:
+    """Objects and queue where they are folders; with a queue elsewhere the data directory."""
+    data, objects = tmp_path / "data", tmp_path / "objects"
+    options = {"data_dir": str(data), "storage": objects.as_uri(), "port": 0, "admin_port": 0}
+    objects.mkdir()
+    if kind is KafkaBroker:
+        options["queue"] = "kafka://k:9092"
+    b = kind(BrokerConfig.create(options))
+    await b.start()
+    await until(lambda: len(b.context.disk.free_bytes) == 2)
+    of_queue = data if kind is KafkaBroker else data / "queue"
+    assert set(b.context.disk.free_bytes) == {str(objects), str(of_queue)}
+    assert await b.stop()
+    async with broker(data / "given") as b:
+        assert b.context.disk._folders == []
+
+
 # -- stop -----------------------------------------------------------------------------------
 
 
