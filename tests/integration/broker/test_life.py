@@ -21,6 +21,7 @@ from memq.broker.object_root import MissingObject, Presence
 from memq.broker.retention import OrphanReport
 from memq.broker.server import Broker, serve
 from memq.core.clock import CLOCKS_DIFFER_MS, SavedTimes
+from memq.core.governor.options import ZooKeeperOptions
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
@@ -285,6 +286,60 @@ async def test_the_disks_that_are_looked_at_are_those_that_are_written_to(tmp_pa
     assert await b.stop()
     async with broker(data / "given") as b:
         assert b.context.disk._folders == []
+
+
+async def test_what_is_elsewhere_is_opened_as_configured(tmp_path, monkeypatch) -> None:
+    """Storage, queue and ZooKeeper get their options, and a failure of the queue is fatal."""
+    opened = {}
+
+    async def kafka(*arguments, **named):
+        opened["kafka"] = (arguments, named)
+        return InMemoryQueue()
+
+    async def zookeeper(options, runtime):
+        opened["zookeeper"] = (options, runtime)
+
+    def storage(*arguments, opened: object):
+        assert opened == b._opened
+        at_storage.extend(arguments)
+        return InMemoryStorage()
+
+    at_storage = []
+    monkeypatch.setattr(server, "open_kafka", kafka)
+    monkeypatch.setattr(server, "open_zookeeper", zookeeper)
+    monkeypatch.setattr(server, "open_storage", storage)
+    options = {
+        "queue": "kafka://k:9092",
+        "queue_options": "security.protocol=SSL",
+        "storage": "s3://bucket/x",
+        "storage_options": "region=eu-west-1",
+        "cluster_id": "c",
+        "broker_id": "one",
+        "upload_threads": 3,
+    }
+    runtime = Runtime()
+    b = made(tmp_path, options=options, runtime=runtime)
+    await b.start()
+    config = b.config
+    given, named = opened["kafka"]
+    assert given == ("kafka://k:9092", config.queue_options)
+    report = named.pop("on_failure")
+    assert named == {"cluster_id": "c", "broker_id": "one", "runtime": runtime}
+    assert at_storage == ["s3://bucket/x", config.storage_options, runtime]
+    assert b.context.uploads._max_workers == 2 * 3
+    assert b.context.upload_slots._value == 3
+    share = server.ANSWERS_SHARE
+    assert b.context.scheduler.limit_bytes == int(config.memory_bytes * share)
+    assert b.context.memory.limit_bytes == config.memory_bytes
+    report("queue", PlantedError("a bug"))
+    assert isinstance(await b.failed(), PlantedError)
+    assert await b.stop()
+    cluster = {"zookeeper": "zk:2181/memq/", "zookeeper_options": "session_timeout=7s"}
+    member = made(tmp_path, options=options | cluster, runtime=runtime)
+    await member._open_coordination()
+    found, of = opened["zookeeper"]
+    assert of is runtime
+    assert found == ZooKeeperOptions.read("zk:2181/memq/c", member.config.zookeeper_options)
 
 
 # -- stop -----------------------------------------------------------------------------------
