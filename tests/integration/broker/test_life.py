@@ -449,8 +449,11 @@ async def test_an_upload_that_hangs_does_not_keep_the_broker(tmp_path) -> None:
             storage.gate.clear()
             writing = asyncio.ensure_future(c.write(0))
             await until(lambda: b.context.memory.used_bytes > 0)
+            executors = (b.context.reads, b.context.uploads)
+            waiting = [each.submit(storage.gate.wait, 60) for each in executors for _ in range(50)]
             async with asyncio.timeout(20):
                 assert await b.stop() is False
+            assert [each.cancelled() for each in waiting].count(True) > 50
             with pytest.raises(MemqError):
                 await writing
         assert all(each._shutdown for each in threads)
@@ -476,8 +479,10 @@ async def test_a_question_that_hangs_does_not_keep_the_broker(tmp_path, monkeypa
     try:
         await b.start()
         await until(lambda: asked)
+        waiting = [b._asks.submit(gate.wait, 60) for _ in range(2 * server.ASK_THREADS)]
         async with asyncio.timeout(20):
             assert await b.stop() is True
+        assert waiting[-1].cancelled()
         assert all(each._shutdown for each in threads)
     finally:
         gate.set()
