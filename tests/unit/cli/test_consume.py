@@ -269,15 +269,18 @@ def test_what_is_written_is_committed_now_and_then(clock):
     assert consumer.committed[2:] == [{0: 8}]
 
 
-def test_without_a_group_nothing_is_committed(clock):
-    """Also not at the end."""
+def test_without_a_group_nothing_is_committed(clock, said):
+    """Also not at the end; and in an outage no commit is missed."""
     consumer = Scripted()
     made = progress(consumer, remember=False)
     made.written(Some())
     clock.now_s += 10
     made.written(Some(1))
+    made._waiting.down = GONE[0]
+    made.lose([0])
     made.close()
     assert consumer.committed == []
+    assert said == []
 
 
 @pytest.mark.parametrize("error", [*GONE, AWAY], ids=type)
