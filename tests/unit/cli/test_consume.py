@@ -23,7 +23,9 @@ from memq.cli.consume import (
     _print_batches,
     quiet_log,
 )
+from memq.cli.main import main
 from memq.cli.selection import Selection
+from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -604,3 +606,121 @@ def test_a_log_is_quiet_only_meanwhile(error):
         except MemqError:
             pass
         assert logger.level == level
+
+
+# -- the command ----------------------------------------------------------------------------
+
+
+class FakeConsumer(Scripted):
+    """A consumer that remembers how it was made; it has two Batches and then fails."""
+
+    made = None
+
+    def __init__(self, bootstrap, **options):
+        super().__init__([Some(4), Some(5), self.error])
+        self.bootstrap, self.options = bootstrap, options
+        self.assigned, self.closed = None, False
+        type(self).made = self
+
+    error = BAD
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed = True
+
+    def assign(self, offsets):
+        assert not self.committed
+        self.assigned = offsets
+
+
+class FakeClient:
+    """A topic without columns of its own."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def info(self):
+        return SimpleNamespace(
+            schemas={"s": serialize_schema(DEFAULT_SCHEMA)}, schema_id="s", incarnation="i"
+        )
+
+
+@pytest.fixture
+def consumed(monkeypatch, out):
+    """Runs the command where this is selected; code, the consumer, and what was asked."""
+
+    def go(*arguments, selected=None, header=b""):
+        asked = []
+        lines = SimpleNamespace(
+            header=header, of=lambda batch: [each + b"\n" for each in batch.lines]
+        )
+        monkeypatch.setattr("memq.Consumer", FakeConsumer, raising=False)
+        monkeypatch.setattr("memq.client.topic.SyncTopicClient", FakeClient)
+        monkeypatch.setattr(
+            "memq.cli.selection.select",
+            lambda _, topic, what: asked.append((topic, what)) or selected or Selection(),
+        )
+        monkeypatch.setattr("memq.cli.batch_lines.lines_of", lambda *_: lines)
+        monkeypatch.setattr(consume, "check_reachable", lambda _: None)
+        monkeypatch.setattr(consume, "check_stdout", lambda: None)
+        code = main(["consume", "t", "-b", "b:1", *arguments])
+        return code, FakeConsumer.made, asked
+
+    return go
+
+
+def test_what_was_written_before_an_error_is_committed(consumed, out, capsys):
+    """All that was flushed, though the command fails; then the consumer is closed."""
+    code, made, _ = consumed("--group", "g")
+    assert code == 1
+    assert "damaged" in capsys.readouterr().err
+    assert out.flushed == b"x\nx\n"
+    assert made.committed == [{0: 6}]
+    assert made.closed
+    _, made, _ = consumed()
+    assert made.committed == []
+    _, made, _ = consumed("--group", "g", "--max-batches", "1")
+    assert made.committed == [{0: 5}]
+
+
+def test_how_the_consumer_is_made(consumed, out):
+    """Each flag reaches it; where the selection says no offsets it decides by itself."""
+    _, made, asked = consumed(selected=Selection(start={0: 3}), header=b"names\n")
+    assert made.assigned == {0: 3}
+    assert out.flushed.startswith(b"names\nx\n")
+    assert (made.options["group"], made.options["start"]) == (None, "latest")
+    assert made.options["request_timeout"] == "10000ms"
+    assert asked[0][1][2:] == (None, None, None, False, False)
+    flags = ["--from-beginning", "--exit-at-end", "--timeout", "1s", "--order", "key"]
+    flags += ["--on-out-of-range", "latest", "--read-through", "broker", "--zone", "z"]
+    _, made, asked = consumed(*flags, "--group", "g", "--token", "secret")
+    assert made.assigned is None
+    options = made.options
+    assert (made.bootstrap, options["topic"], options["group"]) == ("b:1", "t", "g")
+    assert (options["start"], options["order"]) == ("earliest", "key")
+    assert (options["on_out_of_range"], options["read_through"]) == ("latest", "broker")
+    assert (options["zone"], options["token"]) == ("z", "secret")
+    assert options["request_timeout"] == "500ms"
+    assert asked[0][0] == "t"
+    assert (asked[0][1].from_beginning, asked[0][1].exit_at_end) == (True, True)
+
+
+def test_a_group_learns_of_partitions_that_go(consumed, said):
+    """They are committed when they are revoked, and told of when they are lost."""
+    _, made, _ = consumed("--group", "g", "--max-batches", "1")
+    progress_of = made.options["on_revoke"].__self__
+    assert made.options["on_lost"].__self__ is progress_of
+    progress_of.written(Some(7, 2))
+    made.options["on_revoke"]([2])
+    assert made.committed[-1] == {2: 8}
+    progress_of.written(Some(8, 2))
+    made.options["on_lost"]([2])
+    assert said == ["the session ended; lines of partitions [2] may come again"]
