@@ -210,9 +210,9 @@ class Broker:
         if self._server is not None:
             self._server.close()
         drained = await self.topics.stop(self.config.drain_timeout_ms / 1000)
-        await asyncio.sleep(0)  # the last acks leave in the turn after they were made
         for task in self._background:
             task.cancel()
+        # The last acks leave in the turn after they were made, which is over by then.
         await asyncio.gather(*self._background, return_exceptions=True)
         self.connections.close()
         await self.admin.stop()

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.clock import CONFIRM_MS, DRIFT_MS, MOST_DOWN_MS, BrokerClock, SavedTimes
+from memq.core.clock import (
+    AHEAD_MS,
+    CONFIRM_MS,
+    DRIFT_MS,
+    MOST_DOWN_MS,
+    BrokerClock,
+    SavedTimes,
+)
 
 DAY_MS = 86_400_000
 NOON_MS = 1_800_000_000_000
@@ -119,3 +126,74 @@ def test_running_time_catches_up_and_wall_time_does_not_notice(behind_ms, step_m
             each.wait(wait_ms)
         assert machine.clock().wall_ms == beside.clock().wall_ms
         assert machine.clock().mono_ms == beside.clock().mono_ms + max(0, behind_ms)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_drift_and_what_a_step(sign) -> None:
+    """The difference that NTP may leave is taken over at once, a millisecond more only later."""
+    machine = Machine()
+    machine.step(sign * DRIFT_MS)
+    assert machine.clock().wall_ms == machine.wall_ms
+    assert "in step" in repr(machine.clock)
+    machine.step(sign * (DRIFT_MS + 1))
+    assert machine.clock().wall_ms == machine.wall_ms - sign * (DRIFT_MS + 1)
+    assert f"doubts {sign * (DRIFT_MS + 1)} ms" in repr(machine.clock)
+    machine.wait(CONFIRM_MS - 1)
+    assert machine.clock().wall_ms == machine.wall_ms - sign * (DRIFT_MS + 1)
+    machine.wait(1)
+    assert machine.clock().wall_ms == machine.wall_ms
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_clock_that_drifts_after_its_step_is_believed(sign) -> None:
+    """It has stood by the step though not to the millisecond; a further step begins anew."""
+    for further_ms, believed in ((DRIFT_MS, True), (DRIFT_MS + 1, False)):
+        machine = Machine()
+        machine.step(DAY_MS)
+        machine.wait(CONFIRM_MS // 2)
+        machine.step(sign * further_ms)
+        machine.wait(CONFIRM_MS // 2)
+        assert (machine.clock().wall_ms == machine.wall_ms) == believed
+        machine.wait(CONFIRM_MS // 2)
+        assert machine.clock().wall_ms == machine.wall_ms
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "trusted"),
+    [
+        (-AHEAD_MS - DRIFT_MS - 1, False),
+        (-AHEAD_MS - DRIFT_MS, True),
+        (0, True),
+        (MOST_DOWN_MS - 1, True),
+        (MOST_DOWN_MS, False),
+    ],
+)
+def test_what_a_clock_may_show_at_the_start(ahead_ms, trusted) -> None:
+    """From a little before what was saved, which was ahead, to a day after it."""
+    machine = Machine()
+    machine.wall_ms += ahead_ms
+    clock = machine.start(SavedTimes(1_000, NOON_MS))
+    assert clock() == (1_000, NOON_MS + (ahead_ms if trusted else 0))
+    machine.wall_ms = 5  # of a broker that never ran any clock is right
+    assert machine.start(SavedTimes(0, 0))() == (0, 5)
+
+
+def test_a_clock_that_steps_all_the_time_is_told_of_once(caplog) -> None:
+    """Until one of its steps is believed, or all is well again."""
+
+    def told() -> list[str]:
+        said = [each.getMessage() for each in caplog.records]
+        return ["believed" if each.endswith("s is believed") else "stepped" for each in said]
+
+    machine = Machine()
+    for _ in range(5):
+        machine.step(DAY_MS)
+        machine.wait(1_000)
+    assert told() == ["stepped"]
+    machine.wait(CONFIRM_MS)
+    assert told() == ["stepped", "believed"]
+    assert "step of +432000.0 s is believed" in caplog.text
+    machine.step(-DAY_MS)
+    machine.step(DAY_MS)
+    machine.step(-DAY_MS)
+    assert told() == ["stepped", "believed", "stepped", "stepped"]

@@ -105,6 +105,58 @@ async def test_time_does_not_run_ahead_by_write_partitions_that_go_to_and_fro():
     assert max(each.saved.wall_ms for each in brokers) == now.wall_ms + AHEAD_MS
 
 
+@pytest.mark.parametrize("first", ["promise", "keep", "close"])
+async def test_saves_come_one_after_the_other(first):
+    """A slow one is waited for: what is saved last is what was told last, and nothing twice."""
+    disk, gate, order = Disk(), asyncio.Event(), []
+    times = kept(disk)
+
+    async def slow(saved):
+        order.append(("begun", saved.running_ms))
+        await gate.wait()
+        await disk.save(saved)
+        order.append(("saved", saved.running_ms))
+
+    times._save = slow
+    one = asyncio.ensure_future(getattr(times, first)(ClockReading(6_000, 1_000_500)))
+    await asyncio.sleep(0)
+    others = [
+        asyncio.ensure_future(times.promise(ClockReading(6_001, 1_000_500))),
+        asyncio.ensure_future(times.keep(ClockReading(6_002, 1_000_600))),
+        asyncio.ensure_future(times.promise(ClockReading(6_003, 1_000_700))),
+        asyncio.ensure_future(times.close(ClockReading(6_004, 1_000_800))),
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert order == [("begun", 6_000)]
+    assert times.saved == START
+    gate.set()
+    await asyncio.gather(one, *others)
+    walls_ms = [each.wall_ms for each in disk.saved]
+    if first == "promise":  # covers the others
+        assert walls_ms == [1_001_500, 1_001_500, 1_000_800]
+    else:
+        assert walls_ms == [1_000_500, 1_000_600, 1_001_700, 1_000_800]
+    assert order == [
+        (what, saved.running_ms) for saved in disk.saved for what in ("begun", "saved")
+    ]
+    assert times.saved == disk.saved[-1]
+
+
+@pytest.mark.parametrize("how", ["promise", "keep", "close"])
+async def test_a_time_that_was_not_saved_is_not_taken_for_saved(how):
+    """Whoever failed to save it holds nobody else up."""
+    disk = Disk()
+    times = kept(disk)
+    disk.full = True
+    with pytest.raises(QueueError):
+        await getattr(times, how)(ClockReading(6_000, 1_000_500))
+    assert times.saved == START
+    disk.full = False
+    await asyncio.wait_for(times.keep(ClockReading(6_100, 1_000_600)), 10)
+    assert disk.saved == [SavedTimes(6_100, 1_000_600)]
+
+
 # -- of a topic whose write partitions came from another broker -------------------------------
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from memq.cli.batch import verify_object
+from memq.cli import batch
+from memq.cli.batch import Findings, verify_object
 from memq.cli.main import main
+from memq.core.format.verify import VerifyReport
 from memq.core.named_values import parse_storage_options
-from memq.core.notification.notification import Notification
-from memq.errors import ConfigError
+from memq.core.notification.notification import Notification, PublishedBatch
+from memq.errors import ConfigError, CorruptDataError, ObjectNotFoundError, StorageError
 from tests.unit.format.builders import START_US, joined, records, seal
 
 
@@ -209,3 +212,80 @@ def test_cat_of_a_damaged_object(path, sealed, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "memq: error: Message at byte" in captured.err
+
+
+def published(partition, offset):
+    """A Batch of a topic, by its notification."""
+    told = SimpleNamespace(uri=f"memory:///{partition}/{offset}")
+    return PublishedBatch(partition, offset, 0, told)
+
+
+def test_findings_of_a_topic(monkeypatch, capsys):
+    """Each has its place; what retention has removed by now is none; a Batch counts once."""
+    asked = []
+
+    def verify(uri, notification, options):
+        asked.append((uri, notification, options))
+        bad = uri in ("memory:///0/0", "memory:///0/7", "memory:///1/6", "file:///x")
+        return VerifyReport(("first", "second") if bad else (), 10, messages=2, records=5)
+
+    monkeypatch.setattr(batch, "verify_object", verify)
+    found = Findings({"region": "x"})
+    each = [published(0, 0), published(0, 7), published(1, 6), published(1, 7)]
+    for one in each:
+        found.check(one.notification.uri, one)
+    assert asked == [(e.notification.uri, e.notification, {"region": "x"}) for e in each]
+    assert found.totals == {"batches": 4, "messages": 8, "records": 20, "size_bytes": 40}
+    places = [(row["partition"], row["offset"], row["finding"]) for row in found.damaged]
+    assert places == [(*at, f) for at in ((0, 0), (0, 7), (1, 6)) for f in ("first", "second")]
+    found.forget_expired({0: 0, 1: 0})
+    assert len(found.damaged) == 6
+    found.forget_expired({0: 7, 1: 6})
+    assert {(row["partition"], row["offset"]) for row in found.damaged} == {(0, 7), (1, 6)}
+    for output in ("json", "table"):
+        with pytest.raises(CorruptDataError, match=r"^damaged: 2 of 4 Batches$"):
+            found.show(output)
+        assert "memory:///0/7" in capsys.readouterr().out
+    found.forget_expired({0: 8, 1: 7})
+    for output in ("json", "table"):
+        found.show(output)
+        assert "first" not in capsys.readouterr().out
+    alone = Findings({})
+    alone.check("file:///x")
+    assert [(row["partition"], row["offset"]) for row in alone.damaged] == [(None, None)] * 2
+
+
+class Storage:
+    """Has one object, or cannot be read."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def get(self, _):
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "finding"),
+    [
+        (ObjectNotFoundError("no"), {}, "gone: retention removed it, or it is lost"),
+        (ObjectNotFoundError("no"), {"region": "x"}, "gone: retention removed it, or it is lost"),
+        (StorageError("503"), {}, "503"),
+        (StorageError("503"), {"region": "x"}, "503"),
+        (ConfigError("no such scheme"), {}, "no such scheme"),
+        (ConfigError("no such option"), {"region": "x"}, None),
+    ],
+)
+def test_what_cannot_be_read_is_a_finding(monkeypatch, error, options, finding):
+    """Of the object; but for options of the storage that somebody has given wrongly."""
+    monkeypatch.setattr(
+        "memq.core.storage.open.open_uri", lambda uri, given: (Storage(error), (uri, given))
+    )
+    if finding is None:
+        with pytest.raises(ConfigError):
+            verify_object("memory:///x", None, options)
+    else:
+        report = verify_object("memory:///x", None, options)
+        assert (report.findings, report.size_bytes, report.ok) == ((finding,), 0, False)

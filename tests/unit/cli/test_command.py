@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import socket
+import sys
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import click
 import hypothesis
@@ -12,9 +16,12 @@ from click.testing import CliRunner
 from hypothesis import strategies as st
 
 from memq.broker.config import BROKER_OPTIONS
+from memq.cli import command as command_module
 from memq.cli.command import (
     RangeType,
     TimeType,
+    check_reachable,
+    confirm,
     parse_separator,
     parse_time,
     table_options,
@@ -25,7 +32,7 @@ from memq.core.options import Option
 from memq.core.ranges import OffsetRange
 from memq.core.topic import TOPIC_OPTIONS
 from memq.core.units import iso_ms, iso_us
-from memq.errors import ConfigError
+from memq.errors import ConfigError, UnavailableError
 
 # -- flags are made from the tables of options ----------------------------------------------
 
@@ -251,3 +258,118 @@ def test_separator_of_nothing():
 def test_any_bytes_are_a_separator(separator):
     """Every separator can be written."""
     assert parse_separator("".join(f"\\x{byte:02x}" for byte in separator)) == separator
+
+
+# -- the way to the brokers -----------------------------------------------------------------
+
+
+class Network:
+    """Machines that listen from some time on; each try takes a second."""
+
+    def __init__(self, monkeypatch, **listens_from_s):
+        self.at = {f"{name}": at for name, at in listens_from_s.items()}
+        self.now_s, self.tried, self.slept, self.closed = 50.0, [], [], 0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep)
+        monkeypatch.setattr(command_module, "time", clock)
+        monkeypatch.setattr(command_module, "socket", SimpleNamespace(create_connection=self._try))
+
+    def _sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+    def _try(self, address, timeout_s):
+        host, port = address
+        self.tried.append((host, port, timeout_s))
+        if self.now_s - 50 < self.at.get(host, 1e9):
+            self.now_s += 1
+            raise self.error(host)
+        return SimpleNamespace(close=self._close)
+
+    def _close(self):
+        self.closed += 1
+
+    @staticmethod
+    def error(host):
+        """Why it cannot be reached."""
+        if host == "slow":
+            return TimeoutError("timed out")
+        if host == "nobody":
+            return socket.gaierror(-2, "Name or service not known")
+        return ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("first", ["refuses", "slow", "nobody"])
+def test_one_broker_that_listens_is_enough(monkeypatch, first):
+    """Whatever becomes of those before it; its connection is closed, and none is made after it."""
+    network = Network(monkeypatch, fine=0)
+    check_reachable(f"{first}:1,fine:2,other:3")
+    assert network.tried == [(first, 1, 3.0), ("fine", 2, 3.0)]
+    assert (network.closed, network.slept) == (1, [])
+
+
+def test_a_broker_that_was_started_just_now_is_waited_for(monkeypatch):
+    """All are tried again, for some seconds."""
+    network = Network(monkeypatch, b=2.5)
+    check_reachable("a:1,b:2")
+    assert [host for host, *_ in network.tried] == ["a", "b", "a", "b"]
+    assert network.slept == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("a", "Connection refused"),
+        ("slow", "timed out"),
+        ("nobody", "Name or service not known"),
+    ],
+)
+def test_where_no_broker_listens(monkeypatch, host, reason):
+    """It ends in its time, with the last reason and what to do."""
+    network = Network(monkeypatch)
+    with pytest.raises(UnavailableError) as raised:
+        check_reachable(f"{host}:1", timeout_s=2.2)
+    assert str(raised.value) == (
+        f"no broker at {host}:1: {reason}; start one with `memq dev`, or name another with "
+        "--bootstrap"
+    )
+    assert isinstance(raised.value.__cause__, OSError)
+    assert len(network.tried) == 3  # at 0, 1.1 and 2.2 seconds
+    with pytest.raises(ConfigError):
+        check_reachable("a:b:c")
+
+
+# -- asking first ---------------------------------------------------------------------------
+
+
+class Answers(io.StringIO):
+    """A stdin that may be a terminal."""
+
+    def __init__(self, text, *, terminal=True):
+        super().__init__(text)
+        self.isatty = lambda: terminal
+
+
+@pytest.mark.parametrize("answer", ["y\n", "yes\n", " YES \n", "Y\n"])
+def test_yes_goes_on(monkeypatch, capsys, answer):
+    """The question stands on stderr, for the result is alone on stdout."""
+    monkeypatch.setattr(sys, "stdin", Answers(answer))
+    confirm("Delete it?", yes=False)
+    assert capsys.readouterr() == ("", "Delete it? [y/N] ")
+
+
+@pytest.mark.parametrize("answer", ["", "\n", "n\n", "no\n", "yess\n", "ye\n", "\ny\n"])
+def test_anything_else_changes_nothing(monkeypatch, answer):
+    """Also the end of the input, and Enter."""
+    monkeypatch.setattr(sys, "stdin", Answers(answer))
+    with pytest.raises(click.ClickException, match="nothing was changed"):
+        confirm("Delete it?", yes=False)
+
+
+@pytest.mark.parametrize("stdin", [None, Answers("y\n", terminal=False)], ids=["closed", "pipe"])
+def test_without_a_terminal_only_the_flag_counts(monkeypatch, stdin):
+    """What a script happens to have on its stdin is no answer."""
+    monkeypatch.setattr(sys, "stdin", stdin)
+    with pytest.raises(click.UsageError, match="add --yes"):
+        confirm("Delete it?", yes=False)
+    confirm("Delete it?", yes=True)
+    assert stdin is None or stdin.tell() == 0

@@ -194,3 +194,62 @@ def test_json_in_cells():
     assert rows(
         pa.schema([("b", pa.binary())]), 'b\n"{""base64"":""AA=="",""base64"":""AQ==""}"\n'
     ) == [{"b": b'{"base64":"AA==","base64":"AQ=="}'}]
+
+
+TEXTS = ["a", "", 'b "c"', "d\ne", "f\r\ng", "h,i", "\ufeffj", "k" * 40]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_rows_however_they_are_cut_into_blocks(newline, ends):
+    """Wherever a block ends, in a quote or between the halves of a newline, rows are the same."""
+    cells = [(number, TEXTS[number % len(TEXTS)]) for number in range(24)]
+    quoted = [(number, text.replace('"', '""')) for number, text in cells]
+    lines = ["id,city", *(f'{number},"{text}"' for number, text in quoted)]
+    text = newline.join(lines) + (newline if ends else "")
+    whole = [(row["id"], row["city"]) for row in rows(RIDES, text)]
+    assert whole == cells
+    for block_bytes in range(58, 130, 3):
+        found, numbers = [], []
+        for table, numbered in parts(RIDES, text, block_bytes=block_bytes):
+            found += [(row["id"], row["city"]) for row in table.to_pylist()]
+            numbers += numbered
+        assert found == cells, block_bytes
+        assert numbers == list(range(2, 26))
+
+
+def test_a_name_with_a_newline_in_it():
+    """The first line ends where its last quote is closed."""
+    schema = pa.schema([("a\nb", pa.int8()), ("c", pa.int8())])
+    assert rows(schema, '"a\nb",c\n1,2\n') == [{"a\nb": 1, "c": 2}]
+    with pytest.raises(InvalidRequestError, match="names no columns"):
+        rows(schema, '"a\nb,c\n1,2\n')
+
+
+def test_a_first_line_as_long_as_a_block():
+    """It is no header, but data, and is not read to its end."""
+    with pytest.raises(InvalidRequestError, match="it is empty, or as long as a block"):
+        list(parts(RIDES, "id," * 100, block_bytes=40))
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_rows_that_say_no_time(nullable, unit):
+    """Without the column it is now; an empty cell is null where it may be, and else now as well."""
+    field = pa.field("timestamp", pa.timestamp(unit, "UTC"), nullable=nullable)
+    schema = pa.schema([("id", pa.int8()), field])
+    now = NOW_US * 1_000 // {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
+
+    def times(text):
+        return [
+            each
+            for table, _ in parts(schema, text)
+            for each in table["timestamp"].cast(pa.int64()).to_pylist()
+        ]
+
+    assert times("id\n1\n2\n") == [now, now]
+    second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    missing = None if nullable else now
+    assert times("id,timestamp\n1,\n2,1970-01-01T00:00:01Z\n") == [missing, second]
+    plain = pa.schema([("timestamp", pa.utf8()), ("id", pa.int8())])
+    assert rows(plain, "id\n1\n") == [{"id": 1}]  # a column of another type is no time

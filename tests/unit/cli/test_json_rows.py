@@ -255,3 +255,111 @@ def test_any_log_message(messages):
     wanted = encode_records(keys, payloads, headers, [NOW_US] * len(messages))
     found = table.combine_chunks().to_batches()[0]
     assert found.to_pylist() == wanted.to_pylist()
+
+
+WRONG = {
+    "no JSON": b'{"id": ',
+    "of another type": b'{"id": "x"}',
+    "too large": b'{"id": 9223372036854775808}',
+    "too fine": b'{"id": 1, "timestamp": "2025-01-02T00:00:00.0001Z"}',
+}
+
+
+@pytest.mark.parametrize("later", WRONG)
+@pytest.mark.parametrize("sooner", WRONG)
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_the_first_line_that_does_not_fit_is_named(sooner, later, at):
+    """Whatever is wrong with it, and with a later one; the rows before it are given out."""
+    lines = [b'{"id":1}', b"", *[b'{"id":2}'] * 6]
+    place = at if at > 1 else 0
+    lines[place], lines[place + 2] = WRONG[sooner], WRONG[later]
+    error, before = refused(RIDES, *lines)
+    assert error.startswith(f"line {place + 1}: ")
+    assert before == len([each for each in lines[:place] if each])
+    alone, _ = refused(RIDES, WRONG[sooner])
+    assert error.partition(": ")[2] == alone.partition(": ")[2]
+
+
+def test_a_mark_of_the_encoding_is_none_of_the_first_line():
+    """Only there: elsewhere it is a mistake that is shown."""
+    mark = "\ufeff".encode()
+    assert [row["id"] for row in rows(RIDES, mark + b'{"id":1}\n{"id":2}', b'{"id":3}')] == [
+        1,
+        2,
+        3,
+    ]
+    assert [row["id"] for row in rows(RIDES, mark + b'\n{"id":2}')] == [2]
+    assert r"line 2: " in (error := refused(RIDES, b'{"id":1}', mark + b'{"id":2}')[0])
+    assert error.endswith(r'\ufeff{"id":2}')
+    blocks = [[b'{"id":1}'], [mark + b'{"id":2}']]
+    with pytest.raises(InvalidRequestError, match="line 2"):
+        list(json_rows(blocks, RIDES, lambda: NOW_US))
+
+
+BEYOND = [
+    ("us", "300000000000000000 microseconds since 1970", 300_000_000_000_000_000),
+    ("us", "-300000000000000007 microseconds since 1970", -300_000_000_000_000_007),
+    ("ns", "1500 microseconds since 1970", 1_500_000),
+    ("ms", "300000000000000000 microseconds since 1970", 300_000_000_000_000),
+    ("s", "300000000000000000 microseconds since 1970", 300_000_000_000),
+]
+
+
+@pytest.mark.parametrize(("unit", "text", "ticks"), BEYOND)
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_that_no_calendar_has(unit, text, ticks, zone):
+    """They are texts of their own, beside those that one has and those that are null."""
+    schema = pa.schema([("at", pa.timestamp(unit, zone))])
+    usual = "1970-01-01T00:00:02" + ("Z" if zone else "")
+    lines = [json.dumps({"at": each}).encode() for each in (usual, text, None)]
+    ((table, numbers),) = parts(schema, b"\n".join(lines))
+    a_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    assert table["at"].cast(pa.int64()).to_pylist() == [2 * a_second, ticks, None]
+    assert numbers == [1, 2, 3]
+    for bad in (text + "x", "x" + text, text.replace(" ", ".5 ", 1)):
+        line = json.dumps({"at": bad}).encode()
+        said, before = refused(schema, lines[0], line)
+        assert (said.startswith("line 2: "), before) == (True, 1)
+    if unit in ("s", "ms"):
+        fine = json.dumps({"at": text.replace("0 micro", "1 micro")}).encode()
+        assert "line 1: " in refused(schema, fine)[0]  # the type is too coarse for it
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_list_of_a_fixed_size(size):
+    """It has that many items, or is null."""
+    schema = pa.schema([("x", pa.list_(pa.int8(), 3))])
+    lines = [b'{"x":[1,2,3]}', b'{"x":null}', json.dumps({"x": [None] * size}).encode()]
+    if size == 3:
+        found = rows(schema, b"\n".join(lines))
+        assert [row["x"] for row in found] == [[1, 2, 3], None, [None, None, None]]
+        return
+    said, before = refused(schema, *lines)
+    assert f"a list of {size} is given where 3 are expected" in said
+    assert (said[:6], before) == ("line 3", 2)
+
+
+def test_names_that_cannot_be_fields_of_an_object():
+    """A schema with two fields of one name is refused, with another way."""
+    twice = pa.struct([("a", pa.int8()), ("a", pa.int8())])
+    with pytest.raises(InvalidRequestError, match=r"cannot take fields of such names; .* Python"):
+        rows(pa.schema([("x", twice)]), b'{"x":{"a":1}}')
+
+
+LINES = [b'{"id":%d}' % number if number % 3 else b"" for number in range(1, 12)]
+
+
+@hypothesis.given(st.lists(st.integers(1, 5), min_size=11, max_size=11))
+def test_lines_however_they_are_cut_into_blocks(sizes):
+    """Rows and their numbers are those of the whole."""
+    blocks, rest = [], list(LINES)
+    for size in sizes:
+        if rest:
+            blocks.append(rest[:size])
+            rest = rest[size:]
+    found = [
+        (row["id"], number)
+        for table, numbers in json_rows(blocks, RIDES, lambda: NOW_US)
+        for row, number in zip(table.to_pylist(), numbers, strict=True)
+    ]
+    assert found == [(number, number) for number in range(1, 12) if number % 3]

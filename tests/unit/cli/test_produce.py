@@ -5,14 +5,38 @@ from __future__ import annotations
 import io
 import random
 import signal
+import time
+from contextlib import nullcontext
 
+import click
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.produce import Tally, read_lines, split_key
+from memq.cli.json_rows import Rows
+from memq.cli.produce import (
+    Same,
+    Tally,
+    _check_topic,
+    _check_usage,
+    _send_rows,
+    _sender,
+    _Watched,
+    _with_same,
+    read_lines,
+    send_all,
+    split_key,
+)
 from memq.client.producer.delivery import Delivery, StoredAt
-from memq.errors import DeliveryTimeoutError, InvalidRequestError, MemqError, MessageTooLargeError
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import (
+    DeliveryTimeoutError,
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    SchemaMismatchError,
+)
 
 # -- lines are read in blocks ---------------------------------------------------------------
 
@@ -160,3 +184,243 @@ def test_what_never_ended():
     tally.collect()
 
     assert (tally.records, tally.acked) == (4, 0)
+
+
+def test_a_wait_that_was_interrupted_is_taken_up_again():
+    """What the interruption fell upon is counted then, once."""
+
+    class Interrupted(Delivery):
+        waits = 0
+
+        def exception(self, timeout=None):
+            self.waits += 1
+            if self.waits == 1:
+                raise KeyboardInterrupt
+            return super().exception(timeout)
+
+    tally, late = Tally(), Interrupted()
+    tally.add(late, 3)
+    with pytest.raises(KeyboardInterrupt):
+        tally.finish()
+    assert (tally.records, tally.acked) == (3, 0)
+    late.settle(STORED)
+    tally.finish()
+    assert (tally.records, tally.acked) == (3, 3)
+
+
+@given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 31), st.booleans())
+def test_each_value_counts_to_its_message(messages, fails_at, reading):
+    """Whichever Message takes it, also in turn, and up to where writing or reading fails."""
+    deliveries = [delivery() for _ in range(5)]
+    begun, sent = [], []
+
+    def values():
+        for number, message in enumerate(messages):
+            if reading and number == fails_at:
+                raise OSError("read")
+            yield message
+
+    def send(message):
+        if not reading and len(sent) == fails_at:
+            raise MemqError("write")
+        sent.append(message)
+        return deliveries[message]
+
+    tally = Tally()
+    if fails_at < len(messages):
+        with pytest.raises(OSError if reading else MemqError):
+            send_all(values(), send, tally, begun.append)
+    else:
+        send_all(values(), send, tally, begun.append)
+    expected = messages[:fails_at]
+    assert sent == expected
+    assert tally.records == len(expected)
+    assert tally._open == {deliveries[n]: expected.count(n) for n in set(expected)}
+    changes = [at for at, n in enumerate(expected) if at == 0 or expected[at - 1] != n]
+    assert begun == [deliveries[expected[at]] for at in changes]
+
+
+# -- what a line, or a row, becomes ---------------------------------------------------------
+
+NOTHING = Same(None, [], None)
+
+
+class Writer:
+    """Takes what is written; a table as one Message, whose numbers must not be odd."""
+
+    schema = DEFAULT_SCHEMA
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, *arguments):
+        self.written.append(arguments)
+        return delivery(STORED)
+
+    def conformed(self, table, **_):
+        for number in table["number"].to_pylist():
+            if number % 2:
+                kind = MessageTooLargeError if number > 100 else SchemaMismatchError
+                raise kind(f"{number} is odd")
+        return table.to_batches(max_chunksize=2)
+
+    def write_table(self, batch):
+        self.written.append(batch["number"].to_pylist())
+        return [delivery(STORED)]
+
+
+@pytest.mark.parametrize(
+    ("separator", "same", "written"),
+    [
+        (None, NOTHING, (b"k:v",)),
+        (None, Same(b"K", [], None), (b"k:v", b"K", None, None)),
+        (None, Same(None, [("h", b"x")], None), (b"k:v", None, [("h", b"x")], None)),
+        (None, Same(None, [], 0), (b"k:v", None, None, 0)),
+        (b":", NOTHING, (b"v", b"k", None, None)),
+        (b":", Same(None, [("h", b"x")], 7), (b"v", b"k", [("h", b"x")], 7)),
+    ],
+)
+def test_a_line_with_what_all_have(separator, same, written):
+    """Its key comes from the line where there is a separator; the rest is that of all."""
+    writer = Writer()
+    _sender(writer, separator, same)(b"k:v")
+    assert writer.written == [written]
+
+
+def test_a_line_without_a_key_is_named_by_its_number():
+    """Lines before it are sent."""
+    writer = Writer()
+    send = _sender(writer, b":", NOTHING)
+    send(b"a:1")
+    send(b"b:2")
+    with pytest.raises(InvalidRequestError, match="line 3 has no key separator"):
+        send(b"c")
+    assert [value for value, *_ in writer.written] == [b"1", b"2"]
+
+
+def numbers(*values):
+    """Rows of these numbers."""
+    return pa.table({"number": pa.array(values, pa.int64())})
+
+
+@pytest.mark.parametrize(("bad", "error"), [(1, SchemaMismatchError), (101, MessageTooLargeError)])
+@pytest.mark.parametrize("position", range(4))
+def test_rows_before_one_that_does_not_fit_are_sent(position, bad, error):
+    """It is named by its place in the input, and nothing after it is sent."""
+    values = [0, 2, 4, 6]
+    values[position] = bad
+    parts = [Rows(numbers(8, 10, 12), [1, 2, 3]), Rows(numbers(*values), [5, 6, 8, 9])]
+    parts.append(Rows(numbers(14), [10]))
+    writer, tally = Writer(), Tally()
+    with pytest.raises(error, match=f"^line {[5, 6, 8, 9][position]}: {bad} is odd"):
+        _send_rows(writer, parts, NOTHING, "line", tally)
+    sent = [number for part in writer.written for number in part]
+    assert sent == [8, 10, 12, *values[:position]]
+    assert (tally.records, tally.acked) == (len(sent), len(sent))
+
+
+def test_rows_that_all_fit_are_sent_in_their_order():
+    """Each part by itself, as Messages of its own."""
+    writer, tally = Writer(), Tally()
+    parts = [Rows(numbers(0, 2, 4), [1, 2, 3]), Rows(numbers(6), [4])]
+    _send_rows(writer, parts, NOTHING, "row", tally)
+    assert writer.written == [[0, 2], [4], [6]]
+    assert tally.records == 4
+
+
+def test_rows_get_the_key_and_headers_of_all():
+    """The key only where they have none; the headers after their own."""
+    headers = DEFAULT_SCHEMA.field("headers").type
+    table = pa.table(
+        {
+            "value": pa.array([b"1", b"2"], pa.binary()),
+            "key": pa.array([b"own", None], pa.binary()),
+            "headers": pa.array([[("a", b"x")], None], headers),
+        }
+    )
+    assert _with_same(table, NOTHING) is table
+    found = _with_same(table, Same(b"K", [("b", b"y")], None))
+    assert found["key"].to_pylist() == [b"own", b"K"]
+    assert found["headers"].to_pylist() == [[("a", b"x"), ("b", b"y")], [("b", b"y")]]
+    assert found.column_names == table.column_names
+    found = _with_same(table.select(["value"]), Same(b"K", [("b", b"y")], None))
+    assert found["key"].to_pylist() == [b"K", b"K"]
+    assert found["headers"].to_pylist() == [[("b", b"y")]] * 2
+    assert _with_same(table, Same(b"K", [], None))["headers"].equals(table["headers"])
+    assert _with_same(table, Same(None, [("b", b"y")], None))["key"].equals(table["key"])
+
+
+TYPED = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("schema", "form", "same", "said"),
+    [
+        (DEFAULT_SCHEMA, "lines", Same(b"K", [("h", b"x")], None), None),
+        (DEFAULT_SCHEMA, "json", NOTHING, None),
+        (TYPED, "json", NOTHING, None),
+        (TYPED, "csv", Same(None, [], 5), None),
+        (TYPED, "lines", NOTHING, r"schema of its own \(id, name\).*--format json or"),
+        (TYPED, "json", Same(b"K", [], None), "neither keys nor headers"),
+        (TYPED, "csv", Same(None, [("h", b"x")], None), "neither keys nor headers"),
+        (TYPED, "csv", Same(b"", [], None), "neither keys nor headers"),
+    ],
+)
+def test_what_a_topic_with_columns_cannot_take(schema, form, same, said):
+    """Lines, keys and headers are for topics without columns of their own."""
+    if said is None:
+        _check_topic("t", schema, form, same)
+        return
+    with pytest.raises(InvalidRequestError, match=said):
+        _check_topic("t", schema, form, same)
+
+
+USAGE = {"key_separator": None, "key": None, "delimiter": None, "null": None}
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "fine"),
+    [
+        ("lines", {}, True),
+        ("lines", {"key_separator": b":"}, True),
+        ("lines", {"key": "k"}, True),
+        ("lines", {"key_separator": b":", "key": "k"}, False),
+        ("json", {"key_separator": b":"}, False),
+        ("csv", {"key_separator": b":"}, False),
+        ("json", {"key": "k"}, True),
+        ("lines", {"delimiter": b";"}, False),
+        ("json", {"null": "NA"}, False),
+        ("lines", {"null": ""}, False),
+        ("csv", {"delimiter": b";", "null": "NA"}, True),
+        ("csv", {"delimiter": b"\t"}, True),
+        ("csv", {"delimiter": b";;"}, False),
+        ("csv", {"delimiter": "ä".encode("latin-1")}, False),
+        ("csv", {"delimiter": b'"'}, False),
+        ("csv", {"delimiter": b"\n"}, False),
+        ("csv", {"delimiter": b"\r"}, False),
+    ],
+)
+def test_options_that_go_together(form, given, fine):
+    """Each is refused where it has no meaning."""
+    with nullcontext() if fine else pytest.raises(click.UsageError):
+        _check_usage(form, **(USAGE | given))
+
+
+def test_what_is_read_is_told():
+    """However it is read, each byte once."""
+    told = []
+    watched = _Watched(io.BufferedReader(io.BytesIO(b"ab\ncdefgh")), told.append)
+    assert watched.peek(1)[:1] == b"a"
+    assert watched.readline() == b"ab\n"
+    assert watched.read(2) == b"cd"
+    assert watched.read1(2) == b"ef"
+    assert watched.readline(1) == b"g"
+    assert watched.read() == b"h"
+    assert told == [3, 2, 2, 1, 1]
+
+
+def test_the_time_of_what_says_none():
+    """That of all if there is one, also that of 1970; else now."""
+    assert Same(None, [], 0).now_us() == 0
+    before_us = time.time_ns() // 1_000
+    assert before_us <= NOTHING.now_us() <= time.time_ns() // 1_000

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from memq.client.status import LATE_MS, ClusterStatus
-from memq.core.wire.messages import BrokerStatus, DescribeClusterAnswer, ServiceState
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from memq import AsyncAdminClient
+from memq.client import admin
+from memq.client.status import LATE_MS, ClusterStatus, cluster_status
+from memq.core.runtime import Runtime
+from memq.core.wire.messages import (
+    BrokerStatus,
+    ClusterBroker,
+    DescribeClusterAnswer,
+    ServiceState,
+)
+from memq.errors import UnavailableError
 
 
 def broker(name, **fields):
@@ -54,3 +68,235 @@ def test_those_who_are_not_heard_are_named():
         "broker b3 is lost since 1970-01-01T00:00:00.001Z",
         "the Governor does not answer: no answer",
     ]
+
+
+def test_each_of_several_services_is_a_problem_with_its_own_brokers():
+    """One that refuses only here is told beside one that refuses everywhere, and before brokers."""
+    storage, kafka = refusing("storage", 1_000), refusing("kafka", 2_000)
+    well = ServiceState(name="disk", where="/data")
+    found = status(
+        broker("b1", services=[well, storage, kafka], not_ready=[kafka.words(), "it starts"]),
+        broker("b2", services=[storage, well], not_ready=["it stops", storage.words(), "no lease"]),
+        silent={"b3": "frozen"},
+    ).problems()
+    assert [each.partition(" refuses")[0] for each in found[:2]] == ["storage (x)", "kafka (x)"]
+    assert "(at b1, b2); mend storage" in found[0]
+    assert "(at b1); mend kafka" in found[1]
+    assert found[2].startswith("broker b3 does not answer: frozen; start it, or look at its log")
+    assert found[3:] == [
+        "broker b1 is not ready: it starts",
+        "broker b2 is not ready: it stops",
+        "broker b2 is not ready: no lease",
+    ]
+
+
+def test_a_watermark_and_partitions_without_an_owner_are_problems():
+    """Of each broker that is late, with the topic; and of all topics that nobody serves."""
+    described = DescribeClusterAnswer(
+        cluster_id="c", governor="b1", brokers=[], homeless={"t": [0], "u": [1, 2]}
+    )
+    late = {"late_topic": "t", "watermark_age_ms": 61_400, "late_ms": LATE_MS + 1}
+    found = status(broker("b1"), broker("b2", **late), cluster=described).problems()
+    assert [each.partition(":")[0] for each in found] == [
+        "the watermark of t at broker b2 is 61 s old",
+        "write partitions of t, u have no owner",
+    ]
+    described.homeless = {}
+    assert status(broker("b1"), cluster=described).problems() == []
+
+
+# -- who is asked ---------------------------------------------------------------------------
+
+
+class Asked:
+    """A cluster of which each broker answers as it is told, and takes a second for it."""
+
+    def __init__(self, seeds, **answers):
+        self.seeds = [f"{seed}:1" for seed in seeds]
+        self.answers = {f"{name}:1": answer for name, answer in answers.items()}
+        self.now_s = 500.0
+        self.runtime = Runtime(mono_s=lambda: self.now_s)
+        self.limits, self.described = {}, []
+        self.governor = UnavailableError("nobody governs")
+
+    async def status(self, address, *, timeout_s):
+        assert timeout_s >= 0
+        self.limits.setdefault(address, []).append(timeout_s)
+        await asyncio.sleep(0)
+        self.now_s += 1
+        answer = self.answers.get(address, UnavailableError(f"{address} is away"))
+        if isinstance(answer, list):
+            answer = answer.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def call(self, address, _request, *, timeout_s):
+        assert timeout_s >= 0
+        self.described.append((address, timeout_s))
+        if isinstance(self.governor, Exception):
+            raise self.governor
+        return self.governor, b""
+
+
+ZOOKEEPER = ServiceState(name="zookeeper", where="zk:2181")
+
+
+def says(name, *others, at=None, tells=True, services=(), cluster_id="c"):
+    """What a broker says of itself, and whom it sees."""
+    seen = [ClusterBroker(id=each, address=f"{each}:1") for each in (name, *others)]
+    own = BrokerStatus(id=name, address=at or f"{name}:1", version="1", services=list(services))
+    return DescribeClusterAnswer(
+        cluster_id=cluster_id, governor="", brokers=seen, status=own if tells else None
+    )
+
+
+async def test_every_broker_is_asked_from_the_seeds_on():
+    """Those that only others know as well, each once; and they are told in the order of ids."""
+    cluster = Asked("b", b=says("b", "d"), d=says("d", "a", "b"), a=says("a", "d", "b"))
+    found = await cluster_status(cluster, 60)
+    assert [each.id for each in found.brokers] == ["a", "b", "d"]
+    assert {address: len(limits) for address, limits in cluster.limits.items()} == dict.fromkeys(
+        ("a:1", "b:1", "d:1"), 1
+    )
+    assert (found.silent, found.problems(), found.cluster_id) == ({}, [], "c")
+    assert (found.cluster, cluster.described) == (None, [])
+
+
+async def test_who_is_silent_is_named_by_its_id_where_anybody_knows_it():
+    """Else by its address; and not at all if it answers under another one."""
+    cluster = Asked(["x", "b", "alias"], b=says("b", "c"), alias=says("b", "c"))
+    found = await cluster_status(cluster, 60)
+    assert found.silent == {"c": "c:1 is away", "x:1": "x:1 is away"}
+    assert [each.id for each in found.brokers] == ["b"]
+    moved = DescribeClusterAnswer(
+        cluster_id="c",
+        governor="",
+        brokers=[ClusterBroker(id="b", address="old:1"), ClusterBroker(id="b", address="b:1")],
+        status=BrokerStatus(id="b", address="b:1", version="1"),
+    )
+    found = await cluster_status(Asked("b", b=moved), 60)
+    assert (found.silent, [each.id for each in found.brokers]) == ({}, ["b"])
+
+
+async def test_nobody_answers():
+    """The error is that of a broker; nothing is known."""
+    for seeds in (["x"], ["x", "y"]):
+        with pytest.raises(UnavailableError, match=":1 is away"):
+            await cluster_status(Asked(seeds), 60)
+
+
+async def test_a_broker_that_tells_nothing_of_itself_is_neither_silent_nor_listed():
+    """An older one; the others are asked all the same."""
+    cluster = Asked("a", a=says("a", "b", tells=False), b=says("b"))
+    found = await cluster_status(cluster, 60)
+    assert ([each.id for each in found.brokers], found.silent) == (["b"], {})
+
+
+async def test_each_round_has_half_of_what_is_left():
+    """No broker holds the status up for more than two seconds, and none beyond the deadline."""
+    chain = {
+        name: says(name, after, services=[ZOOKEEPER])
+        for name, after in ("ab", "bc", "cd", "de", "ef", "fg", "ga")
+    }
+    cluster = Asked("a", **chain)
+    cluster.governor = says("a")
+    await cluster_status(cluster, 5.5)
+    limits = [cluster.limits[f"{name}:1"] for name in "abcdefg"]
+    assert limits == [[2.0], [2.0], [1.75], [1.25], [0.75], [0.25], [0.0]]
+    assert cluster.described == [("a:1", 0.0)]
+    cluster = Asked("a", a=says("a", services=[ZOOKEEPER]))
+    await cluster_status(cluster, 2)
+    assert cluster.described == [("a:1", 1.0)]
+    cluster = Asked("a", a=says("a", services=[ZOOKEEPER]))
+    await cluster_status(cluster, 60)
+    assert cluster.described == [("a:1", 1.5)]
+
+
+async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
+    """Not while any broker says that ZooKeeper refuses it, nor where there is none."""
+    gone = ServiceState(name="zookeeper", since_ms=5, error="no answer")
+    away = ServiceState(name="storage", since_ms=5, error="503")
+    for services, asked in (
+        ([[ZOOKEEPER], [ZOOKEEPER]], True),
+        ([[ZOOKEEPER, away], [away]], True),
+        ([[ZOOKEEPER], [gone]], False),
+        ([[gone], [ZOOKEEPER]], False),
+        ([[away], []], False),
+    ):
+        cluster = Asked("ab", a=says("a", services=services[0]), b=says("b", services=services[1]))
+        cluster.governor = described = says("a")
+        found = await cluster_status(cluster, 60)
+        assert bool(cluster.described) == asked
+        assert found.cluster is (described if asked else None)
+        assert found.problem == ""
+
+
+async def test_when_the_governor_does_not_answer_its_broker_is_asked_again():
+    """By then it may know which service has gone; if it is silent, what it said before counts."""
+    gone = ServiceState(name="zookeeper", since_ms=5, error="no answer")
+    again = says("a", services=[gone])
+    cluster = Asked("a", a=[says("a", services=[ZOOKEEPER]), again])
+    found = await cluster_status(cluster, 10)
+    assert cluster.limits["a:1"] == [2.0, 9.0]
+    assert found.brokers == [again.status]
+    assert found.problem == "nobody governs"
+    cluster = Asked("a", a=[says("a", services=[ZOOKEEPER]), UnavailableError("away by now")])
+    found = await cluster_status(cluster, 10)
+    assert [each.id for each in found.brokers] == ["a"]
+    assert found.silent == {}
+    assert found.problem == "nobody governs"
+
+
+# -- and the lag ----------------------------------------------------------------------------
+
+
+class Lags(AsyncAdminClient):
+    """A client whose cluster is as it is told, with these lags."""
+
+    def __init__(self, cluster, lags):
+        self._cluster, self._lags = cluster, lags
+
+    async def lag(self):
+        if isinstance(self._lags, Exception):
+            raise self._lags
+        if self._lags is None:
+            await asyncio.Event().wait()
+        return self._lags
+
+
+def lag(group, records):
+    """The lag of a group with so many LogMessages to read, in no partition where there are none."""
+    partitions = [] if records is None else [records]
+    return SimpleNamespace(
+        group=group, partitions=partitions, total=SimpleNamespace(records=records or 0)
+    )
+
+
+async def test_the_worst_lag_is_that_with_the_most_to_read(monkeypatch):
+    """Of a group that reads anything; without one, or an answer in its time, it is not known."""
+    monkeypatch.setattr(admin, "LAG_S", 0.01)
+
+    async def worst(lags, **answers):
+        cluster = Asked("a", **({"a": says("a")} | answers))
+        found = await Lags(cluster, lags).status(60)
+        assert cluster.limits["a:1"] == [2.0]
+        return found.worst_lag and found.worst_lag.group
+
+    assert await worst([lag("g", 3), lag("h", 9), lag("i", 5)]) == "h"
+    assert await worst([lag("g", None), lag("h", 0)]) == "h"
+    assert await worst([lag("g", None)]) is None
+    assert await worst([]) is None
+    assert await worst(UnavailableError("away")) is None
+    assert await worst(None) is None
+    away = ServiceState(name="storage", since_ms=5, error="503")
+    assert await worst([lag("g", 3)], a=says("a", services=[away])) is None
+    with pytest.raises(ZeroDivisionError):
+        await worst(ZeroDivisionError())
+
+
+async def test_the_lag_has_its_time_within_that_of_the_status():
+    """Brokers are waited for so much less, so that the whole ends in its time."""
+    cluster = Asked("a", a=says("a"))
+    await Lags(cluster, []).status(3.0)
+    assert cluster.limits["a:1"] == [(3.0 - admin.LAG_S) / 2]

@@ -1,0 +1,262 @@
+"""The pages of the admin HTTP, and what a broker says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import aiohttp
+import pytest
+
+from memq.broker.admin import AdminServer
+from memq.broker.hosted_topic import NOT_OWNED
+from memq.broker.object_root import MAX_MISSING_NAMED, MissingObject, Presence
+from memq.core.runtime import Runtime
+from memq.core.version import __version__
+from memq.errors import CorruptDataError, QueueError, StorageError
+from memq.testing.queue import InMemoryQueue
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import GatedStorage, broker, client, until
+
+NOW_MS = 1_750_000_000_000
+
+
+def still() -> Runtime:
+    """A machine whose clocks stand still."""
+    return Runtime(mono_s=lambda: 1_000.0, wall_ns=lambda: NOW_MS * 1_000_000)
+
+
+async def page(b, path: str):
+    """Status and content of a page, which is JSON where it says so."""
+    url = f"http://127.0.0.1:{b.admin_port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        text = await answer.text()
+        is_json = answer.content_type == "application/json"
+        return answer.status, json.loads(text) if is_json else text
+
+
+async def test_a_topic_has_its_offsets_and_watermark(tmp_path) -> None:
+    """Each read partition with its own start and end, and the earliest watermark of any."""
+    async with broker(tmp_path, runtime=still()) as b, client(b) as c:
+        await c.create("t", read_partitions=2, batch_messages=1)
+        for sequence in range(3):
+            await c.write(sequence)
+        hosted = b.topics.get("t")
+        await b.context.queue.truncate(hosted.topic.queue_topic, 0, 1)
+        status, found = await page(b, "/topics/t")
+        assert status == 200
+        assert found["topic"] == "t"
+        assert found["read_partitions"] == [
+            {"partition": 0, "start": 1, "end": 2},
+            {"partition": 1, "start": 0, "end": 1},
+        ]
+        steps = []
+        offsets = b.context.queue.offsets
+
+        async def marks():
+            steps.append("watermark")
+            return [NOT_OWNED, 9_000, 7_000, 8_000], [1]
+
+        async def ends(*arguments):
+            steps.append("ends")
+            return await offsets(*arguments)
+
+        hosted.watermarks, b.context.queue.offsets = marks, ends
+        _, found = await page(b, "/topics/t")
+        assert found["stored_through_ms"] == 7_000
+        assert steps == ["watermark", "ends", "ends"]  # what it covers lies before the ends
+
+        async def none_here():
+            return [NOT_OWNED, NOT_OWNED], [NOT_OWNED]
+
+        hosted.watermarks = none_here
+        assert (await page(b, "/topics/t"))[1]["stored_through_ms"] is None
+
+
+async def test_a_topic_that_is_not_here_or_cannot_be_told_of(tmp_path) -> None:
+    """404 for none, and for one of other brokers; 503 for one whose queue fails now."""
+    queue = InMemoryQueue()
+    async with broker(tmp_path, queue=queue) as b, client(b) as c:
+        await c.create("t", read_partitions=2)
+        status, found = await page(b, "/topics/nothing")
+        assert (status, found["error"]) == (404, "unknown_topic")
+        assert "nothing" in found["message"]
+        hosted, offsets = b.topics.get("t"), queue.offsets
+
+        async def fail(topic, partition):
+            if partition == 1:
+                raise QueueError("no answer")
+            return await offsets(topic, partition)
+
+        queue.offsets = fail
+        assert await page(b, "/topics/t") == (503, {"error": "queue", "message": "no answer"})
+        queue.offsets = offsets
+
+        async def damaged():
+            raise CorruptDataError("a page")
+
+        hosted.watermarks = damaged
+        assert await page(b, "/topics/t") == (503, {"error": "corrupt_data", "message": "a page"})
+        del hosted.watermarks
+        assert (await page(b, "/topics/t"))[0] == 200
+        partitions, hosted.partitions = hosted.partitions, {}
+        status, found = await page(b, "/topics/t")
+        assert (status, found["error"]) == (404, "not_hosted")
+        assert "hosts no write partition of topic 't'" in found["message"]
+        hosted.partitions = partitions
+        assert not b.context.fatal_errors.failure.done()
+
+
+async def test_the_topic_that_is_late_is_that_which_its_age_explains_least(tmp_path) -> None:
+    """Not that with the oldest watermark; and of a topic the write partition that is behind."""
+    async with broker(tmp_path, runtime=still()) as b, client(b) as c:
+        assert b.admin.describe().late_topic == "_memq_audit"
+        await c.create("slow", batch_age="10m", write_partitions=2)
+        await c.create("fast", batch_age="1s", write_partitions=2)
+        now_ms = b.context.now().wall_ms
+        for name, ages_ms in (("slow", (500_000, 60_000)), ("fast", (2_000, 40_000))):
+            for number, age_ms in enumerate(ages_ms):
+                partition = b.topics.get(name).partitions[number]
+                partition.stored_through_ms = lambda age_ms=age_ms: now_ms - age_ms
+        found = b.admin.describe()
+        assert (found.late_topic, found.watermark_age_ms, found.late_ms) == ("fast", 40_000, 39_000)
+        text = (await page(b, "/metrics"))[1]
+        for name, age_ms in (("slow", 500_000), ("fast", 40_000)):
+            line = f'memq_stored_through_seconds{{topic="{name}"}} '
+            (value,) = [each for each in text.splitlines() if each.startswith(line)]
+            assert float(value.removeprefix(line)) == (now_ms - age_ms) / 1_000
+        for hosted in b.topics.hosted():
+            hosted.partitions = {}
+        found = b.admin.describe()
+        assert (found.late_topic, found.watermark_age_ms, found.late_ms) == ("", 0, 0)
+
+
+async def test_what_a_broker_says_of_itself(tmp_path) -> None:
+    """Its identity, the services behind it, the room on its disks, and why it is not ready."""
+    async with broker(tmp_path, runtime=still(), broker_id="one", advertised="front:9") as b:
+        b.context.disk.free_bytes = {"/a": 5, "/b": 7}
+        found = b.admin.describe()
+        assert (found.id, found.address, found.version) == ("one", "front:9", __version__)
+        assert found.free_bytes == {"/a": 5, "/b": 7}
+        assert [each.name for each in found.services] == ["storage", "queue", "disk"]
+        assert found.not_ready == []
+        b.context.services.disk.failed("full", certain=True)
+        found = b.admin.describe()
+        assert found.not_ready == b.context.not_ready() != []
+        text = (await page(b, "/metrics"))[1].splitlines()
+        for line in (
+            'memq_service_up{service="storage"} 1.0',
+            'memq_service_up{service="disk"} 0.0',
+            "memq_ready 0.0",
+        ):
+            assert line in text
+        assert [each for each in text if "free" in each and each.endswith((" 5.0", " 7.0"))]
+
+
+async def test_the_status_page(tmp_path) -> None:
+    """What each write partition holds, memory, and a few of the objects that are missing."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, broker_id="one") as b, client(b) as c:
+        await c.create("t", write_partitions=2, batch_age="1ms")
+        storage.gate.clear()
+        writing = asyncio.ensure_future(c.write(0, write_partition=1))
+        await until(b.topics.get("t").partitions[1].uploads)
+        lost = [MissingObject("t", 0, n, f"00/{n}", f"memory:///00/{n}") for n in range(101)]
+        b.context.presence = Presence("memory:///", 120, tuple(lost), 0)
+        status, found = await page(b, "/status")
+        assert status == 200
+        assert (found["broker_id"], found["address"]) == ("one", b.address)
+        assert (found["ready"], found["not_ready"]) == (True, [])
+        assert found["connections"] == 1
+        memory = b.context.memory
+        assert found["memory_used_bytes"] == memory.used_bytes > 0
+        assert found["memory_peak_bytes"] >= found["memory_used_bytes"]
+        assert found["memory_limit_bytes"] == memory.limit_bytes
+        assert found["objects"]["root"] == "memory:///"
+        assert (found["objects"]["looked_for"], found["objects"]["missing"]) == (120, 101)
+        assert len(found["objects"]["such_as"]) == MAX_MISSING_NAMED == 100
+        assert found["objects"]["such_as"][0]["offset"] == 0
+        of = {(each["topic"], each["write_partition"]): each for each in found["write_partitions"]}
+        assert set(of) == {("_memq_audit", 0), ("t", 0), ("t", 1)}
+        assert all(each["parked_messages"] == 0 for each in of.values())
+        assert of["t", 1] != of["t", 0] | {"write_partition": 1}
+        storage.gate.set()
+        await writing
+        b.context.presence = Presence("memory:///", 101, tuple(lost), 0)
+        found = (await page(b, "/status"))[1]
+        assert (found["ready"], found["not_ready"]) == (False, b.context.not_ready())
+        assert (await page(b, "/health"))[0] == 200  # a restart would not change it
+        assert (await page(b, "/ready"))[0] == 503
+        assert "/topics/NAME" in (await page(b, "/"))[1]
+        assert (await page(b, "/nothing"))[0] == 404
+
+
+@pytest.mark.parametrize("leased", [True, False])
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("refusing", [True, False])
+async def test_ready_is_who_can_be_given_something_to_do(
+    tmp_path, leased, ready, lost, refusing
+) -> None:
+    """Each reason counts alone and they are told together; while it starts or stops only that."""
+    async with broker(tmp_path) as b:
+        objects = tuple(MissingObject("t", 0, n, "k", "u") for n in range(lost))
+        b.context.presence = Presence("r", 2, objects, 0)
+        b.context.leased, b.context.apart = (lambda: leased), "no session"
+        b.context.ready = ready
+        if refusing:
+            b.context.services.queue.failed("503", certain=True)
+        reasons = b.context.not_ready()
+        if not ready:
+            assert reasons == ["it starts or stops"]
+        else:
+            expected = ["refuses since"] * refusing
+            expected += ["no object below r for 2 of 2"] * (lost == 2)
+            expected += ["it is not certain to be part of its cluster: no session"] * (not leased)
+            assert len(reasons) == len(expected)
+            assert all(b in a for a, b in zip(reasons, expected, strict=True))
+        assert (await page(b, "/ready"))[0] == (503 if reasons else 200)
+        if not leased:
+            b.context.apart = ""
+            assert b.context.not_ready()[-1:] != ["it is not certain to be part of its cluster: "]
+
+
+async def test_a_stop_ends_the_connections_of_the_admin_http(tmp_path) -> None:
+    """A request that came only in part does not hold the broker up, and its timer is no more."""
+    async with broker(tmp_path) as b:
+        host = ("127.0.0.1", b.admin_port)
+        reader, writer = await asyncio.open_connection(*host)
+        writer.write(b"GET /health HTTP/1.1\r\n")
+        await until(lambda: b.admin._open)
+        (timer,) = b.admin._open.values()
+        async with asyncio.timeout(30):
+            await b.admin.stop()
+        assert timer.cancelled()
+        assert not b.admin._open
+        with pytest.raises(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+            raise ConnectionResetError
+        writer.close()
+        with socket.socket() as asking:
+            assert asking.connect_ex(host) != 0
+
+
+async def test_an_admin_http_that_did_not_start_can_be_stopped(tmp_path) -> None:
+    """A broker that has none stops as any other."""
+    async with broker(tmp_path, storage=InMemoryStorage()) as b:
+        idle = AdminServer(b.context, b.topics, b.connections, b.admin._lags)
+        assert idle.port == 0
+        await idle.stop()
+
+
+async def test_a_storage_that_fails_costs_no_page(tmp_path) -> None:
+    """What is told is what the broker knows by itself."""
+
+    class Broken(InMemoryStorage):
+        def get_range(self, *_):
+            raise StorageError("503")
+
+    async with broker(tmp_path, storage=Broken()) as b:
+        for path in ("/", "/health", "/status", "/metrics", "/topics/_memq_audit"):
+            assert (await page(b, path))[0] == 200, path

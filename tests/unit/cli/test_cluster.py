@@ -1,0 +1,215 @@
+"""A drain that is waited for, and what a table of brokers says, without a cluster."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+
+from memq.cli import cluster
+from memq.cli.cluster import NAMED, Drain, _check_there, _notes, _row, owned_by
+from memq.core.wire.messages import (
+    BrokerStatus,
+    ClusterBroker,
+    DescribeClusterAnswer,
+    MovingPartition,
+)
+from memq.errors import CorruptDataError, InvalidRequestError, RequestTimeoutError, UnavailableError
+
+
+def seen(owned=(), *, draining=True, moving=(), alive=True, **fields):
+    """A cluster in which broker b owns these write partitions of t; a has some of its own."""
+    brokers = [ClusterBroker(id="a", address="a:1", write_partitions={"t": [9]}, draining=False)]
+    if alive:
+        own = {"t": list(owned)} if owned else {}
+        brokers.append(
+            ClusterBroker(id="b", address="b:1", write_partitions=own, draining=draining)
+        )
+    moves = [MovingPartition(topic="t", write_partition=each, to="a") for each in moving]
+    return DescribeClusterAnswer(
+        cluster_id="c", governor="a", brokers=brokers, moving=moves, **fields
+    )
+
+
+class Admin:
+    """Sees one after the other; an error is raised. The last is seen again and again."""
+
+    def __init__(self, *looks):
+        self.looks = list(looks)
+        self.count = 0
+
+    def describe_cluster(self):
+        self.count += 1
+        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes only where it is slept."""
+    at = SimpleNamespace(now_s=100.0)
+
+    def sleep(seconds):
+        at.now_s += seconds
+
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: at.now_s, sleep=sleep))
+    return at
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What is said on stderr."""
+    found = []
+    monkeypatch.setattr(cluster, "notice", found.append)
+    return found
+
+
+def test_a_drain_is_over_when_somebody_has_taken_over_all(clock):
+    """What it has given away counts until it is nobody's on the way; what others move does not."""
+    admin = Admin(
+        seen([1, 2, 3], draining=False),  # the Governor has not heard of it
+        seen([1, 2], moving=[3, 9]),
+        seen([], moving=[1, 2]),
+        seen([], moving=[2]),
+        seen([], moving=[9]),
+    )
+    assert Drain(admin, "b").wait(60) == []
+    assert admin.count == 5
+    assert clock.now_s == 104
+
+
+def test_nothing_to_wait_for(clock):
+    """A broker that owns nothing is drained at the first look, as is one that does not live."""
+    for look in (seen([]), seen(alive=False), seen([], moving=[9])):
+        admin = Admin(look)
+        assert Drain(admin, "b").wait(60) == []
+        assert admin.count == 1
+
+
+def test_a_drain_that_takes_too_long(clock):
+    """It ends before its time is over, and says how much is left; the drain goes on."""
+    with pytest.raises(
+        RequestTimeoutError, match="2 write partitions of broker 'b' left after 3 s"
+    ):
+        Drain(Admin(seen([1, 2])), "b").wait(3)
+    assert clock.now_s == 103
+    with pytest.raises(RequestTimeoutError, match="1 write partition of"):
+        Drain(Admin(seen([1, 2]), seen([], moving=[2])), "b").wait(2.5)
+    assert clock.now_s == 105
+
+
+def test_a_cluster_that_does_not_answer_for_a_moment(clock, said):
+    """It is told and looked at again; what was left before still is. At first it is an error."""
+    away = UnavailableError("away")
+    assert Drain(Admin(seen([1]), away, away, seen([])), "b").wait(60) == []
+    assert said == ["memq: no answer, looking again: away"] * 2
+    with pytest.raises(RequestTimeoutError, match="1 write partition"):
+        Drain(Admin(seen([1]), away), "b").wait(5)
+    with pytest.raises(UnavailableError):
+        Drain(Admin(away, seen([])), "b").wait(60)
+    with pytest.raises(CorruptDataError):
+        Drain(Admin(seen([1]), CorruptDataError("bad")), "b").wait(60)
+
+
+def test_a_drain_that_was_withdrawn(clock):
+    """Known once it had begun; a broker that has died or owns nothing is no such one."""
+    with pytest.raises(InvalidRequestError, match="was withdrawn; it owns 1 write partition"):
+        Drain(Admin(seen([1, 2]), seen([1], draining=False)), "b").wait(60)
+    assert Drain(Admin(seen([1]), seen([], draining=False)), "b").wait(60) == []
+    assert Drain(Admin(seen([1]), seen(alive=False)), "b").wait(60) == []
+    # Only the Governor's first answer is from before it heard: it may come more than once.
+    early = seen([1], draining=False)
+    assert Drain(Admin(early, early, seen([1]), seen([])), "b").wait(60) == []
+    # It died, and came back as one that drains still.
+    assert Drain(Admin(seen([1]), seen(alive=False, moving=[1]), seen([])), "b").wait(60) == []
+
+
+def test_progress_is_what_was_given_away(clock, monkeypatch):
+    """More than before, as after a restart, is no step back."""
+    steps = []
+
+    class Bar:
+        def __init__(self, label, length):
+            steps.append((label, length))
+
+        def __enter__(self):
+            return steps.append
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(cluster, "progress_bar", Bar)
+    Drain(Admin(seen([1, 2, 3]), seen([1]), seen([1, 4]), seen([])), "b").wait(60)
+    assert steps == [("drain b", 3), 2, 0, 2]
+
+
+@pytest.mark.parametrize("withdraw", [False, True])
+@pytest.mark.parametrize("name", ["a", "b", "gone", "nobody"])
+def test_who_can_be_drained(name, withdraw):
+    """A broker that lives, or is lost; a drain of any name can be taken back."""
+    admin = Admin(seen([1], lost={"gone": 5}))
+    if name != "nobody" or withdraw:
+        _check_there(admin, name, withdraw=withdraw)
+        return
+    with pytest.raises(InvalidRequestError, match="no broker 'nobody' lives; these do: a, b"):
+        _check_there(admin, name, withdraw=False)
+
+
+def test_what_a_broker_owns():
+    """Of all topics; nothing where there is no such broker."""
+    broker = ClusterBroker(id="b", address="b:1", write_partitions={"t": [0, 1], "u": [0]})
+    found = DescribeClusterAnswer(cluster_id="c", governor="", brokers=[broker])
+    assert owned_by(found, "b") == {("t", 0), ("t", 1), ("u", 0)}
+    assert owned_by(found, "x") == set()
+
+
+@pytest.mark.parametrize(
+    ("draining", "owned", "coordinates", "accepting"), [*product([False, True], repeat=4)]
+)
+def test_the_state_of_a_broker(draining, owned, coordinates, accepting):
+    """It is drained when it owns nothing and keeps no groups, and else takes Messages or not."""
+    broker = ClusterBroker(
+        id="b",
+        address="b:1",
+        draining=draining,
+        accepting=accepting,
+        coordinates=coordinates,
+        write_partitions={"t": [0, 1], "u": [3]} if owned else {},
+        bytes_per_s=2_048,
+    )
+    expected = "accepting" if accepting else "not accepting"
+    if draining:
+        expected = "draining" if owned or coordinates else "drained"
+    row = _row(broker, "b")
+    assert (row["state"], row["governs"], row["traffic"]) == (expected, "*", "2.0 KiB/s")
+    assert row["write_partitions"] == (3 if owned else 0)
+    assert _row(broker, "a")["governs"] is None
+
+
+def test_what_is_told_below_the_table():
+    """Each thing that is not as it should be has a line; where all is well there is none."""
+    assert _notes(seen([1])) == []
+    own = BrokerStatus(id="a", address="a:1", version="1", not_ready=["it starts", "no lease"])
+    found = DescribeClusterAnswer(
+        cluster_id="c",
+        governor="",
+        brokers=[],
+        homeless={"t": list(range(NAMED)), "u": [0]},
+        moving=[MovingPartition(topic="t", write_partition=n, to="b") for n in range(NAMED)],
+        waiting_for=["c"],
+        problem="no such broker",
+        status=own,
+    )
+    assert _notes(found) == [
+        "",
+        "homeless: t/0, t/1, t/2, t/3, t/4, t/5, t/6, t/7 and 1 more",
+        "moving: " + ", ".join(f"t/{n} to b" for n in range(NAMED)),
+        "waiting for: c",
+        "the assignor is not followed: no such broker",
+        "no broker governs now",
+        "a: it starts",
+        "a: no lease",
+    ]

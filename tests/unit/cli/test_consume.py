@@ -1,0 +1,726 @@
+"""What `memq consume` waits for, commits and gives up, without a broker."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from itertools import combinations
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from memq.cli import consume
+from memq.cli.consume import (
+    COMMIT_S,
+    Left,
+    Printer,
+    Progress,
+    Waiting,
+    _check_usage,
+    _ended,
+    _print_batches,
+    quiet_log,
+)
+from memq.cli.main import main
+from memq.cli.selection import Selection
+from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    MemqError,
+    NotOwnerError,
+    RequestTimeoutError,
+    StorageError,
+    UnavailableError,
+)
+
+
+class Some:
+    """A Batch of so many LogMessages."""
+
+    def __init__(self, offset=0, partition=0, lines=(b"x",)):
+        self.offset, self.partition, self.lines = offset, partition, list(lines)
+
+    def __len__(self):
+        return len(self.lines)
+
+    def slice(self, start, count):
+        return Some(self.offset, self.partition, self.lines[start : start + count])
+
+
+class Scripted:
+    """A consumer that answers as it is told; an error is raised."""
+
+    def __init__(self, polls=(), lags=(), commits=(), assignment=(0,)):
+        self.polls, self.lags, self.commits = list(polls), list(lags), list(commits)
+        self.asked, self.committed = 0, []
+        self.assignment = list(assignment)
+        self.positions = {}
+
+    def poll(self, _timeout_s):
+        return self._next(self.polls)
+
+    def lag(self):
+        self.asked += 1
+        return self._next(self.lags)
+
+    def commit(self, offsets):
+        self.committed.append(dict(offsets))
+        self._next(self.commits)
+
+    def position(self, partition):
+        at = self.positions[partition]
+        if isinstance(at, Exception):
+            raise at
+        return at
+
+    def _next(self, answers):
+        answer = answers.pop(0) if answers else None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+    at = SimpleNamespace(now_s=1_000.0)
+    monkeypatch.setattr(consume, "time", SimpleNamespace(monotonic=lambda: at.now_s))
+    return at
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What is said on stderr, without the name of the program."""
+    found = []
+    notice = lambda text: found.append(text.removeprefix("memq: "))  # noqa: E731
+    monkeypatch.setattr(consume, "notice", notice)
+    return found
+
+
+GONE = [UnavailableError("refused"), RequestTimeoutError("no answer")]
+AWAY = StorageError("503")
+BAD = CorruptDataError("damaged")
+UP = "there are answers again; going on"
+
+
+# -- waiting --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [*GONE, AWAY], ids=type)
+def test_an_outage_is_told_once_and_ends_with_a_batch(clock, said, error):
+    """Whatever does not answer is waited for, and what came last is the reason that is told."""
+    waiting, last = Waiting(None), type(error)("still")
+    consumer = Scripted([error, last, Some()])
+    assert waiting.poll(consumer) is None
+    assert waiting.down is error
+    assert waiting.poll(consumer) is None
+    assert waiting.down is last
+    assert waiting.brokers_down == (error is not AWAY)
+    assert waiting.poll(consumer) is not None
+    assert waiting.down is None
+    assert not waiting.brokers_down
+    assert said == [f"waiting, as there is no answer: {error}", UP]
+    assert consumer.asked == 0
+
+
+def test_what_will_not_pass_ends_it(said):
+    """An error that another try would meet again is raised, and nothing is said of waiting."""
+    waiting = Waiting(None)
+    with pytest.raises(CorruptDataError):
+        waiting.poll(Scripted([BAD]))
+    assert (waiting.down, said) == (None, [])
+    waiting.poll(Scripted([GONE[0]]))
+    with pytest.raises(CorruptDataError):  # what the answer of a broker shows
+        waiting.poll(Scripted([None, BAD]))
+
+
+@pytest.mark.parametrize("error", GONE, ids=type)
+@pytest.mark.parametrize("answer", [None, InvalidRequestError("unknown request")], ids=type)
+def test_brokers_that_answer_again_end_an_outage_without_a_batch(said, error, answer):
+    """With nothing to read a broker is asked, any answer is one, and errors before it are old."""
+    waiting, batch = Waiting(None), Some()
+    waiting.poll(Scripted([error]))
+    consumer = Scripted([None, error], [answer])
+    assert waiting.poll(consumer) is None
+    assert waiting.down is error  # it was raised before the broker answered, or after
+    assert consumer.asked == 1
+    consumer = Scripted([None], [error])
+    assert waiting.poll(consumer) is None
+    assert waiting.down is error
+    consumer = Scripted([None, None], [answer])
+    assert waiting.poll(consumer) is None
+    assert waiting.down is None
+    assert said == [f"waiting, as there is no answer: {error}", UP]
+    waiting.poll(Scripted([error]))
+    assert waiting.poll(Scripted([None, batch], [answer])) is batch
+    assert waiting.down is None
+
+
+def test_a_storage_that_is_away_is_not_back_because_brokers_answer(said):
+    """Only a Batch shows that it is, and no broker is asked meanwhile."""
+    waiting = Waiting(None)
+    waiting.poll(Scripted([AWAY]))
+    consumer = Scripted([None])
+    assert waiting.poll(consumer) is None
+    assert waiting.down is AWAY
+    assert consumer.asked == 0
+    assert len(said) == 1
+
+
+def test_nothing_is_asked_while_all_is_well():
+    """A topic where nothing comes costs no further requests."""
+    consumer = Scripted([None])
+    assert Waiting("1s").poll(consumer) is None
+    assert consumer.asked == 0
+
+
+def test_a_timeout_counts_from_the_last_batch(clock, said):
+    """Each Batch begins it anew, also one that came after an outage; an error does not."""
+    waiting, quiet = Waiting("2s"), Scripted()
+    clock.now_s += 1.999
+    assert not waiting.is_over(quiet, unread=True)
+    waiting.poll(Scripted([Some()]))
+    clock.now_s += 1.999
+    assert not waiting.is_over(quiet, unread=False)
+    waiting.poll(Scripted([GONE[0]]))
+    waiting.poll(Scripted([None, Some()]))
+    clock.now_s += 1.5
+    waiting.poll(Scripted([None]))
+    assert not waiting.is_over(quiet, unread=False)
+    waiting.poll(Scripted([AWAY]))
+    clock.now_s += 0.5
+    with pytest.raises(RequestTimeoutError, match=r"^nothing came for 2s \(--timeout\): 503$") as e:
+        waiting.is_over(quiet, unread=False)
+    assert e.value.__cause__ is AWAY
+    assert quiet.asked == 0
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_timeout_where_nothing_came_is_an_end_only_if_brokers_answer(clock, unread):
+    """They are asked; one that refuses what it does not know does answer."""
+    for answer, fine in ((None, True), (InvalidRequestError("old"), True), (GONE[0], False)):
+        waiting = Waiting("2s")
+        clock.now_s += 2
+        consumer = Scripted(lags=[answer])
+        if fine and not unread:
+            assert waiting.is_over(consumer, unread=unread)
+        else:
+            expected = "not all is read that there was at the start" if fine else "refused"
+            with pytest.raises(RequestTimeoutError, match=expected):
+                waiting.is_over(consumer, unread=unread)
+        assert consumer.asked == 1
+
+
+def test_without_a_timeout_it_waits_for_ever(clock):
+    """Also through an outage."""
+    waiting = Waiting(None)
+    waiting.poll(Scripted([AWAY]))
+    clock.now_s += 1e9
+    assert not waiting.is_over(Scripted(), unread=True)
+    assert waiting._timeout_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("timeout", "expected"),
+    [
+        (None, "10000ms"),
+        ("1h", "10000ms"),
+        ("3s", "1500ms"),
+        ("200ms", "100ms"),
+        ("100ms", "100ms"),
+    ],
+)
+def test_a_call_has_half_of_the_timeout(timeout, expected):
+    """So that the reason is known when it is over; never so short that no broker can answer."""
+    assert Waiting(timeout).request_timeout == expected
+
+
+# -- what is written ------------------------------------------------------------------------
+
+
+def progress(consumer, *, remember=True):
+    """Progress of a consumer."""
+    made = Progress(Waiting(None), remember=remember)
+    made.consumer = consumer
+    return made
+
+
+def test_what_is_written_is_committed_now_and_then(clock):
+    """One past the last of each partition, in one commit, a second after the one before."""
+    consumer = Scripted()
+    made = progress(consumer)
+    for batch in (Some(4), Some(5), Some(2, partition=3)):
+        made.written(batch)
+    clock.now_s += COMMIT_S - 0.001
+    made.tick()
+    assert consumer.committed == []
+    clock.now_s += 0.001
+    made.tick()
+    assert consumer.committed == [{0: 6, 3: 3}]
+    clock.now_s += COMMIT_S
+    made.tick()
+    assert len(consumer.committed) == 1  # nothing was written since
+    made.written(Some(6))  # and it is due
+    assert consumer.committed[1:] == [{0: 7}]
+    made.written(Some(7))
+    assert len(consumer.committed) == 2
+    made.close()
+    assert consumer.committed[2:] == [{0: 8}]
+
+
+def test_without_a_group_nothing_is_committed(clock, said):
+    """Also not at the end; and in an outage no commit is missed."""
+    consumer = Scripted()
+    made = progress(consumer, remember=False)
+    made.written(Some())
+    clock.now_s += 10
+    made.written(Some(1))
+    made._waiting.down = GONE[0]
+    made.lose([0])
+    made.close()
+    assert consumer.committed == []
+    assert said == []
+
+
+@pytest.mark.parametrize("error", [*GONE, AWAY], ids=type)
+def test_a_commit_without_an_answer_is_tried_again(clock, said, error):
+    """With what was written since; not at once, and without a word until it is given up."""
+    consumer = Scripted(commits=[error])
+    made = progress(consumer)
+    clock.now_s += COMMIT_S
+    made.written(Some(1))
+    made.written(Some(9, partition=2))
+    assert consumer.committed == [{0: 2}]
+    clock.now_s += COMMIT_S
+    made.tick()
+    assert consumer.committed[1:] == [{0: 2, 2: 10}]
+    made.close()
+    assert said == []
+
+
+@pytest.mark.parametrize("error", GONE, ids=type)
+def test_in_an_outage_nothing_is_committed_and_all_is_kept(clock, said, error):
+    """A last commit is not waited for, and what it means is said."""
+    consumer = Scripted()
+    made = progress(consumer)
+    made._waiting.down = error
+    clock.now_s += COMMIT_S
+    made.written(Some(1))
+    made._waiting.down = None
+    clock.now_s += COMMIT_S
+    made.tick()
+    assert consumer.committed == [{0: 2}]
+    made.written(Some(2))
+    made._waiting.down = error
+    made.close()
+    assert len(consumer.committed) == 1
+    assert said == ["no answer to the last commit of partitions [0]; lines may come again"]
+
+
+def test_a_storage_that_is_away_keeps_no_commit(clock):
+    """Brokers answer, so the group learns what is written."""
+    consumer = Scripted()
+    made = progress(consumer)
+    made._waiting.down = AWAY
+    made.written(Some(1))
+    made.close()
+    assert consumer.committed == [{0: 2}]
+
+
+def test_a_member_that_took_over_is_told_of(clock, said):
+    """Its offsets are its own: the commit is not tried again."""
+    consumer = Scripted(commits=[NotOwnerError("of another")])
+    made = progress(consumer)
+    clock.now_s += COMMIT_S
+    made.written(Some(1))
+    assert said == ["another member took over; lines come again there: of another"]
+    made.close()
+    assert consumer.committed == [{0: 2}, {}]
+    assert len(said) == 1
+
+
+def test_a_commit_that_is_refused_ends_it(clock):
+    """What will not pass is raised."""
+    made = progress(Scripted(commits=[BAD]))
+    made.written(Some(1))
+    with pytest.raises(CorruptDataError):
+        made.close()
+
+
+def test_partitions_that_go_are_committed_before(clock, said):
+    """All is; only of those that go it is said that the answer is missing, the rest is kept."""
+    consumer = Scripted()
+    made = progress(consumer)
+    for partition in (0, 1, 2):
+        made.written(Some(1, partition))
+    made.leave([1])
+    assert consumer.committed == [{0: 2, 1: 2, 2: 2}]
+    assert said == []
+    for partition in (0, 1, 2):
+        made.written(Some(2, partition))
+    consumer.commits = [GONE[0]]
+    made.leave([1, 2, 7])
+    assert said == ["no answer to the last commit of partitions [1, 2]; lines may come again"]
+    made.close()
+    assert consumer.committed[-1] == {0: 3}
+
+
+def test_partitions_that_are_lost_are_not_committed(clock, said):
+    """They are another member's; who reads is told if lines come again."""
+    consumer = Scripted()
+    made = progress(consumer)
+    made.lose([0, 1])
+    assert said == []
+    for partition in (0, 1):
+        made.written(Some(1, partition))
+    made.lose([1, 5])
+    assert said == ["the session ended; lines of partitions [1] may come again"]
+    made.close()
+    assert consumer.committed == [{0: 2}]
+
+
+# -- how much -------------------------------------------------------------------------------
+
+
+def test_how_much_is_left():
+    """Batches of which nothing is printed do not count, and the last one is cut."""
+    left = Left(3, None)
+    assert not left.nothing
+    assert [left.take(Some(lines=b)).lines for b in ([1, 2], [], [3, 4])] == [[1, 2], [], [3]]
+    assert left.nothing
+    left = Left(None, 2)
+    assert left.take(Some(lines=[])).lines == []
+    assert left.take(Some(lines=[1, 2])).lines == [1, 2]
+    assert not left.nothing
+    left.take(Some())
+    assert left.nothing
+    left = Left(None, None)
+    left.take(Some())
+    assert not left.nothing
+    left = Left(2, 2)
+    left.take(Some(lines=[1, 2]))
+    assert left.nothing
+
+
+class Out(io.BytesIO):
+    """A stdout that says what was flushed, beside a stderr that may be a terminal."""
+
+    flushed = b""
+    at_terminal = False
+
+    def flush(self):
+        self.flushed = self.getvalue()
+
+
+@pytest.fixture
+def out(monkeypatch):
+    """What is printed."""
+    buffer = Out()
+    stderr = SimpleNamespace(isatty=lambda: buffer.at_terminal)
+    streams = SimpleNamespace(stdout=SimpleNamespace(buffer=buffer), stderr=stderr)
+    monkeypatch.setattr(consume, "sys", streams)
+    return buffer
+
+
+def printer(consumer, selection=None, left=None):
+    """A printer of lines as they are, with the progress of a group."""
+    lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
+    return Printer(lines, selection or Selection(), left or Left(None, None), progress(consumer))
+
+
+def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
+    """Whoever stops in between is given it again; one of which nothing is printed is done too."""
+    consumer = Scripted()
+    made = printer(consumer, Selection(skipped={(0, 1): 2}))
+    clock.now_s += COMMIT_S
+    flushed = []
+    consumer.commit = lambda offsets: flushed.append((out.flushed, offsets))
+    made.write(Some(1, lines=[b"a", b"b", b"c"]))
+    assert flushed == [(b"c\n", {0: 2})]
+    clock.now_s += COMMIT_S
+    out.flush = lambda: (_ for _ in ()).throw(BrokenPipeError())
+    with pytest.raises(BrokenPipeError):
+        made.write(Some(2))
+    made.progress.close()
+    assert flushed[1:] == [(b"c\n", {})]
+    made = printer(consumer, Selection(skipped={(0, 3): 1}))
+    del out.flush
+    made.write(Some(3))
+    made.progress.close()
+    assert flushed[-1] == (b"c\nx\n", {0: 4})
+
+
+def ends(stop, positions, assignment=None):
+    """Whether all was read."""
+    consumer = Scripted(assignment=positions if assignment is None else assignment)
+    consumer.positions = positions
+    return _ended(consumer, stop)
+
+
+def test_the_end_is_that_of_all_partitions():
+    """Not before there is one, not while one has just gone, and at the offset itself."""
+    assert ends({0: 5, 1: 3}, {0: 5, 1: 3})
+    assert ends({0: 5, 1: 3}, {0: 6, 1: 3})
+    assert not ends({0: 5, 1: 3}, {0: 5, 1: 2})
+    assert not ends({0: 5, 1: 3}, {0: 4, 1: 3})
+    assert not ends({0: 5}, {}, [])
+    assert not ends({0: 5, 1: 3}, {0: 5, 1: InvalidRequestError("not assigned")})
+    with pytest.raises(UnavailableError):
+        ends({0: 5}, {0: UnavailableError("gone")})
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("stop", [None, {0: 3, 1: 1}])
+def test_batches_are_printed_to_their_end(clock, out, said, terminal, stop):
+    """What comes after the end is not; who listens is told at a terminal, once it does."""
+    out.at_terminal = terminal
+    batches = [Some(number, lines=[b"%d" % number]) for number in range(5)]
+    batches.insert(3, Some(0, 1, [b"other"]))
+    consumer = Scripted([None, *batches], assignment=[])
+    consumer.positions = {0: 0, 1: 0}
+    poll = consumer.poll
+
+    def moved(timeout_s):
+        batch = poll(timeout_s)
+        consumer.assignment = [0, 1]
+        if batch is not None:
+            consumer.positions[batch.partition] = batch.offset + 1
+        return batch
+
+    consumer.poll = moved
+    waiting = Waiting("1s")
+    real = waiting.is_over
+
+    def over(*arguments, **named):
+        clock.now_s += 0.6
+        return real(*arguments, **named)
+
+    waiting.is_over = over
+    _print_batches(consumer, waiting, printer(consumer, Selection(stop=stop)))
+    expected = b"0\n1\n2\nother\n" if stop else b"0\n1\n2\nother\n3\n4\n"
+    assert out.flushed == expected
+    greeted = terminal and stop is None
+    assert said == (["listening; Ctrl-C ends"] if greeted else [])
+
+
+def test_what_another_member_has_beyond_the_end_is_left_out(clock, out, said):
+    """A Batch at the end, or after it, is not printed though the other partitions go on."""
+    consumer = Scripted([Some(3), Some(2), Some(0, 1)], assignment=[0, 1])
+    consumer.positions = {0: 4, 1: 0}
+    waiting = Waiting("1s")
+    real = consumer.poll
+
+    def moved(timeout_s):
+        batch = real(timeout_s)
+        if not consumer.polls:
+            consumer.positions[1] = 1
+        return batch
+
+    consumer.poll = moved
+    made = printer(consumer, Selection(stop={0: 3, 1: 1}))
+    _print_batches(consumer, waiting, made)
+    made.progress.close()
+    assert out.flushed == b"x\nx\n"
+    assert consumer.committed == [{0: 3, 1: 1}]
+
+
+def test_it_ends_with_what_was_asked_for(clock, out):
+    """With the last LogMessage, without another poll."""
+    consumer = Scripted([Some(lines=[b"a", b"b", b"c"]), BAD])
+    _print_batches(consumer, Waiting(None), printer(consumer, left=Left(2, None)))
+    assert out.flushed == b"a\nb\n"
+
+
+def test_what_was_written_is_committed_while_nothing_comes(clock, out, said):
+    """Not only with the next Batch, which may be hours away."""
+    consumer = Scripted([Some(1), None, None])
+    waiting = Waiting(None)
+    seen = []
+
+    def over(*_, **__):
+        clock.now_s += COMMIT_S
+        seen.append(list(consumer.committed))
+        return len(seen) == 2
+
+    waiting.is_over = over
+    _print_batches(consumer, waiting, printer(consumer))
+    assert seen == [[], [{0: 2}]]
+
+
+# -- usage ----------------------------------------------------------------------------------
+
+NAMES = [
+    "--range",
+    "--tail",
+    "--from and --to",
+    "--from-beginning",
+    "--partition",
+    "--exit-at-end",
+    "--max-messages",
+    "--on-out-of-range",
+    "--print-key",
+]
+BEGINNINGS = {"--tail", "--from and --to", "--from-beginning"}
+REFUSED = {
+    *(frozenset({"--range", name}) for name in (*BEGINNINGS, "--partition", "--exit-at-end")),
+    *(frozenset({"--range", name}) for name in ("--on-out-of-range", "--group")),
+    *(frozenset(pair) for pair in combinations(BEGINNINGS, 2)),
+    *(frozenset({"--group", name}) for name in ("--max-messages", "--partition", "--tail")),
+    frozenset({"--group", "--from and --to"}),
+    frozenset({"--print-key", "not raw"}),
+}
+
+
+@pytest.mark.parametrize("pair", [*combinations([*NAMES, "--group", "not raw"], 2)], ids="+".join)
+def test_options_that_do_not_go_together(pair):
+    """Every two of them are refused, with one of them named, or taken."""
+
+    def check():
+        given = {name: name in pair for name in NAMES}
+        _check_usage(given, group="--group" in pair, raw="not raw" not in pair)
+
+    if frozenset(pair) not in REFUSED:
+        check()
+        return
+    with pytest.raises(click.UsageError) as refused:
+        check()
+    words = [word for name in pair for word in name.split(" and ")]
+    assert any(word in str(refused.value) for word in words)
+
+
+@pytest.mark.parametrize("error", [None, MemqError("x")])
+def test_a_log_is_quiet_only_meanwhile(error):
+    """Its level is what it was afterwards, whatever happened."""
+    logger = logging.getLogger("memq.test.quiet")
+    for level in (logging.NOTSET, logging.DEBUG):
+        logger.setLevel(level)
+        try:
+            with quiet_log(logger.name):
+                assert not logger.isEnabledFor(logging.WARNING)
+                assert logger.isEnabledFor(logging.ERROR)
+                if error is not None:
+                    raise error
+        except MemqError:
+            pass
+        assert logger.level == level
+
+
+# -- the command ----------------------------------------------------------------------------
+
+
+class FakeConsumer(Scripted):
+    """A consumer that remembers how it was made; it has two Batches and then fails."""
+
+    made = None
+
+    def __init__(self, bootstrap, **options):
+        super().__init__([Some(4), Some(5), self.error])
+        self.bootstrap, self.options = bootstrap, options
+        self.assigned, self.closed = None, False
+        type(self).made = self
+
+    error = BAD
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed = True
+
+    def assign(self, offsets):
+        assert not self.committed
+        self.assigned = offsets
+
+
+class FakeClient:
+    """A topic without columns of its own."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def info(self):
+        return SimpleNamespace(
+            schemas={"s": serialize_schema(DEFAULT_SCHEMA)}, schema_id="s", incarnation="i"
+        )
+
+
+@pytest.fixture
+def consumed(monkeypatch, out):
+    """Runs the command where this is selected; code, the consumer, and what was asked."""
+
+    def go(*arguments, selected=None, header=b""):
+        asked = []
+        lines = SimpleNamespace(
+            header=header, of=lambda batch: [each + b"\n" for each in batch.lines]
+        )
+        monkeypatch.setattr("memq.Consumer", FakeConsumer, raising=False)
+        monkeypatch.setattr("memq.client.topic.SyncTopicClient", FakeClient)
+        monkeypatch.setattr(
+            "memq.cli.selection.select",
+            lambda _, topic, what: asked.append((topic, what)) or selected or Selection(),
+        )
+        monkeypatch.setattr("memq.cli.batch_lines.lines_of", lambda *_: lines)
+        monkeypatch.setattr(consume, "check_reachable", lambda _: None)
+        monkeypatch.setattr(consume, "check_stdout", lambda: None)
+        code = main(["consume", "t", "-b", "b:1", *arguments])
+        return code, FakeConsumer.made, asked
+
+    return go
+
+
+def test_what_was_written_before_an_error_is_committed(consumed, out, capsys):
+    """All that was flushed, though the command fails; then the consumer is closed."""
+    code, made, _ = consumed("--group", "g")
+    assert code == 1
+    assert "damaged" in capsys.readouterr().err
+    assert out.flushed == b"x\nx\n"
+    assert made.committed == [{0: 6}]
+    assert made.closed
+    _, made, _ = consumed()
+    assert made.committed == []
+    _, made, _ = consumed("--group", "g", "--max-batches", "1")
+    assert made.committed == [{0: 5}]
+
+
+def test_how_the_consumer_is_made(consumed, out):
+    """Each flag reaches it; where the selection says no offsets it decides by itself."""
+    _, made, asked = consumed(selected=Selection(start={0: 3}), header=b"names\n")
+    assert made.assigned == {0: 3}
+    assert out.flushed.startswith(b"names\nx\n")
+    assert (made.options["group"], made.options["start"]) == (None, "latest")
+    assert made.options["request_timeout"] == "10000ms"
+    assert asked[0][1][2:] == (None, None, None, False, False)
+    flags = ["--from-beginning", "--exit-at-end", "--timeout", "1s", "--order", "key"]
+    flags += ["--on-out-of-range", "latest", "--read-through", "broker", "--zone", "z"]
+    _, made, asked = consumed(*flags, "--group", "g", "--token", "secret")
+    assert made.assigned is None
+    options = made.options
+    assert (made.bootstrap, options["topic"], options["group"]) == ("b:1", "t", "g")
+    assert (options["start"], options["order"]) == ("earliest", "key")
+    assert (options["on_out_of_range"], options["read_through"]) == ("latest", "broker")
+    assert (options["zone"], options["token"]) == ("z", "secret")
+    assert options["request_timeout"] == "500ms"
+    assert asked[0][0] == "t"
+    assert (asked[0][1].from_beginning, asked[0][1].exit_at_end) == (True, True)
+
+
+def test_a_group_learns_of_partitions_that_go(consumed, said):
+    """They are committed when they are revoked, and told of when they are lost."""
+    _, made, _ = consumed("--group", "g", "--max-batches", "1")
+    progress_of = made.options["on_revoke"].__self__
+    assert made.options["on_lost"].__self__ is progress_of
+    progress_of.written(Some(7, 2))
+    made.options["on_revoke"]([2])
+    assert made.committed[-1] == {2: 8}
+    progress_of.written(Some(8, 2))
+    made.options["on_lost"]([2])
+    assert said == ["the session ended; lines of partitions [2] may come again"]

@@ -1,0 +1,580 @@
+"""Exports to files and folders: what is left when something fails, and how the next run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from types import SimpleNamespace
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+
+from memq.cli import export_job
+from memq.cli.export_job import (
+    LOCK,
+    MANIFEST,
+    Job,
+    Manifest,
+    Request,
+    export_file,
+    export_folder,
+)
+from memq.client.read_plan import Piece, ReadPlan, Selection
+from memq.core.files import lock_exclusively
+from memq.core.ranges import OffsetRange
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    LockedError,
+    OffsetOutOfRangeError,
+    StorageError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+
+PIECES = [
+    Piece(range=OffsetRange(partition, start, start + 2, "i"), batches=2, size_bytes=size)
+    for partition, start, size in ((0, 0, 10), (0, 2, 20), (1, 0, 30), (1, 5, 40))
+]
+
+
+class Reader:
+    """Reads the pieces from nowhere; what `before` raises comes instead of a piece."""
+
+    schema = pa.schema([("partition", pa.int64()), ("offset", pa.int64())])
+    schema_id, incarnation = "s", "i"
+
+    def __init__(self, before=lambda _: None, pieces=PIECES):
+        self.before, self.pieces = before, pieces
+        self.ended = threading.Event()
+        self.checked, self.read, self.planned = [], [], []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    @property
+    def closed(self):
+        return self.ended.is_set()
+
+    def close(self):
+        self.ended.set()
+
+    def plan(self, selection, *, piece_bytes=0):
+        self.planned.append((selection, piece_bytes))
+        return ReadPlan(times=None, pieces=self.pieces, incomplete_before_ms=7.0)
+
+    def check_retained(self, pieces):
+        self.checked.append([each.range for each in pieces])
+
+    def rows(self, _plan, pieces):
+        for piece in pieces:
+            self.before(piece)
+            self.read.append(piece.range)
+            partition, start, end, _ = piece.range
+            for offset in range(start, end):
+                batch = SimpleNamespace(
+                    notification=SimpleNamespace(size_bytes=piece.size_bytes // 2)
+                )
+                rows = pa.record_batch([[partition] * 3, [offset] * 3], schema=self.schema)
+                yield SimpleNamespace(batch=batch, rows=[rows.slice(0, 1), rows.slice(1)])
+
+
+REQUEST = Request(
+    topic="t",
+    format="csv",
+    columns=None,
+    metadata=False,
+    range="",
+    start="",
+    end="",
+    start_us=None,
+    end_us=None,
+)
+
+
+class Run:
+    """One run of an export, and what it said and showed."""
+
+    def __init__(self, reader=None, **request):
+        self.reader = reader or Reader()
+        self.said, self.opened, self.sizes, self.done = [], [], [], []
+        self.selection = Selection(partition=request.pop("partition", None))
+        self.job = Job(
+            request=msgspec.structs.replace(REQUEST, **request),
+            selection=self.selection,
+            open_reader=self._open,
+            progress=self._progress,
+            say=self.said.append,
+            file_bytes=99,
+        )
+
+    def _open(self, *arguments):
+        self.opened.append(arguments)
+        return self.reader
+
+    @contextlib.contextmanager
+    def _progress(self, size_bytes):
+        self.sizes.append(size_bytes)
+        yield self.done.append
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch):
+    """Files are made in their order."""
+    monkeypatch.setattr(export_job, "WRITERS", 1)
+
+
+def shown(folder):
+    """The files that readers of folders take."""
+    return sorted(each for each in folder.glob("*") if each.name[0] not in "._")
+
+
+def rows(path):
+    """Partition and offset of each row."""
+    table = csv.read_csv(path)
+    return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+EXPECTED = [
+    [(p.range.partition, offset) for offset in range(p.range.start, p.range.end) for _ in range(3)]
+    for p in PIECES
+]
+ALL = [row for rows_of_one in EXPECTED for row in rows_of_one]
+
+
+def whole(folder):
+    """Which parts the manifest calls whole."""
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    return [part.records is not None for part in manifest.parts]
+
+
+# -- a folder -------------------------------------------------------------------------------
+
+
+def test_a_folder_and_what_is_said_of_it(tmp_path):
+    """A file for each piece, by its name, and sums of all; the same again reads nothing."""
+    run = Run()
+    outcome = export_folder(tmp_path / "all", run.job)
+    assert [rows(each) for each in shown(tmp_path / "all")] == EXPECTED
+    assert [each.name for each in shown(tmp_path / "all")] == [
+        "partition-00000-000000000000-000000000002.csv",
+        "partition-00000-000000000002-000000000004.csv",
+        "partition-00001-000000000000-000000000002.csv",
+        "partition-00001-000000000005-000000000007.csv",
+    ]
+    written = sum(each.stat().st_size for each in shown(tmp_path / "all"))
+    expected = (24, 8, 4, 0, 100, written, "1970-01-01T00:00:00.007Z")
+    assert outcome == expected
+    assert run.reader.planned == [(run.selection, 99)]
+    assert (run.sizes, sum(run.done), run.said) == ([100], 100, [])
+    assert run.opened == [("", "")]
+    assert run.reader.closed
+    again = Run()
+    assert export_folder(tmp_path / "all", again.job) == outcome._replace(resumed_files=4)
+    assert again.opened == []
+    assert "all is there already of the export that was planned at 20" in again.said[0]
+
+
+@pytest.mark.parametrize("partition", [None, 3])
+def test_nothing_to_read_is_a_file_that_says_so(tmp_path, partition):
+    """It has the columns, no rows, and the partition that was asked for."""
+    outcome = export_folder(tmp_path / "all", Run(Reader(pieces=[]), partition=partition).job)
+    (file,) = shown(tmp_path / "all")
+    assert file.name.startswith(f"partition-{partition or 0:05d}-000000000000-000000000000.")
+    assert (outcome.records, outcome.batches, outcome.files) == (0, 0, 1)
+    assert csv.read_csv(file).column_names == ["partition", "offset"]
+
+
+ERRORS = [
+    UnavailableError("away"),
+    CorruptDataError("damaged"),
+    OSError(28, "No space left"),
+    ZeroDivisionError("a bug"),
+    KeyboardInterrupt(),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("number", range(len(PIECES)))
+def test_whatever_fails_at_a_file_the_next_run_goes_on_with_it(tmp_path, number, error):
+    """Those before it are whole and stay, none after it is begun, and nothing is there twice."""
+
+    def before(piece):
+        at = [each.range for each in PIECES].index(piece.range)
+        if at == number:
+            raise error
+        if at > number:  # its thread was free before it was given up
+            assert failing.reader.ended.wait(60)
+
+    failing = Run(Reader(before))
+    expected = StorageError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected) as raised:
+        export_folder(tmp_path / "all", failing.job)
+    assert raised.value is error or raised.value.__cause__ is error
+    assert failing.reader.closed
+    assert whole(tmp_path / "all") == [each < number for each in range(4)]
+    assert [rows(each) for each in shown(tmp_path / "all")] == EXPECTED[:number]
+    stamps = [each.stat().st_mtime_ns for each in shown(tmp_path / "all")]
+
+    again = Run()
+    outcome = export_folder(tmp_path / "all", again.job)
+    assert [rows(each) for each in shown(tmp_path / "all")] == EXPECTED
+    assert (outcome.records, outcome.files, outcome.resumed_files) == (24, 4, number)
+    assert [each.stat().st_mtime_ns for each in shown(tmp_path / "all")][:number] == stamps
+    assert again.opened == [("i", "s")]
+    left = [each.range for each in PIECES[number:]]
+    assert again.reader.checked == [left]
+    assert again.reader.read == left
+    assert again.reader.planned == []
+    assert again.sizes == [sum(each.size_bytes for each in PIECES[number:])]
+    files = "1 file" if len(left) == 1 else f"{len(left)} files"
+    assert again.said == [f"{tmp_path / 'all'}: {files} to go; {number} there already"]
+    assert not list((tmp_path / "all").glob("*.tmp"))
+
+
+def test_a_failure_ends_the_files_under_way(tmp_path, monkeypatch):
+    """They do not go on reading for minutes, and get no name; none that waits is begun."""
+    monkeypatch.setattr(export_job, "WRITERS", 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    pieces = [Piece(range=OffsetRange(0, start, start + 2, "i")) for start in range(0, 80, 2)]
+    under_way, begun = threading.Event(), []
+
+    def before(piece):
+        begun.append(piece)
+        if piece.range.start == 2:
+            assert under_way.wait(60)
+            raise UnavailableError("away")
+        under_way.set()
+        assert run.reader.ended.wait(60)
+
+    run = Run(Reader(before, pieces))
+    with pytest.raises(UnavailableError):
+        export_folder(tmp_path / "all", run.job)
+    assert run.done == []
+    assert shown(tmp_path / "all") == []
+    assert not any(whole(tmp_path / "all"))
+    assert len(begun) <= 4  # a thread may be free before it is given up
+
+
+@pytest.mark.parametrize("count", [None, 1, 2, 64])
+def test_files_are_made_a_few_at_a_time(tmp_path, monkeypatch, count):
+    """One for each processor, and no more than a few: each takes memory."""
+    monkeypatch.undo()
+    made = []
+    real = export_job.ThreadPoolExecutor
+
+    def pool(workers, name):
+        made.append(workers)
+        return real(workers, name)
+
+    monkeypatch.setattr(export_job, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    export_folder(tmp_path / "all", Run().job)
+    assert made == [min(count or 1, 4)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OffsetOutOfRangeError("not retained"),
+        TopicRecreatedError("recreated"),
+        UnknownTopicError("deleted"),
+        DataLossError("an object is gone"),
+        UnavailableError("away"),
+    ],
+    ids=lambda error: error.code,
+)
+@pytest.mark.parametrize("where", ["check_retained", "rows", "open"])
+def test_an_export_that_cannot_be_finished_says_so(tmp_path, monkeypatch, error, where):
+    """Where offsets or the topic are gone the advice is another folder; other errors may pass."""
+
+    def fail(*_):
+        raise error
+
+    def interrupted(piece):
+        if piece.range.partition == 1:
+            raise UnavailableError("away")
+
+    with pytest.raises(UnavailableError):
+        export_folder(tmp_path / "all", Run(Reader(interrupted)).job)
+    run = Run()
+    if where == "open":
+        monkeypatch.setattr(Run, "_open", fail)
+        run = Run()
+    elif where == "rows":
+        run.reader.before = fail
+    else:
+        monkeypatch.setattr(run.reader, where, fail)
+    with pytest.raises(type(error), match=str(error)) as raised:
+        export_folder(tmp_path / "all", run.job)
+    final = isinstance(error, OffsetOutOfRangeError | TopicRecreatedError | UnknownTopicError)
+    advice = f"So the export in {tmp_path / 'all'} cannot be finished"
+    assert (advice in str(raised.value)) == final
+    assert whole(tmp_path / "all") == [True, True, False, False]
+
+
+def test_files_that_are_gone_or_cut_are_made_again(tmp_path):
+    """Each of them, also the last; those that are whole stay as they are."""
+    folder = tmp_path / "all"
+    export_folder(folder, Run().job)
+    first, second, third, fourth = shown(folder)
+    third.write_bytes(b"mine")  # of another size
+    second.unlink()
+    stamps = [each.stat().st_mtime_ns for each in (first, fourth)]
+    run = Run()
+    outcome = export_folder(folder, run.job)
+    assert run.said[0] == (
+        f"{folder}: making 2 files again, gone or of another size: {second.name}, …"
+    )
+    assert [rows(each) for each in shown(folder)] == EXPECTED
+    assert [each.stat().st_mtime_ns for each in (first, fourth)] == stamps
+    assert (outcome.resumed_files, outcome.records) == (2, 24)
+    with fourth.open("ab") as file:
+        file.write(b"1,1\n")
+    run = Run()
+    export_folder(folder, run.job)
+    assert run.said[0].endswith(f"making 1 file again, gone or of another size: {fourth.name}")
+    assert rows(fourth) == EXPECTED[3]
+
+
+def test_who_begins_the_same_meanwhile_is_gone_on_with(tmp_path):
+    """A plan that another run has written since is kept, and not replaced by ours."""
+    folder = tmp_path / "all"
+    run = Run()
+    plan = run.reader.plan
+
+    def slow(*arguments, **options):
+        def interrupted(piece):
+            if piece.range.partition == 1:
+                raise UnavailableError("away")
+
+        with pytest.raises(UnavailableError):
+            export_folder(folder, Run(Reader(interrupted)).job)
+        return plan(*arguments, **options)
+
+    run.reader.plan = slow
+    outcome = export_folder(folder, run.job)
+    assert (outcome.files, outcome.resumed_files) == (4, 2)
+    assert run.opened == [("", ""), ("i", "s")]
+    assert run.reader.read == [each.range for each in PIECES[2:]]
+    assert [rows(each) for each in shown(folder)] == EXPECTED
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    """A second run is refused before it reads; the lock is free when the first has ended."""
+    folder = tmp_path / "all"
+    folder.mkdir()
+    lock = lock_exclusively(folder / LOCK)
+    run = Run()
+    with pytest.raises(LockedError):
+        export_folder(folder, run.job)
+    assert run.reader.read == []
+    assert not (folder / MANIFEST).exists()
+    os.close(lock)
+    (folder / f"{MANIFEST}.tmp").write_bytes(b"what a crash left")
+    export_folder(folder, run.job)
+    lock = lock_exclusively(folder / LOCK)
+    with pytest.raises(LockedError):
+        export_folder(folder, Run().job)
+    os.close(lock)
+    os.close(lock_exclusively(folder / LOCK))
+
+
+def test_a_plan_that_fails_makes_no_folder(tmp_path):
+    """Nothing is left behind of what could not begin."""
+    run = Run()
+
+    def fail(*_, **__):
+        raise OffsetOutOfRangeError("not retained")
+
+    run.reader.plan = fail
+    with pytest.raises(OffsetOutOfRangeError):
+        export_folder(tmp_path / "all", run.job)
+    assert not (tmp_path / "all").exists()
+    assert run.reader.closed
+
+
+def damaged(folder, **changes):
+    """Change the manifest."""
+    found = json.loads((folder / MANIFEST).read_bytes()) | changes
+    (folder / MANIFEST).write_text(json.dumps(found))
+
+
+def test_a_manifest_of_another_version_is_refused(tmp_path):
+    """Nothing of it is touched."""
+    folder = tmp_path / "all"
+    export_folder(folder, Run().job)
+    for changes in ({"version": 2}, {"version": 0}, {"more": 1}, {"parts": [{}]}):
+        before = (folder / MANIFEST).read_bytes()
+        damaged(folder, **changes)
+        with pytest.raises(CorruptDataError, match="name another folder"):
+            export_folder(folder, Run().job)
+        (folder / MANIFEST).write_bytes(before)
+    (folder / MANIFEST).write_bytes(b"\xff{")
+    with pytest.raises(CorruptDataError, match="is no manifest of an export"):
+        export_folder(folder, Run().job)
+    assert len(shown(folder)) == 4
+
+
+ASKED = {
+    "topic": "u",
+    "format": "parquet",
+    "columns": ["a"],
+    "metadata": True,
+    "range": "0:1-2",
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_another_request_is_not_the_same(name):
+    """Each thing that was asked for counts, in both directions."""
+    other = msgspec.structs.replace(REQUEST, **{name: ASKED[name]})
+    assert not REQUEST.is_same(other)
+    assert not other.is_same(REQUEST)
+    assert other.is_same(other)
+
+
+@pytest.mark.parametrize("side", ["start", "end"])
+def test_a_time_is_the_same_in_the_same_words_or_of_the_same_moment(side):
+    """An hour ago is the hour before the first run; other words for that moment are the same."""
+
+    def asked(text, moment_us):
+        return msgspec.structs.replace(REQUEST, **{side: text, f"{side}_us": moment_us})
+
+    assert asked("1h", 5).is_same(asked("1h", 9))
+    assert asked("1h", 5).is_same(asked("60m", 5))
+    assert not asked("1h", 5).is_same(asked("2h", 9))
+    assert not asked("1h", 5).is_same(asked("", None))
+    both = msgspec.structs.replace(asked("1h", 5), start="1h", start_us=5, end="2h", end_us=6)
+    for changes in ({"start": "3h", "start_us": 1}, {"end": "3h", "end_us": 1}):
+        assert not both.is_same(msgspec.structs.replace(both, **changes))
+
+
+def test_a_request_is_told_as_the_command_line_has_it():
+    """With all that was given, and only that."""
+    assert str(REQUEST) == "t --format csv"
+    asked = msgspec.structs.replace(
+        REQUEST, range="0:1-2", start="2h", end="1h", columns=["a", "b"], metadata=True
+    )
+    assert str(asked) == ("t --format csv --range 0:1-2 --from 2h --to 1h --columns a,b --metadata")
+
+
+@pytest.mark.parametrize(("start_us", "end_us"), [(None, None), (3, None), (None, 4), (3, 4)])
+def test_who_goes_on_reads_the_times_of_the_first(tmp_path, start_us, end_us):
+    """The moments that were meant then are in the plan of the rest, also if one is missing."""
+
+    def away(_):
+        raise UnavailableError("away")
+
+    asked = {"start_us": start_us, "end_us": end_us}
+    with pytest.raises(UnavailableError):
+        export_folder(tmp_path / "all", Run(Reader(away), **asked).job)
+    run, plans = Run(**asked), []
+    read = run.reader.rows
+    run.reader.rows = lambda plan, pieces: plans.append(plan) or read(plan, pieces)
+    export_folder(tmp_path / "all", run.job)
+    times = plans[0].times
+    assert (None if times is None else (times.start_us, times.end_us)) == (
+        None if start_us is end_us is None else (start_us, end_us)
+    )
+
+
+# -- one file -------------------------------------------------------------------------------
+
+
+def test_a_file_and_what_is_said_of_it(tmp_path):
+    """All pieces are in it, in their order, and its sums are theirs."""
+    run = Run()
+    outcome = export_file(tmp_path / "x.csv", run.job)
+    assert rows(tmp_path / "x.csv") == ALL
+    size = (tmp_path / "x.csv").stat().st_size
+    assert outcome == (24, 8, 1, 0, 100, size, "1970-01-01T00:00:00.007Z")
+    assert (run.sizes, sum(run.done)) == ([100], 100)
+    assert run.reader.planned == [(run.selection, 0)]
+    with pytest.raises(ConfigError, match=r"x\.csv exists"):
+        export_file(tmp_path / "x.csv", Run().job)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_file_that_fails_leaves_nothing(tmp_path, error):
+    """Neither under its name nor under the hidden one; the error is what it was."""
+
+    def before(piece):
+        if piece.range.partition == 1:
+            raise error
+
+    run = Run(Reader(before))
+    expected = StorageError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected) as raised:
+        export_file(tmp_path / "x.csv", run.job)
+    assert raised.value is error or raised.value.__cause__ is error
+    assert list(tmp_path.iterdir()) == []
+    assert run.reader.closed
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
+def test_an_error_is_told_though_the_file_cannot_be_closed(tmp_path, monkeypatch, form):
+    """What closing says then is a consequence of it."""
+
+    def before(piece):
+        if piece.range.partition == 1:
+            raise CorruptDataError("damaged")
+
+    real = export_job.open_sink
+
+    def opened(*arguments):
+        sink = real(*arguments)
+        close = sink.close
+
+        def failing():
+            close()
+            raise OSError(28, "No space left")
+
+        sink.close = failing
+        return sink
+
+    monkeypatch.setattr(export_job, "open_sink", opened)
+    with pytest.raises(CorruptDataError, match="damaged"):
+        export_file(tmp_path / "x", Run(Reader(before), format=form).job)
+    with pytest.raises(StorageError, match="No space left"):
+        export_file(tmp_path / "x", Run(format=form).job)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_kill_left_of_a_file_is_not_in_the_next(tmp_path):
+    """It is written anew from its beginning."""
+    (tmp_path / ".x.csv.tmp").write_bytes(b"old" * 10_000)
+    export_file(tmp_path / "x.csv", Run().job)
+    assert rows(tmp_path / "x.csv") == ALL
+    assert [each.name for each in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_a_file_in_use_is_left_to_who_writes_it(tmp_path):
+    """The second run takes away nothing of what the first has written."""
+    hidden = tmp_path / ".x.csv.tmp"
+    lock = lock_exclusively(hidden)
+    with pytest.raises(LockedError, match="another export is writing"):
+        export_file(tmp_path / "x.csv", Run().job)
+    assert hidden.read_bytes() == b"%d" % os.getpid()
+    os.close(lock)
+
+
+def test_a_reader_that_is_closed_under_it_ends_it(tmp_path):
+    """As any error does."""
+
+    def closed(_):
+        raise ClosedError("closed")
+
+    with pytest.raises(ClosedError):
+        export_file(tmp_path / "x.csv", Run(Reader(closed)).job)
+    assert list(tmp_path.iterdir()) == []

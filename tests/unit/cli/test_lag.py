@@ -1,0 +1,179 @@
+"""What `memq lag` and `memq group describe` say of groups, and a watch through an outage."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from memq.cli import lag
+from memq.cli.group import _describe, _described
+from memq.cli.lag import NAMED, _show_round, _table, lag_row, notes, partition_row
+from memq.client.lag import GroupLag, GroupPartition, Lag
+from memq.core.wire.messages import GroupMember
+from memq.errors import CorruptDataError, RequestTimeoutError, UnavailableError
+
+MEMBER = GroupMember(member_id="c-0123456789abcdef", client="reader", partitions=[])
+
+
+def part(number, *, committed=5, start=0, end=9, lag=None, error="", member=None):
+    """Where a group stands in a read partition."""
+    return GroupPartition(number, committed, start, end, lag, error, member)
+
+
+def group(*partitions, name="g", members=()):
+    """A group of topic t."""
+    return GroupLag(name, "t", list(members), list(partitions))
+
+
+def test_a_row_for_each_read_partition():
+    """What is not known is null, not zero; who holds it is named."""
+    row = partition_row(part(1, lag=Lag(4, 40, 400, 1.23456), member=MEMBER))
+    assert row == {
+        "partition": 1,
+        "current_offset": 5,
+        "log_start_offset": 0,
+        "log_end_offset": 9,
+        "lag": 4,
+        "lag_records": 40,
+        "lag_bytes": 400,
+        "lag_seconds": 1.235,
+        "removed": False,
+        "error": None,
+        "consumer_id": "c-0123456789abcdef",
+        "client": "reader",
+    }
+    row = partition_row(part(1, committed=None, error="damaged"))
+    assert {row[each] for each in ("current_offset", "lag", "lag_records", "lag_bytes")} == {None}
+    assert (row["lag_seconds"], row["error"], row["client"]) == (None, "damaged", None)
+
+
+@pytest.mark.parametrize(
+    ("committed", "start", "removed"),
+    [(None, 3, False), (2, 3, True), (3, 3, False), (0, 0, False), (0, 1, True), (4, 3, False)],
+)
+def test_what_retention_has_removed(committed, start, removed):
+    """Before the group read it: not what it had read, nor where it has committed nothing."""
+    found = group(part(0), part(1, committed=committed, start=start))
+    assert lag_row(found)["removed"] == removed
+    assert bool(notes([found])) == removed
+
+
+def test_all_read_partitions_together():
+    """Sums of what is known, and the greatest age; null where nothing is known, and 0 is known."""
+    found = group(
+        part(0, lag=Lag(1, 10, 100, 3.0)),
+        part(1, committed=None),
+        part(2, lag=Lag(2, 20, 200, 1.5)),
+        members=[MEMBER, MEMBER],
+    )
+    row = lag_row(found)
+    assert [row[each] for each in ("lag", "lag_records", "lag_bytes", "lag_seconds")] == [
+        3,
+        30,
+        300,
+        3.0,
+    ]
+    assert (row["group"], row["topic"], row["members"]) == ("g", "t", 2)
+    assert [each["partition"] for each in row["partitions"]] == [0, 1, 2]
+    assert lag_row(group(part(0, committed=None), part(1, error="x")))["lag"] is None
+    assert lag_row(group(part(0, lag=Lag())))["lag"] == 0
+
+
+def test_lines_below_the_table():
+    """Of each group what was removed, a few partitions by name, and every one that is damaged."""
+    some = group(part(0, committed=1, start=4), part(1), part(2, error="bad page"))
+    many = group(*(part(n, committed=0, start=1) for n in range(NAMED + 2)), name="h")
+    fits = group(*(part(n, committed=0, start=1) for n in range(NAMED)), name="i")
+    removed = "retention removed Batches of t that it had not read: "
+    named = "; ".join(f"partition {n}, offset 0" for n in range(NAMED))
+    assert notes([group(part(0)), some, many, fits]) == [
+        "",
+        f"g: {removed}partition 0, offsets 1 to 3",
+        "g: bad page",
+        f"h: {removed}{named}; and 2 more partitions",
+        f"i: {removed}{named}",
+    ]
+    assert _table([]) == "no group has committed offsets or live members"
+
+
+def test_a_group_is_described():
+    """A row for each read partition and one for all, but where there is one only."""
+    found = group(
+        part(0, lag=Lag(1, 10, 100, 3.0), member=MEMBER),
+        part(1, committed=2, start=4, lag=Lag(2, 20, 200, 1.5)),
+        members=[MEMBER],
+    )
+    heading, titles, first, second, total, _, note = _describe(found).splitlines()
+    assert heading == "g reads t with 1 member"
+    assert titles.split()[0] == "PARTITION"
+    assert first.split()[-2:] == ["c-012345", "reader"]
+    assert second.split()[-2:] == ["-", "-"]
+    assert total.split()[:4] == ["total", "-", "-", "3"]
+    assert note.startswith("g: retention removed")
+    assert len(_describe(group(part(0))).splitlines()) == 3
+    rows = _described(found)
+    assert [(each["group"], each["topic"], each["partition"]) for each in rows] == [
+        ("g", "t", 0),
+        ("g", "t", 1),
+    ]
+    assert rows[0]["consumer_id"] == MEMBER.member_id
+
+
+class Admin:
+    """Answers one after the other; an error is raised."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def lag(self, topic, name):
+        self.asked.append((topic, name))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What is said on stderr."""
+    found = []
+    monkeypatch.setattr(lag, "notice", found.append)
+    return found
+
+
+@pytest.mark.parametrize("error", [UnavailableError("away"), RequestTimeoutError("slow")], ids=type)
+def test_a_watch_goes_on_through_an_outage(said, capsys, error):
+    """An outage is told with its time and shows nothing; what will not pass ends the watch."""
+    admin = Admin(error, [group(part(0))], CorruptDataError("damaged"))
+    _show_round(admin, "t", "g", "json", screen=False)
+    assert capsys.readouterr().out == ""
+    assert said[0].endswith(f"Z: no answer, looking again: {error}")
+    _show_round(admin, "t", "g", "json", screen=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["groups"] == [lag_row(group(part(0)))]
+    assert len(said) == 1
+    with pytest.raises(CorruptDataError):
+        _show_round(admin, "t", "g", "json", screen=False)
+    assert admin.asked == [("t", "g")] * 3
+
+
+@pytest.mark.parametrize("lines", [4, 5, 6, 7, 20])
+def test_a_screen_shows_what_fits(monkeypatch, lines):
+    """What would scroll out could not be redrawn: the last line says that there is more."""
+    out = io.StringIO()
+    out.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", out)
+    size = SimpleNamespace(get_terminal_size=lambda: os.terminal_size((80, lines)))
+    monkeypatch.setattr(lag, "shutil", size)
+    found = [group(part(0), name=name) for name in ("g", "h")]
+    _show_round(Admin(found), None, None, "table", screen=True)
+    shown = out.getvalue().splitlines()
+    whole = 5  # time, blank, titles, two groups
+    assert len(shown) == min(whole, lines - 1) + 1  # and what is below is cleared
+    assert ("… more than fit here" in out.getvalue()) == (whole > lines - 1)
+    assert shown[-1] == "\x1b[J"

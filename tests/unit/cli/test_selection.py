@@ -1,0 +1,205 @@
+"""Where `memq consume` begins and ends, from what a topic retains."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from memq.cli import selection
+from memq.cli.selection import Asked, Selection, select, tail_of
+from memq.core.ranges import OffsetRange
+from memq.core.wire.messages import PartitionOffsets
+from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+
+
+def batch(partition, offset, records=1, at_ms=0, times_us=(0, 0)):
+    """A Batch as its notification tells of it."""
+    first, last = times_us
+    told = SimpleNamespace(records=records, min_timestamp_us=first, max_timestamp_us=last)
+    return SimpleNamespace(
+        partition=partition, offset=offset, timestamp_ms=at_ms, notification=told
+    )
+
+
+class Client:
+    """A topic with these Batches; start and end by partition."""
+
+    def __init__(self, spans, batches=()):
+        self.retained = [PartitionOffsets(n, *span) for n, span in enumerate(spans)]
+        self.held = list(batches)
+        self.looked = []
+
+    def offsets(self):
+        return self.retained
+
+    def info(self):
+        return None
+
+    def batches(self, ranges):
+        for each in ranges:
+            self.looked.append(tuple(each[:3]))
+            for one in self.held:
+                if one.partition == each.partition and each.start <= one.offset < each.end:
+                    yield one
+
+
+def asked(**given):
+    """What was asked for, and nothing else."""
+    nothing = Asked(None, (), None, None, None, from_beginning=False, exit_at_end=False)
+    return nothing._replace(**given)
+
+
+SPANS = [(2, 9), (0, 0), (4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "stop"),
+    [
+        ({}, None, None),
+        ({"from_beginning": True}, None, None),
+        ({"exit_at_end": True}, None, {0: 9, 1: 0, 2: 6}),
+        ({"partitions": (2,)}, {2: 6}, None),
+        ({"partitions": (2, 0)}, {0: 9, 2: 6}, None),
+        ({"partitions": (2, 0), "from_beginning": True}, {0: 2, 2: 4}, None),
+        ({"partitions": (0,), "exit_at_end": True}, {0: 9}, {0: 9}),
+        ({"wanted": OffsetRange(0, 3, 7)}, {0: 3}, {0: 7}),
+        ({"wanted": OffsetRange(0, 2, 9)}, {0: 2}, {0: 9}),
+        ({"tail": 1}, {0: 9, 1: 0, 2: 6}, None),
+        ({"tail": 1, "partitions": (1,), "exit_at_end": True}, {1: 0}, {1: 0}),
+    ],
+)
+def test_where_it_begins_and_ends(given, start, stop):
+    """Offsets only where something was asked for that a consumer does not know by itself."""
+    assert select(Client(SPANS), "t", asked(**given)) == Selection(start, stop)
+
+
+@pytest.mark.parametrize("number", [3, 7])
+def test_a_partition_that_is_none(number):
+    """It is named, with those that there are."""
+    with pytest.raises(InvalidRequestError, match=f"no partition {number}; it has 0 to 2"):
+        select(Client(SPANS), "t", asked(partitions=(0, number)))
+
+
+@pytest.mark.parametrize("wanted", [OffsetRange(0, 1, 5), OffsetRange(0, 5, 10)])
+def test_a_range_that_is_not_retained(wanted):
+    """Nothing is printed of it."""
+    with pytest.raises(OffsetOutOfRangeError):
+        select(Client(SPANS), "t", asked(wanted=wanted))
+
+
+def at(us):
+    """A time so many microseconds after 1970."""
+    return datetime.fromtimestamp(us / 1e6, UTC)
+
+
+def test_times_begin_with_the_first_batch_that_may_have_them(monkeypatch):
+    """In each partition by itself; where there is none it begins, and ends, at the end."""
+    monkeypatch.setattr(selection.EventTimes, "of_topic", lambda times, _: times)
+    held = [
+        batch(0, 2, times_us=(1_000, 2_000)),
+        batch(0, 3, times_us=(9_000, 9_500)),
+        batch(0, 5, times_us=(4_000, 6_000)),
+        batch(2, 4, times_us=(1_000, 3_000)),
+        batch(2, 5, times_us=(7_000, 8_000)),
+    ]
+    client = Client(SPANS, held)
+    found = select(client, "t", asked(since=at(5_000)))
+    assert (found.start, found.stop) == ({0: 3, 1: 0, 2: 5}, None)
+    assert (found.times.start_us, found.times.end_us) == (5_000, None)
+    found = select(client, "t", asked(since=at(4_500), until=at(6_500)))
+    assert (found.start, found.stop) == ({0: 5, 1: 0, 2: 6}, {0: 9, 1: 0, 2: 6})
+    found = select(client, "t", asked(since=at(1), until=at(1_500), partitions=(2,)))
+    assert (found.start, found.stop) == ({2: 4}, {2: 6})
+    none = asked(since=at(500), until=at(1_000))
+    assert select(client, "t", none).start == {0: 9, 1: 0, 2: 6}
+    # A LogMessage that says no time has that of 1970, and its Batch does not tell.
+    assert select(client, "t", asked(until=at(1_000))).start == {0: 2, 1: 0, 2: 4}
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 150, 200, 201, 249, 250, 251, 10_000])
+def test_a_tail_is_looked_for_from_the_end(count):
+    """A page at a time and no further than needed; of a gap, or a short topic, what there is."""
+    held = [batch(0, offset) for offset in range(50, 300) if offset not in (298, 299)]
+    client = Client([(50, 300)], held)
+    found = select(client, "t", asked(tail=count))
+    expected = [each.offset for each in held][-count:]
+    assert found == Selection({0: expected[0]})
+    ends = [300, 200, 100]
+    pages = [(0, max(50, end - 100), end) for end in ends]
+    needed = next((n for n, seen in enumerate((98, 198, 248), 1) if seen >= count), 3)
+    assert client.looked == pages[:needed]
+
+
+def test_a_tail_is_the_newest_of_all_partitions():
+    """By the time of publication, whatever their sizes; the oldest Batch is cut to fit."""
+    random.seed(5)
+    for _ in range(300):
+        spans, held = [], []
+        clock = iter(random.sample(range(10_000), 40))
+        for number in range(3):
+            start, count = random.randrange(5), random.randrange(6)
+            spans.append((start, start + count))
+            times = sorted(next(clock) for _ in range(count))
+            held += [
+                batch(number, start + n, random.randrange(1, 5), each)
+                for n, each in enumerate(times)
+            ]
+        want = random.randrange(1, 30)
+        ends = {number: end for number, (_, end) in enumerate(spans)}
+        start, skipped = tail_of(held, ends, want)
+        newest = sorted(held, key=lambda each: -each.timestamp_ms)
+        expected, left = dict(ends), want
+        cut = {}
+        for each in newest:
+            if left <= 0:
+                break
+            expected[each.partition] = each.offset
+            left -= each.notification.records
+            if left < 0:
+                cut = {(each.partition, each.offset): -left}
+        assert (start, skipped) == (expected, cut)
+
+
+class Cut(list):
+    """A Batch of these LogMessages."""
+
+    def __init__(self, partition, offset, values, steps=()):
+        super().__init__(values)
+        self.partition, self.offset, self.steps = partition, offset, steps
+
+    def slice(self, start, count):
+        return Cut(self.partition, self.offset, self[start : start + count])
+
+    def where(self, wanted):
+        return Cut(self.partition, self.offset, [each for each in self if wanted(each)])
+
+
+def test_what_is_printed_of_a_batch():
+    """The first ones of one Batch are left out, and of every Batch what is not of the times."""
+    times = SimpleNamespace(wanted=lambda value: value % 2 == 0)
+    cut = Selection(skipped={(1, 5): 2})
+    assert cut.of(Cut(1, 5, [1, 2, 3, 4])) == [3, 4]
+    for place in ((1, 6), (0, 5)):
+        assert cut.of(Cut(*place, [1, 2, 3, 4])) == [1, 2, 3, 4]
+    assert cut._replace(times=times).of(Cut(1, 5, [1, 2, 3, 4])) == [4]
+    assert Selection(times=times).of(Cut(1, 5, [1, 2, 3, 4])) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ({}, False),
+        ({"from_beginning": True}, False),
+        ({"tail": 3}, False),
+        ({"since": at(1)}, False),
+        ({"until": at(1)}, True),
+        ({"exit_at_end": True}, True),
+        ({"wanted": OffsetRange(0, 0, 1)}, True),
+    ],
+)
+def test_what_ends_by_itself(given, ends):
+    """A range, times that are before one, and what is asked to."""
+    assert asked(**given).ends == ends

@@ -1,0 +1,94 @@
+"""What a broker's configuration refuses, and what of it wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.broker.config import BrokerConfig, Peer, load_file
+from memq.errors import ConfigError
+
+KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
+PEER = {"id": "b", "address": "b:6367"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data_dir": ""}, "data_dir is empty"),
+        ({"cluster_id": "a/b"}, "cluster_id"),
+        ({"broker_id": ""}, "broker_id"),
+        ({"broker_id": "a b"}, "broker_id"),
+        ({"token": "a", "token_file": "b"}, "token and token_file are both given"),
+        ({"token": ["a", ""]}, "texts that are not empty"),
+        ({"token": 5}, "token must be a text"),
+        ({"port": 65_536}, "port"),
+        ({"port": -1}, "port"),
+        ({"memory_bytes": "7MiB"}, "memory_bytes"),
+        ({"drain_timeout": "11m"}, "drain_timeout"),
+        ({"retention_interval": "99ms"}, "retention_interval"),
+        ({"role": "write"}, "role"),
+        ({"log_level": "loud"}, "log_level"),
+        ({"memory": "1GiB"}, "memory"),
+        ({"peers": {"id": "b"}}, r"peers: .*write \[\[peers\]\]"),
+        ({"peers": [{"id": "b"}]}, "peers: .*address"),
+        ({"peers": [PEER | {"zone": "a"}]}, "peers: .*zone"),
+        ({"topics": ["t"]}, r"topics: write a table \[topics.NAME\]"),
+        ({"topics": {"t": "x"}}, "topics.t: expected a table of options, got 'x'"),
+        ({"topics": {"t": {"schema": "x"}}}, "topics.t: a schema is Arrow"),
+        ({"topics": {"t": {"retention": "never"}}}, "topics.t: .*retention"),
+        ({"topics": {"t/u": {}}}, "topics.t/u: "),
+        ({"zookeeper": ZOOKEEPER, "storage": STORE}, "zookeeper without queue"),
+        ({"zookeeper": ZOOKEEPER, "queue": KAFKA}, "zookeeper without storage"),
+        ({"zookeeper": ":", "queue": KAFKA, "storage": STORE}, "no address of a ZooKeeper"),
+    ],
+)
+def test_what_is_refused(options, said):
+    """Each by its name, whatever else is right; alone none of it is looked over."""
+    with pytest.raises(ConfigError, match=said):
+        BrokerConfig.create(options)
+
+
+def test_what_is_accepted():
+    """All that a file may have besides flat options; what is given later wins."""
+    config = BrokerConfig.create(
+        {
+            "token": ["a", "b"],
+            "port": 0,
+            "peers": [PEER, PEER | {"id": "c", "topics": ["t"]}],
+            "topics": {"t": {"retention": "2d"}, "u": {}},
+            "drain_timeout": "0ms",
+        },
+        port=65_535,
+    )
+    assert config.token == ("a", "b")
+    assert (config.port, config.drain_timeout_ms) == (65_535, 0)
+    assert config.peers == (Peer("b", "b:6367"), Peer("c", "b:6367", ["t"]))
+    assert config.topics[0].retention_ms == 172_800_000
+    assert [each.name for each in config.topics] == ["t", "u"]
+    assert BrokerConfig.create({"token": "a"}).token == ("a",)
+    assert BrokerConfig.create({"token": ""}).token == ()
+    assert repr(config) == "<BrokerConfig broker-1 [memq]>"
+
+
+def test_a_mapping_that_was_given_stays_as_it_was():
+    """Whoever gave it may give it again."""
+    options = {"peers": [PEER], "topics": {"t": {}}, "port": "0"}
+    for _ in range(2):
+        config = BrokerConfig.create(options)
+        assert (len(config.peers), len(config.topics), config.port) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"port = ", "is not TOML"), (b"\xff", "is not TOML"), (None, "cannot read configuration")],
+)
+def test_a_file_that_is_none(tmp_path, content, said):
+    """It is named, with what is wrong."""
+    path = tmp_path / "broker.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said) as raised:
+        load_file(path)
+    assert str(path) in str(raised.value)
+    path.write_text('port = 1\n[topics.t]\nretention = "1d"')
+    assert load_file(path) == {"port": 1, "topics": {"t": {"retention": "1d"}}}
