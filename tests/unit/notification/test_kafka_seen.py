@@ -218,6 +218,7 @@ async def test_a_truncation_asks_only_for_what_it_changes(queue, kafka, monkeypa
     assert await queue.offsets("t", 0) == (offsets[4] + 1, offsets[4] + 1)
 
 
+@pytest.mark.usefixtures("_impatient")
 async def test_times_are_not_before_those_of_the_entries_that_are_known(queue, process, kafka):
     """Of another broker's, read here, and of one's own that was not read yet."""
     other = await process("other")
@@ -271,6 +272,21 @@ async def test_what_waits_for_a_topic_that_goes_is_not_published(queue, kafka, m
     monkeypatch.setattr(queue._client, "delete_topic", slow)
     await queue.delete_topic("t")
     assert order == ["c.t"]
+
+
+async def test_who_deletes_a_topic_of_another_broker_takes_back_all_of_it(queue, process, kafka):
+    """Also what it has not been told of yet; the topic can be made again with other partitions."""
+    other = await process("other")
+    kafka.told_s = None
+    await other.create_topic("u", 3)
+    await other.fence("u", 0)
+    await other.commit("g", "u", {0: 1})
+    await queue.delete_topic("u")
+    await queue.create_topic("u", 1)
+    assert await queue.groups("u") == []
+    assert await queue.offsets("u", 0) == (0, 0)
+    with pytest.raises(MemqError, match="no read partition 1"):
+        await queue.offsets("u", 1)
 
 
 async def test_topics_are_those_that_kafka_has(queue, process, kafka):
@@ -457,12 +473,14 @@ async def test_whoever_waits_when_the_queue_is_closed_is_told(queue, process, ka
     ]
     waiting = [asyncio.ensure_future(each) for each in waiting]
     await asyncio.sleep(0.01)
+    tails = [*queue._tails.values()]
     for each in (queue, other):
         await each.close()
         await each.close()
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in outcomes] == [ClosedError] * 2
+    assert [type(each.reached.error) for each in tails] == [ClosedError] * 2
     last = await process("last")
     kafka.latency_s = (60.0, 60.0)
     opening = [asyncio.ensure_future(last.offsets("t", each % 2)) for each in range(3)]
