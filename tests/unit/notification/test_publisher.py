@@ -174,12 +174,13 @@ async def test_each_call_has_an_error_of_its_own(queue, kafka):
 async def test_times_go_along_once_they_are_written(queue, kafka):
     """A transaction that failed has told nobody of them, so the next one does."""
     await queue.save_times(SavedTimes(100, 7))
-    kafka.refuses = 1.0
-    with pytest.raises(QueueError):
-        await queue.save_times(SavedTimes(200, 8))
-    kafka.mend()
-    await queue.commit("g", "t", {0: 1})
-    assert queue._state.times["b"] == (200, 8)
+    for number, times in enumerate((SavedTimes(200, 8), SavedTimes(200, 9))):
+        kafka.refuses = 1.0
+        with pytest.raises(QueueError):
+            await queue.save_times(times)
+        kafka.mend()
+        await queue.commit("g", "t", {0: number})
+        assert queue._state.times["b"] == times
     written = []
     commit = queue._publisher._producer.commit
 
@@ -190,8 +191,6 @@ async def test_times_go_along_once_they_are_written(queue, kafka):
     queue._publisher._producer.commit = watched
     await queue.commit("g", "t", {0: 2})
     assert b'["times","b"]' not in written
-    await queue.save_times(SavedTimes(200, 9))
-    assert queue._state.times["b"] == (200, 9)
     await queue.save_times(SavedTimes(3, 10))
     assert queue._state.times["b"] == (200, 10), "running time is what it was, if that is later"
 
@@ -271,6 +270,8 @@ async def test_who_waits_when_the_queue_is_closed_is_told(queue, kafka, process,
     producer = queue._publisher._producer
     fences = [*queue._publisher._fencing.values()]
     assert len(fences) == 1
+    queue._publisher._adopter = asyncio.ensure_future(queue._publisher._adopt_late())
+    await asyncio.sleep(0)
     await queue.close()
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
@@ -346,6 +347,7 @@ async def test_another_producer_claims_nothing_that_others_have_taken_over(proce
     other = await process("other")
     await lose_the_producer(queue, kafka)
     await other.fence("t", 0)
+    assert [queue.owns("t", each) for each in (0, 1)] == [False, True], "as it was told"
     await publish(queue, b"ours", write_partition=1)
     assert await is_refused(queue, 0)
     await publish(other, b"theirs")
@@ -477,6 +479,27 @@ async def test_a_producer_that_is_taken_over_is_followed_by_another(queue, kafka
         assert caught.value.retriable
         times = 0
         assert await payloads(queue) == []
+
+
+async def test_who_owns_nothing_is_taken_over_as_often(queue, kafka, process):
+    """What it writes is an error in the end, which may be tried again."""
+    other = await process("other")
+    made = []
+    transactions = other._client.transactions
+
+    async def taken_over(transactional_id):
+        producer = await transactions(transactional_id)
+        kafka.become(transactional_id, InMemoryTransactions(kafka, None, transactional_id))
+        made.append(transactional_id)
+        return producer
+
+    other._client.transactions = taken_over
+    with pytest.raises(QueueError, match="taken over each of our producers") as caught:
+        await other.save_times(SavedTimes(1, 1))
+    assert type(caught.value) is QueueError
+    other._client.transactions = transactions
+    await other.save_times(SavedTimes(2, 2))
+    assert queue._state.times["other"] == (2, 2)
 
 
 # -- fences ----------------------------------------------------------------------------------
@@ -655,6 +678,8 @@ async def test_what_an_earlier_life_had_is_released_and_not_owned(process, queue
     assert not again.owns("t", 0)
     with pytest.raises(FencedError):
         await publish(again, b"early")
+    await again.fence("t", 1, again=True)
+    await publish(again, b"a", write_partition=1)
     await again.release("t", 0, 1)
     assert await other.wait_released("t", [0, 1], lambda _: True, 0)
     await again.fence("t", 0)
