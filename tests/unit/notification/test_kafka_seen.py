@@ -124,6 +124,17 @@ async def test_the_start_is_asked_for_once_in_a_while(process, kafka, monkeypatc
     assert len(asked) == count
 
 
+async def test_an_offset_past_the_end_that_is_known_is_looked_up(queue, process, kafka):
+    """Another broker may have published it, and Kafka need not have told of it yet."""
+    other = await process("other")
+    assert await other.offsets("t", 0) == (0, 0)
+    kafka.told_s = None
+    offsets = await publish(queue, b"a", b"b", b"c")
+    assert [each.payload for each in await fetch(other, offsets[1])] == [b"b", b"c"]
+    with pytest.raises(OffsetOutOfRangeError):
+        await fetch(other, offsets[2] + 2)
+
+
 async def test_an_entry_that_goes_while_it_is_read_was_removed(queue, kafka, monkeypatch):
     """Who reads what is truncated meanwhile learns where the partition begins now."""
     monkeypatch.setattr(tail_module, "KEPT_BYTES", 0)
