@@ -481,7 +481,6 @@ async def test_each_of_those_who_wait_is_asked():
     tasks["gone"].cancel()
     ready.update({"fails": UnknownTopicError("gone"), "ready": True, "other topic": True})
     waiters.wake("t")
-    waiters.wake("t")
     with pytest.raises(UnknownTopicError):
         await tasks["fails"]
     assert await tasks["ready"]
