@@ -124,8 +124,7 @@ class TopicFolders:
         """
         new = self._moving / topic
         with _errors("create topic", self._topics / topic):
-            if new.exists():
-                shutil.rmtree(new)
+            self.remove(topic)  # what an attempt that failed has left
             for name in ("groups", "members"):
                 (new / name).mkdir(parents=True)
             for number in range(file.partitions):

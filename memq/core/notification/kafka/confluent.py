@@ -235,6 +235,7 @@ class ConfluentClient:
     async def bounds(self, places: Sequence[Place]) -> list[Bounds]:
         """What each of these partitions has now, as their leaders say."""
         doing = f"look up the offsets of {places[0]}"
+        self._check_open(doing)
         return await self._answered(self._looks.bounds(places), doing)
 
     def _look(self, places: Sequence[Place]) -> dict[Place, Bounds | MemqError]:
@@ -480,6 +481,7 @@ class ConfluentClient:
             self._check_open(doing)
             return work()
 
+        self._check_open(doing)
         return await self._answered(
             asyncio.get_running_loop().run_in_executor(threads, work_if_open), doing
         )
