@@ -567,3 +567,19 @@ async def test_nothing_is_promised_once_the_lease_is_over(tmp_path):
             with pytest.raises(UnavailableError, match="others may have taken over"):
                 await b.handlers.serve(request)
             assert not b.context.leased()
+
+
+async def test_the_watermark_of_a_topic_is_that_of_what_runs_here(tmp_path):
+    """What runs elsewhere is told there, and a client takes the least of all brokers' answers."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", write_partitions=3, **FAST))
+        hosted = b.topics.get("t")
+        for by_write, told in (([7, 5, 6], 5), ([-1, 6, -1], 6), ([-1] * 3, -1), ([0, -1, 4], 0)):
+
+            async def watermarks(by_write=by_write):
+                return by_write, [9]
+
+            hosted.watermarks = watermarks
+            answer, _ = await b.handlers.serve(m.FetchWatermark(topic="t"))
+            assert (answer.stored_through_ms, answer.write_partitions) == (told, by_write)
+            assert answer.read_partitions == [9]
