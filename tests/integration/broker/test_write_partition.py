@@ -12,6 +12,7 @@ from memq.core.clock import ClockReading
 from memq.core.topic import TopicConfig
 from memq.core.wire.connection import Request
 from memq.core.wire.messages import WriteAnswer
+from memq.core.write_partition_effects import BatchState
 from memq.errors import (
     FencedError,
     NotHostedError,
@@ -213,17 +214,17 @@ async def test_those_that_wait_are_refused_each_at_its_own_time(tmp_path):
         p.write(0)
         real_now, start = p.context.now, p.context.now()
         p.context.now = lambda: now[0]
-        for number, after_ms in ((1, 0), (2, 10), (3, 20)):
+        for number, after_ms in ((1, 0), (2, 10), (3, 11), (4, 30)):
             now[0] = ClockReading(start.mono_ms + after_ms, start.wall_ms)
             p.write(number)
-        for after_ms, refused in ((59_999, []), (60_000, [1]), (60_010, [1, 2])):
+        for after_ms, refused in ((59_999, []), (60_000, [1]), (60_011, [1, 2, 3])):
             p.it.expire_parked(ClockReading(start.mono_ms + after_ms, 0))
             assert sorted(p.told) == refused
-            assert p.it.parked == p.held == 3 - len(refused)
+            assert p.it.parked == p.held == 4 - len(refused)
         assert all(isinstance(each, UnavailableError) for each in p.told.values())
         p.context.now = real_now
         storage.gate.set()
-        assert [each.offset for each in await p.answers(0, 3)] == [0, 1]
+        assert [each.offset for each in await p.answers(0, 4)] == [0, 1]
 
 
 async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):
@@ -271,6 +272,51 @@ async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path)
         await p.it.close()
         assert p.it.closed
         assert await p.published() == [[0, 1, 2, 3]]
+
+
+async def test_a_drain_seals_at_once(tmp_path):
+    """What is open is stored beside what is under way, not after it, nor when it has its age."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, batch_age="10m", batch_messages=2) as p:
+        storage.gate.clear()
+        for number in range(3):
+            p.write(number)
+        await until(p.it.uploads)
+        draining = asyncio.ensure_future(p.it.drain(60))
+        await until(lambda: len(p.it.uploads()) == 2)
+        storage.gate.set()
+        assert await draining
+        assert [each.offset for each in await p.answers(0, 1, 2)] == [0, 0, 1]
+
+
+class Stubborn(Queue):
+    """The first publication is made to its end, whatever is cancelled."""
+
+    async def publish(self, topic, write_partition, publications):
+        try:
+            return await super().publish(topic, write_partition, publications)
+        except asyncio.CancelledError:
+            if len(self.asked) > 1:
+                raise
+            return await InMemoryQueue.publish(self, topic, write_partition, publications)
+
+
+async def test_what_ends_by_itself_during_a_close_begins_nothing_new(tmp_path):
+    """A publication may still take effect, and is acked; the next one is not made."""
+    storage, queue = GatedStorage(), Stubborn()
+    async with partition(tmp_path, storage, queue, batch_messages=1, ring_slots=8) as p:
+        queue.how = "wait"
+        p.write(0)
+        await until(lambda: queue.asked)
+        p.write(1)
+        await until(lambda: p.it.processor._ring[-1].state is BatchState.STORED)
+        await p.it.close()
+        queue.gate.set()
+        await turns()
+        assert p.told[0].offset == 0
+        assert isinstance(p.told[1], UnavailableError)
+        assert await p.published() == [[0]]
+        assert not p.it._tasks
 
 
 async def test_a_drain_whose_time_is_up_says_so(tmp_path):
