@@ -262,11 +262,17 @@ async def test_a_connection_is_read_when_nothing_speaks_against_it(tmp_path) -> 
         def produce(full):
             (memory.admit if full else memory.release)(room)
 
+        def switch(name, value):
+            setattr(it, name, value)
+            it._update_reading()
+
         switches = {
             "held": (it.hold, it.unhold),
             "held again": (it.hold, it.unhold),
             "unread": (it.pause_writing, it.resume_writing),
             "full": (lambda: produce(True), lambda: produce(False)),
+            "resting": (lambda: switch("_rest", 1), it._rest_on),
+            "crowded": (lambda: switch("_crowded", True), lambda: switch("_crowded", False)),
         }
         it._produces = True
         for order in itertools.permutations(switches):
@@ -354,6 +360,54 @@ async def test_a_client_that_takes_no_goodbye_is_cut_off(tmp_path, unsent, monke
         assert peer.transport.closing
         assert [abort for _, abort in later] == [peer.transport.abort] * bool(unsent)
         peer.it._loop = asyncio.get_running_loop()
+
+
+async def test_what_is_told_to_a_connection_that_is_gone_goes_nowhere(tmp_path) -> None:
+    """What was accepted of it goes on: it is unparked, answered and refused like any other."""
+    async with peers(tmp_path, 2) as (peer, other):
+        await peer.shake_hands()
+        it, refused = peer.it, peer.broker.context.metrics.refused
+        it.hold()
+        it.send([b"waits"])
+        peer.lost()
+        sent = bytes(peer.transport.sent)
+        it.unhold()
+        it.answer(1, m.WriteAnswer())
+        it.fail(2, UnavailableError("no"))
+        it.throttle()
+        it.pause_writing()
+        it.resume_writing()
+        it.end("why", UnavailableError("no"))
+        await turns()
+        assert peer.transport.sent == sent
+        assert (closed(peer.broker, "why"), refused.labels("unavailable")._value.get()) == (0, 1)
+        assert it.unread_s(it._loop.time() + 1_000) == 0
+        assert list(peer.broker.connections._open) == [other.it]
+
+
+async def test_a_client_that_has_reset_at_once_is_let_go(tmp_path, monkeypatch) -> None:
+    """Some systems say so as the connection is prepared."""
+
+    def gone(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(Transport, "setsockopt", gone)
+    async with peers(tmp_path) as (peer,):
+        assert peer.transport.closing
+        assert closed(peer.broker, "reset") == 1
+
+
+async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
+    """The others stay; when one of them has gone there is room again."""
+    async with peers(tmp_path, 3, max_connections=2) as found:
+        b = found[0].broker
+        assert [peer.transport.closing for peer in found] == [False, False, True]
+        assert b"most of 2 clients" in found[2].transport.sent
+        found[2].lost()
+        found[0].lost()
+        another = Peer(b)
+        assert not another.transport.closing
+        another.lost()
 
 
 async def test_requests_of_a_client_that_is_gone_are_given_up(tmp_path) -> None:

@@ -425,10 +425,13 @@ async def test_a_publish_in_doubt_is_looked_for_in_every_read_partition(tmp_path
         await until(lambda: not p.it.uploads())
         await turns()
         queue.how = "done" if published else "not done"
+        queue.fences = QueueError("down")
         queue.gate.set()
         await until(lambda: "fence" in queue.asked)
-        queue.how = "publish"
+        assert p.it.processor.load.uncertain
+        queue.how, queue.fences = "publish", None
         told = await p.answers(*range(6))
+        assert not p.it.processor.load.uncertain
         assert [(each.partition, each.offset) for each in told] == [
             (0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)
         ]  # fmt: skip
