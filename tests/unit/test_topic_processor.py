@@ -15,7 +15,7 @@ from memq.core import write_partition as topic_processor
 from memq.core.clock import ClockReading
 from memq.core.deduplication import DeduplicationWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import decode_notification
+from memq.core.notification.notification import NOTIFICATION_VERSION, decode_notification
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition import ACKS_ALL, TopicProcessor
@@ -858,6 +858,68 @@ def test_a_refused_message_changes_nothing() -> None:
         r.store(each)
         r.publish()
     assert set(r.answers) == {0, 1}
+
+
+def test_all_that_is_written_down_of_a_batch() -> None:
+    """Its names, numbers and both of its times, in notification, key and publication."""
+    located = []
+
+    def locate(*args):
+        located.append(args)
+        return "key", "mem://key"
+
+    r = Rim(
+        TopicProcessor(
+            TopicConfig.create("t", write_partitions=3, read_partitions=6),
+            2,
+            incarnation="1" * 16,
+            broker_id="b7",
+            schemas=SCHEMAS,
+            new_batch_id=lambda ms: f"id at {ms}",
+            locate=locate,
+            window=DeduplicationWindow(3_600_000),
+            written_ms=1_000_050,
+            opened_ms=700,
+        )
+    )
+    for number, name in enumerate(["id at 701", "id at 702", "id at 900"]):
+        send(r, number, schema="s2", ms=900 if number == 2 else 20 + number)
+        r.processor.seal(now(40 if number == 0 else 60 + number))
+        r.drain()
+        assert r.uploads[number].batch_id == name
+        wall_ms, mono_ms = ((1_000_050, 40), (1_000_061, 61), (1_000_900, 62))[number]
+        assert located[number] == (name, wall_ms, mono_ms)
+    r.store(r.uploads[1])
+    r.store(r.uploads[0])
+    (publications,) = (each.publications for each in r.publishes)
+    assert [
+        (each.partition, each.timestamp_ms, each.running_ms) for each in publications
+    ] == [(2, 1_000_050, 40), (5, 1_000_061, 61)]  # fmt: skip
+    sealed = r.uploads[1].sealed
+    told = msgspec.structs.asdict(decode_notification(publications[1].payload))
+    del told["producers"]
+    assert told == {
+        "version": NOTIFICATION_VERSION,
+        "topic": "t",
+        "incarnation": "1" * 16,
+        "write_partition": 2,
+        "batch_id": "id at 702",
+        "uri": "mem://key",
+        "size_bytes": sealed.size_bytes,
+        "index_offset": sealed.index_offset,
+        "messages": 1,
+        "records": 1,
+        "min_timestamp_us": 5,
+        "max_timestamp_us": 9,
+        "schema_id": "s2",
+        "broker_id": "b7",
+        "sealed_ms": 1_000_061,
+        "stored_through_ms": 1_000_061,
+    }
+    r.publish()
+    assert r.answers[1] == WriteAnswer(partition=5, offset=1, batch_id="id at 702")
+    outcome = send(r, 1, schema="s2", ticket="again")
+    assert outcome.batch == (5, 1, "id at 702")
 
 
 class Simulation(RuleBasedStateMachine):

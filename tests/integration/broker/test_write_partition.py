@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from memq.broker.duplicates import MAX_LOOKUPS
 from memq.broker.write_partition import ReceivedWrite
 from memq.core.clock import ClockReading
 from memq.core.topic import TopicConfig
@@ -532,3 +533,60 @@ async def test_the_last_indexes_are_read_once(tmp_path, monkeypatch):
             reads.append(storage.reads > before)
             number += 1
         assert reads == [True, True, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("place", [True, False])
+async def test_few_repeats_are_looked_up_at_a_time(tmp_path, place, monkeypatch):
+    """A producer that sends all of its Messages again does not have the queue to itself."""
+    if not place:
+        monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
+    queue = Queue()
+    async with partition(tmp_path, queue=queue, batch_messages=1, ring_slots=16) as p:
+        for number in range(12):
+            p.write(number)
+        await p.answers(*range(12))
+        fetch, fetching, most, gate = queue.fetch, 0, 0, asyncio.Event()
+
+        async def gated(*args, **kwargs):
+            nonlocal fetching, most
+            fetching += 1
+            most = max(most, fetching)
+            await gate.wait()
+            fetching -= 1
+            return await fetch(*args, **kwargs)
+
+        queue.fetch = gated
+        for number in range(12):
+            p.write(100 + number, number)
+        await turns(50)
+        assert (fetching, most) == (MAX_LOOKUPS, MAX_LOOKUPS)
+        gate.set()
+        told = await p.answers(*range(100, 112))
+        assert [each.offset for each in told] == list(range(12))
+        assert most == MAX_LOOKUPS
+
+
+async def test_a_repeat_is_looked_for_within_the_window_only(tmp_path, monkeypatch):
+    """From the time on that the topic has now; what is older is no repeat that is known of."""
+    monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
+    async with partition(tmp_path, batch_messages=1, dedup_window="1h", read_partitions=2) as p:
+        p.write(0)
+        await p.answers(0)
+        real, since = p.context.now, []
+        looked = p.context.queue.offset_since
+
+        async def note(topic, partition_number, running_ms):
+            since.append((partition_number, running_ms))
+            return await looked(topic, partition_number, running_ms)
+
+        p.context.queue.offset_since = note
+        now = real()
+        p.context.now = lambda: now
+        for number, window_ms in ((1, 3_600_000), (2, 7_200_000)):
+            p.write(number, 0)
+            assert (await p.answers(number))[0].duplicate
+            assert since == [(each, now.mono_ms - window_ms) for each in (0, 1)]
+            since.clear()
+            await p.topics.alter("t", {"dedup_window": "2h"}, None)
+            since.clear()
+        p.context.now = real
