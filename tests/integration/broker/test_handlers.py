@@ -583,3 +583,89 @@ async def test_the_watermark_of_a_topic_is_that_of_what_runs_here(tmp_path):
             answer, _ = await b.handlers.serve(m.FetchWatermark(topic="t"))
             assert (answer.stored_through_ms, answer.write_partitions) == (told, by_write)
             assert answer.read_partitions == [9]
+
+
+OF_A_TOPIC = [
+    m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]),
+    m.FetchOffsets(topic="t"),
+    m.FetchWatermark(topic="t"),
+    m.FetchLag(topic="t", positions=[m.PartitionOffset(0, 0)]),
+    m.FetchBatch(topic="t", uri="u", start=0, length=1),
+    m.FetchCommitted(group="g", topic="t"),
+    m.DeleteTopic(topic="t"),
+]
+OF_ITS_COORDINATOR = [
+    m.CommitOffsets(group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)]),
+    m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1),
+    m.LeaveGroup(group="g", topic="t", member_id="a"),
+    m.DeleteGroup(group="g", topic="t"),
+]
+
+
+@pytest.mark.parametrize(
+    "request_", OF_A_TOPIC + OF_ITS_COORDINATOR, ids=lambda it: type(it).__name__
+)
+async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, request_):
+    """Not for one of that name that was made since; of groups, at their coordinator only."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        hosted, serve = b.topics.get("t"), b.handlers.serve
+        found = []
+        find = b.topics.find
+
+        async def note(name, incarnation=""):
+            found.append(name)
+            return await find(name, incarnation)
+
+        b.topics.find = note
+        for fields, error in (
+            ({"topic": "nope"}, UnknownTopicError),
+            ({"incarnation": "0" * 16}, TopicRecreatedError),
+        ):
+            with pytest.raises(error):
+                await serve(msgspec.structs.replace(request_, **fields))
+        if not isinstance(request_, m.DeleteTopic):
+            assert found == ["nope", "t"], "what is not seen yet may be there"
+        assert b.topics.get("t") is hosted
+        if request_ in OF_ITS_COORDINATOR:
+            hosted.coordinated = False
+            b.topics.hosts = lambda _: ["10.0.0.2:6367"]
+            with pytest.raises(NotHostedError) as told:
+                await serve(request_)
+            assert told.value.address == "10.0.0.2:6367"
+            assert b.topics._hosted["t"] is hosted
+            assert await b.context.queue.groups(hosted.topic.queue_topic) == []
+            assert b.handlers._groups.groups(b.context.now().mono_ms) == {}
+            del b.topics.hosts
+
+
+async def test_a_member_that_leaves_is_gone_at_once(tmp_path):
+    """Its partitions need not wait for its session to end."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        beat = m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1)
+        await b.handlers.serve(beat)
+        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
+        assert [member.member_id for group in listed.groups for member in group.members] == ["a"]
+        await b.handlers.serve(m.LeaveGroup(group="g", topic="t", member_id="a"))
+        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
+        assert [member for group in listed.groups for member in group.members] == []
+
+
+async def test_offsets_are_told_of_every_read_partition(tmp_path):
+    """With where a time begins in each, when that is asked for."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", read_partitions=3, **FAST))
+        p = Partition(b)
+        for number in range(5):
+            p.write(number)
+        await p.answers(*range(5))
+        await b.context.queue.truncate(p.hosted.topic.queue_topic, 1, 1)
+
+        async def offsets(**fields):
+            answer, _ = await b.handlers.serve(m.FetchOffsets(topic="t", **fields))
+            return [(each.partition, each.start, each.end, each.at) for each in answer.partitions]
+
+        assert await offsets() == [(0, 0, 2, None), (1, 1, 2, None), (2, 0, 1, None)]
+        assert await offsets(at_ms=0) == [(0, 0, 2, 0), (1, 1, 2, 1), (2, 0, 1, 0)]
+        assert await offsets(at_ms=1 << 60) == [(0, 0, 2, 2), (1, 1, 2, 2), (2, 0, 1, 1)]
