@@ -362,6 +362,75 @@ async def test_a_client_that_takes_no_goodbye_is_cut_off(tmp_path, unsent, monke
         peer.it._loop = asyncio.get_running_loop()
 
 
+def unread(peer) -> bool:
+    """Whether the socket has bytes that the broker has not read."""
+    try:
+        return bool(peer.transport.sock.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
+async def test_what_has_come_of_a_large_body_is_read_in_the_same_turn(tmp_path) -> None:
+    """Then the connection rests; all that was read is counted, whoever has read it."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, traffic = peer.it, peer.broker.context.metrics.traffic.within
+        before = traffic.received
+        data = peer.write(0, bytes(150_000))
+        peer.transport.other.sendall(data[1_000:])
+        peer.receive(data[:1_000])
+        assert not unread(peer)
+        assert traffic.received - before == len(data)
+        assert (it._rest, peer.transport.reading) == (connection_module.REST_ROUNDS, False)
+        (told,) = await peer.told(1)
+        assert told.header.offset == 0
+        await until(lambda: peer.transport.reading)
+        data = peer.write(1, bytes(150_000))
+        it._rest = 1
+        it._update_reading()
+        peer.transport.other.sendall(data[:80_000])
+        peer.receive(b"")
+        it._reader._expect_body = True
+        it._rest_on()
+        assert not unread(peer), "what came while it rested is read at once"
+        peer.receive(data[80_000:])
+        (told,) = await peer.told(1)
+        assert told.header.offset == 1
+
+
+@pytest.mark.parametrize("why", ["full", "held", "closing", "gone"])
+async def test_nothing_more_is_read_of_a_client_that_is_to_wait(tmp_path, why) -> None:
+    """Nor of one whose socket is being closed: by then it may be another client's."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, memory = peer.it, peer.broker.context.memory
+        it._produces, it._rest = True, 1
+        it._update_reading()
+        it._reader._expect_body = True
+        peer.transport.other.sendall(peer.write(0, bytes(150_000)))
+        used = memory.limit_bytes
+        if why == "full":
+            memory.admit(used)
+        elif why == "held":
+            it.hold()
+        elif why == "closing":
+            it.end("why", UnavailableError("the reason"))
+        else:
+            it.connection_lost(None)
+        it._rest_on()
+        assert unread(peer)
+        assert not it._rest
+        if why == "full":
+            memory.release(used)
+            assert peer.transport.reading
+        elif why == "held":
+            it.unhold()
+            assert peer.transport.reading
+        elif why == "gone":
+            peer.transport.sock.close()
+            peer.transport.other.close()
+
+
 async def test_what_is_told_to_a_connection_that_is_gone_goes_nowhere(tmp_path) -> None:
     """What was accepted of it goes on: it is unparked, answered and refused like any other."""
     async with peers(tmp_path, 2) as (peer, other):
