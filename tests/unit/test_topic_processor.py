@@ -786,6 +786,11 @@ def test_a_failure_in_an_ordered_topic_leaves_what_is_before_it() -> None:
         1: StorageError, 2: SequenceGapError, 3: SequenceGapError, "q": SequenceGapError
     }  # fmt: skip
     assert all(told.retriable for told in r.answers.values())
+    gone = [*r.gone]
+    for late in (second, third):  # an upload that ends after its Batch
+        r.processor.failed(late, StorageError("late"))
+        r.drain()
+    assert r.gone == gone
     r.store(third)
     r.store(first)
     assert [each.batches for each in r.publishes] == [[first]]

@@ -34,6 +34,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     QueueError,
     SchemaMismatchError,
+    TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
     UnknownGroupError,
@@ -669,3 +670,54 @@ async def test_offsets_are_told_of_every_read_partition(tmp_path):
         assert await offsets() == [(0, 0, 2, None), (1, 1, 2, None), (2, 0, 1, None)]
         assert await offsets(at_ms=0) == [(0, 0, 2, 0), (1, 1, 2, 1), (2, 0, 1, 0)]
         assert await offsets(at_ms=1 << 60) == [(0, 0, 2, 2), (1, 1, 2, 2), (2, 0, 1, 1)]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_topics_that_are_missing_are_made_for_who_asks_for_it(tmp_path, allowed):
+    """Those only, once each; another client may be quicker, and any other error is told."""
+    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
+    async with broker(tmp_path, auto_create_topics=allowed, peers=peers) as b:
+        await b.topics.create(TopicConfig.create("a"))
+        create, made = b.topics.create, []
+
+        async def quicker(config, request_id=""):
+            made.append(config.name)
+            await create(config, request_id)
+            if config.name == "c":
+                raise TopicExistsError("another client was quicker")
+
+        b.topics.create = quicker
+        names = ["a", "b", "c", "d"]
+        if allowed:
+            answer, _ = await b.handlers.serve(m.Metadata(topics=names, create=True))
+            assert [each.config.name for each in answer.topics] == names
+            assert made == names[1:]
+        else:
+            with pytest.raises(UnknownTopicError):
+                await b.handlers.serve(m.Metadata(topics=names, create=True))
+        for more, error in (("far", NotHostedError), ("no name!", MemqError)):
+            with pytest.raises(error):
+                await b.handlers.serve(m.Metadata(topics=[more], create=True))
+        made.clear()
+        with pytest.raises(UnknownTopicError):
+            await b.handlers.serve(m.Metadata(topics=["a", "e"]))
+        everything, _ = await b.handlers.serve(m.Metadata(topics=None, create=True))
+        assert len(everything.topics) == (5 if allowed else 2)
+        assert made == []
+
+
+async def test_a_broker_that_governs_itself_is_no_part_of_a_cluster(tmp_path):
+    """It says so to whoever asks it to change the cluster, and what it is itself all the same."""
+    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": []}]
+    async with broker(tmp_path, peers=peers) as b:
+        answer, _ = await b.handlers.serve(m.DescribeCluster(own=True))
+        assert [each.address for each in answer.brokers] == [b.address, "10.0.0.2:6367"]
+        assert answer.cluster_id == b.config.cluster_id
+        assert answer.status == b.handlers.status()
+        for request in (
+            m.DescribeCluster(own=False),
+            m.DrainBroker(broker_id="b2"),
+            m.RebalanceCluster(),
+        ):
+            with pytest.raises(InvalidRequestError, match="no part of a cluster"):
+                await b.handlers.serve(request)

@@ -378,6 +378,7 @@ async def test_nothing_is_published_after_a_close(tmp_path, stage, drained):
         (told,) = await p.answers(1)
         assert isinstance(told, UnavailableError)
         assert p.it.processor.idle
+        assert p.it._timer is None or p.it._timer.cancelled()
         queue.how, queue.fences = "publish", None
         asked = len(queue.asked)
         queue.gate.set()
