@@ -466,6 +466,30 @@ async def test_a_client_that_has_reset_at_once_is_let_go(tmp_path, monkeypatch) 
         assert closed(peer.broker, "reset") == 1
 
 
+async def test_a_broker_that_stops_says_so_to_each_client(tmp_path) -> None:
+    """Also to one that has not said who it is; one that is ending already is told nothing more."""
+    async with peers(tmp_path, 3) as found:
+        b = found[0].broker
+        await found[0].shake_hands()
+        found[1].it.end("why", UnavailableError("the reason"))
+        sent = bytes(found[1].transport.sent)
+        b.connections.close()
+        assert all(peer.transport.closing for peer in found)
+        assert found[1].transport.sent == sent
+        assert (closed(b, "shutdown"), closed(b, "why")) == (2, 1)
+        for peer in (found[0], found[2]):
+            assert b"shutting down" in peer.transport.sent
+
+
+async def test_a_protocol_of_others_is_foreign(tmp_path) -> None:
+    """Of another server in the same loop, and of another broker; what has none is not."""
+    async with broker(tmp_path / "one") as b, broker(tmp_path / "two") as other:
+        assert not b.connections.foreign(b.connections.accept())
+        assert b.connections.foreign(other.connections.accept())
+        assert b.connections.foreign(asyncio.Protocol())
+        assert not b.connections.foreign(None)
+
+
 async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
     """The others stay; when one of them has gone there is room again."""
     async with peers(tmp_path, 3, max_connections=2) as found:

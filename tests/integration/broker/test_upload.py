@@ -183,3 +183,20 @@ async def test_an_upload_is_over_when_each_of_its_threads_is(tmp_path, hedge_fir
         assert over == [1]
         upload.when_over(lambda: over.append(2))
         assert over == [1, 2], "nothing is under way: at once"
+
+
+async def test_what_no_thread_has_begun_is_never_begun(tmp_path) -> None:
+    """Where others hold all threads, an upload that is cancelled leaves nothing to store later."""
+    gate = threading.Event()
+    async with storing(tmp_path) as (b, storage, upload):
+        blocked = [b.context.uploads.submit(gate.wait, TIMEOUT_S) for _ in range(4)]
+        running = asyncio.ensure_future(upload.run())
+        await until(upload.running)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert upload.running() == []
+        gate.set()
+        await until(lambda: all(each.done() for each in blocked))
+        await asyncio.wrap_future(b.context.uploads.submit(lambda: None))
+        assert storage.times_s == []
