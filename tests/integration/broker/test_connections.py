@@ -206,6 +206,8 @@ async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> Non
         assert it.unread_s(start_s + 1_000) == 0
         it.pause_writing()
         assert it.unread_s(it._unread_since_s + 1) == 1, "it begins anew"
+        transport.unsent -= MIN_RATE_BYTES_S
+        assert it.unread_s(it._unread_since_s + 5) == 4, "what was taken before counts no more"
         it.resume_writing()
 
 
