@@ -151,6 +151,29 @@ async def test_what_cannot_be_removed_yet_holds_up_no_other_topic(tmp_path, firs
         assert await p.left() == (["alive"], ["alive"])
 
 
+@pytest.mark.parametrize("trouble", ["withdraw", "queue", "storage"])
+async def test_a_removal_that_fails_is_to_be_done_again(tmp_path, trouble) -> None:
+    """Whatever failed, though nothing else is left to do; the topic stays doomed until then."""
+    async with place(tmp_path, [trouble]) as p:
+        delete_topic = p.b.context.queue.delete_topic
+
+        async def fails(_):
+            raise QueueError("no")
+
+        if trouble == "withdraw":
+            p.doomed.fails["withdraw"] = UnavailableError("ask again")
+        elif trouble == "queue":
+            p.b.context.queue.delete_topic = fails
+        else:
+            p.b.context.storage.fails = "storage"
+        assert not await p.deletions._remove_all()
+        assert list(p.doomed.topics) == [trouble]
+        p.doomed.fails.clear()
+        p.b.context.queue.delete_topic, p.b.context.storage.fails = delete_topic, "nothing"
+        assert await p.deletions._remove_all()
+        assert await p.left() == ([], [])
+
+
 async def test_a_topic_is_forgotten_when_all_of_it_is_gone(tmp_path, monkeypatch) -> None:
     """It cannot come back before anything is removed; all its objects go, few at a time."""
     monkeypatch.setattr("memq.broker.deletion.DELETE_AT_ONCE", 2)
