@@ -273,6 +273,9 @@ def test_rebuild_that_is_too_large_accepts_nothing_that_it_left_out(monkeypatch)
     assert len(window) == 0
     with pytest.raises(UnavailableError):
         window.is_published(f"fn-{49:033x}", 0, 0)
+    window.expire(1_490)  # the last of those is as old as the window now
+    with pytest.raises(UnavailableError):
+        window.is_published(f"fn-{49:033x}", 0, 0)
     window.expire(1_491)
     assert not window.is_published(f"fn-{49:033x}", 0, 0)
 
