@@ -75,12 +75,15 @@ async def test_who_took_the_loop_since_keeps_it() -> None:
     loop.set_exception_handler(None)
 
 
-async def test_the_first_error_is_the_one_that_is_known() -> None:
+async def test_the_first_error_is_the_one_that_is_known(caplog) -> None:
     """Those that follow from it are logged, and replace nothing."""
     errors = FatalErrors()
+    errors.watch(lambda _: False)
     errors.report("here", BUG)
     errors.report("there", TYPED)
     await turn()
+    errors.unwatch()
+    assert len(caplog.records) == 2
     assert errors.failure.result() is BUG
     assert repr(errors) == "<FatalErrors [ValueError('bug')]>"
 
@@ -104,9 +107,11 @@ async def test_a_task_stops_the_broker_by_what_nobody_expects_of_it(error, expec
         if error is not None:
             raise error
 
+    errors.watch(lambda _: False)
     task = errors.spawn("work", work(), expected=expected)
     await asyncio.gather(task, return_exceptions=True)
     await turn()
+    errors.unwatch()
     assert errors.failure.done() == stops
 
 
