@@ -373,10 +373,6 @@ class WritePartition:
 
     def _unpark(self) -> None:
         now = self._context.now()
-        if self._closing:
-            self.processor.seal(now)
-        else:
-            self.processor.tick(now)
         while self._parked and self._has_room_for(self._parked[0].write):
             self._accept(self._unpark_first(), now)
 

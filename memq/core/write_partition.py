@@ -458,11 +458,9 @@ class TopicProcessor:
         return RingBatch(batch_id=batch_id, schema_id=schema_id, opened=now, builder=builder)
 
     def _publish_prefix(self) -> None:
-        """Publish the unbroken stored prefix, unless a publish is under way or uncertain."""
+        """Publish the unbroken stored prefix; there is none while a publish is under way."""
         prefix: list[RingBatch] = []
         for batch in self._ring:
-            if batch.state is BatchState.PUBLISHING or self._uncertain:
-                return
             if batch.state is not BatchState.STORED:
                 break
             prefix.append(batch)

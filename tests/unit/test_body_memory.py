@@ -141,3 +141,24 @@ def test_blocks_that_nobody_needed_for_a_while_are_freed() -> None:
     assert memory.idle_bytes == 3 * MIB
     memory.tidy()
     assert memory.idle_bytes == 0
+
+
+def test_who_waits_is_told_once_when_it_is_full_and_once_when_there_is_room() -> None:
+    """It is full at its limit, and open again when a tenth of it is free: not a byte before."""
+    memory, told = BodyMemory(1_000), []
+    memory.on_change = lambda: told.append((memory.full, memory.used_bytes))
+    memory.admit(999)
+    assert not memory.full
+    memory.admit(1)
+    memory.admit(50)
+    memory.release(149)
+    assert (memory.full, told) == (True, [(True, 1_000)])
+    memory.release(1)
+    memory.release(100)
+    assert (memory.full, told) == (False, [(True, 1_000), (False, 900)])
+    assert (memory.used_bytes, memory.peak_bytes) == (800, 1_050)
+    memory.admit(200)
+    assert told[2:] == [(True, 1_000)]
+    memory.release(1_000)
+    assert told[3:] == [(False, 0)]
+    assert memory.peak_bytes == 1_050

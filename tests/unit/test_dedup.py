@@ -273,6 +273,9 @@ def test_rebuild_that_is_too_large_accepts_nothing_that_it_left_out(monkeypatch)
     assert len(window) == 0
     with pytest.raises(UnavailableError):
         window.is_published(f"fn-{49:033x}", 0, 0)
+    window.expire(1_490)  # the last of those is as old as the window now
+    with pytest.raises(UnavailableError):
+        window.is_published(f"fn-{49:033x}", 0, 0)
     window.expire(1_491)
     assert not window.is_published(f"fn-{49:033x}", 0, 0)
 
@@ -287,3 +290,92 @@ def test_ordered_topics_learn_which_sequence_comes_next() -> None:
     for sequence in (2, 3, 4):
         window.rewind("p", 0, sequence)
     assert window.next_sequence("p", 0) == 2
+
+
+def test_a_run_that_changes_nothing_leaves_those_behind_it(monkeypatch) -> None:
+    """A fenced producer in a notification, or one without room, does not hide the others in it."""
+    monkeypatch.setattr(dedup, "MAX_UNPACKED", 1)
+    window = window_with(run(0, 0, "known"))
+    window.admit("fenced", 1, 0, now_ms=0)
+    window.publish([run(0, 9, "fenced"), run(1, 4, "known")], BATCH, 0)
+    assert window.is_published("known", 0, 4)
+    window.publish([run(0, 0, "other")], BATCH, 0)  # it packs another one
+    monkeypatch.setattr(dedup, "MAX_BYTES", window._packed_bytes)
+    window.publish([run(0, 9, "no room"), run(5, 7, "known"), run(1, 1, "other")], BATCH, 500)
+    assert window.is_published("known", 0, 7)
+    assert window.is_published("other", 0, 1)
+    assert len(window) == 3
+
+
+class Known:
+    """All that is to be known of a producer, in the plainest way."""
+
+    def __init__(self, epoch: int, now_ms: int) -> None:
+        self.epoch, self.touched_ms = epoch, now_ms
+        self.published: set[int] = set()
+        self.next: int | None = None
+        self.places: dict[int, BatchRef] = {}
+
+
+EVENTS = st.tuples(
+    st.sampled_from(["admit", "admit", "publish", "publish", "rewind", "expire"]),
+    st.integers(0, 2),  # epoch
+    st.integers(0, 20),  # sequence
+    st.integers(0, 3),  # how many follow it
+    st.integers(0, 400),  # milliseconds since the event before
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), EVENTS), max_size=40), st.integers(1, 2))
+def test_window_is_what_happened_to_each_producer(events, unpacked) -> None:
+    """Every answer follows from the plain history of that producer's current epoch alone."""
+    window, told = DeduplicationWindow(1_000), {}
+    now_ms = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dedup, "MAX_UNPACKED", unpacked)
+        patch.setattr(dedup, "MAX_PACKED_RECENT", dedup.MAX_RECENT)
+        for number, (name, (event, epoch, sequence, more, after_ms)) in enumerate(events):
+            now_ms += after_ms
+            it = told.get(name)
+            if event == "admit" and (it is None or epoch >= it.epoch):
+                window.admit(name, epoch, sequence, now_ms)
+                if it is None or it.epoch < epoch:
+                    it = told[name] = Known(epoch, now_ms)
+                it.next = sequence + 1
+            elif event == "publish":
+                batch, last = BatchRef(0, number, f"{number:04}"), sequence + more
+                window.publish([run(sequence, last, name, epoch)], batch, now_ms)
+                if it is None or it.epoch < epoch:
+                    it = told[name] = Known(epoch, now_ms)
+                if it.epoch == epoch:
+                    it.touched_ms = now_ms
+                    it.published |= {*range(sequence, last + 1)}
+                    it.next = max(it.next or 0, last + 1)
+                    it.places = dict.fromkeys(range(sequence, last + 1), batch) | it.places
+            elif event == "rewind":
+                window.rewind(name, epoch, sequence)
+                if it is not None and it.epoch == epoch:
+                    it.next = sequence if it.next is None else min(it.next, sequence)
+            elif event == "expire":
+                old = {each for each, had in told.items() if had.touched_ms < now_ms - 1_000}
+                assert window.expire(now_ms) == len(old)
+                told = {each: had for each, had in told.items() if each not in old}
+            check_against(window, told)
+
+
+def check_against(window: DeduplicationWindow, told: dict[str, Known]) -> None:
+    """Compare all answers of a window with what is to be known."""
+    assert len(window) == len(told)
+    for name, epoch in itertools.product("ab", range(3)):
+        it = told.get(name)
+        current = it is not None and it.epoch == epoch
+        assert window.next_sequence(name, epoch) == (it.next if current else None)
+        for sequence in range(25):
+            if it is not None and epoch < it.epoch:
+                with pytest.raises(ProducerFencedError):
+                    window.is_published(name, epoch, sequence)
+            else:
+                published = current and sequence in it.published
+                assert window.is_published(name, epoch, sequence) == published
+            place = it.places.get(sequence) if current else None
+            assert window.batch_of(name, epoch, sequence) == place

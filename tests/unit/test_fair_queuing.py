@@ -199,3 +199,73 @@ async def test_who_gives_up_leaves_nothing_behind(requests) -> None:
         await asyncio.sleep(0)
     await requests.give_up("just let in")
     assert requests.scheduler.used_bytes == 0
+
+
+async def test_what_fits_to_the_byte_is_served(requests) -> None:
+    """A share or a bound may be used up, of a client and of all; a byte more waits."""
+    share = LIMIT // 16
+    one, two, three = ClientFlows(), ClientFlows(), ClientFlows()
+    for name, size in (("a", share // 2), ("b", share - share // 2), ("c", 1)):
+        requests.ask(name, one, size)
+    await rest()
+    assert requests.served == ["a", "b"]
+    assert not requests.scheduler.full
+    requests.ask("fits", two, LIMIT - share)
+    await rest()
+    requests.ask("does not", three, 1)
+    await rest()
+    assert requests.served == ["a", "b", "fits"]
+    assert (requests.scheduler.full, requests.scheduler.used_bytes) == (True, LIMIT)
+    await requests.finish()
+    assert sorted(requests.served[3:]) == ["c", "does not"]
+    assert not requests.scheduler.full
+
+
+async def test_few_of_a_kind_at_a_time(requests) -> None:
+    """Large requests that are being served keep no small one of their client waiting."""
+    client = ClientFlows()
+    for number in range(AT_A_TIME + 1):
+        requests.ask(f"large {number}", client, 1)
+        requests.ask(f"small {number}", client)
+    await rest()
+    assert sorted(requests.served) == [
+        f"{kind} {number}" for kind in ("large", "small") for number in range(AT_A_TIME)
+    ]
+    requests.end("large 1")
+    await rest()
+    assert requests.served[2 * AT_A_TIME :] == [f"large {AT_A_TIME}"]
+    await requests.finish()
+
+
+async def test_those_behind_one_that_gave_up_have_its_turn(requests) -> None:
+    """Of the same client, in their order, and nobody else's turn is lost for it."""
+    holder, one, two = ClientFlows(), ClientFlows(), ClientFlows()
+    requests.ask("holder", holder, LIMIT)
+    await rest()
+    for number in range(4):
+        requests.ask(f"one {number}", one, 10)
+    requests.ask("two", two, 10)
+    await rest()
+    for number in (0, 1, 3):
+        await requests.give_up(f"one {number}")
+    requests.end("holder")
+    await rest()
+    assert requests.served == ["holder", "one 2", "two"]
+    assert one.held_bytes == two.held_bytes == 10
+    requests.end("one 2", "two")
+    await rest()
+    assert requests.scheduler.used_bytes == one.held_bytes == 0
+    assert "0 flows wait" in repr(requests.scheduler)
+
+
+async def test_an_answer_that_is_larger_than_was_thought_counts_whole(requests) -> None:
+    """Others wait for what it takes, not for what it was to take."""
+    one, two = ClientFlows(), ClientFlows()
+    requests.ask("one", one, 10, made_bytes=LIMIT)
+    await rest()
+    requests.ask("two", two, 10)
+    await rest()
+    assert requests.served == ["one"]
+    assert requests.scheduler.used_bytes == one.held_bytes == LIMIT
+    await requests.finish()
+    assert requests.scheduler.used_bytes == one.held_bytes == 0

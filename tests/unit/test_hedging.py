@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,9 @@ from memq.core.hedging import (
     RECENT,
     WINDOW,
     Hedging,
+    first_success,
 )
+from memq.errors import StorageError
 
 MIB = 1 << 20
 
@@ -200,3 +204,97 @@ def test_counts_never_go_astray(steps):
     assert f"of {len(puts)} under way" in repr(hedging)
     assert f"| {sum(put.overdue for put in puts)} of" in repr(hedging)
     assert hedging.hedges <= EXTRA_SHARE * hedging.requests
+
+
+class Attempts:
+    """Attempts of one request, each a future that the test ends."""
+
+    def __init__(self, hedging=None, *, may_hedge=True):
+        self.hedging = hedging or known()
+        self.under_way = []
+        self.now_s = 50.0
+        self.task = asyncio.ensure_future(
+            first_success(
+                self._attempt, self.hedging, 8 * MIB, lambda: self.now_s, may_hedge=may_hedge
+            )
+        )
+
+    def _attempt(self):
+        attempt = asyncio.get_running_loop().create_future()
+        self.under_way.append(attempt)
+        return attempt
+
+    async def begun(self, count):
+        while len(self.under_way) < count:
+            await asyncio.sleep(0.001)
+
+
+async def rest():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+async def test_a_request_fails_when_each_of_its_attempts_has(last):
+    """One that fails waits for the other; of two failures the one begun last is told."""
+    attempts = Attempts()
+    await attempts.begun(2)
+    attempts.under_way[1 - last].set_exception(StorageError(str(1 - last)))
+    await rest()
+    assert not attempts.task.done()
+    attempts.under_way[last].set_exception(StorageError(str(last)))
+    with pytest.raises(StorageError, match="1"):
+        await attempts.task
+    assert "0 of 0 under way overdue" in repr(attempts.hedging)
+    assert attempts.hedging._recent[-1]
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+@pytest.mark.parametrize("other_fails", [False, True])
+async def test_whichever_attempt_succeeds_is_the_answer(winner, other_fails):
+    """Also after the other one has failed; there is no third attempt."""
+    attempts = Attempts()
+    await attempts.begun(2)
+    if other_fails:
+        attempts.under_way[1 - winner].set_exception(StorageError("no"))
+        await rest()
+    attempts.under_way[winner].set_result("stored")
+    assert await attempts.task == "stored"
+    assert len(attempts.under_way) == 2
+    assert attempts.under_way[1 - winner].done() == other_fails
+
+
+async def test_a_request_that_fails_in_time_is_not_made_again():
+    """A first attempt that fails is told at once: trying again is the caller's."""
+    attempts = Attempts()
+    await attempts.begun(1)
+    attempts.under_way[0].set_exception(StorageError("no"))
+    with pytest.raises(StorageError):
+        await attempts.task
+    assert (len(attempts.under_way), attempts.hedging.hedges) == (1, 0)
+
+
+async def test_what_may_not_be_hedged_waits_for_its_attempt():
+    """However long it takes, and it counts with the time that it took."""
+    hedging = Hedging()
+    fed(hedging, [0.0] * MIN_KNOWN)  # any request is overdue at once
+    attempts = Attempts(hedging, may_hedge=False)
+    await rest()
+    await asyncio.sleep(0.001)
+    attempts.now_s += 7
+    attempts.under_way[0].set_result("stored")
+    assert await attempts.task == "stored"
+    assert (len(attempts.under_way), hedging.hedges) == (1, 0)
+    assert max(attempts.hedging.began(8 * MIB).size_class._latest) == 7
+
+
+async def test_a_request_that_is_given_up_is_under_way_no_more():
+    """Its caller's deadline ends it: it counts as one that failed, and its time is not known."""
+    attempts = Attempts()
+    await attempts.begun(1)
+    known_before = [*attempts.hedging.began(8 * MIB).size_class._latest]
+    attempts.task.cancel()
+    await asyncio.gather(attempts.task, return_exceptions=True)
+    assert "of 1 under way" in repr(attempts.hedging), "the one that this test began"
+    assert attempts.hedging._recent[-1]
+    assert [*attempts.hedging.began(8 * MIB).size_class._latest] == known_before

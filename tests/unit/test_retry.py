@@ -103,3 +103,37 @@ def test_long_tries_are_told_now_and_then(caplog):
     clock.now_s += TELL_EVERY_S
     retry.after(UnavailableError("still down"))
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("left_s", "goes_on"), [(BASE_S, False), (BASE_S * 1.01, True)])
+def test_no_attempt_begins_at_the_deadline(left_s, goes_on):
+    """One that could only begin as the time is up is none; it is told what went wrong at once."""
+    retry = Retry(left_s, Clock().runtime)
+    if goes_on:
+        assert retry.after(UnavailableError("down")) == BASE_S
+    else:
+        with pytest.raises(UnavailableError, match="down"):
+            retry.after(UnavailableError("down"))
+    clock = Clock()
+    late = Retry(1.0, clock.runtime)
+    clock.now_s += 1.0
+    with pytest.raises(UnavailableError):
+        late.after(UnavailableError("down"), at_once=True)
+
+
+def test_the_last_reason_is_told_and_not_the_first():
+    """Of several errors that say more than that the time was up, the newest is the news."""
+    clock = Clock()
+    retry = Retry(10.0, clock.runtime)
+    retry.after(RequestTimeoutError("no answer"))
+    retry.after(UnavailableError("first"))
+    retry.after(UnavailableError("second"))
+    clock.now_s += 20
+    with pytest.raises(UnavailableError, match="second"):
+        retry.after(RequestTimeoutError("no answer"))
+
+
+def test_half_of_a_wait_is_certain_where_it_is_to_be():
+    """Equal jitter is between half of the bound and all of it."""
+    for chance, wait_s in ((0.0, BASE_S), (0.5, 1.5 * BASE_S), (1.0, 2 * BASE_S)):
+        assert BROKER_BACKOFF.equal_jitter_s(1, lambda chance=chance: chance) == wait_s

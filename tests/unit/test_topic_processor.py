@@ -15,7 +15,7 @@ from memq.core import write_partition as topic_processor
 from memq.core.clock import ClockReading
 from memq.core.deduplication import DeduplicationWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import decode_notification
+from memq.core.notification.notification import NOTIFICATION_VERSION, decode_notification
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition import ACKS_ALL, TopicProcessor
@@ -31,7 +31,9 @@ from memq.core.write_partition_effects import (
 )
 from memq.errors import (
     InvalidRequestError,
+    ProducerFencedError,
     QueueError,
+    QueueFailedError,
     SequenceConflictError,
     SequenceGapError,
     StorageError,
@@ -644,6 +646,285 @@ def test_acks_0_and_1_are_not_answered_again_on_publish() -> None:
     r.store(r.uploads[0])
     r.publish()
     assert r.answers == {}
+
+
+def sealed(r: Rim, *sequences: int, ms: int = 0, **kw) -> list:
+    """Batches with one Message each, sealed one after the other."""
+    for sequence in sequences:
+        send(r, sequence, ms=ms, **kw)
+        r.processor.seal(now(ms))
+    r.drain()
+    return r.uploads[-len(sequences) :]
+
+
+def test_a_batch_that_is_full_to_the_byte_is_sealed_at_once() -> None:
+    """It waits for nothing; a word less, and it is sealed by what comes next or by its age."""
+    room = 1024 - len(SCHEMAS["s1"])
+    for size, full in ((room, True), (room - 8, False)):
+        r = rim()
+        send(r, 0, body=bytes(size - 40))
+        assert r.processor.room_for(40, "s1")
+        send(r, 1, body=bytes(40))
+        assert [batch.builder.messages for batch in r.uploads] == [2] * full
+
+
+def test_what_is_altered_holds_from_then_on() -> None:
+    """Window, schemas, slots and limits are those of the altered topic, also for what is open."""
+    r = rim(dedup_window="1h", batch_messages=4)
+    send(r, 0)
+    altered = TopicConfig.create(
+        "t", dedup_window="2h", batch_messages=2, ring_slots=5, batch_age="7ms", batch_bytes="1KiB",
+        message_bytes="1KiB",
+    )  # fmt: skip
+    third = SCHEMAS | {"s3": SCHEMAS["s1"]}
+    r.processor.configure(altered, third, 5_000_000, now(10))
+    assert r.processor.window.window_ms == 7_200_000
+    assert (r.processor.load.ring_slots, r.processor.seal_due_ms()) == (5, 7)
+    assert r.uploads == [], "it goes where it would have gone"
+    send(r, 1, schema="s3", ticket="s3", ms=20)
+    assert [batch.schema_id for batch in r.uploads] == ["s1"]
+    send(r, 2, schema="s3", ms=21)
+    assert [batch.schema_id for batch in r.uploads] == ["s1", "s3"]
+    assert [batch.sealed_wall_ms for batch in r.uploads] == [5_000_000] * 2
+    r.processor.configure(altered, third, 7, now(30))
+    (later,) = sealed(r, 3, ms=40)
+    assert later.sealed_wall_ms == 5_000_000, "what was told before is not taken back"
+
+
+def test_the_deadline_of_a_batch_begins_when_it_is_sealed() -> None:
+    """It does not begin anew with each publication, and holds to the millisecond."""
+    r = rim(upload_deadline="300ms")
+    send(r, 0, ms=0)
+    r.processor.seal(now(200))
+    r.drain()
+    (batch,) = r.uploads
+    assert batch.deadline_mono_ms == 500
+    r.store(batch)
+    for ms in (250, 400, 499):
+        r.processor.publish_failed(r.publishes.pop().batches, QueueError("busy"), now(ms))
+        r.drain()
+        assert r.answers == {}
+    r.processor.publish_failed(r.publishes.pop().batches, QueueError("busy"), now(500))
+    r.drain()
+    assert isinstance(r.answers[0], QueueError)
+
+
+def test_a_refusal_that_stays_fails_each_batch_at_once() -> None:
+    """Whatever time they have left, and none of them is published again."""
+    r = rim(ring_slots=4, upload_deadline="5m")
+    first, second, third = sealed(r, 0, 1, 2)
+    r.store(second)
+    r.store(first)
+    r.processor.publish_failed(r.publishes.pop().batches, QueueFailedError("no"), now(1))
+    r.drain()
+    assert {type(r.answers[number]) for number in (0, 1)} == {QueueFailedError}
+    assert 2 not in r.answers
+    r.store(third)
+    assert r.publishes[0].batches == [third]
+
+
+@pytest.mark.parametrize("ordering", ["none", "producer"])
+def test_what_is_given_up_is_nacked_once_and_can_be_sent_again(ordering) -> None:
+    """Open, uploading, stored or in doubt: all of it is gone, and its bodies are given back."""
+    r = rim(ordering=ordering, ring_slots=8)
+    uncertain, stored, _ = sealed(r, 0, 1, 2)
+    r.store(uncertain)
+    r.processor.publish_uncertain()
+    r.store(stored)
+    send(r, 3)
+    send(r, 4, acks=1)
+    r.processor.abandon(StorageError("closed"))
+    r.drain()
+    assert {number: type(told) for number, told in r.answers.items()} == dict.fromkeys(
+        range(4), StorageError
+    )
+    assert [published for _, published in r.gone] == [False] * 4
+    assert len(r.released) == 4
+    assert r.processor.idle
+    assert r.processor.load.pending_messages == 0
+    r.store(stored)
+    assert not r.publishes[1:]
+    assert send(r, 0, ticket="again") == Accepted(kept=True)
+
+
+@pytest.mark.parametrize("in_queue", [[], [0], [1], [0, 1]])
+def test_a_publish_in_doubt_holds_up_what_is_stored_meanwhile(in_queue) -> None:
+    """Until it is known what became of it; then the rest is published, in the order of sealing."""
+    r = rim(ring_slots=8)
+    first, second, third, fourth = sealed(r, 0, 1, 2, 3)
+    r.store(second)
+    r.store(first)
+    doubt = r.publishes.pop()
+    r.processor.publish_uncertain()
+    assert r.processor.load.uncertain
+    r.store(third)
+    r.processor.failed(fourth, StorageError("no"))
+    r.drain()
+    assert r.publishes == []
+    found = {doubt.batches[number].batch_id: 70 + number for number in in_queue}
+    r.processor.resolve(found, now(9))
+    r.drain()
+    assert not r.processor.load.uncertain
+    rest = [batch for number, batch in enumerate((first, second)) if number not in in_queue]
+    assert [each.batches for each in r.publishes] == [[*rest, third]]
+    assert {n: told.offset for n, told in r.answers.items() if n != 3} == {
+        number: 70 + number for number in in_queue
+    }
+    assert isinstance(r.answers[3], StorageError)
+
+
+def test_a_failure_in_an_ordered_topic_leaves_what_is_before_it() -> None:
+    """Those sealed before the one that failed are published and acked; the rest starts from it."""
+    r = rim(ordering="producer", ring_slots=8)
+    first, second, third = sealed(r, 0, 1, 2)
+    send(r, 3)
+    send(r, 9, producer="q", unsettled=9, ticket="q")
+    r.processor.failed(second, StorageError("no"))
+    r.drain()
+    kinds = {ticket: type(told) for ticket, told in r.answers.items()}
+    assert kinds == {
+        1: StorageError, 2: SequenceGapError, 3: SequenceGapError, "q": SequenceGapError
+    }  # fmt: skip
+    assert all(told.retriable for told in r.answers.values())
+    gone = [*r.gone]
+    for late in (second, third):  # an upload that ends after its Batch
+        r.processor.failed(late, StorageError("late"))
+        r.drain()
+    assert r.gone == gone
+    r.store(third)
+    r.store(first)
+    assert [each.batches for each in r.publishes] == [[first]]
+    r.publish()
+    assert isinstance(r.answers[0], WriteAnswer)
+    with pytest.raises(SequenceGapError, match="came before 1"):
+        send(r, 2, ticket="early")
+    assert send(r, 1, ticket="again") == Accepted(kept=True)
+    assert isinstance(send(r, 0, ticket="twice"), Duplicate)
+
+
+def test_a_new_epoch_of_an_ordered_producer_begins_anew() -> None:
+    """Its sequences follow upon each other, not upon those of the process before."""
+    r = rim(ordering="producer", ring_slots=8)
+    old = sealed(r, 0, 1, 2)
+    assert send(r, 0, epoch=1, ticket="new") == Accepted(kept=True)
+    with pytest.raises(SequenceGapError, match="came before 1"):
+        send(r, 2, epoch=1, ticket="early")
+    with pytest.raises(ProducerFencedError):
+        send(r, 3, ticket="old")
+    r.processor.failed(old[1], StorageError("no"))  # it takes the new one along
+    r.drain()
+    with pytest.raises(SequenceGapError, match="came before 0"):
+        send(r, 1, epoch=1, ticket="too early")
+    assert send(r, 0, epoch=1, ticket="new again") == Accepted(kept=True)
+
+
+def test_a_message_that_may_wait_is_due_after_those_that_wait() -> None:
+    """Counted from what was accepted, from what its producer gave up, and from what waits."""
+    r = rim(ordering="producer")
+    send(r, 0)
+    check = r.processor.check_no_gap
+    check(write(1))
+    check(write(0))
+    check(write(5, unsettled=5))
+    check(write(3), 2)
+    check(write(1), 2)
+    for request, parked in (
+        (write(2), -1),
+        (write(2), 0),
+        (write(4), 2),
+        (write(9, unsettled=8), 2),
+    ):
+        with pytest.raises(SequenceGapError):
+            check(request, parked)
+    rim().processor.check_no_gap(write(9))
+
+
+def test_a_refused_message_changes_nothing() -> None:
+    """Whatever it is refused for, and in whatever state: the next good one finds all as it was."""
+    r = rim(ordering="producer", ring_slots=3)
+    (batch,) = sealed(r, 0)
+    send(r, 1)
+    before = (r.processor.load, r.processor.window.next_sequence("p", 0), r.processor.batch_ids)
+    bad = [
+        (write(3), 1, SequenceGapError),
+        (write(1), 2, SequenceConflictError),
+        (write(2, unsettled=3), 1, InvalidRequestError),
+        (msgspec.structs.replace(write(2), max_timestamp_us=2**63), 1, InvalidRequestError),
+        (write(5, producer="new"), 1, SequenceGapError),
+    ]
+    for request, crc, error in bad:
+        with pytest.raises(error):
+            r.processor.write(request, BODY, crc, "bad", now(1))
+    after = (r.processor.load, r.processor.window.next_sequence("p", 0), r.processor.batch_ids)
+    assert after == before
+    r.processor.seal(now(2))
+    r.drain()
+    for each in (batch, r.uploads[-1]):
+        r.store(each)
+        r.publish()
+    assert set(r.answers) == {0, 1}
+
+
+def test_all_that_is_written_down_of_a_batch() -> None:
+    """Its names, numbers and both of its times, in notification, key and publication."""
+    located = []
+
+    def locate(*args):
+        located.append(args)
+        return "key", "mem://key"
+
+    r = Rim(
+        TopicProcessor(
+            TopicConfig.create("t", write_partitions=3, read_partitions=6),
+            2,
+            incarnation="1" * 16,
+            broker_id="b7",
+            schemas=SCHEMAS,
+            new_batch_id=lambda ms: f"id at {ms}",
+            locate=locate,
+            window=DeduplicationWindow(3_600_000),
+            written_ms=1_000_050,
+            opened_ms=700,
+        )
+    )
+    for number, name in enumerate(["id at 701", "id at 702", "id at 900"]):
+        send(r, number, schema="s2", ms=900 if number == 2 else 20 + number)
+        r.processor.seal(now(40 if number == 0 else 60 + number))
+        r.drain()
+        assert r.uploads[number].batch_id == name
+        wall_ms, mono_ms = ((1_000_050, 40), (1_000_061, 61), (1_000_900, 62))[number]
+        assert located[number] == (name, wall_ms, mono_ms)
+    r.store(r.uploads[1])
+    r.store(r.uploads[0])
+    (publications,) = (each.publications for each in r.publishes)
+    assert [
+        (each.partition, each.timestamp_ms, each.running_ms) for each in publications
+    ] == [(2, 1_000_050, 40), (5, 1_000_061, 61)]  # fmt: skip
+    sealed = r.uploads[1].sealed
+    told = msgspec.structs.asdict(decode_notification(publications[1].payload))
+    del told["producers"]
+    assert told == {
+        "version": NOTIFICATION_VERSION,
+        "topic": "t",
+        "incarnation": "1" * 16,
+        "write_partition": 2,
+        "batch_id": "id at 702",
+        "uri": "mem://key",
+        "size_bytes": sealed.size_bytes,
+        "index_offset": sealed.index_offset,
+        "messages": 1,
+        "records": 1,
+        "min_timestamp_us": 5,
+        "max_timestamp_us": 9,
+        "schema_id": "s2",
+        "broker_id": "b7",
+        "sealed_ms": 1_000_061,
+        "stored_through_ms": 1_000_061,
+    }
+    r.publish()
+    assert r.answers[1] == WriteAnswer(partition=5, offset=1, batch_id="id at 702")
+    outcome = send(r, 1, schema="s2", ticket="again")
+    assert outcome.batch == (5, 1, "id at 702")
 
 
 class Simulation(RuleBasedStateMachine):

@@ -1,0 +1,640 @@
+"""One connection of a broker, with a transport and a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+
+from memq.broker import connection as connection_module
+from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S, SHORT_OF_MEMORY
+from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
+from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.frame import FrameReader
+from memq.errors import UnavailableError
+from tests.integration.broker.support import Client, broker, until
+
+CALM = {"stall_timeout": "10m", "handshake_timeout": "10m"}
+LIMIT_S = 600  # of both
+
+
+class Transport(asyncio.Transport):
+    """What a connection writes to, and stops reading from; a pair of sockets is below it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sock, self.other = socket.socketpair()
+        self.sock.setblocking(False)
+        self.sent = bytearray()
+        self.unsent = 0
+        self.reading, self.closing, self.aborted = True, False, False
+        self.written = lambda: None
+
+    def get_extra_info(self, name, default=None):
+        return {"socket": self, "peername": ("10.0.0.1", 7)}.get(name, default)
+
+    def fileno(self):
+        return self.sock.fileno()
+
+    def setsockopt(self, *_):
+        pass
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        assert high == 0
+
+    def get_write_buffer_size(self):
+        return self.unsent
+
+    def write(self, data):
+        assert not self.closing
+        self.sent += data
+        self.written()
+
+    def pause_reading(self):
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self):
+        assert not self.reading
+        self.reading = True
+
+    def is_closing(self):
+        return self.closing
+
+    def close(self):
+        self.closing = True
+
+    def abort(self):
+        self.aborted = True
+
+
+class Peer:
+    """A connection of a broker, and the client at its other end."""
+
+    def __init__(self, b) -> None:
+        self.broker = b
+        self.it = b.connections.accept()
+        self.transport = Transport()
+        self.wire = ClientConnection("peer")
+        self._frames = FrameReader(max_header_bytes=1 << 20, max_body_bytes=1 << 30)
+        self._messages = Client(None)
+        self.it.connection_made(self.transport)
+
+    def receive(self, data) -> None:
+        """Let bytes come."""
+        data = memoryview(data)
+        while data:
+            buffer = self.it.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            self.it.buffer_updated(count)
+            data = data[count:]
+
+    async def shake_hands(self) -> None:
+        self.receive(b"".join(self.wire.open()))
+        await self.told(0)
+        if "t" in self.broker.topics.names():
+            self._messages.schema_id = self.broker.topics.get("t").topic.schema_id
+
+    async def told(self, count: int) -> list[object]:
+        """Answers, once there are so many; the handshake is taken along."""
+        found: list[object] = []
+        async with asyncio.timeout(60):
+            while True:
+                frames = self._frames.feed(bytes(self.transport.sent))
+                found += [self.wire.receive(frame) for frame in frames]
+                self.transport.sent.clear()
+                if len(found) >= count and (count or found):
+                    return found
+                await asyncio.sleep(0)
+
+    def ask(self, request, body=b"") -> bytes:
+        return b"".join(map(bytes, self.wire.request(request, body)[1]))
+
+    def write(self, sequence, *values, **fields) -> bytes:
+        return self.ask(*self._messages.message(sequence, *values, **fields))
+
+    def lost(self) -> None:
+        self.it.connection_lost(None)
+        self.transport.sock.close()
+        self.transport.other.close()
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def peers(tmp_path, count=1, **options):
+    """Connections of a broker with topic `t`; they are lost in the end, and leave nothing."""
+    async with broker(tmp_path, **(CALM | options)) as b:
+        await b.topics.create(TopicConfig.create("t", batch_age="1ms"))
+        found = [Peer(b) for _ in range(count)]
+        yield found
+        for peer in found:
+            if peer.it._transport is not None:
+                peer.lost()
+        await until(lambda: b.context.memory.used_bytes == 0)
+        assert len(b.connections) == 0
+        assert not b.context.scheduler.used_bytes
+        assert not b.context.fatal_errors.failure.done()
+
+
+def closed(b, reason) -> int:
+    return b.context.metrics.connections_closed.labels(reason)._value.get()
+
+
+async def test_a_frame_is_stalled_when_it_stops_or_drips(tmp_path) -> None:
+    """From its last byte; and from its first one, less the time that its bytes may take."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it = peer.it
+        began_s = it._frame_since_s
+        assert it.stalled_s(began_s + 1_000) == 0, "between frames nothing is awaited"
+        data = peer.write(0, bytes(4 * MIN_RATE_BYTES_S))
+        peer.receive(data[: len(data) // 2])
+        held = it._reader.buffered_bytes
+        assert held >= 4 * MIN_RATE_BYTES_S
+        it._frame_since_s = it._progress_s = began_s
+        assert it.stalled_s(began_s + 7) == 7
+        it._progress_s = began_s + 90
+        dripped_s = 100 - held / MIN_RATE_BYTES_S
+        assert it.stalled_s(began_s + 100) == pytest.approx(dripped_s)
+        assert dripped_s > 90
+        it._progress_s = began_s + 1
+        assert it.stalled_s(began_s + 3) == 2
+        it.hold()
+        assert it.stalled_s(began_s + 1_000) == 0, "we do not read it"
+        before_s = it._loop.time()
+        it.unhold()
+        assert it._progress_s >= before_s, "it may go on from now"
+        assert it._frame_since_s >= before_s
+        it._frame_since_s = began_s
+        peer.receive(data[len(data) // 2 :] + peer.ask(m.Metadata())[:9])
+        await peer.told(1)
+        assert not it._reader.at_boundary
+        assert it._frame_since_s > began_s, "another frame has begun"
+        peer.lost()
+
+
+async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> None:
+    """From the last byte that was taken; and from the first wait, less what was taken since."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, transport = peer.it, peer.transport
+        assert it.unread_s(it._loop.time() + 1_000) == 0
+        transport.unsent = 10 * MIN_RATE_BYTES_S
+        it.pause_writing()
+        start_s = it._unread_since_s
+        assert it.unread_s(start_s + 2) == 2
+        assert it.unread_s(start_s + 5) == 5
+        transport.unsent -= 3 * MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 6) == 3, "3 s worth of 6 s was taken"
+        transport.unsent -= 4 * MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 7) == 0
+        assert it.unread_s(start_s + 9) == 2
+        transport.unsent += 100 * MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 10) == 3, "what was sent meanwhile is not taken"
+        transport.unsent -= MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 11) == 3
+        it.resume_writing()
+        assert it.unread_s(start_s + 1_000) == 0
+        it.pause_writing()
+        assert it.unread_s(it._unread_since_s + 1) == 1, "it begins anew"
+        transport.unsent -= MIN_RATE_BYTES_S
+        assert it.unread_s(it._unread_since_s + 5) == 4, "what was taken before counts no more"
+        peer.receive(peer.ask(m.Metadata(topics=["t"])))
+        await turns()
+        assert not transport.sent, "nothing is served that would not be read"
+        it.resume_writing()
+        await peer.told(1)
+
+
+@pytest.mark.parametrize(
+    ("bodies_full", "answers_full"), [*itertools.product([False, True], repeat=2)]
+)
+async def test_who_holds_what_is_short_has_less_time(tmp_path, bodies_full, answers_full) -> None:
+    """A half body costs memory of bodies, unread answers that of answers: each by itself."""
+    async with peers(tmp_path, 2) as (stalled, unread):
+        b = stalled.broker
+        for peer in (stalled, unread):
+            await peer.shake_hands()
+        stalled.receive(stalled.ask(m.Metadata())[:9])
+        unread.transport.unsent = 1_000_000
+        unread.it.pause_writing()
+        now_s = b.context.runtime.mono_s()
+        for peer in (stalled, unread):
+            peer.it._progress_s = peer.it._frame_since_s = now_s
+            peer.it._unread_since_s = peer.it._taken_s = now_s
+        b.context.memory.full, b.context.scheduler.full = bodies_full, answers_full
+        short_s = LIMIT_S / SHORT_OF_MEMORY
+        for after_s, short in ((short_s - 0.5, True), (short_s + 0.5, True), (LIMIT_S + 0.5, 0)):
+            b.connections.sweep(now_s + after_s)
+            late = after_s > short_s
+            assert stalled.transport.closing == (late and (bodies_full or not short))
+            assert unread.transport.closing == (late and (answers_full or not short))
+        assert (closed(b, "stalled"), closed(b, "unread")) == (1, 1)
+        assert b"stopped half-way" in stalled.transport.sent
+        b.context.memory.full = b.context.scheduler.full = False
+
+
+async def test_who_does_not_say_who_it_is_is_closed(tmp_path) -> None:
+    """All that are too old, once each, and none of those that came later or have said it."""
+    async with peers(tmp_path, 5) as found:
+        b = found[0].broker
+        await found[1].shake_hands()
+        now_s = b.context.runtime.mono_s()
+        for peer, age_s in zip(found, (700, 700, 650, 601, 599), strict=True):
+            peer.it.opened_s = now_s - age_s
+        b.connections.sweep(now_s)
+        assert [peer.transport.closing for peer in found] == [True, False, True, True, False]
+        b.connections.sweep(now_s + 0.5)
+        assert closed(b, "handshake_timeout") == 3
+        assert b"no handshake" in found[0].transport.sent
+
+
+async def test_a_connection_is_read_when_nothing_speaks_against_it(tmp_path) -> None:
+    """Whatever reasons come and go in whatever order, reading stops with the first one only."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, memory = peer.it, peer.broker.context.memory
+        room = memory.limit_bytes
+
+        def produce(full):
+            (memory.admit if full else memory.release)(room)
+
+        def switch(name, value):
+            setattr(it, name, value)
+            it._update_reading()
+
+        switches = {
+            "held": (it.hold, it.unhold),
+            "held again": (it.hold, it.unhold),
+            "unread": (it.pause_writing, it.resume_writing),
+            "full": (lambda: produce(True), lambda: produce(False)),
+            "resting": (lambda: switch("_rest", 1), it._rest_on),
+            "crowded": (lambda: switch("_crowded", True), lambda: switch("_crowded", False)),
+        }
+        it._produces = True
+        for order in itertools.permutations(switches):
+            for count, name in enumerate(order):
+                assert peer.transport.reading == (count == 0)
+                switches[name][0]()
+            assert not peer.transport.reading
+            for count, name in enumerate(order[2:] + order[:2], 1):
+                switches[name][1]()
+                assert peer.transport.reading == (count == len(order))
+        it._produces = False
+        produce(True)
+        assert peer.transport.reading, "it only asks"
+        it._produces, it._incomplete_bytes = True, 5
+        it.throttle()
+        assert peer.transport.reading, "a body that has begun is read to its end"
+        it._incomplete_bytes = 0
+        it.throttle()
+        assert not peer.transport.reading
+        produce(False)
+        assert peer.transport.reading
+
+
+async def test_who_begins_to_produce_when_memory_is_full_is_told_so(tmp_path) -> None:
+    """A small Message is refused and the connection lives; before a large one it is closed."""
+    async with peers(tmp_path, 3) as (small, large, known):
+        b = small.broker
+        for peer in (small, large, known):
+            await peer.shake_hands()
+        known.receive(known.write(0))
+        await known.told(1)
+        memory = b.context.memory
+        used = memory.limit_bytes
+        memory.admit(used)
+        small.receive(small.write(0, producer_id="small"))
+        (told,) = await small.told(1)
+        assert "are full" in str(told)
+        small.receive(small.ask(m.Metadata(topics=["t"])))
+        await small.told(1)
+        large.receive(large.write(0, bytes(400_000), producer_id="large")[:200_000])
+        assert large.transport.closing
+        assert b"are full" in large.transport.sent
+        assert memory.used_bytes == used
+        for sequence, size in ((1, 8), (2, 400_000)):  # they came before reading could stop
+            known.receive(known.write(sequence, bytes(size)))
+            (told,) = await known.told(1)
+            assert told.header.offset == sequence
+            assert memory.used_bytes == used
+        memory.release(used)
+        small.receive(small.write(0, producer_id="small"))
+        (told,) = await small.told(1)
+        assert told.header.offset == 3
+
+
+async def test_what_comes_after_the_end_is_not_served(tmp_path) -> None:
+    """A connection that is being closed takes nothing more, and charges nothing for it."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, b = peer.it, peer.broker
+        answers = [(), peer.write(0), peer.write(1, bytes(300_000)), peer.ask(m.ListGroups())]
+        it.send([b"an answer that waits"])
+        it.end("why", UnavailableError("the reason"))
+        it.end("why else", UnavailableError("another"))
+        sent = bytes(peer.transport.sent)
+        assert sent.startswith(b"an answer that waits")
+        assert b"the reason" in sent
+        assert (closed(b, "why"), closed(b, "why else")) == (1, 0)
+        for data in answers[1:]:
+            peer.receive(data)
+        assert peer.transport.sent == sent
+        assert b.context.memory.used_bytes == 0
+        assert b.topics.get("t").messages_received == 0
+        assert not it._tasks
+
+
+@pytest.mark.parametrize("unsent", [0, 100])
+async def test_a_client_that_takes_no_goodbye_is_cut_off(tmp_path, unsent, monkeypatch) -> None:
+    """A connection that cannot send what is left is not kept for that."""
+    async with peers(tmp_path) as (peer,):
+        later = []
+        peer.it._loop = type(
+            "Loop", (), {"call_later": lambda _, *args: later.append(args), "time": lambda _: 0.0}
+        )()
+        peer.transport.unsent = unsent
+        peer.it.end("why", UnavailableError("the reason"))
+        assert peer.transport.closing
+        assert [abort for _, abort in later] == [peer.transport.abort] * bool(unsent)
+        peer.it._loop = asyncio.get_running_loop()
+
+
+def unread(peer) -> bool:
+    """Whether the socket has bytes that the broker has not read."""
+    try:
+        return bool(peer.transport.sock.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
+async def test_what_has_come_of_a_large_body_is_read_in_the_same_turn(tmp_path) -> None:
+    """Then the connection rests; all that was read is counted, whoever has read it."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, traffic = peer.it, peer.broker.context.metrics.traffic.within
+        before = traffic.received
+        data = peer.write(0, bytes(150_000))
+        peer.transport.other.sendall(data[1_000:])
+        peer.receive(data[:1_000])
+        assert not unread(peer)
+        assert traffic.received - before == len(data)
+        assert (it._rest, peer.transport.reading) == (connection_module.REST_ROUNDS, False)
+        (told,) = await peer.told(1)
+        assert told.header.offset == 0
+        await until(lambda: peer.transport.reading)
+        data = peer.write(1, bytes(150_000))
+        it._rest = 1
+        it._update_reading()
+        peer.transport.other.sendall(data[:80_000])
+        peer.receive(b"")
+        it._reader._expect_body = True
+        it._rest_on()
+        assert not unread(peer), "what came while it rested is read at once"
+        peer.receive(data[80_000:])
+        (told,) = await peer.told(1)
+        assert told.header.offset == 1
+
+
+@pytest.mark.parametrize("why", ["full", "held", "closing", "gone"])
+async def test_nothing_more_is_read_of_a_client_that_is_to_wait(tmp_path, why) -> None:
+    """Nor of one whose socket is being closed: by then it may be another client's."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, memory = peer.it, peer.broker.context.memory
+        it._produces, it._rest = True, 1
+        it._update_reading()
+        it._reader._expect_body = True
+        peer.transport.other.sendall(peer.write(0, bytes(150_000)))
+        used = memory.limit_bytes
+        if why == "full":
+            memory.admit(used)
+        elif why == "held":
+            it.hold()
+        elif why == "closing":
+            it.end("why", UnavailableError("the reason"))
+        else:
+            it.connection_lost(None)
+        it._rest_on()
+        assert unread(peer)
+        assert not it._rest
+        if why == "full":
+            memory.release(used)
+            assert peer.transport.reading
+        elif why == "held":
+            it.unhold()
+            assert peer.transport.reading
+        elif why == "gone":
+            peer.transport.sock.close()
+            peer.transport.other.close()
+
+
+async def test_what_is_told_to_a_connection_that_is_gone_goes_nowhere(tmp_path) -> None:
+    """What was accepted of it goes on: it is unparked, answered and refused like any other."""
+    async with peers(tmp_path, 2) as (peer, other):
+        await peer.shake_hands()
+        it, refused = peer.it, peer.broker.context.metrics.refused
+        it.hold()
+        it.send([b"waits"])
+        peer.lost()
+        sent = bytes(peer.transport.sent)
+        it.unhold()
+        it.answer(1, m.WriteAnswer())
+        it.fail(2, UnavailableError("no"))
+        it.throttle()
+        it.pause_writing()
+        it.resume_writing()
+        it.end("why", UnavailableError("no"))
+        await turns()
+        assert peer.transport.sent == sent
+        assert (closed(peer.broker, "why"), refused.labels("unavailable")._value.get()) == (0, 1)
+        assert it.unread_s(it._loop.time() + 1_000) == 0
+        assert list(peer.broker.connections._open) == [other.it]
+
+
+async def test_a_client_that_has_reset_at_once_is_let_go(tmp_path, monkeypatch) -> None:
+    """Some systems say so as the connection is prepared."""
+
+    def gone(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(Transport, "setsockopt", gone)
+    async with peers(tmp_path) as (peer,):
+        assert peer.transport.closing
+        assert closed(peer.broker, "reset") == 1
+
+
+async def test_a_broker_that_stops_says_so_to_each_client(tmp_path) -> None:
+    """Also to one that has not said who it is; one that is ending already is told nothing more."""
+    async with peers(tmp_path, 3) as found:
+        b = found[0].broker
+        await found[0].shake_hands()
+        found[1].it.end("why", UnavailableError("the reason"))
+        sent = bytes(found[1].transport.sent)
+        b.connections.close()
+        assert all(peer.transport.closing for peer in found)
+        assert found[1].transport.sent == sent
+        assert (closed(b, "shutdown"), closed(b, "why")) == (2, 1)
+        for peer in (found[0], found[2]):
+            assert b"shutting down" in peer.transport.sent
+
+
+async def test_a_protocol_of_others_is_foreign(tmp_path) -> None:
+    """Of another server in the same loop, and of another broker; what has none is not."""
+    async with broker(tmp_path / "one") as b, broker(tmp_path / "two") as other:
+        assert not b.connections.foreign(b.connections.accept())
+        assert b.connections.foreign(other.connections.accept())
+        assert b.connections.foreign(asyncio.Protocol())
+        assert not b.connections.foreign(None)
+
+
+async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
+    """The others stay; when one of them has gone there is room again."""
+    async with peers(tmp_path, 3, max_connections=2) as found:
+        b = found[0].broker
+        assert [peer.transport.closing for peer in found] == [False, False, True]
+        assert b"most of 2 clients" in found[2].transport.sent
+        found[2].lost()
+        found[0].lost()
+        another = Peer(b)
+        assert not another.transport.closing
+        another.lost()
+
+
+async def test_requests_of_a_client_that_is_gone_are_given_up(tmp_path) -> None:
+    """Those that wait for news, and those that were to be begun after them."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        b, it = peer.broker, peer.it
+        news = m.FetchNotifications(
+            topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000
+        )
+        for _ in range(MAX_BEGUN + 5):
+            peer.receive(peer.ask(news))
+        assert (len(it._tasks), len(it._queued)) == (MAX_BEGUN, 5)
+        await until(lambda: f"[{MAX_BEGUN} waiting]" in repr(b.context.queue._waiters))
+        peer.lost()
+        await until(lambda: not it._tasks)
+        assert not it._queued
+        assert "[0 waiting]" in repr(b.context.queue._waiters)
+
+
+async def test_a_crowded_connection_is_read_again_when_half_of_it_is_begun(tmp_path) -> None:
+    """Requests are begun in the order in which they came, as many at a time as there may be."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, served, gates = peer.it, [], []
+
+        async def news(request):
+            served.append(request.after)
+            gate = asyncio.Event()
+            gates.append(gate)
+            await gate.wait()
+
+        it._handlers = type(
+            "Handlers",
+            (),
+            {
+                "news": staticmethod(news),
+                "answer_bytes": lambda *_: 0,
+                "serve": staticmethod(peer.broker.handlers.serve),
+            },
+        )()
+        total = MAX_BEGUN + MAX_QUEUED
+        for number in range(total):
+            assert peer.transport.reading
+            peer.receive(peer.ask(m.Metadata(after=f"{number:04}")))
+        assert not peer.transport.reading
+        for done in range(MAX_QUEUED // 2):
+            assert not peer.transport.reading
+            await until(lambda want=MAX_BEGUN + done: len(gates) == want)
+            gates[done].set()
+            await until(lambda want=MAX_BEGUN + done + 1: len(gates) == want)
+        assert peer.transport.reading
+        for gate in gates:
+            gate.set()
+        await until(lambda: len(gates) == total)
+        for gate in gates:
+            gate.set()
+        await until(lambda: not it._tasks)
+        assert served == [f"{number:04}" for number in range(total)]
+
+
+async def test_a_large_answer_is_not_cut_by_small_ones_or_a_goodbye(tmp_path) -> None:
+    """What is sent while slices of it wait comes after it; when it is cut off, nothing follows."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, transport = peer.it, peer.transport
+        body = bytes(range(256)) * 4_096
+        transport.written = it.pause_writing  # as a transport does that cannot send at once
+        sending = asyncio.ensure_future(it._send_large([b"head", body]))
+        await turns()
+        it.send([b"small"])
+        await turns()
+        assert transport.sent == b"head"
+        while transport.sent != b"head" + body:
+            it.resume_writing()
+            await turns()
+            assert (b"head" + body).startswith(transport.sent)
+        assert not sending.done(), "the last of it has not left"
+        it.resume_writing()
+        await sending
+        assert transport.sent == b"head" + body + b"small"
+        transport.sent.clear()
+        it.resume_writing()
+        sending = asyncio.ensure_future(it._send_large([body, body]))
+        await turns()
+        it.end("why", UnavailableError("the reason"))
+        assert 0 < len(transport.sent) < len(body)
+        assert body.startswith(transport.sent)
+        sent = bytes(transport.sent)
+        peer.lost()
+        await sending
+        assert transport.sent == sent
+
+
+async def test_an_error_of_a_request_is_counted_and_told(tmp_path) -> None:
+    """A typed one by its code; one that nothing expected as well, and then the broker stops."""
+    async with broker(tmp_path, **CALM) as b:
+        peer = Peer(b)
+        await peer.shake_hands()
+        refused = b.context.metrics.refused
+        peer.receive(peer.ask(m.Metadata(topics=["nope"])))
+        (told,) = await peer.told(1)
+        assert "no topic 'nope'" in str(told)
+        assert refused.labels("unknown_topic")._value.get() == 1
+
+        async def fails(request):
+            raise KeyError("planted")
+
+        b.handlers.serve = fails
+        peer.receive(peer.ask(m.DeleteTopic(topic="nope")))
+        (told,) = await peer.told(1)
+        assert "KeyError: 'planted'" in str(told)
+        await until(b.context.fatal_errors.failure.done)
+        peer.lost()
+
+
+def test_the_files_of_the_queue_are_what_connections_leave(monkeypatch) -> None:
+    """The limit is raised to what is allowed; where that is little, each has half of it."""
+    resource, limits = connection_module.resource, []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
+    for hard, connections, partitions in (
+        (1_000_000, 10_000, (1_000_000 - 10_000 - 200) // 4),
+        (12_000, 10_000, (12_000 - 10_000 - 200) // 4),
+        (11_999, 10_000, (11_999 - 5_999 - 200) // 4),
+        (3_000, 1_200, (3_000 - 1_200 - 200) // 4),
+        (300, 10_000, 1),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1_024, hard))
+        assert connection_module.raise_file_limit(connections) == partitions
+        assert limits.pop() == (hard, hard)

@@ -1,0 +1,295 @@
+"""Removing deleted topics, with a list of doomed topics and a clock that the test has."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from memq.broker.deletion import LANDING_S, Deletions, was_published
+from memq.core.notification.queue import Publication
+from memq.core.runtime import SYSTEM
+from memq.core.storage.keys import BatchKey, object_key
+from memq.core.topic import TopicConfig
+from memq.errors import QueueError, StorageError, UnavailableError, UnknownTopicError
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import broker, until
+
+
+class Doomed:
+    """The doomed topics; remembers what is done with them, in order."""
+
+    def __init__(self, *topics) -> None:
+        self.topics = {topic.name: topic for topic in topics}
+        self.alive: set[str] = set()
+        self.fails: dict[str, Exception] = {}
+        self.done: list[str] = []
+
+    async def doomed(self):
+        if "" in self.fails:
+            raise self.fails[""]
+        return list(self.topics.values())
+
+    async def withdraw(self, topic):
+        self.done.append(f"withdraw {topic.name}")
+        if topic.name in self.fails:
+            raise self.fails[topic.name]
+        return topic.name not in self.alive
+
+    async def forget(self, topic):
+        self.done.append(f"forget {topic.name}")
+        del self.topics[topic.name]
+
+
+class Storage(InMemoryStorage):
+    """Keeps the keys of each deletion, and fails to delete of some topics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[list[str]] = []
+        self.fails = "nothing"
+
+    def delete(self, *keys):
+        if any(f"/{self.fails}/" in key for key in keys):
+            raise StorageError("no")
+        self.deleted.append([*keys])
+        super().delete(*keys)
+
+
+class Place:
+    """A broker with doomed topics, each with a topic in the queue and objects."""
+
+    def __init__(self, b, names) -> None:
+        self.b, self.now_s = b, 1_000.0
+        b.context.runtime = replace(SYSTEM, mono_s=lambda: self.now_s, random=lambda: 0.0)
+        like = b.topics.get("_memq_audit").topic
+        self.topics = [
+            msgspec.structs.replace(
+                like, config=TopicConfig.create(name, read_partitions=2), incarnation=f"{n:016x}"
+            )
+            for n, name in enumerate(names)
+        ]
+        self.doomed = Doomed(*self.topics)
+        self.deletions = Deletions(self.doomed, b.context)
+
+    async def fill(self):
+        for topic in self.topics:
+            await self.b.context.queue.create_topic(topic.queue_topic, 2)
+            for number in range(3):
+                self.put(topic, number)
+
+    def put(self, topic, number):
+        key = object_key(
+            BatchKey(
+                cluster_id=self.b.context.config.cluster_id,
+                topic=topic.name,
+                incarnation=topic.incarnation,
+                write_partition=0,
+                sealed_ms=number,
+                batch_id=f"{number:028x}",
+                running_ms=number,
+            )
+        )
+        self.b.context.storage.put(key, [b"x"], timeout_s=1)
+
+    async def left(self):
+        """Names of topics of which the queue has something, and of which there are objects."""
+        queue = {each.rpartition(".")[0] for each in await self.b.context.queue.topics()}
+        keys = [info.key for info in self.b.context.storage.list("")]
+        objects = {t.name for t in self.topics if any(f"/{t.name}/" in key for key in keys)}
+        return sorted(queue - {"_memq_audit"}), sorted(objects)
+
+
+@asynccontextmanager
+async def place(tmp_path, names="abcdef"):
+    async with broker(tmp_path, storage=Storage()) as b:
+        found = Place(b, names)
+        await found.fill()
+        yield found
+
+
+TROUBLES = ["uploading", "alive", "withdraw", "queue", "storage"]
+
+
+@pytest.mark.parametrize("first", range(len(TROUBLES)))
+async def test_what_cannot_be_removed_yet_holds_up_no_other_topic(tmp_path, first) -> None:
+    """Whatever is in the way of one, wherever it stands, those after it are removed."""
+    order = TROUBLES[first:] + TROUBLES[:first]
+    async with place(tmp_path, ["free", *order, "also"]) as p:
+        upload, delete_topic = Future(), p.b.context.queue.delete_topic
+
+        async def delete(topic):
+            if topic.startswith("queue.") and p.doomed.fails:
+                raise QueueError("no")
+            await delete_topic(topic)
+
+        p.b.context.queue.delete_topic = delete
+        for topic in p.topics:
+            uploads = [Future(), upload] if topic.name == "uploading" else []
+            if uploads:
+                uploads[0].set_result(None)
+            p.deletions.add(topic, uploads)
+        p.doomed.alive.add("alive")
+        p.doomed.fails["withdraw"] = UnavailableError("ask again")
+        p.b.context.storage.fails = "storage"
+        assert not await p.deletions._remove_all()
+        assert sorted(p.doomed.topics) == sorted(TROUBLES)
+        queue, objects = await p.left()
+        assert queue == ["alive", "queue", "uploading", "withdraw"]
+        assert objects == sorted(TROUBLES)
+        p.doomed.fails.clear()
+        p.b.context.storage.fails = "nothing"
+        assert not await p.deletions._remove_all(), "one is still uploading"
+        assert sorted(p.doomed.topics) == ["alive", "uploading"]
+        upload.set_result(None)
+        assert await p.deletions._remove_all(), "what has come to exist is not waited for"
+        assert await p.left() == (["alive"], ["alive"])
+
+
+@pytest.mark.parametrize("trouble", ["withdraw", "queue", "storage"])
+async def test_a_removal_that_fails_is_to_be_done_again(tmp_path, trouble) -> None:
+    """Whatever failed, though nothing else is left to do; the topic stays doomed until then."""
+    async with place(tmp_path, [trouble]) as p:
+        delete_topic = p.b.context.queue.delete_topic
+
+        async def fails(_):
+            raise QueueError("no")
+
+        if trouble == "withdraw":
+            p.doomed.fails["withdraw"] = UnavailableError("ask again")
+        elif trouble == "queue":
+            p.b.context.queue.delete_topic = fails
+        else:
+            p.b.context.storage.fails = "storage"
+        assert not await p.deletions._remove_all()
+        assert list(p.doomed.topics) == [trouble]
+        p.doomed.fails.clear()
+        p.b.context.queue.delete_topic, p.b.context.storage.fails = delete_topic, "nothing"
+        assert await p.deletions._remove_all()
+        assert await p.left() == ([], [])
+
+
+async def test_a_topic_is_forgotten_when_all_of_it_is_gone(tmp_path, monkeypatch) -> None:
+    """It cannot come back before anything is removed; all its objects go, few at a time."""
+    monkeypatch.setattr("memq.broker.deletion.DELETE_AT_ONCE", 2)
+    async with place(tmp_path, "a") as p:
+        done, queue, storage = p.doomed.done, p.b.context.queue, p.b.context.storage
+        delete_topic = queue.delete_topic
+
+        async def delete(topic):
+            done.append(topic.rpartition(".")[0])
+            assert len(list(storage.list(""))) == 3
+            await delete_topic(topic)
+
+        queue.delete_topic = delete
+        assert await p.deletions._remove_all()
+        assert done == ["withdraw a", "a", "forget a"]
+        assert [len(keys) for keys in storage.deleted] == [2, 1]
+        assert await p.left() == ([], [])
+
+
+async def test_what_is_not_known_is_not_removed(tmp_path) -> None:
+    """While the list cannot be read nothing is, and it is asked for again."""
+    async with place(tmp_path, "a") as p:
+        p.doomed.fails[""] = UnavailableError("no session")
+        assert not await p.deletions._remove_all()
+        assert await p.left() == (["a"], ["a"])
+        p.doomed.fails.clear()
+        assert await p.deletions._remove_all()
+
+
+@pytest.mark.parametrize(("remote", "shared"), [*itertools.product([False, True], repeat=2)])
+async def test_what_may_land_is_looked_for_once_more(tmp_path, remote, shared) -> None:
+    """Where a put may be carried out late a topic is forgotten a minute later, not before."""
+    async with place(tmp_path, "ab") as p:
+        p.b.context.storage.remote, p.b.context.shared = remote, shared
+        late = remote or shared
+        b = p.doomed.topics.pop("b")
+        assert await p.deletions._remove_all() is not late
+        assert await p.left() == (["b"], ["b"])
+        assert ("a" in p.doomed.topics) == late
+        p.doomed.topics["b"] = b
+        p.now_s += 40
+        p.put(p.topics[0], 7)
+        assert await p.deletions._remove_all() is not late
+        assert (await p.left())[1] == ["a"], "its time has not come"
+        p.now_s += LANDING_S - 40
+        assert await p.deletions._remove_all() is not late
+        assert await p.left() == ([], [] if late else ["a"])
+        assert list(p.doomed.topics) == ["b"] * late
+        p.now_s += 39.9
+        assert await p.deletions._remove_all() is not late
+        p.now_s += 0.1
+        assert await p.deletions._remove_all()
+        assert p.doomed.topics == {}
+        assert not p.deletions._removed_s
+        assert not p.deletions._uploads
+        p.b.context.shared = False
+
+
+async def test_a_topic_that_is_doomed_during_a_removal_is_removed_next(tmp_path) -> None:
+    """Whoever wants something removed is heard, whatever is being done; so after a failure."""
+    async with place(tmp_path, "abc") as p:
+        waiting = {name: p.doomed.topics.pop(name) for name in "bc"}
+        doomed, looks = p.doomed.doomed, []
+
+        async def look():
+            found = await doomed()
+            looks.append([topic.name for topic in found])
+            if len(looks) == 1:
+                p.doomed.topics["b"] = waiting["b"]
+                p.deletions.add(waiting["b"])
+            if looks[-1] == ["b"] and len(looks) < 5:
+                raise UnavailableError("again")
+            return found
+
+        p.doomed.doomed = look
+        p.deletions.start()
+        await until(lambda: "forget b" in p.doomed.done)
+        assert looks[0] == ["a"]
+        await until(lambda: looks[-1] == ["b"])
+        seen = len(looks)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        p.doomed.topics["c"] = waiting["c"]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(looks) == seen, "nobody has asked for it"
+        p.deletions.wanted()
+        await until(lambda: "forget c" in p.doomed.done)
+        await p.deletions.stop()
+        assert await p.left() == ([], [])
+
+
+@pytest.mark.parametrize("partition", [None, 0, 1])
+async def test_a_topic_is_published_when_any_of_its_read_partitions_was(tmp_path, partition):
+    """Also when retention has removed all of it, and though another partition is not there."""
+    async with place(tmp_path, "a") as p:
+        queue, (topic,) = p.b.context.queue, p.topics
+        if partition is not None:
+            await queue.fence(topic.queue_topic, 0)
+            await queue.publish(topic.queue_topic, 0, [Publication(partition, b"x", 1, 1)])
+            assert await was_published(topic, queue)
+            await queue.truncate(topic.queue_topic, partition, 1)
+        assert await was_published(topic, queue) == (partition is not None)
+        await queue.delete_topic(topic.queue_topic)
+        assert not await was_published(topic, queue)
+
+
+async def test_read_partitions_that_are_not_there_hide_no_other(tmp_path) -> None:
+    """The queue may have lost one of them and not the next."""
+    async with place(tmp_path, "a") as p:
+        queue, (topic,) = p.b.context.queue, p.topics
+
+        async def offsets(_, partition):
+            if partition == 0:
+                raise UnknownTopicError("no such partition")
+            return 4, 4
+
+        queue.offsets = offsets
+        assert await was_published(topic, queue)

@@ -1,0 +1,723 @@
+"""What a broker does with requests, asked without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest import mock
+
+import msgspec
+import pytest
+
+from memq.broker import handlers as handlers_module
+from memq.broker.handlers import (
+    LAG_BYTES,
+    MAX_EPOCH,
+    MAX_FETCH_BYTES,
+    MAX_NAMED_TOPICS,
+    MAX_PRODUCER_ID,
+    MAX_SEQUENCE,
+    MAX_WAIT_MS,
+    PAGE_BYTES,
+    SMALL_ANSWER_BYTES,
+)
+from memq.broker.lag import MAX_POSITIONS
+from memq.core.storage.keys import key_of_uri, parse_object_key
+from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
+from memq.core.wire.messages import WriteAnswer
+from memq.core.write_partition import MAX_NOTIFICATION_BYTES
+from memq.errors import (
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    NotHostedError,
+    OffsetOutOfRangeError,
+    QueueError,
+    SchemaMismatchError,
+    TopicExistsError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
+from tests.integration.broker.support import broker
+from tests.integration.broker.test_write_partition import Partition, partition, turns
+
+FAST = {"batch_messages": 1, "ring_slots": 16}
+
+
+class Late:
+    """Hides something of topic `t` until the broker has looked for it."""
+
+    def __init__(self, p: Partition, what: type[MemqError]) -> None:
+        self._p, self._what = p, what
+        self._topic, self._schemas = p.hosted.topic, p.hosted.schemas
+        self.looked = 0
+        self.error: MemqError | None = None
+        self.gate = asyncio.Event()
+        p.topics.may_lag = True
+        p.topics.look = self._look
+        if what is UnknownTopicError:
+            del p.topics._hosted["t"]
+            p.topics.missing = UnknownTopicError
+        elif what is TopicRecreatedError:
+            p.hosted.topic = msgspec.structs.replace(self._topic, incarnation="0" * 16)
+        elif what is SchemaMismatchError:
+            p.hosted.schemas = {}
+
+    async def _look(self, name: str) -> None:
+        assert name == "t"
+        self.looked += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+
+    def seen(self) -> None:
+        self._p.topics._hosted["t"] = self._p.hosted
+        self._p.hosted.topic, self._p.hosted.schemas = self._topic, self._schemas
+
+
+MAY_BE_LATE = [UnknownTopicError, TopicRecreatedError, SchemaMismatchError]
+
+
+@pytest.mark.parametrize("what", MAY_BE_LATE)
+@pytest.mark.parametrize("outcome", ["seen", "not seen", "not told", "no lease"])
+async def test_a_message_that_is_ahead_of_the_news_waits_for_them(tmp_path, what, outcome):
+    """A broker of a cluster looks once before it says no to what its client may know better."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        p = Partition(b)
+        incarnation = p.hosted.topic.incarnation
+        late = Late(p, what)
+        p.it = mock.Mock(write=b.handlers.write)
+        p.write(0, incarnation=incarnation)
+        await turns()
+        assert (p.told, late.looked) == ({}, 1)
+        if outcome in ("seen", "no lease"):
+            late.seen()
+        if outcome == "not told":
+            late.error = UnavailableError("ask again")
+        if outcome == "no lease":
+            b.context.leased = lambda: False
+        late.gate.set()
+        (told,) = await p.answers(0)
+        expected = {"seen": WriteAnswer, "not seen": what}.get(outcome, UnavailableError)
+        assert isinstance(told, expected)
+        assert late.looked == 1
+        assert b.context.memory.used_bytes == 0
+        late.seen()
+        b.context.leased = lambda: True
+
+
+@pytest.mark.parametrize("what", MAY_BE_LATE)
+async def test_a_broker_that_sees_all_says_no_at_once(tmp_path, what):
+    """One that governs itself has nothing to look for."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        p = Partition(b)
+        incarnation = p.hosted.topic.incarnation
+        late = Late(p, what)
+        p.topics.may_lag = False
+        p.it = mock.Mock(write=b.handlers.write)
+        p.write(0, incarnation=incarnation)
+        late.seen()
+        assert isinstance(p.told[0], what)
+        assert late.looked == 0
+        assert b.context.memory.used_bytes == 0
+
+
+async def test_a_message_for_another_broker_is_not_looked_for(tmp_path):
+    """Where a write partition runs, and what is wrong with a Message, is told at once."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        p = Partition(b)
+        late = Late(p, NotHostedError)
+        p.it = mock.Mock(write=b.handlers.write)
+        running, p.hosted.partitions = p.hosted.partitions, {}
+        p.write(0)
+        p.hosted.partitions = running
+        p.write(1, records=7)
+        b.context.leased = lambda: False
+        p.write(2)
+        b.context.leased = lambda: True
+        told = [p.told[number] for number in range(3)]
+        assert [type(each) for each in told] == [
+            NotHostedError, InvalidRequestError, UnavailableError
+        ]  # fmt: skip
+        assert late.looked == b.context.memory.used_bytes == 0
+        assert p.hosted.messages_received == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"producer_id": "x" * MAX_PRODUCER_ID}, None),
+        ({"producer_id": "x" * (MAX_PRODUCER_ID + 1)}, InvalidRequestError),
+        ({"producer_id": "ä"}, InvalidRequestError),
+        ({"producer_id": "a\x7f"}, InvalidRequestError),
+        ({"epoch": MAX_EPOCH}, None),
+        ({"epoch": MAX_EPOCH + 1}, InvalidRequestError),
+        ({"sequence": MAX_SEQUENCE}, None),
+        ({"sequence": MAX_SEQUENCE + 1}, InvalidRequestError),
+        ({"sequence": -1}, InvalidRequestError),
+        ({"acks": 1}, None),
+        ({"acks": 0}, None),
+        ({"acks": 2}, InvalidRequestError),
+        ({"acks": -2}, InvalidRequestError),
+        ({"records": 0}, InvalidRequestError),
+        ({"records": 2}, InvalidRequestError),
+    ],
+)
+async def test_each_field_of_a_message_has_its_bounds(tmp_path, fields, error):
+    """What is at a bound is taken, what is beyond it is refused and nothing of it is kept."""
+    async with partition(tmp_path, **FAST) as p:
+        header, body = p._messages.message(0)
+        header = msgspec.structs.replace(header, **fields)
+        config, schema = p.hosted.topic.config, p.hosted.schemas[header.schema_id]
+        if error is None:
+            handlers_module._check_write(header, body, config, schema)
+        else:
+            with pytest.raises(error):
+                handlers_module._check_write(header, body, config, schema)
+        exact = msgspec.structs.replace(config, message_bytes=len(body))
+        good = p._messages.message(0)[0]
+        handlers_module._check_write(good, body, exact, schema)
+        small = msgspec.structs.replace(config, message_bytes=len(body) - 1)
+        with pytest.raises(MessageTooLargeError):
+            handlers_module._check_write(good, body, small, schema)
+
+
+async def fetched(b, positions, **fields):
+    """Offsets of the notifications of an answer, by read partition, and its ends."""
+    request = m.FetchNotifications(
+        topic="t", positions=[m.PartitionOffset(*each) for each in positions], **fields
+    )
+    header, body = await b.handlers.serve(request)
+    found: dict[int, list[int]] = {partition: [] for partition, _ in positions}
+    for entry in msgspec.msgpack.decode(body, type=list[m.NotificationEntry]):
+        found[entry.partition].append(entry.offset)
+    return list(found.values()), [(each.partition, each.offset) for each in header.ends]
+
+
+@pytest.mark.parametrize(
+    ("positions", "fields", "found"),
+    [
+        ([(0, 0), (1, 0), (2, 0)], {}, [[0, 1, 2, 3]] * 3),
+        ([(0, 0), (1, 0), (2, 0)], {"max_entries": 4}, [[0], [0], [0, 1]]),
+        ([(0, 0), (1, 0), (2, 0)], {"max_entries": 2}, [[0], [0], []]),
+        ([(0, 0), (1, 0), (2, 0)], {"max_entries": 0}, [[0], [], []]),
+        ([(0, 0), (1, 0), (2, 0)], {"max_entries": -5}, [[0], [], []]),
+        ([(0, 0), (1, 0), (2, 0)], {"max_bytes": 0}, [[0], [], []]),
+        ([(0, 4), (1, 2), (2, 0)], {"max_entries": 4}, [[], [2, 3], [0, 1]]),
+        ([(2, 3), (0, 1)], {"max_entries": 2}, [[3], [1]]),
+    ],
+)
+async def test_read_partitions_share_what_an_answer_may_hold(tmp_path, positions, fields, found):
+    """The first takes its share, what it leaves is for those behind it, and one entry is least."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", read_partitions=3, **FAST))
+        p = Partition(b)
+        for number in range(12):
+            p.write(number)
+        await p.answers(*range(12))
+        ends = [(partition, 4) for partition, _ in positions]
+        assert await fetched(b, positions, **fields) == (found, ends)
+
+
+async def test_an_answer_is_bounded_whatever_is_asked_for(tmp_path, monkeypatch):
+    """In entries and in bytes; the bytes of one read partition leave less for the next."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", read_partitions=2, **FAST))
+        p = Partition(b)
+        for number in range(12):
+            p.write(number)
+        await p.answers(*range(12))
+        entries = await b.context.queue.fetch(
+            p.hosted.topic.queue_topic, 0, 0, max_entries=1, max_bytes=1
+        )
+        size = len((await b.context.root.served(entries, 1 << 20))[0].payload)
+        both = [(0, 0), (1, 0)]
+        many = {"max_entries": 10_000, "max_bytes": 1 << 40}
+        monkeypatch.setattr(handlers_module, "MAX_FETCH_BYTES", 4 * size + 50)
+        assert (await fetched(b, both, **many))[0] == [[0, 1], [0, 1]]
+        assert (await fetched(b, [(0, 5), (1, 0)], **many))[0] == [[5], [0, 1, 2]]
+        monkeypatch.setattr(handlers_module, "MAX_FETCH_BYTES", 1 << 20)
+        monkeypatch.setattr(handlers_module, "MAX_FETCH_ENTRIES", 6)
+        assert (await fetched(b, both, **many))[0] == [[0, 1, 2]] * 2
+
+
+async def test_an_end_is_not_before_what_the_same_answer_holds(tmp_path):
+    """Batches are published meanwhile; lag must not be told as less than nothing."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        p = Partition(b)
+        p.write(0)
+        await p.answers(0)
+        fetch = b.context.queue.fetch
+
+        async def published_meanwhile(*args, **kwargs):
+            p.write(1)
+            await p.answers(1)
+            return await fetch(*args, **kwargs)
+
+        b.context.queue.fetch = published_meanwhile
+        assert await fetched(b, [(0, 0)]) == ([[0, 1]], [(0, 2)])
+
+
+async def test_only_what_is_retained_can_be_fetched(tmp_path):
+    """From the start to the end, both included; each of several positions is looked at."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", read_partitions=2, **FAST))
+        p = Partition(b)
+        for number in range(8):
+            p.write(number)
+        await p.answers(*range(8))
+        await b.context.queue.truncate(p.hosted.topic.queue_topic, 1, 2)
+        for offset, found in ((2, [2, 3]), (4, [])):
+            assert (await fetched(b, [(0, 4), (1, offset)]))[0] == [[], found]
+        for bad in ((1, 1), (1, 5), (0, -1)):
+            for wait_ms in (0, 60_000):
+                request = m.FetchNotifications(
+                    topic="t",
+                    positions=[m.PartitionOffset(1, 2), m.PartitionOffset(*bad)],
+                    max_wait_ms=wait_ms,
+                )
+                with pytest.raises(OffsetOutOfRangeError):
+                    await (b.handlers.news if wait_ms else b.handlers.serve)(request)
+        for partition_number in (-1, 2):
+            with pytest.raises(InvalidRequestError, match="it has 0 to 1"):
+                await fetched(b, [(1, 2), (partition_number, 0)])
+        with pytest.raises(InvalidRequestError, match="without a position"):
+            await fetched(b, [])
+
+
+async def test_a_commit_is_stored_as_a_whole_or_not_at_all(tmp_path):
+    """One position that is past its end, or of no read partition, changes nothing at all."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", read_partitions=2, **FAST))
+        p = Partition(b)
+        for number in range(4):
+            p.write(number)
+        await p.answers(*range(4))
+
+        async def commit(*offsets):
+            positions = [m.PartitionOffset(*each) for each in offsets]
+            await b.handlers.serve(
+                m.CommitOffsets(group="g", topic="t", member_id="", offsets=positions)
+            )
+
+        await commit((0, 1), (1, 1))
+        for bad, error in (
+            ((1, 3), OffsetOutOfRangeError),
+            ((1, -1), OffsetOutOfRangeError),
+            ((2, 0), InvalidRequestError),
+            ((-1, 0), InvalidRequestError),
+        ):
+            for offsets in ([(0, 2), bad], [bad, (0, 2)]):
+                with pytest.raises(error):
+                    await commit(*offsets)
+        answer, _ = await b.handlers.serve(m.FetchCommitted(group="g", topic="t"))
+        assert [(each.partition, each.offset) for each in answer.offsets] == [(0, 1), (1, 1)]
+
+
+async def test_a_long_poll_waits_only_for_what_it_asks_for(tmp_path):
+    """And no longer than a minute; a request that gives no time, or knows nothing, not at all."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        waits = []
+
+        async def changed(names, known, wait_s):
+            waits.append((list(names), known, wait_s))
+
+        async def wait(topic, positions, timeout_s):
+            waits.append((topic, positions, timeout_s))
+
+        b.topics.changed, b.context.queue.wait = changed, wait
+        position = [m.PartitionOffset(0, 0)]
+        for request in (
+            m.FetchNotifications(topic="t", positions=position, max_wait_ms=0),
+            m.Metadata(topics=["t"], known="", max_wait_ms=1_000),
+            m.Metadata(topics=["t"], known="1", max_wait_ms=0),
+            m.FetchOffsets(topic="t"),
+        ):
+            await b.handlers.news(request)
+        assert waits == []
+        queue_topic = b.topics.get("t").topic.queue_topic
+        for asked_ms, waited_s in ((1_500, 1.5), (10 * MAX_WAIT_MS, MAX_WAIT_MS / 1_000)):
+            waits.clear()
+            await b.handlers.news(
+                m.FetchNotifications(topic="t", positions=position, max_wait_ms=asked_ms)
+            )
+            await b.handlers.news(m.Metadata(topics=["t"], known="1", max_wait_ms=asked_ms))
+            await b.handlers.news(m.Metadata(topics=None, known="1", max_wait_ms=asked_ms))
+            assert waits == [
+                (queue_topic, {0: 0}, waited_s), (["t"], "1", waited_s), ([], "1", waited_s)
+            ]  # fmt: skip
+
+
+async def test_what_an_answer_may_take_is_known_before_it_is_made(tmp_path):
+    """By the limits of its request, no more than the broker's own; small ones count nothing."""
+    async with broker(tmp_path, max_body_bytes="32MiB") as b:
+        await b.topics.create(TopicConfig.create("t", write_partitions=64, read_partitions=64))
+        asked = b.handlers.answer_bytes
+        fetch = {"topic": "t", "positions": [m.PartitionOffset(0, 0)]}
+        assert asked(m.FetchNotifications(**fetch, max_bytes=1)) == MAX_NOTIFICATION_BYTES
+        assert asked(m.FetchNotifications(**fetch, max_bytes=3 << 20)) == 3 << 20
+        assert asked(m.FetchNotifications(**fetch, max_bytes=1 << 40)) == MAX_FETCH_BYTES
+        batch = {"topic": "t", "uri": "u", "start": 0}
+        limit = b.context.config.max_body_bytes
+        for length, size in ((-3, 1), (0, 1), (5_000, 5_000), (1 << 40, limit)):
+            assert asked(m.FetchBatch(**batch, length=length)) == size
+        for request in (m.Metadata(topics=None), m.ListGroups(), m.DescribeCluster(own=False)):
+            assert asked(request) == PAGE_BYTES
+        assert asked(m.DescribeCluster(own=True)) == 0
+        positions = [m.PartitionOffset(0, 0)]
+        assert asked(m.FetchLag(topic="t", positions=positions)) == 0
+        many = positions * (SMALL_ANSWER_BYTES // LAG_BYTES)
+        assert asked(m.FetchLag(topic="t", positions=many)) == 0
+        one_more = asked(m.FetchLag(topic="t", positions=many + positions))
+        assert one_more == SMALL_ANSWER_BYTES + LAG_BYTES
+        most = asked(m.FetchLag(topic="t", positions=positions * (MAX_POSITIONS + 9)))
+        assert most == LAG_BYTES * MAX_POSITIONS
+        assert asked(m.Metadata(topics=["t"])) == 0
+        named = [asked(m.Metadata(topics=["t"] * n)) for n in (20, 40, 100, 200)]
+        assert 0 < named[0] * 2 == named[1]
+        assert named[2] == named[3] == named[0] * MAX_NAMED_TOPICS // 20
+        assert asked(m.Metadata(topics=["nope"] * 100)) == 0
+        schema = bytes(1 << 20)
+        config = msgspec.structs.replace(TopicConfig.create("u"), schema=schema)
+        assert asked(m.CreateTopic(config=config)) == len(schema)
+        assert asked(m.CreateTopic(config=TopicConfig.create("u"))) == 0
+        altered = asked(m.AlterTopic(topic="t", options={}, schema=schema))
+        assert altered == len(schema) + named[0] // 20
+        assert asked(m.AlterTopic(topic="nope", options={}, schema=None)) == 0
+        assert asked(m.FetchCommitted(group="g", topic="t")) == 0
+
+
+READS = [
+    m.Metadata(topics=["t"]),
+    m.FetchNotifications(topic="t", positions=[]),
+    m.FetchOffsets(topic="t"),
+    m.FetchWatermark(topic="t"),
+    m.FetchLag(topic="t", positions=[]),
+    m.FetchBatch(topic="t", uri="u", start=0, length=1),
+    m.FetchCommitted(group="g", topic="t"),
+    m.ListGroups(),
+    m.DescribeCluster(),
+]
+CHANGES = [
+    m.Metadata(topics=["t"], create=True),
+    m.CreateTopic(config=TopicConfig.create("t")),
+    m.AlterTopic(topic="t", options={}),
+    m.DeleteTopic(topic="t"),
+    m.CommitOffsets(group="g", topic="t", member_id="", offsets=[]),
+    m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1),
+    m.LeaveGroup(group="g", topic="t", member_id="a"),
+    m.DeleteGroup(group="g", topic="t"),
+    m.DrainBroker(broker_id="b"),
+    m.RebalanceCluster(),
+]
+
+
+async def test_an_unexpected_error_costs_a_read_its_answer_and_a_change_the_broker(tmp_path):
+    """What only reads has left nothing half-way, whichever request it is; an error is an answer."""
+    async with broker(tmp_path) as b:
+
+        async def fails(error):
+            raise error
+
+        for request in READS:
+            with pytest.raises(MemqError, match="KeyError: 'planted'"):
+                await b.handlers._guarded(request, fails(KeyError("planted")))
+        for request in CHANGES:
+            with pytest.raises(KeyError, match="planted"):
+                await b.handlers._guarded(request, fails(KeyError("planted")))
+        for request in READS + CHANGES:
+            with pytest.raises(OffsetOutOfRangeError, match="typed"):
+                await b.handlers._guarded(request, fails(OffsetOutOfRangeError("typed")))
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("look_fails", [True, False])
+async def test_a_topic_that_only_the_queue_has_lost_is_not_unknown(tmp_path, there, look_fails):
+    """A client told that a topic is unknown gives it up; one whose queue is restarted must not."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        looked = []
+
+        async def look(name):
+            looked.append(name)
+            if look_fails:
+                raise UnavailableError("ZooKeeper does not say")
+
+        async def lost(*_):
+            if not there:
+                b.topics._hosted.pop("t", None)
+            raise UnknownTopicError("Unknown partition")
+
+        b.topics.look, b.context.queue.offsets = look, lost
+        for request in (
+            m.FetchOffsets(topic="t"),
+            m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]),
+        ):
+            hosted = b.topics.get("t")
+            with pytest.raises(QueueError if there else UnknownTopicError, match="Unknown part"):
+                await b.handlers.serve(request)
+            b.topics._hosted["t"] = hosted
+        assert looked == ["t", "t"]
+
+
+@pytest.mark.parametrize("error", [UnknownTopicError, NotHostedError, QueueError])
+async def test_groups_are_listed_without_those_that_went_elsewhere(tmp_path, error):
+    """A topic that is gone by now is left out of a list of all; who named it is told the error."""
+    async with broker(tmp_path) as b:
+        for name in "tuv":
+            await b.topics.create(TopicConfig.create(name, **FAST))
+            await b.handlers.serve(
+                m.CommitOffsets(
+                    group="g", topic=name, member_id="", offsets=[m.PartitionOffset(0, 0)]
+                )
+            )
+        get = b.topics.get
+
+        def moved(name, incarnation=""):
+            if name == "u":
+                raise error("not here")
+            return get(name, incarnation)
+
+        b.topics.get = moved
+        if error is QueueError:
+            with pytest.raises(QueueError):
+                await b.handlers.serve(m.ListGroups())
+        else:
+            listed, _ = await b.handlers.serve(m.ListGroups())
+            assert [each.topic for each in listed.groups] == ["t", "v"]
+        with pytest.raises(error):
+            await b.handlers.serve(m.ListGroups(topic="u"))
+        b.topics.get = get
+        named, _ = await b.handlers.serve(m.ListGroups(topic="v"))
+        assert [(each.topic, each.group) for each in named.groups] == [("v", "g")]
+
+
+async def test_a_group_that_is_not_there_cannot_be_deleted(tmp_path):
+    """Also when one of its name reads another topic; one that has only members is in use."""
+    async with broker(tmp_path) as b:
+        for name in "tu":
+            await b.topics.create(TopicConfig.create(name, **FAST))
+        position = [m.PartitionOffset(0, 0)]
+        await b.handlers.serve(
+            m.CommitOffsets(group="g", topic="u", member_id="", offsets=position)
+        )
+        with pytest.raises(UnknownGroupError):
+            await b.handlers.serve(m.DeleteGroup(group="g", topic="t"))
+        await b.handlers.serve(m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1))
+        with pytest.raises(InvalidRequestError):
+            await b.handlers.serve(m.DeleteGroup(group="g", topic="t"))
+        await b.handlers.serve(m.DeleteGroup(group="g", topic="u"))
+        listed, _ = await b.handlers.serve(m.ListGroups())
+        assert [(each.topic, each.group) for each in listed.groups] == [("t", "g")]
+
+
+async def test_a_range_is_read_of_a_batch_of_the_topic_only(tmp_path):
+    """Not of another topic's, nor of a life of it before, nor more than an answer may hold."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        await b.topics.create(TopicConfig.create("u", **FAST))
+        p = Partition(b)
+        p.write(0)
+        await p.answers(0)
+        (key,) = [info.key for info in b.context.storage.list("")]
+        uri, limit = b.context.storage.uri(key), b.context.config.max_body_bytes
+        assert parse_object_key(key_of_uri(uri)).topic == "t"
+
+        async def read(**fields):
+            request = {"topic": "t", "uri": uri, "start": 0, "length": 10} | fields
+            return (await b.handlers.serve(m.FetchBatch(**request)))[1]
+
+        whole = await read(length=limit)
+        assert await read(start=3, length=1) == whole[3:4]
+        for fields in ({"length": 0}, {"length": -1}, {"length": limit + 1}, {"start": -1}):
+            with pytest.raises(InvalidRequestError, match="at a time"):
+                await read(**fields)
+        with pytest.raises(InvalidRequestError, match="no Batch of topic"):
+            await read(topic="u")
+        p.hosted.topic = msgspec.structs.replace(p.hosted.topic, incarnation="0" * 16)
+        with pytest.raises(InvalidRequestError, match="no Batch of topic"):
+            await read()
+
+
+async def test_nothing_is_promised_once_the_lease_is_over(tmp_path):
+    """It may end while the answer is made: watermark and assignment are told by the next owner."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        hosted, queue = b.topics.get("t"), b.context.queue
+        watermarks, hold = hosted.watermarks, queue.hold
+
+        async def outlasts(work, *args):
+            outcome = await work(*args)
+            b.context.leased = lambda: False
+            return outcome
+
+        hosted.watermarks = lambda: outlasts(watermarks)
+        queue.hold = lambda *args: outlasts(hold, *args)
+        for request in (
+            m.FetchWatermark(topic="t"),
+            m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1),
+        ):
+            b.context.leased = lambda: True
+            with pytest.raises(UnavailableError, match="others may have taken over"):
+                await b.handlers.serve(request)
+            assert not b.context.leased()
+
+
+async def test_the_watermark_of_a_topic_is_that_of_what_runs_here(tmp_path):
+    """What runs elsewhere is told there, and a client takes the least of all brokers' answers."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", write_partitions=3, **FAST))
+        hosted = b.topics.get("t")
+        for by_write, told in (([7, 5, 6], 5), ([-1, 6, -1], 6), ([-1] * 3, -1), ([0, -1, 4], 0)):
+
+            async def watermarks(by_write=by_write):
+                return by_write, [9]
+
+            hosted.watermarks = watermarks
+            answer, _ = await b.handlers.serve(m.FetchWatermark(topic="t"))
+            assert (answer.stored_through_ms, answer.write_partitions) == (told, by_write)
+            assert answer.read_partitions == [9]
+
+
+OF_A_TOPIC = [
+    m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]),
+    m.FetchOffsets(topic="t"),
+    m.FetchWatermark(topic="t"),
+    m.FetchLag(topic="t", positions=[m.PartitionOffset(0, 0)]),
+    m.FetchBatch(topic="t", uri="u", start=0, length=1),
+    m.FetchCommitted(group="g", topic="t"),
+    m.DeleteTopic(topic="t"),
+]
+OF_ITS_COORDINATOR = [
+    m.CommitOffsets(group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)]),
+    m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1),
+    m.LeaveGroup(group="g", topic="t", member_id="a"),
+    m.DeleteGroup(group="g", topic="t"),
+]
+
+
+@pytest.mark.parametrize(
+    "request_", OF_A_TOPIC + OF_ITS_COORDINATOR, ids=lambda it: type(it).__name__
+)
+async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, request_):
+    """Not for one of that name that was made since; of groups, at their coordinator only."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        hosted, serve = b.topics.get("t"), b.handlers.serve
+        found = []
+        find = b.topics.find
+
+        async def note(name, incarnation=""):
+            found.append(name)
+            return await find(name, incarnation)
+
+        b.topics.find = note
+        for fields, error in (
+            ({"topic": "nope"}, UnknownTopicError),
+            ({"incarnation": "0" * 16}, TopicRecreatedError),
+        ):
+            with pytest.raises(error):
+                await serve(msgspec.structs.replace(request_, **fields))
+        if not isinstance(request_, m.DeleteTopic):
+            assert found == ["nope", "t"], "what is not seen yet may be there"
+        assert b.topics.get("t") is hosted
+        if request_ in OF_ITS_COORDINATOR:
+            hosted.coordinated = False
+            b.topics.hosts = lambda _: ["10.0.0.2:6367"]
+            with pytest.raises(NotHostedError) as told:
+                await serve(request_)
+            assert told.value.address == "10.0.0.2:6367"
+            assert b.topics._hosted["t"] is hosted
+            assert await b.context.queue.groups(hosted.topic.queue_topic) == []
+            assert b.handlers._groups.groups(b.context.now().mono_ms) == {}
+            del b.topics.hosts
+
+
+async def test_a_member_that_leaves_is_gone_at_once(tmp_path):
+    """Its partitions need not wait for its session to end."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", **FAST))
+        beat = m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1)
+        await b.handlers.serve(beat)
+        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
+        assert [member.member_id for group in listed.groups for member in group.members] == ["a"]
+        await b.handlers.serve(m.LeaveGroup(group="g", topic="t", member_id="a"))
+        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
+        assert [member for group in listed.groups for member in group.members] == []
+
+
+async def test_offsets_are_told_of_every_read_partition(tmp_path):
+    """With where a time begins in each, when that is asked for."""
+    async with broker(tmp_path) as b:
+        await b.topics.create(TopicConfig.create("t", read_partitions=3, **FAST))
+        p = Partition(b)
+        for number in range(5):
+            p.write(number)
+        await p.answers(*range(5))
+        await b.context.queue.truncate(p.hosted.topic.queue_topic, 1, 1)
+
+        async def offsets(**fields):
+            answer, _ = await b.handlers.serve(m.FetchOffsets(topic="t", **fields))
+            return [(each.partition, each.start, each.end, each.at) for each in answer.partitions]
+
+        assert await offsets() == [(0, 0, 2, None), (1, 1, 2, None), (2, 0, 1, None)]
+        assert await offsets(at_ms=0) == [(0, 0, 2, 0), (1, 1, 2, 1), (2, 0, 1, 0)]
+        assert await offsets(at_ms=1 << 60) == [(0, 0, 2, 2), (1, 1, 2, 2), (2, 0, 1, 1)]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_topics_that_are_missing_are_made_for_who_asks_for_it(tmp_path, allowed):
+    """Those only, once each; another client may be quicker, and any other error is told."""
+    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
+    async with broker(tmp_path, auto_create_topics=allowed, peers=peers) as b:
+        await b.topics.create(TopicConfig.create("a"))
+        create, made = b.topics.create, []
+
+        async def quicker(config, request_id=""):
+            made.append(config.name)
+            await create(config, request_id)
+            if config.name == "c":
+                raise TopicExistsError("another client was quicker")
+
+        b.topics.create = quicker
+        names = ["a", "b", "c", "d"]
+        if allowed:
+            answer, _ = await b.handlers.serve(m.Metadata(topics=names, create=True))
+            assert [each.config.name for each in answer.topics] == names
+            assert made == names[1:]
+        else:
+            with pytest.raises(UnknownTopicError):
+                await b.handlers.serve(m.Metadata(topics=names, create=True))
+        for more, error in (("far", NotHostedError), ("no name!", MemqError)):
+            with pytest.raises(error):
+                await b.handlers.serve(m.Metadata(topics=[more], create=True))
+        made.clear()
+        with pytest.raises(UnknownTopicError):
+            await b.handlers.serve(m.Metadata(topics=["a", "e"]))
+        everything, _ = await b.handlers.serve(m.Metadata(topics=None, create=True))
+        assert len(everything.topics) == (5 if allowed else 2)
+        assert made == []
+
+
+async def test_a_broker_that_governs_itself_is_no_part_of_a_cluster(tmp_path):
+    """It says so to whoever asks it to change the cluster, and what it is itself all the same."""
+    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": []}]
+    async with broker(tmp_path, peers=peers) as b:
+        answer, _ = await b.handlers.serve(m.DescribeCluster(own=True))
+        assert [each.address for each in answer.brokers] == [b.address, "10.0.0.2:6367"]
+        assert answer.cluster_id == b.config.cluster_id
+        assert answer.status == b.handlers.status()
+        for request in (
+            m.DescribeCluster(own=False),
+            m.DrainBroker(broker_id="b2"),
+            m.RebalanceCluster(),
+        ):
+            with pytest.raises(InvalidRequestError, match="no part of a cluster"):
+                await b.handlers.serve(request)

@@ -1,0 +1,175 @@
+"""A topic as a broker hosts it: watermarks, retention and stops."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from memq.broker.hosted_topic import NOT_OWNED
+from memq.core.clock import CLOCKS_DIFFER_MS, ClockReading
+from memq.core.notification.queue import GROUPS
+from memq.core.topic import TopicConfig
+from memq.errors import QueueError, UnavailableError
+from tests.integration.broker.support import GatedStorage, broker, until
+from tests.integration.broker.test_write_partition import Partition, turns
+
+
+async def topic(b, **options):
+    return await b.topics.create(TopicConfig.create("t", **({"batch_age": "10m"} | options)))
+
+
+async def test_a_watermark_is_told_of_what_is_owned_here(tmp_path) -> None:
+    """Not of what is closed, nor of what another broker has fenced; they hold back no other."""
+    async with broker(tmp_path) as b:
+        hosted = await topic(b, write_partitions=4, read_partitions=4)
+        queue, order = b.context.queue, []
+        owns, told = queue.owns, b.context.times.told
+
+        async def see_published(name):
+            assert name == hosted.topic.queue_topic
+            order.append("seen")
+
+        def note(wall_ms):
+            order.append(wall_ms)
+            told(wall_ms)
+
+        queue.see_published, b.context.times.told = see_published, note
+        p = Partition(b)
+        p.write(0)
+        opened_ms = p.it.processor.stored_through_ms(b.context.now())
+        real = b.context.now
+        b.context.now = lambda: real()._replace(wall_ms=opened_ms + 500)
+        await hosted.partitions[1].close()
+        fenced = {2}
+        queue.owns = lambda name, number: number not in fenced and owns(name, number)
+        del hosted.partitions[3]
+        by_write, by_read = await hosted.watermarks()
+        assert by_write == [opened_ms, NOT_OWNED, NOT_OWNED, NOT_OWNED]
+        assert by_read == [opened_ms, *[opened_ms + 500] * 3]
+        assert order == ["seen", max(by_read)]
+        fenced.add(0)
+        assert await hosted.watermarks() == ([NOT_OWNED] * 4, [NOT_OWNED] * 4)
+        assert order[2:] == [NOT_OWNED], "there is nothing to be seen"
+        queue.owns, b.context.now = owns, real
+
+
+async def test_no_watermark_is_later_than_what_is_saved(tmp_path) -> None:
+    """While the time cannot be saved it stands still; below what others told it is an error."""
+    async with broker(tmp_path) as b:
+        hosted = await topic(b, read_partitions=2)
+        ((before,), _) = await hosted.watermarks()
+        times, real = b.context.times, b.context.now
+        saved_ms = times.saved.wall_ms
+        assert saved_ms >= before
+
+        async def fails(_):
+            raise QueueError("the disk is full")
+
+        save, times._save = times._save, fails
+        b.context.now = lambda: ClockReading(real().mono_ms, saved_ms + 5_000)
+        assert await hosted.watermarks() == ([saved_ms], [saved_ms] * 2)
+        times.told(saved_ms)
+        assert await hosted.watermarks() == ([saved_ms], [saved_ms] * 2)
+        times.told(saved_ms + 1)
+        with pytest.raises(QueueError, match="the disk is full"):
+            await hosted.watermarks()
+        times._save = save
+        ((after,), _) = await hosted.watermarks()
+        assert after == saved_ms + 5_000
+        b.context.now = real
+
+
+async def test_what_is_not_seen_yet_is_not_told(tmp_path) -> None:
+    """A watermark is an error while others may not see what it covers."""
+    async with broker(tmp_path) as b:
+        hosted = await topic(b)
+        told_ms = b.context.times.told_ms
+
+        async def fails(_):
+            raise QueueError("no answer")
+
+        b.context.queue.see_published = fails
+        with pytest.raises(QueueError, match="no answer"):
+            await hosted.watermarks()
+        assert b.context.times.told_ms == told_ms
+
+
+async def test_retention_is_known_by_how_far_it_may_have_gone(tmp_path) -> None:
+    """By this clock or another broker's, at the last alteration, or since the start: the latest."""
+    async with broker(tmp_path) as b:
+        hosted = await topic(b, retention="1h")
+        hour_ms = 3_600_000
+        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms
+        b.context.shared = True
+        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + CLOCKS_DIFFER_MS
+        b.context.shared = False
+        hosted.expired_before_ms = 8 * hour_ms + 1
+        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + 1
+        hosted.topic = msgspec.structs.replace(hosted.topic, retained_since_ms=8 * hour_ms + 2)
+        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + 2
+        assert hosted.retained_since_ms(10 * hour_ms) == 9 * hour_ms
+
+
+@pytest.mark.parametrize("named", [(), (0, 2), (2, 0, 9)])
+async def test_those_that_are_named_are_stopped(tmp_path, named) -> None:
+    """All of them side by side; one that does not drain in time keeps none from being closed."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b:
+        hosted = await topic(b, write_partitions=3)
+        p = Partition(b)
+        storage.gate.clear()
+        p.write(0)
+        assert not await hosted.stop(0.0, *named)
+        closed = [number for number, each in hosted.partitions.items() if each.closed]
+        assert closed == (sorted({*named} - {9}) or [0, 1, 2])
+        assert isinstance(p.told[0], UnavailableError)
+        storage.gate.set()
+        await until(lambda: not hosted.uploads())
+        if named:
+            assert await hosted.stop(60, 1)
+            assert await hosted.stop(60, 9)
+
+
+async def test_write_partitions_drain_side_by_side(tmp_path) -> None:
+    """None waits for another: together they have the time that each one has."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b:
+        hosted = await topic(b, write_partitions=3)
+        p = Partition(b)
+        storage.gate.clear()
+        p.write(0)
+        stopping = asyncio.ensure_future(hosted.stop(60))
+        await turns()
+        assert all(each.closing for each in hosted.partitions.values())
+        assert not any(each.closed for each in hosted.partitions.values())
+        storage.gate.set()
+        assert await stopping
+        assert p.told[0].offset == 0
+
+
+async def test_what_any_write_partition_has_told_holds_for_all(tmp_path) -> None:
+    """A read partition may come from one to another; so it is with those that are added, too."""
+    async with broker(tmp_path) as b:
+        hosted = await topic(b, write_partitions=2)
+        one, two = (each.processor for each in hosted.partitions.values())
+        two.written_ms = one.written_ms + 1_000_000
+        await b.topics.alter("t", {"write_partitions": "3"}, None)
+        assert {each.processor.written_ms for each in hosted.partitions.values()} == {
+            two.written_ms
+        }
+        assert hosted.duplicates.config is hosted.topic.config
+        told_ms = b.context.times.told_ms
+        start = SimpleNamespace(window=one.window, written_ms=7, opened_ms=5, batches=0)
+        for coordinated, number in ((False, 1), (True, GROUPS), (True, 2)):
+            hosted.coordinated = hosted.coordinated and number != 1
+            hosted.begin(hosted.topic, {number: start}, told_ms + number + 9)
+            assert hosted.coordinated == coordinated
+            begun = hosted.partitions[number].processor
+            assert begun.written_ms == told_ms + number + 9
+            assert b.context.times.told_ms >= told_ms + number + 9
+        start.written_ms = told_ms + 1_000
+        hosted.begin(hosted.topic, {1: start}, told_ms)
+        assert hosted.partitions[1].processor.written_ms == start.written_ms

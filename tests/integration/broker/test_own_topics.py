@@ -1,0 +1,295 @@
+"""The topics of a broker that governs itself: what it starts with, and changes at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from memq.core.notification.queue import GROUPS
+from memq.core.topic import AUDIT_TOPIC, TopicConfig
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    NotHostedError,
+    QueueError,
+    TopicExistsError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from tests.integration.broker.support import broker, client
+from tests.integration.broker.test_missing import flip, on_files
+from tests.integration.broker.test_write_partition import turns
+
+
+def config(name="t", **options):
+    return TopicConfig.create(name, **options)
+
+
+async def test_many_damaged_topics_cost_only_themselves(tmp_path) -> None:
+    """Whatever is wrong with each of them, those before, between and after them are served."""
+    names = ["a", "b json", "c folder", "d page", "e", "f file", "g file", "h page", "i json", "j"]
+    names = [name.replace(" ", "-") for name in names]
+    async with on_files(tmp_path) as b, client(b) as c:
+        for name in names:
+            await c.create(name)
+            await c.write(0, topic=name)
+    for name in names:
+        (folder,) = (tmp_path / "queue/topics").glob(f"{name}.*")
+        catalog = tmp_path / f"topics/{name}.json"
+        match name.rpartition("-")[2]:
+            case "json":
+                catalog.write_bytes(b"{")
+            case "folder":
+                shutil.rmtree(folder)
+            case "page":
+                flip(folder / "0/data/000000000000.page")
+            case "file":
+                catalog.unlink()
+    said = {
+        "json": "json",
+        "folder": "its notifications are missing",
+        "page": "offset 0 of",
+        "file": "its file in the catalog is missing",
+    }
+    async with on_files(tmp_path) as b:
+        for name in names:
+            kind = name.rpartition("-")[2]
+            if kind in said:
+                with pytest.raises(CorruptDataError, match="not served") as caught:
+                    b.topics.get(name)
+                assert said[kind] in str(caught.value)
+                with pytest.raises(CorruptDataError, match="not served"):
+                    await b.topics.create(config(name))
+        assert b.topics.names() == [AUDIT_TOPIC, "a", "e", "j"]
+        for name in ("a", "e", "j"):
+            assert b.topics.get(name).partitions[0].processor.window.is_published("p", 0, 0)
+
+
+async def test_why_a_topic_is_not_here_is_told(tmp_path) -> None:
+    """It is a peer's, or is being made or deleted, or there is none."""
+    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
+    async with broker(tmp_path, peers=peers) as b:
+        await b.topics.create(config())
+        with pytest.raises(NotHostedError) as told:
+            b.topics.get("far")
+        assert told.value.address == "10.0.0.2:6367"
+        with pytest.raises(NotHostedError, match=r"10\.0\.0\.2"):
+            await b.topics.create(config("far"))
+        with pytest.raises(UnknownTopicError):
+            b.topics.get("nope")
+        hosted = b.topics._hosted.pop("t")
+        with pytest.raises(UnavailableError, match="being made or deleted"):
+            b.topics.get("t")
+        b.topics._hosted["t"] = hosted
+        with pytest.raises(TopicRecreatedError):
+            b.topics.get("t", "0" * 16)
+        assert b.topics.get("t", hosted.topic.incarnation) is hosted
+        with pytest.raises(InvalidRequestError, match="internal"):
+            await b.topics.delete(AUDIT_TOPIC)
+
+
+async def test_a_write_partition_that_is_not_here_is_one_of_another_broker(tmp_path) -> None:
+    """Or has none now, or is on its way here; a number that is out of range is none at all."""
+    async with broker(tmp_path) as b:
+        hosted = await b.topics.create(config(write_partitions=3))
+        b.topics.hosts = lambda _: ["10.0.0.2:6367", "", b.address]
+        for number, address, text in (
+            (0, "10.0.0.2:6367", "is hosted by"),
+            (1, "", "no host now"),
+            (2, "", "no host now"),
+        ):
+            error = b.topics.not_hosted(hosted, number)
+            assert isinstance(error, NotHostedError)
+            assert (error.address or "", text in str(error)) == (address, True)
+        for number in (-1, 3):
+            assert isinstance(b.topics.not_hosted(hosted, number), InvalidRequestError)
+        assert b.topics.info(hosted).queue_address == "10.0.0.2:6367"
+        assert GROUPS == 0
+        hosted.coordinated = False
+        assert "t" not in b.topics.coordinated_names()
+        with pytest.raises(NotHostedError, match=r"10\.0\.0\.2"):
+            b.topics.coordinated("t")
+        assert b.topics.running_names() == {"t", AUDIT_TOPIC}
+        running, hosted.partitions = hosted.partitions, {}
+        assert b.topics.running_names() == {AUDIT_TOPIC}
+        hosted.partitions = running
+        del b.topics.hosts
+
+
+async def test_only_the_request_that_made_a_topic_is_answered_with_it(tmp_path) -> None:
+    """A request without an id of its own is never taken for the one that made it."""
+    async with broker(tmp_path) as b:
+        made = await b.topics.create(config("named"), "r1")
+        assert await b.topics.create(config("named"), "r1") is made
+        await b.topics.create(config("other"))
+        for name, request_id in (("named", "r2"), ("named", ""), ("other", ""), ("other", "r1")):
+            with pytest.raises(TopicExistsError):
+                await b.topics.create(config(name), request_id)
+
+
+class Gate:
+    """Holds up a call of the queue until the test opens it."""
+
+    def __init__(self, b, name: str) -> None:
+        self.reached, self.open, self.error = asyncio.Event(), asyncio.Event(), None
+        call = getattr(b.context.queue, name)
+
+        async def gated(*args, **kwargs):
+            self.reached.set()
+            await self.open.wait()
+            if self.error is not None:
+                raise self.error
+            return await call(*args, **kwargs)
+
+        setattr(b.context.queue, name, gated)
+
+
+@pytest.mark.parametrize("first", ["alter", "create"])
+async def test_changes_of_topics_come_one_after_the_other(tmp_path, first) -> None:
+    """A deletion waits for the change under way: the topic does not come back with that."""
+    async with broker(tmp_path) as b:
+        if first == "alter":
+            await b.topics.create(config())
+            gate = Gate(b, "fence")
+            change = asyncio.ensure_future(b.topics.alter("t", {"write_partitions": "3"}, None))
+        else:
+            gate = Gate(b, "create_topic")
+            change = asyncio.ensure_future(b.topics.create(config()))
+        await gate.reached.wait()
+        again = asyncio.ensure_future(b.topics.create(config()))
+        deletion = asyncio.ensure_future(b.topics.delete("t"))
+        last = asyncio.ensure_future(b.topics.create(config(write_partitions=2)))
+        await turns()
+        assert not any(each.done() for each in (change, again, deletion, last))
+        gate.open.set()
+        outcomes = await asyncio.gather(change, again, deletion, last, return_exceptions=True)
+        assert isinstance(outcomes[1], TopicExistsError)
+        assert outcomes[2] is None
+        assert b.topics.get("t") is outcomes[3]
+        assert len(b.topics._catalog.get("t").incarnation) == 16
+        assert b.topics._catalog.get("t").incarnation == outcomes[3].topic.incarnation
+        assert len(outcomes[3].partitions) == 2
+
+
+async def test_a_change_is_made_whole_though_its_client_goes_away(tmp_path) -> None:
+    """Whoever asked may hang up in the middle; a broker that stops waits for it."""
+    async with broker(tmp_path) as b:
+        gate = Gate(b, "create_topic")
+        asking = asyncio.ensure_future(b.topics.create(config()))
+        await gate.reached.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        stopping = asyncio.ensure_future(b.topics.stop(60))
+        await turns()
+        assert not stopping.done()
+        for change in (
+            b.topics.create(config("u")),
+            b.topics.alter("t", {}, None),
+            b.topics.delete("t"),
+        ):
+            with pytest.raises(UnavailableError, match="draining"):
+                await change
+        gate.open.set()
+        assert await stopping
+        assert b.topics.get("t").partitions[0].closed
+        assert b.topics._catalog.get("t").name == "t"
+
+
+@pytest.mark.parametrize("step", ["fence", "save"])
+async def test_an_alteration_that_fails_has_changed_nothing(tmp_path, step) -> None:
+    """What was not made durable does not hold, and nothing that was added runs."""
+    async with broker(tmp_path) as b:
+        hosted = await b.topics.create(config(batch_age="1s"))
+        before = hosted.topic
+        if step == "fence":
+            gate = Gate(b, "fence")
+            gate.error = QueueError("no")
+            gate.open.set()
+        else:
+
+            def fails(_):
+                raise QueueError("no")
+
+            save, b.topics._catalog.save = b.topics._catalog.save, fails
+        with pytest.raises(QueueError):
+            await b.topics.alter("t", {"write_partitions": "3", "batch_age": "2s"}, None)
+        assert hosted.topic is before
+        assert list(hosted.partitions) == [0]
+        assert hosted.partitions[0].processor.config.batch_age_ms == 1_000
+        assert b.topics._catalog.get("t") == before
+        if step == "fence":
+            gate.error = None
+        else:
+            b.topics._catalog.save = save
+        await b.topics.alter("t", {"write_partitions": "3", "batch_age": "2s"}, None)
+        assert list(hosted.partitions) == [0, 1, 2]
+        assert not b.context.fatal_errors.failure.done()
+
+
+async def test_a_deletion_that_the_disk_refuses_leaves_the_topic_as_it_was(tmp_path) -> None:
+    """It is served, and its groups are known; a second attempt deletes it."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        delete, gone = b.topics._catalog.delete, []
+        on_deleted, b.topics._on_deleted = b.topics._on_deleted, gone.append
+
+        def fails(_):
+            raise QueueError("the disk refused")
+
+        b.topics._catalog.delete = fails
+        with pytest.raises(QueueError):
+            await b.topics.delete("t")
+        assert gone == []
+        assert (await c.write(0)).offset == 0
+        b.topics._catalog.delete = delete
+        with pytest.raises(TopicRecreatedError):
+            await b.topics.delete("t", "0" * 16)
+        await b.topics.delete("t")
+        assert gone == ["t"]
+        b.topics._on_deleted = on_deleted
+        with pytest.raises(UnknownTopicError):
+            b.topics.get("t")
+
+
+@pytest.mark.parametrize("step", ["announce", "create_topic", "fence", "save"])
+async def test_a_creation_that_fails_is_doomed_once_something_may_be_left(tmp_path, step) -> None:
+    """The name is free at once, whatever it failed at; what was not announced left nothing."""
+    async with broker(tmp_path) as b:
+        catalog, doomed = b.topics._catalog, []
+        doom, catalog.doom = catalog.doom, lambda topic: (doomed.append(topic.name), doom(topic))
+
+        def fails(*_, **__):
+            raise QueueError("no")
+
+        async def fails_too(*_, **__):
+            raise QueueError("no")
+
+        place = catalog if step in ("announce", "save") else b.context.queue
+        real = getattr(place, step)
+        setattr(place, step, fails if place is catalog else fails_too)
+        with pytest.raises(QueueError):
+            await b.topics.create(config())
+        setattr(place, step, real)
+        assert doomed == ["t"] * (step != "announce")
+        with pytest.raises(UnknownTopicError):
+            b.topics.get("t")
+        hosted = await b.topics.create(config())
+        assert b.topics.get("t") is hosted
+        assert hosted.partitions[0].processor.idle
+
+
+async def test_a_topic_that_stays_announced_exists_all_the_same(tmp_path, caplog) -> None:
+    """That a note of its making cannot be removed costs nothing but a word in the log."""
+    async with broker(tmp_path) as b:
+
+        def fails(_):
+            raise QueueError("no")
+
+        forget, b.topics._catalog.forget = b.topics._catalog.forget, fails
+        hosted = await b.topics.create(config())
+        b.topics._catalog.forget = forget
+        assert b.topics.get("t") is hosted
+        assert "is still announced" in caplog.text

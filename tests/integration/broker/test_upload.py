@@ -1,0 +1,202 @@
+"""Uploads of one Batch, by themselves: attempts, their time, and what is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from memq.broker.upload import Upload
+from memq.core.clock import ClockReading
+from memq.core.format.batch import BatchBuilder
+from memq.core.hedging import MIN_KNOWN
+from memq.core.runtime import SYSTEM
+from memq.core.write_partition_effects import BatchState, RingBatch
+from memq.errors import InvalidRequestError, MemqError, StorageError
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import TIMEOUT_S, broker, until
+
+DEADLINE_MS = 70_000
+
+
+class Storage(InMemoryStorage):
+    """A storage each attempt of which does what the test has in store for it.
+
+    Attributes:
+        plan: for each attempt an error, `None` to store, or an event to wait for first.
+        times_s: how much time each attempt was given.
+    """
+
+    remote = True
+
+    def __init__(self, *plan) -> None:
+        super().__init__()
+        self.plan = list(plan)
+        self.times_s: list[float] = []
+        self.passes = lambda: None
+
+    def put(self, key, buffers, *, timeout_s):
+        step = self.plan.pop(0) if self.plan else None
+        self.times_s.append(timeout_s)
+        self.passes()
+        if isinstance(step, threading.Event):
+            assert step.wait(TIMEOUT_S), "the test left it waiting"
+        elif step is not None:
+            raise step
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+def batch_of(b, deadline_ms: int = DEADLINE_MS) -> RingBatch:
+    builder = BatchBuilder(b"schema", batch_id="b", topic="t", write_partition=0)
+    builder.add(
+        b"8 bytes.",
+        producer_id="p",
+        epoch=0,
+        sequence=0,
+        records=1,
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+        crc32c=0,
+    )
+    batch = RingBatch("b", "s", ClockReading(0, 0), builder, key="k")
+    batch.deadline_mono_ms = b.context.now().mono_ms + deadline_ms
+    batch.sealed = builder.seal()
+    return batch
+
+
+@asynccontextmanager
+async def storing(tmp_path, *plan, slots=2):
+    """A broker whose clock stands still, and an upload; every turn is given back in the end."""
+    storage = Storage(*plan)
+    async with broker(tmp_path, storage=storage, upload_threads=slots) as b:
+        clock = [b.context.now()]
+        b.context.now = lambda: clock[0]
+        mono_s = clock[0].mono_ms / 1000
+        b.context.runtime = replace(
+            SYSTEM, random=lambda: 0.0, mono_s=lambda: mono_s + clock[0].mono_ms / 1000
+        )
+
+        def pass_ms(ms):
+            clock[0] = clock[0]._replace(mono_ms=clock[0].mono_ms + ms)
+
+        b.pass_ms = pass_ms
+        yield b, storage, Upload(batch_of(b), b.context)
+        for _ in range(slots):
+            assert not b.context.upload_slots.locked()
+            await b.context.upload_slots.acquire()
+        for _ in range(slots):
+            b.context.upload_slots.release()
+        assert not b.context.fatal_errors.failure.done()
+
+
+async def test_attempts_share_one_deadline(tmp_path) -> None:
+    """Each is given what the ones before have left; none is begun after it."""
+    errors = [StorageError(f"attempt {number}") for number in range(9)]
+    async with storing(tmp_path, *errors) as (b, storage, upload):
+        storage.passes = lambda: b.pass_ms(25_000)
+        with pytest.raises(StorageError, match="attempt 2"):
+            await upload.run()
+        assert storage.times_s == [70, 45, 20]
+        assert upload.running() == []
+
+
+async def test_an_upload_begins_once_and_ends_with_the_first_success(tmp_path) -> None:
+    """When it was first begun is what is known of its wait; the success stops the attempts."""
+    async with storing(tmp_path, StorageError("a"), StorageError("b")) as (b, storage, upload):
+        storage.passes = lambda: b.pass_ms(1_000)
+        begun_ms = b.context.now().mono_ms
+        await upload.run()
+        assert upload._batch.put_mono_ms == begun_ms
+        assert (len(storage.times_s), len(list(storage.list("")))) == (3, 1)
+
+
+@pytest.mark.parametrize("error", [InvalidRequestError("never"), MemqError("never")])
+async def test_an_error_that_stays_ends_the_upload(tmp_path, error) -> None:
+    """It is told as it is, and nothing is tried again."""
+    async with storing(tmp_path, error) as (_, storage, upload):
+        with pytest.raises(type(error), match="never"):
+            await upload.run()
+        assert len(storage.times_s) == 1
+
+
+async def test_a_bug_of_a_storage_is_an_error_of_it(tmp_path) -> None:
+    """What it raises that is no typed error is told as one that may pass, and is tried again."""
+    async with storing(tmp_path, KeyError("planted")) as (b, storage, upload):
+        storage.passes = lambda: b.pass_ms(DEADLINE_MS + 1_000)
+        with pytest.raises(StorageError, match="k: KeyError: 'planted'") as told:
+            await upload.run()
+        assert told.value.retriable
+        assert isinstance(told.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_turn_is_given_back_however_the_upload_ends(tmp_path, begun) -> None:
+    """Given up while it waits for its turn, or cancelled while a thread has it."""
+    gate = threading.Event()
+    async with storing(tmp_path, *[gate] * 3) as (b, storage, upload):
+        others = [asyncio.ensure_future(Upload(batch_of(b), b.context).run()) for _ in range(2)]
+        await until(lambda: len(storage.times_s) == 2)
+        if begun:
+            others.pop(0).cancel()
+        running = asyncio.ensure_future(upload.run())
+        if begun:
+            await until(lambda: len(storage.times_s) == 3)
+            running.cancel()
+        else:
+            while upload._waiting is None:
+                await asyncio.sleep(0)
+            upload._batch.state = BatchState.FAILED
+            upload.give_up()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        upload.give_up()
+        assert len(upload.running()) == begun
+        gate.set()
+        await asyncio.gather(*others)
+        await until(lambda: not upload.running())
+
+
+@pytest.mark.parametrize("hedge_first", [False, True])
+async def test_an_upload_is_over_when_each_of_its_threads_is(tmp_path, hedge_first) -> None:
+    """Whichever of the attempts of several rounds ends last: until then they read the buffers."""
+    gates = [threading.Event() for _ in range(3)]
+    async with storing(tmp_path, gates[0], gates[1], slots=3) as (b, storage, upload):
+        for _ in range(MIN_KNOWN):
+            b.context.hedging.ended(
+                b.context.hedging.began(upload._size_bytes), 0.0, succeeded=True
+            )
+        running = asyncio.ensure_future(upload.run())
+        await until(lambda: len(storage.times_s) == 2)
+        over = []
+        order = [1, 0] if hedge_first else [0, 1]
+        upload.when_over(lambda: over.append(1))
+        gates[order[0]].set()
+        await running
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert (over, len(upload.running())) == ([], 1)
+        gates[order[1]].set()
+        await until(lambda: over)
+        assert over == [1]
+        upload.when_over(lambda: over.append(2))
+        assert over == [1, 2], "nothing is under way: at once"
+
+
+async def test_what_no_thread_has_begun_is_never_begun(tmp_path) -> None:
+    """Where others hold all threads, an upload that is cancelled leaves nothing to store later."""
+    gate = threading.Event()
+    async with storing(tmp_path) as (b, storage, upload):
+        blocked = [b.context.uploads.submit(gate.wait, TIMEOUT_S) for _ in range(4)]
+        running = asyncio.ensure_future(upload.run())
+        await until(upload.running)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert upload.running() == []
+        gate.set()
+        await until(lambda: all(each.done() for each in blocked))
+        await asyncio.wrap_future(b.context.uploads.submit(lambda: None))
+        assert storage.times_s == []

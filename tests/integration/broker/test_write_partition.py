@@ -1,0 +1,593 @@
+"""A write partition of a broker, without the socket: who is answered, and when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from memq.broker.duplicates import MAX_LOOKUPS
+from memq.broker.write_partition import ReceivedWrite
+from memq.core.clock import ClockReading
+from memq.core.topic import TopicConfig
+from memq.core.wire.connection import Request
+from memq.core.wire.messages import WriteAnswer
+from memq.core.write_partition_effects import BatchState
+from memq.errors import (
+    FencedError,
+    NotHostedError,
+    PublishUncertainError,
+    QueueError,
+    SequenceConflictError,
+    SequenceGapError,
+    StorageError,
+    UnavailableError,
+)
+from memq.testing.queue import InMemoryQueue
+from tests.integration.broker.support import Client, GatedStorage, broker, crc, until
+
+SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}
+
+
+class Queue(InMemoryQueue):
+    """Publishes as it is told.
+
+    Attributes:
+        how: `publish` as usual, `wait` for the gate, `fail` retriably, or leave it open after it
+            has `done` it or `not done` it.
+        fences: what a fence that is repeated raises.
+        asked: publications for topic `t`, and fences that were repeated.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.how = "publish"
+        self.fences: Exception | None = None
+        self.gate = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def publish(self, topic, write_partition, publications):
+        if not topic.startswith("t."):
+            return await super().publish(topic, write_partition, publications)
+        self.asked.append("publish")
+        how = self.how
+        if how == "wait":
+            await self.gate.wait()
+        elif how == "fail":
+            raise QueueError("down")
+        if how == "not done":
+            raise PublishUncertainError("who knows")
+        offsets = await super().publish(topic, write_partition, publications)
+        if how == "done":
+            raise PublishUncertainError("who knows")
+        return offsets
+
+    async def fence(self, topic, *write_partitions, again=False):
+        if again:
+            self.asked.append("fence")
+            if self.fences is not None:
+                raise self.fences
+        await super().fence(topic, *write_partitions, again=again)
+
+
+class Partition:
+    """Write partition 0 of topic `t`; it is its own client, and knows what it was told."""
+
+    def __init__(self, b) -> None:
+        self.context = b.context
+        self.topics = b.topics
+        self.hosted = b.topics.get("t")
+        self.it = self.hosted.partitions[0]
+        self.told: dict[int, object] = {}  # by correlation id; here the number of the Write
+        self.refusals: list[Exception] = []
+        self.held = 0
+        self._messages = Client(None)
+        self._messages.schema_id = self.hosted.topic.schema_id
+
+    def answer(self, correlation_id, header):
+        assert correlation_id not in self.told
+        self.told[correlation_id] = header
+
+    def fail(self, correlation_id, error):
+        assert correlation_id not in self.told
+        self.told[correlation_id] = error
+
+    def refused(self, error):
+        self.refusals.append(error)
+
+    def hold(self):
+        self.held += 1
+
+    def unhold(self):
+        self.held -= 1
+
+    def write(self, number, sequence=None, *values, oneway=False, **fields):
+        sequence = number if sequence is None else sequence
+        header, body = self._messages.message(sequence, *values, **fields)
+        self.context.memory.admit(len(body))
+        request = Request(number, header, body, crc(body), oneway)
+        self.it.write(ReceivedWrite(request, self, self.context.memory))
+
+    async def answers(self, *numbers):
+        await until(lambda: self.told.keys() >= {*numbers})
+        return [self.told[number] for number in numbers]
+
+    async def published(self):
+        """Sequences in the order in which they can be read, by read partition."""
+        found = []
+        for partition in range(self.hosted.topic.config.read_partitions):
+            entries = self.context.notifications_since(self.hosted.topic.queue_topic, partition, 0)
+            found.append(
+                [
+                    sequence
+                    async for _, each in entries
+                    for producer in each.producers
+                    for sequence in range(producer.first, producer.last + 1)
+                ]
+            )
+        return found
+
+
+@asynccontextmanager
+async def partition(tmp_path, storage=None, queue=None, broker_options=None, **options):
+    """A write partition that runs in a broker; no memory is left charged, and nothing fatal."""
+    async with broker(tmp_path, storage=storage, queue=queue, **(broker_options or {})) as b:
+        await b.topics.create(TopicConfig.create("t", **options))
+        p = Partition(b)
+        yield p
+        await until(lambda: b.context.memory.used_bytes == 0)
+        assert p.held == 0
+        assert not b.context.fatal_errors.failure.done()
+
+
+async def turns(count=20):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_nobody_is_acked_by_a_broker_that_may_have_been_replaced(tmp_path):
+    """Whatever was asked for, an ack that comes when the lease is over is a retriable error."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
+        p.write(0)
+        await p.answers(0)
+        storage.gate.clear()
+        p.write(1)
+        p.write(2, 1)  # it joins the one under way
+        p.context.leased = lambda: False
+        p.write(3, 0)  # it was published
+        p.write(4, 4, acks=1)
+        p.write(5, 5, acks=0)
+        storage.gate.set()
+        told = await p.answers(1, 2, 3, 4, 5)
+        assert [type(each) for each in told] == [UnavailableError] * 5
+        await until(lambda: p.it.processor.idle)
+        assert await p.published() == [[0, 1, 4, 5]]
+        p.context.leased = lambda: True
+        p.write(6, 1)
+        assert (await p.answers(6))[0].duplicate
+
+
+async def test_who_wants_no_answer_gets_none(tmp_path):
+    """A Message that is one way is stored, joined, repeated or refused without an answer."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
+        storage.gate.clear()
+        p.write(0, acks=0, oneway=True)
+        p.write(1, 0, acks=0, oneway=True)
+        p.write(2, 0, b"other", acks=0, oneway=True)
+        assert [type(each) for each in p.refusals] == [SequenceConflictError]
+        storage.gate.set()
+        await until(lambda: p.it.processor.idle)
+        p.write(3, 0, acks=0, oneway=True)
+        p.write(4, 0, b"other", acks=0, oneway=True)
+        await until(lambda: len(p.refusals) == 2)
+        p.write(5)
+        await p.answers(5)
+        assert p.told.keys() == {5}
+        assert [type(each) for each in p.refusals] == [SequenceConflictError] * 2
+        assert await p.published() == [[0, 5]]
+
+
+@pytest.mark.parametrize("ordering", ["none", "producer"])
+async def test_a_message_that_fits_does_not_overtake_those_that_wait(tmp_path, ordering):
+    """While one waits for room the next ones wait behind it, though the open Batch has room."""
+    options = {"batch_bytes": "8KiB", "message_bytes": "8KiB", "ring_slots": 1}
+    async with partition(tmp_path, batch_age="10m", ordering=ordering, **options) as p:
+        p.write(0)
+        p.write(1, 1, bytes(7_000))
+        p.write(2)
+        assert (p.it.parked, p.held) == (2, 2)
+        await p.topics.alter("t", {"batch_age": "1ms"}, None)
+        told = await p.answers(0, 1, 2)
+        assert [each.offset for each in told] in ([0, 1, 1], [0, 1, 2])
+        assert await p.published() == [[0, 1, 2]]
+
+
+async def test_those_that_wait_are_refused_each_at_its_own_time(tmp_path):
+    """From its deadline on, not before; one whose time has not come waits on, and has its room."""
+    storage = GatedStorage()
+    now = [ClockReading(0, 0)]
+    options = {"park_timeout": "1m"}
+    async with partition(tmp_path, storage, broker_options=options, **SLOTS) as p:
+        storage.gate.clear()
+        p.write(0)
+        real_now, start = p.context.now, p.context.now()
+        p.context.now = lambda: now[0]
+        for number, after_ms in ((1, 0), (2, 10), (3, 11), (4, 30)):
+            now[0] = ClockReading(start.mono_ms + after_ms, start.wall_ms)
+            p.write(number)
+        for after_ms, refused in ((59_999, []), (60_000, [1]), (60_011, [1, 2, 3])):
+            p.it.expire_parked(ClockReading(start.mono_ms + after_ms, 0))
+            assert sorted(p.told) == refused
+            assert p.it.parked == p.held == 4 - len(refused)
+        assert all(isinstance(each, UnavailableError) for each in p.told.values())
+        p.context.now = real_now
+        storage.gate.set()
+        assert [each.offset for each in await p.answers(0, 4)] == [0, 1]
+
+
+async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):
+    """In an ordered topic a Message is due after those of its producer and epoch that wait."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, ordering="producer", **SLOTS) as p:
+        storage.gate.clear()
+        p.write(0)
+        p.write(1)
+        p.write(2)
+        p.write(3, 3, producer_id="q")
+        p.write(4, 3, epoch=1)
+        p.write(5, 4)
+        assert sorted(p.told) == [3, 4, 5]
+        assert {type(each) for each in p.told.values()} == {SequenceGapError}
+        p.write(6, 0, producer_id="q")
+        p.write(7, 3)
+        assert p.it.parked == 4
+        storage.gate.set()
+        told = await p.answers(0, 1, 2, 6, 7)
+        assert [each.offset for each in told] == [0, 1, 2, 3, 4]
+
+
+async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path):
+    """Also the open Batch; whoever comes meanwhile is told to go elsewhere."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, ring_slots=2, batch_messages=2, batch_age="10m") as p:
+        storage.gate.clear()
+        for number in range(3):
+            p.write(number)
+        p.write(3, 3, bytes(100), min_timestamp_us=0)
+        p.write(4)
+        assert p.it.parked == 1
+        draining = asyncio.ensure_future(p.it.drain(60))
+        await turns()
+        p.write(5)
+        assert sorted(p.told) == [4, 5]
+        assert all(isinstance(each, UnavailableError) for each in p.told.values())
+        assert p.it.closing
+        assert not draining.done()
+        assert not p.it.closed
+        storage.gate.set()
+        assert await draining
+        assert all(isinstance(p.told[number], WriteAnswer) for number in range(4))
+        await p.it.close()
+        assert p.it.closed
+        assert await p.published() == [[0, 1, 2, 3]]
+
+
+async def test_a_drain_seals_at_once(tmp_path):
+    """What is open is stored beside what is under way, not after it, nor when it has its age."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, batch_age="10m", batch_messages=2) as p:
+        storage.gate.clear()
+        for number in range(3):
+            p.write(number)
+        await until(p.it.uploads)
+        draining = asyncio.ensure_future(p.it.drain(60))
+        await until(lambda: len(p.it.uploads()) == 2)
+        storage.gate.set()
+        assert await draining
+        assert [each.offset for each in await p.answers(0, 1, 2)] == [0, 0, 1]
+
+
+class Stubborn(Queue):
+    """The first publication is made to its end, whatever is cancelled."""
+
+    async def publish(self, topic, write_partition, publications):
+        try:
+            return await super().publish(topic, write_partition, publications)
+        except asyncio.CancelledError:
+            if len(self.asked) > 1:
+                raise
+            return await InMemoryQueue.publish(self, topic, write_partition, publications)
+
+
+async def test_what_ends_by_itself_during_a_close_begins_nothing_new(tmp_path):
+    """A publication may still take effect, and is acked; the next one is not made."""
+    storage, queue = GatedStorage(), Stubborn()
+    async with partition(tmp_path, storage, queue, batch_messages=1, ring_slots=8) as p:
+        queue.how = "wait"
+        p.write(0)
+        await until(lambda: queue.asked)
+        p.write(1)
+        await until(lambda: p.it.processor._ring[-1].state is BatchState.STORED)
+        await p.it.close()
+        queue.gate.set()
+        await turns()
+        assert p.told[0].offset == 0
+        assert isinstance(p.told[1], UnavailableError)
+        assert await p.published() == [[0]]
+        assert not p.it._tasks
+
+
+async def test_a_drain_whose_time_is_up_says_so(tmp_path):
+    """What is not stored by then was not drained, and is nacked when it is closed."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, **SLOTS) as p:
+        storage.gate.clear()
+        p.write(0)
+        assert not await p.it.drain(0)
+        assert not p.told
+        await p.it.close()
+        assert isinstance(p.told[0], UnavailableError)
+        assert not await p.it.drain(60), "it was closed"
+        storage.gate.set()
+        await until(lambda: not p.it.uploads())
+        await turns()
+        assert await p.published() == [[]]
+
+
+STAGES = ["upload", "publish", "publish again", "read back"]
+
+
+async def closed_amid(p, storage, queue, stage):
+    """Bring a Message to a stage of its way, where it waits for the test."""
+    p.write(1)
+    if stage == "open":
+        return
+    if stage == "upload":
+        storage.gate.clear()
+    queue.fences = QueueError("down")
+    queue.how = {"publish again": "fail", "read back": "not done"}.get(stage, "wait")
+    await p.topics.alter("t", {"batch_age": "1ms"}, None)
+    if stage == "upload":
+        await until(p.it.uploads)
+    count = {"upload": 0, "publish": 1, "publish again": 2, "read back": 3}[stage]
+    await until(lambda: len(queue.asked) >= count)
+
+
+@pytest.mark.parametrize(
+    ("stage", "drained"),
+    [
+        ("open", False),
+        *((stage, False) for stage in STAGES),
+        *((stage, True) for stage in STAGES),
+    ],
+)
+async def test_nothing_is_published_after_a_close(tmp_path, stage, drained):
+    """Wherever a Message is on its way, it is nacked retriably; what comes late does nothing."""
+    storage, queue = GatedStorage(), Queue()
+    async with partition(tmp_path, storage, queue, batch_age="10m") as p:
+        await closed_amid(p, storage, queue, stage)
+        if drained:
+            draining = asyncio.ensure_future(p.it.drain(60))
+            await turns()
+        await p.it.close()
+        if drained:
+            assert not await draining
+        (told,) = await p.answers(1)
+        assert isinstance(told, UnavailableError)
+        assert p.it.processor.idle
+        assert p.it._timer is None or p.it._timer.cancelled()
+        queue.how, queue.fences = "publish", None
+        asked = len(queue.asked)
+        queue.gate.set()
+        storage.gate.set()
+        await until(lambda: not p.it.uploads())
+        await turns()
+        assert len(queue.asked) == asked
+        assert await p.published() == [[]]
+        p.write(2)
+        assert isinstance(p.told[2], UnavailableError)
+
+
+@pytest.mark.parametrize("published", [True, False])
+async def test_a_publish_in_doubt_is_settled_by_the_one_that_fenced_it(tmp_path, published):
+    """What is in the queue is acked; the rest goes to the next owner, and is not waited for."""
+    queue = Queue()
+    async with partition(tmp_path, queue=queue, batch_age="1ms") as p:
+        queue.how = "done" if published else "not done"
+        queue.fences = FencedError("another has it")
+        publish = queue.publish
+
+        async def fenced(topic, *args):
+            if topic.startswith("t.") and "fence" in queue.asked:
+                raise FencedError("another has it")
+            return await publish(topic, *args)
+
+        queue.publish = fenced
+        p.write(0)
+        (told,) = await p.answers(0)
+        assert isinstance(told, WriteAnswer if published else NotHostedError)
+        assert queue.asked.count("fence") == 1
+        assert await p.published() == [[0] if published else []]
+
+
+@pytest.mark.parametrize("published", [True, False])
+async def test_a_publish_in_doubt_is_looked_for_in_every_read_partition(tmp_path, published):
+    """Batches of one publication go to several; each is acked once, where it is."""
+    storage, queue = GatedStorage(), Queue()
+    options = {"read_partitions": 3, "batch_messages": 1, "ring_slots": 8}
+    async with partition(tmp_path, storage, queue, **options) as p:
+        queue.how = "wait"
+        p.write(0)
+        await until(lambda: queue.asked)
+        for number in range(1, 6):
+            p.write(number)
+        await until(lambda: not p.it.uploads())
+        await turns()
+        queue.how = "done" if published else "not done"
+        queue.fences = QueueError("down")
+        queue.gate.set()
+        await until(lambda: "fence" in queue.asked)
+        assert p.it.processor.load.uncertain
+        queue.how, queue.fences = "publish", None
+        told = await p.answers(*range(6))
+        assert not p.it.processor.load.uncertain
+        assert [(each.partition, each.offset) for each in told] == [
+            (0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)
+        ]  # fmt: skip
+        assert await p.published() == [[0, 3], [1, 4], [2, 5]]
+
+
+async def test_a_batch_that_is_late_is_given_up_by_the_time_after_the_wait(tmp_path):
+    """A publication that fails waits before it is tried again; its deadline may pass meanwhile."""
+    queue = Queue()
+    async with partition(tmp_path, queue=queue, batch_age="1ms", upload_deadline="10m") as p:
+        queue.how = "fail"
+        real_now = p.context.now
+        p.write(0)
+        await until(lambda: queue.asked)
+        p.context.now = lambda: real_now()._replace(mono_ms=real_now().mono_ms + 600_001)
+        (told,) = await p.answers(0)
+        assert isinstance(told, QueueError)
+        queue.how = "publish"
+        p.context.now = real_now
+        p.write(1, 0)
+        assert not (await p.answers(1))[0].duplicate
+
+
+class ReadsFail(GatedStorage):
+    """Reads fail while they are told to."""
+
+    error: Exception | None = None
+    reads = 0
+
+    def get_range(self, key, start, length):
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return super().get_range(key, start, length)
+
+
+async def test_a_repeat_that_cannot_be_compared_is_not_acked(tmp_path):
+    """While storage or queue do not answer, a repeat is told to come again, and then is found."""
+    storage, queue = ReadsFail(), Queue()
+    async with partition(tmp_path, storage, queue, batch_age="1ms") as p:
+        p.write(0)
+        await p.answers(0)
+        storage.error = StorageError("down")
+        p.write(1, 0)
+        assert isinstance((await p.answers(1))[0], StorageError)
+        storage.error, fetch = None, queue.fetch
+
+        async def fails(*_, **__):
+            raise QueueError("down")
+
+        queue.fetch = fails
+        p.write(2, 0)
+        assert isinstance((await p.answers(2))[0], QueueError)
+        queue.fetch = fetch
+        p.write(3, 0)
+        p.write(4, 0, b"other")
+        repeat, other = await p.answers(3, 4)
+        assert (repeat.duplicate, repeat.offset) == (True, 0)
+        assert isinstance(other, SequenceConflictError)
+
+
+@pytest.mark.parametrize("gone", ["object", "notification"])
+@pytest.mark.parametrize("place", [True, False])
+async def test_a_repeat_of_what_retention_has_removed_is_acked(tmp_path, gone, place, monkeypatch):
+    """It was published; what is not there any more cannot be compared, nor be published again."""
+    if not place:
+        monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
+    storage = ReadsFail()
+    async with partition(tmp_path, storage, batch_age="1ms", dedup_window="1h") as p:
+        p.write(0)
+        await p.answers(0)
+        if gone == "object":
+            storage.delete(*[info.key for info in storage.list("")])
+        else:
+            await p.context.queue.truncate(p.hosted.topic.queue_topic, 0, 1)
+        p.write(1, 0)
+        (told,) = await p.answers(1)
+        assert told.duplicate
+        assert told.offset == (0 if place or gone == "object" else -1)
+        p.write(2, 1)
+        assert (await p.answers(2))[0].offset == 1
+
+
+async def test_the_last_indexes_are_read_once(tmp_path, monkeypatch):
+    """Repeats of Batches that were looked at last cost the storage nothing; few are kept."""
+    monkeypatch.setattr("memq.broker.duplicates.MAX_INDEXES", 2)
+    storage = ReadsFail()
+    async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
+        for number in range(3):
+            p.write(number)
+        await p.answers(0, 1, 2)
+        number, reads = 3, []
+        for sequence in (0, 1, 1, 0, 2, 2, 1, 0):
+            before = storage.reads
+            p.write(number, sequence)
+            (told,) = await p.answers(number)
+            assert (told.duplicate, told.offset) == (True, sequence)
+            reads.append(storage.reads > before)
+            number += 1
+        assert reads == [True, True, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("place", [True, False])
+async def test_few_repeats_are_looked_up_at_a_time(tmp_path, place, monkeypatch):
+    """A producer that sends all of its Messages again does not have the queue to itself."""
+    if not place:
+        monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
+    queue = Queue()
+    async with partition(tmp_path, queue=queue, batch_messages=1, ring_slots=16) as p:
+        for number in range(12):
+            p.write(number)
+        await p.answers(*range(12))
+        fetch, fetching, most, gate = queue.fetch, 0, 0, asyncio.Event()
+
+        async def gated(*args, **kwargs):
+            nonlocal fetching, most
+            fetching += 1
+            most = max(most, fetching)
+            await gate.wait()
+            fetching -= 1
+            return await fetch(*args, **kwargs)
+
+        queue.fetch = gated
+        for number in range(12):
+            p.write(100 + number, number)
+        await turns(50)
+        assert (fetching, most) == (MAX_LOOKUPS, MAX_LOOKUPS)
+        gate.set()
+        told = await p.answers(*range(100, 112))
+        assert [each.offset for each in told] == list(range(12))
+        assert most == MAX_LOOKUPS
+
+
+async def test_a_repeat_is_looked_for_within_the_window_only(tmp_path, monkeypatch):
+    """From the time on that the topic has now; what is older is no repeat that is known of."""
+    monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
+    async with partition(tmp_path, batch_messages=1, dedup_window="1h", read_partitions=2) as p:
+        p.write(0)
+        await p.answers(0)
+        real, since = p.context.now, []
+        looked = p.context.queue.offset_since
+
+        async def note(topic, partition_number, running_ms):
+            since.append((partition_number, running_ms))
+            return await looked(topic, partition_number, running_ms)
+
+        p.context.queue.offset_since = note
+        now = real()
+        p.context.now = lambda: now
+        for number, window_ms in ((1, 3_600_000), (2, 7_200_000)):
+            p.write(number, 0)
+            assert (await p.answers(number))[0].duplicate
+            assert since == [(each, now.mono_ms - window_ms) for each in (0, 1)]
+            since.clear()
+            await p.topics.alter("t", {"dedup_window": "2h"}, None)
+            since.clear()
+        p.context.now = real

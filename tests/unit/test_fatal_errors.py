@@ -1,0 +1,145 @@
+"""What of all that asyncio cannot give to anybody stops a broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.broker.fatal_errors import FatalErrors
+from memq.errors import QueueError, StorageError
+
+OWN, FOREIGN = object(), object()
+BUG, TYPED = ValueError("bug"), QueueError("typed")
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("context", "stops"),
+    [
+        ({"exception": BUG}, True),
+        ({"exception": TYPED}, True),
+        ({"exception": BUG, "protocol": OWN}, True),
+        ({"exception": BUG, "protocol": FOREIGN}, False),
+        ({"exception": BUG, "future": 1}, True),
+        ({"exception": TYPED, "future": 1}, False),
+        ({"exception": TYPED, "handle": 1}, True),
+        ({"exception": OSError("too many files"), "socket": 1}, False),
+        ({"exception": None}, False),
+        ({}, False),
+    ],
+)
+@pytest.mark.parametrize("watched", [True, False])
+async def test_only_what_is_the_brokers_own_stops_it(context, stops, watched, caplog) -> None:
+    """Not what others' protocols raise, what is told elsewhere, nor what asyncio tries again."""
+    loop, errors, told = asyncio.get_running_loop(), FatalErrors(), []
+    errors.watch(lambda protocol: protocol is FOREIGN)
+    if not watched:
+        errors.unwatch()
+    errors._caught(loop, {"message": "in a callback"} | context)
+    await turn()
+    assert errors.failure.done() == (stops and watched)
+    if errors.failure.done():
+        assert errors.failure.result() is context["exception"]
+    by_asyncio = [each for each in caplog.records if each.name == "asyncio"]
+    assert len(by_asyncio) == (not (stops and watched)), "said once, here or there"
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    errors.watch(lambda _: False)
+    errors._caught(loop, {"message": "again"} | context)
+    assert [each["message"] for each in told] == ["again"], "who was there before is told as well"
+    errors.unwatch()
+    loop.set_exception_handler(None)
+
+
+async def test_who_took_the_loop_since_keeps_it() -> None:
+    """A net that was put over this one is left where it is; else the one before comes back."""
+    loop, errors = asyncio.get_running_loop(), FatalErrors()
+
+    def before(*_): ...
+
+    def later(*_): ...
+
+    loop.set_exception_handler(before)
+    errors.watch(lambda _: False)
+    assert loop.get_exception_handler() == errors._caught
+    errors.unwatch()
+    assert loop.get_exception_handler() is before
+    errors.watch(lambda _: False)
+    loop.set_exception_handler(later)
+    errors.unwatch()
+    assert loop.get_exception_handler() is later
+    loop.set_exception_handler(None)
+
+
+async def test_the_first_error_is_the_one_that_is_known(caplog) -> None:
+    """Those that follow from it are logged, and replace nothing."""
+    errors = FatalErrors()
+    errors.watch(lambda _: False)
+    errors.report("here", BUG)
+    errors.report("there", TYPED)
+    await turn()
+    errors.unwatch()
+    assert len(caplog.records) == 2
+    assert errors.failure.result() is BUG
+    assert repr(errors) == "<FatalErrors [ValueError('bug')]>"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "stops"),
+    [
+        (BUG, (), True),
+        (TYPED, (), True),
+        (TYPED, QueueError, False),
+        (TYPED, StorageError, True),
+        (asyncio.CancelledError(), (), False),
+        (None, (), False),
+    ],
+)
+async def test_a_task_stops_the_broker_by_what_nobody_expects_of_it(error, expected, stops) -> None:
+    """What whoever waits for it expects is theirs, as is the end of one that was cancelled."""
+    errors = FatalErrors()
+
+    async def work():
+        if error is not None:
+            raise error
+
+    errors.watch(lambda _: False)
+    task = errors.spawn("work", work(), expected=expected)
+    await asyncio.gather(task, return_exceptions=True)
+    await turn()
+    errors.unwatch()
+    assert errors.failure.done() == stops
+
+
+async def test_a_guarded_callback_raises_nothing() -> None:
+    """It is called with what it is given; an error of it is reported, from whatever thread."""
+    errors, got = FatalErrors(), []
+
+    def work(*args, **kwargs):
+        got.append((args, kwargs))
+        if kwargs:
+            raise BUG
+
+    guarded = errors.guarded("work", work)
+    await asyncio.to_thread(guarded, 1, 2)
+    await turn()
+    assert not errors.failure.done()
+    await asyncio.to_thread(guarded, fails=True)
+    await turn()
+    assert errors.failure.result() is BUG
+    assert got == [((1, 2), {}), ((), {"fails": True})]
+
+
+def test_an_error_after_the_loop_is_closed_is_logged(caplog) -> None:
+    """A thread that ends late finds nobody, and has nothing to raise."""
+
+    async def make():
+        return FatalErrors()
+
+    errors = asyncio.run(make())
+    errors.report("a thread", BUG)
+    assert "a thread: unexpected error" in caplog.text
