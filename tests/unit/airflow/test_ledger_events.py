@@ -260,6 +260,22 @@ def test_what_is_known_of_plans(data):
             assert is_planned(history.store, PLAN, wanted._replace(incarnation=""))
 
 
+def test_events_of_people_hide_no_plan():
+    """However many they have made since the last plan, and between two."""
+    world = World()
+    first = world.plan(0, [5])
+    for _ in range(9):
+        world.store.add(PLAN, None, {"from": "a person"})
+    assert last_ledger(world.store, PLAN) == world.ledger
+
+    second = world.plan(0, [5])
+    for _ in range(9):
+        world.store.add(PLAN, None, {"from": "a person"})
+    assert last_ledger(world.store, PLAN) == world.ledger
+    assert planned_ranges(world.store, PLAN) == {*first, *second}
+    assert is_planned(world.store, PLAN, *first)
+
+
 def test_events_of_one_moment_end_the_search():
     """More events of one time than are asked for at once cannot be told apart, and do not make it
     ask for the same ones for ever.
