@@ -10,19 +10,22 @@ from msgspec.structs import replace
 from airflow_provider_memq import ledger
 from airflow_provider_memq.backfill import Cuts, cuts_of
 from airflow_provider_memq.ledger import (
+    INCARNATION_KEY,
     Ledger,
+    StoredPlan,
     backfilled_ranges,
     is_planned,
     last_ledger,
     ledger_of,
     planned_ranges,
+    plans_since,
     unstored_ranges,
 )
 from airflow_provider_memq.operators.progress import moved_ends, why_not_moved
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
-from tests.integration.airflow.event_store import EventStore
+from tests.integration.airflow.event_store import BEGIN, EventStore
 
 PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")
 OLD, NEW = "a" * 16, "b" * 16
@@ -94,6 +97,29 @@ def test_a_range_that_is_processed_again_hides_nothing():
     world.process(late)
 
     assert world.unstored({0: 5}) == {late, after}
+
+
+def test_only_ranges_of_the_topic_that_there_is_count():
+    """By their keys, or else by what the event says; one that says neither counts, and events that
+    are of no range hide none.
+    """
+    world = World()
+    ranges = world.plan(0, [1] * 5)
+    without = [range_key(each._replace(incarnation="")) for each in ranges]
+    old, new = ({INCARNATION_KEY: incarnation} for incarnation in (OLD, NEW))
+    for key, extra in [
+        (range_key(ranges[0]), new),
+        (None, old),
+        (without[1], new),
+        ("a person's", None),
+        (without[2], old),
+        (range_key(ranges[3]._replace(incarnation=NEW)), old),
+        (without[4], None),
+    ]:
+        world.store.add(DONE, key, extra)
+
+    assert world.unstored({0: 0}) == {ranges[0], ranges[2], ranges[4]}
+    assert world.unstored({0: 1}) == {ranges[2], ranges[4]}
 
 
 def test_the_search_ends_where_nothing_can_come():
@@ -187,6 +213,7 @@ class History:
         self.store = EventStore()
         self.ledgers: list[Ledger] = []
         self.cuts: set[OffsetRange] = set()
+        self.plans: list[StoredPlan] = []
         for life, incarnation in enumerate([OLD, NEW][: draw(st.integers(1, 2))]):
             origins = {0: self.BEGUN, 1: self.BEGUN}
             last = Ledger(
@@ -208,6 +235,7 @@ class History:
         ranges = [each._replace(incarnation=last.incarnation) for each in ranges]
         self.ledgers.append(last.advanced(ranges))
         self.store.add(PLAN, None, self.ledgers[-1].to_extra())
+        self.plans.append(StoredPlan(self.store.clock, self.ledgers[-1]))
         return self.ledgers[-1]
 
     def cut(self, start, incarnation):
@@ -242,6 +270,10 @@ def test_what_is_known_of_plans(data):
 
     reach = [(each.life, each.ends) for each in ledgers]
     assert ((last.life, last.ends) if last else None) == (reach[-1] if reach else None)
+    left = history.plans[len(history.plans) - len(ledgers) :]
+    for since in (BEGIN, *(at for at, _ in history.plans)):
+        later = [each for each in left if each.at >= since]
+        assert plans_since(history.store, PLAN, since) == later
     of_last = {each for each in there if last and each.incarnation == last.incarnation}
     assert planned_ranges(history.store, PLAN) == of_last - cuts
     for incarnation in (OLD, NEW):
