@@ -10,7 +10,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMinRows,
+)
 
 from memq.client.lag import Lag
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
@@ -199,9 +204,10 @@ class Query:
 
     def run(self):
         """Micro-batches until there is nothing more; the Batches of all of them."""
-        found = []
-        while names := self.step():
-            found += names
+        found, before = [], None
+        while before != self.at or self.at is None:
+            before = self.at
+            found += self.step()
         return found
 
 
@@ -436,6 +442,38 @@ def test_a_time_to_come_is_no_start(name, value):
 
     stream.now_s, brokers.fails = 60.0, None
     stream.run()
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "7"}, ReadMaxFiles(7)),
+        ({"maxBytesPerTrigger": "9"}, ReadMaxBytes(9)),
+        ({"minOffsetsPerTrigger": "5"}, ReadMinRows(5)),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "7"}, ReadMaxFiles(7)),
+    ],
+)
+def test_spark_is_told_that_there_is_a_limit(options, limit):
+    """Without one it may take all at once."""
+    assert query(some_brokers("ta"), **options).reader.getDefaultReadLimit() == limit
+
+
+def test_bytes_limit_a_micro_batch():
+    """Unless Spark asks for all that there is."""
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers, maxBytesPerTrigger="25")
+    assert len(stream.step()) == 2
+    brokers.publish("ta", count=5)
+    assert len(stream.step(ReadAllAvailable())) == 7
+
+
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_offsets_of_a_topic_that_there_is_not(side):
+    """Whoever begins or ends there has written another name."""
+    stream = query(some_brokers("ta"), **{f"{side}Offsets": '{"ta": {"0": 1}, "tx": {"0": 1}}'})
+    with pytest.raises(ConfigError, match=f"'{side}Offsets' names topic 'tx'"):
+        stream.step()
 
 
 def test_connections_are_closed_once_they_were_opened():
