@@ -365,6 +365,7 @@ def test_what_is_there_at_the_start_is_all_of_such_a_run():
     brokers.publish("tb", 1)
 
     assert {*stream.run()} == wanted
+    assert [*stream.at["topics"]] == ["ta", "tb"]
     stream.begin()
     stream.run()
     stream.now_s += 10_000
