@@ -37,13 +37,27 @@ def ledger(held):
 
 @st.composite
 def partitions(draw):
-    """Of one read partition: what is retained, was retained before, is held, and is asked for."""
+    """Of one read partition: what is retained, is held, was retained before, and is asked for.
+
+    Mostly nothing is lost and what is asked for is there.
+    """
     start = draw(st.integers(0, 8))
     end = draw(st.integers(start, 12))
-    held = draw(st.sets(st.integers(0, 13 if draw(st.integers(0, 9)) == 0 else max(0, end - 1))))
-    begun = draw(st.integers(0, start))
-    until = draw(st.one_of(st.none(), st.integers(-1, end + 1)))
-    return start, end, held if end else set(), begun, until
+    first = draw(st.integers(0, start))
+    held = {*range(first, start), *draw(st.sets(st.sampled_from(range(start, end) or [end])))}
+    held -= {end}
+    begun = draw(st.integers(first, start))
+    until = draw(st.one_of(st.none(), st.integers(0, end)))
+    match draw(st.sampled_from(["sound"] * 12 + ["hole", "beyond", "before", "asked"])):
+        case "hole":
+            held -= draw(st.sets(st.integers(0, 12)))
+        case "beyond":
+            held |= {draw(st.integers(end, 13))}
+        case "before":
+            begun = draw(st.integers(0, start))
+        case "asked":
+            until = draw(st.sampled_from([-1, end + 1]))
+    return start, end, held, begun, until
 
 
 @given(st.lists(partitions(), min_size=1, max_size=3), st.booleans())
@@ -87,12 +101,24 @@ def test_each_offset_comes_from_one_of_the_two(found, looked_before):
     assert {each.incarnation for each in seam.rest} <= {A}
 
 
-def test_a_read_partition_that_there_is_not():
-    """Nothing can be read of it."""
+@pytest.mark.parametrize("until", [{-1: 0}, {1: 0}, {0: -1}, {0: 6}, {0: 3, 1: 0}])
+def test_what_the_topic_has_not_come_to(until):
+    """Nothing can be read of a read partition that there is not, or beyond its end."""
     retained = [PartitionOffsets(partition=0, start=0, end=5)]
-    for partition in (-1, 1):
-        with pytest.raises(InvalidRequestError, match=r"ends at \{0: 5\}, by read partition"):
-            seam_of(EMPTY, "clicks", A, retained, {partition: 0})
+
+    with pytest.raises(InvalidRequestError, match=r"ends at \{0: 5\}, by read partition"):
+        seam_of(EMPTY, "clicks", A, retained, until)
+
+
+@pytest.mark.parametrize(
+    ("held", "named"), [({0}, "offsets 1 to 3"), ({0, 2}, "offset 1"), ({0, 1, 3}, "offset 2")]
+)
+def test_what_was_lost_is_named(held, named):
+    """The first offsets that are in neither, up to those that are in one of the two."""
+    retained = [PartitionOffsets(partition=0, start=4, end=6)]
+
+    with pytest.raises(DataLossError, match=f"partition 0, {named}: neither in the table nor"):
+        seam_of(ledger([held]), "clicks", A, retained, {})
 
 
 class Looked:
