@@ -7,6 +7,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from memq.errors import (
     ConfigError,
     DataLossError,
     OffsetOutOfRangeError,
+    SchemaMismatchError,
     TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
@@ -45,20 +47,24 @@ class Brokers:
     Attributes:
         topics: incarnation, starts and Batches of each topic.
         fails: kind of the calls that fail, "" for any; with after how many.
+        asked: how often, by kind.
+        hidden: topics that a broker does not tell of, though it has them.
     """
 
     def __init__(self):
         self.topics = {}
         self.fails = None
-        self.asked_of = []
+        self.asked = Counter()
+        self.hidden = set()
         self.closed = 0
         self.clock_ms = 0
         self.lives = 0
 
-    def create(self, name, partitions=1):
+    def create(self, name, partitions=1, schema=SCHEMA):
         self.lives += 1
         self.topics[name] = SimpleNamespace(
             incarnation=f"{self.lives:016x}",
+            schema=schema,
             starts=[0] * partitions,
             batches=[[] for _ in range(partitions)],
         )
@@ -75,6 +81,7 @@ class Brokers:
             held.append(PublishedBatch(partition, len(held), self.clock_ms, said))
 
     def call(self, what):
+        self.asked[what] += 1
         if self.fails is None or self.fails[0] not in ("", what):
             return
         self.fails = (self.fails[0], self.fails[1] - 1)
@@ -101,9 +108,9 @@ class Topics:
     def look_up(self):
         self.brokers.call("look up")
         return {
-            name: SimpleNamespace(incarnation=it.incarnation, schemas={1: SCHEMA}, schema_id=1)
+            name: SimpleNamespace(incarnation=it.incarnation, schemas={1: it.schema}, schema_id=1)
             for name, it in sorted(self.brokers.topics.items())
-            if self.options.covers(name)
+            if self.options.covers(name) and name not in self.brokers.hidden
         }
 
     def topic(self, options):
@@ -356,6 +363,7 @@ def test_what_is_there_at_the_start_is_all_of_such_a_run():
     """Of `Trigger.AvailableNow`: neither what comes later nor a smallest size holds it up."""
     brokers = some_brokers("ta", "tb")
     stream = query(brokers, maxOffsetsPerTrigger="3", minOffsetsPerTrigger="3")
+    stream.at = stream.end = stream.reader.initialOffset()
     stream.reader.prepareForTriggerAvailableNow()
     wanted = brokers.names()
     brokers.publish("ta", count=2)
@@ -486,3 +494,136 @@ def test_connections_are_closed_once_they_were_opened():
     stream.run()
     stream.reader.stop()
     assert brokers.closed == 1
+
+
+ONE = {"subscribePattern": None, "topic": "ta"}
+
+
+def test_a_stream_of_some_offsets_of_one_topic():
+    """It reads the read partitions that are named, from the first to the last of their offsets."""
+    brokers = Brokers()
+    brokers.create("ta", 2)
+    stream = query(
+        brokers, **ONE, startingOffsets='{"0": 1, "1": -2}', endingOffsets='{"0": 3, "1": 2}'
+    )
+    for partition in (0, 1):
+        brokers.publish("ta", partition, 2)
+    assert [each[2:] for each in stream.run()] == [(0, 1), (1, 0), (1, 1)]
+    brokers.grow("ta")
+    for partition in (0, 1, 2):
+        brokers.publish("ta", partition, 9)
+
+    assert [each[2:] for each in stream.run()] == [(0, 2)]
+    assert sorted(stream.at["partitions"]) == ["0", "1"]
+    assert brokers.asked["look up"] == 1
+
+
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_read_partitions_that_are_not_named_are_not_read(side):
+    """On either side; one that is added later neither."""
+    brokers = Brokers()
+    brokers.create("ta", 2)
+    for partition in (0, 1):
+        brokers.publish("ta", partition, 2)
+    stream = query(brokers, **ONE, **{f"{side}Offsets": '{"0": 2}'})
+    stream.run()
+    brokers.grow("ta")
+    brokers.publish("ta", 2)
+    stream.run()
+
+    assert list(stream.at["partitions"]) == ["0"]
+
+
+@pytest.mark.parametrize("start", ['{"0": 3}', '{"0": 2}'])
+def test_a_start_that_is_not_published(start):
+    """Nobody knows what will have that offset; the end is one."""
+    stream = query(some_brokers("ta"), **ONE, startingOffsets=start)
+    if start == '{"0": 2}':
+        assert stream.run() == []
+        return
+    with pytest.raises(OffsetOutOfRangeError, match="offset 3, which is not published"):
+        stream.step()
+
+
+@pytest.mark.parametrize("lost", ["offsets", "partition"])
+def test_a_queue_that_went_back_stops_the_stream(lost):
+    """Its next offsets would be other data, whether some are left of a read partition or it is
+    gone; to stand at the very end is no loss.
+    """
+    brokers = Brokers()
+    brokers.create("ta", 2)
+    for partition in (0, 1):
+        brokers.publish("ta", partition, 2)
+    stream = query(brokers, failOnDataLoss="false")
+    assert len(stream.run()) == 4
+    if lost == "offsets":
+        del brokers.topics["ta"].batches[1][1:]
+    else:
+        brokers.topics["ta"].batches.pop()
+
+    end = 1 if lost == "offsets" else 0
+    with pytest.raises(OffsetOutOfRangeError, match=f"offset 2 of ta/1, which ends at {end}: its"):
+        stream.step()
+
+
+def test_a_topic_that_a_broker_does_not_tell_of_is_asked_for():
+    """It is read on as long as it answers by its name."""
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers)
+    assert len(stream.run()) == 4
+    brokers.hidden = {"tb"}
+    for name in ("ta", "tb"):
+        brokers.publish(name)
+    stream.begin()
+
+    assert [each[0] for each in stream.run()] == ["ta", "tb"]
+    assert [*stream.at["topics"]] == ["ta", "tb"]
+
+
+def test_a_topic_that_the_options_do_not_name_any_more():
+    """It is not read on, though it is there."""
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers)
+    stream.run()
+    at = stream.at
+    for goes_on in (False, True):
+        stream = query(brokers, subscribePattern="ta", failOnDataLoss=str(not goes_on).lower())
+        stream.at = stream.end = at
+        if goes_on:
+            assert stream.run() == []
+            continue
+        with pytest.raises(DataLossError, match="'tb'"):
+            stream.step()
+
+
+def test_topics_with_other_columns():
+    """One that is new must have the columns of the others, or it stops the stream; only those that
+    are read count, and none where Messages are.
+    """
+    other = serialize_schema(pa.schema([("value", pa.int64())]))
+    for options, stops in (({}, True), ({"view": "messages"}, False)):
+        brokers = some_brokers("ta")
+        stream = query(brokers, **options)
+        stream.run()
+        brokers.create("tb", schema=other)
+        brokers.publish("tb")
+        if stops:
+            with pytest.raises(SchemaMismatchError, match="'ta' and 'tb'"):
+                stream.step()
+        else:
+            assert [each[0] for each in stream.run()] == ["tb"]
+
+
+def test_a_checkpoint_of_one_topic_of_another_life():
+    """A stream of several does not know which of them it was."""
+    brokers = some_brokers("ta")
+    stream = query(brokers, **ONE)
+    stream.run()
+    at = stream.at
+    del brokers.topics["ta"]
+    brokers.create("ta")
+    stream = query(brokers)
+    stream.at = stream.end = at
+
+    with pytest.raises(TopicRecreatedError, match="the checkpoint is of one topic"):
+        stream.step()
