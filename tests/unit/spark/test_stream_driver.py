@@ -627,3 +627,21 @@ def test_a_checkpoint_of_one_topic_of_another_life():
 
     with pytest.raises(TopicRecreatedError, match="the checkpoint is of one topic"):
         stream.step()
+
+
+def test_what_cannot_be_counted_again_keeps_no_other_topic_from_being_told():
+    """Of what a killed driver had not told, that is left out which retention has removed since."""
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers, consumer="job")
+    brokers.fails = ("report", 0)
+    stream.run()
+    assert stream.told == []
+    stream.begin()
+    brokers.topics["ta"].starts[0] = 2
+
+    stream.run()
+    brokers.publish("ta")
+    stream.run()
+
+    told = [(each.topic, each.start, each.end) for each in stream.told]
+    assert told == [("tb", 0, 2), ("ta", 2, 3)]
