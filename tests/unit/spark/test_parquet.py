@@ -56,7 +56,8 @@ class Disk(Folders):
         return bool(self._below(path))
 
     def delete(self, path):
-        self._change(lambda: [self.files.pop(each) for each in self._below(path)])
+        for each in self._below(path):  # which may end half-way
+            self._change(lambda each=each: self.files.pop(each))
 
     def rename(self, old, new):
         assert self._below(old), f"{old} is not there"

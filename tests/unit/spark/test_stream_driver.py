@@ -645,3 +645,10 @@ def test_what_cannot_be_counted_again_keeps_no_other_topic_from_being_told():
 
     told = [(each.topic, each.start, each.end) for each in stream.told]
     assert told == [("tb", 0, 2), ("ta", 2, 3)]
+
+    brokers.publish("tb")
+    brokers.fails = ("report", 0)
+    stream.run()
+    stream.begin()
+    stream.run()
+    assert [(each.topic, each.start, each.end) for each in stream.told[2:]] == [("tb", 2, 3)]
