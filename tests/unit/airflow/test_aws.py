@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_memq import aws
 from airflow_provider_memq.aws import storage_options_of
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.settings import settings_of
@@ -104,14 +105,17 @@ def test_keys_and_place(connect):
     assert SECRET not in repr(own)
 
 
-def test_a_role_is_assumed(connect, sts):
-    """Temporary credentials of a role come with their token."""
+def test_a_role_is_assumed(connect, sts, monkeypatch):
+    """Temporary credentials of a role come with their token; logs show neither of the secrets."""
+    masked = set()
+    monkeypatch.setattr(aws, "mask_secret", masked.add)
     assert dict(connect(**assuming(sts))) == {
         "access_key_id": "of the role",
         "secret_access_key": "short",
         "session_token": "for an hour",
         "region": "eu-west-1",
     }
+    assert masked == {"short", "for an hour"}
 
 
 def test_a_role_that_is_refused(connect, sts):

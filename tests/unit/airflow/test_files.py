@@ -56,9 +56,28 @@ def test_objects_of_a_folder_are_listed(monkeypatch):
             client.put_object(Bucket="lake", Key=key, Body=b"")
 
         assert files.names_in("s3a://lake/m/partition=1", None) == names
+        assert files.names_in("s3a://lake/m/partition=1", None, after="0998") == names[998:]
+        assert files.names_in("s3a://lake/m/partition=1", None, after="0998.json") == names[999:]
         assert files.names_in("s3a://lake/m", None) == []
         with pytest.raises(StorageError, match=r"cannot list s3a://none/m: .*NoSuchBucket"):
             files.names_in("s3a://none/m", None)
+
+
+@pytest.mark.parametrize("place", ["s3a://lake/m", "path"])
+def test_the_end_of_a_file(tmp_path, monkeypatch, place):
+    """So many bytes as were asked for, or all; a file that is not there is an error."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    folder = str(tmp_path) if place == "path" else place
+    with mock_aws():
+        boto3.client("s3").create_bucket(Bucket="lake")
+        files.write(f"{folder}/a.parquet", b"0123456789", None)
+
+        for size, end in ((1, b"9"), (9, b"123456789"), (10, b"0123456789"), (99, b"0123456789")):
+            assert files.read_end(f"{folder}/a.parquet", size, None) == end
+        with pytest.raises(StorageError, match=r"cannot read .*/b\.parquet"):
+            files.read_end(f"{folder}/b.parquet", 9, None)
 
 
 def test_a_connection_says_where_s3_is(s3, monkeypatch):
@@ -84,6 +103,7 @@ def test_what_cannot_be_read_is_not_missing(s3, status, code):
         files.read_if_any,
         files.remove,
         lambda uri: files.write(uri, b"x"),
+        lambda uri: files.read_end(uri, 9),
     ):
         with pytest.raises(StorageError, match=rf"s3a://lake/m.json: .*{code}"):
             do("s3a://lake/m.json")
@@ -97,6 +117,8 @@ def test_files_of_this_machine(tmp_path):
     files.write(path, b"x")
     assert files.read_if_any(path) == files.read_if_any(f"file://{path}") == b"x"
     assert files.names_in(str(tmp_path / "a")) == ["b.json"]
+    assert files.names_in(str(tmp_path / "a"), after="b") == ["b.json"]
+    assert files.names_in(str(tmp_path / "a"), after="b.json") == []
     assert files.names_in(str(tmp_path / "b")) == []
     files.remove(path)
     assert files.read_if_any(path) is None

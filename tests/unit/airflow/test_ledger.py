@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_provider_memq.ledger import (
     MAX_GAPS,
@@ -15,9 +17,11 @@ from airflow_provider_memq.ledger import (
     first_ledger,
     ledger_of,
     newest,
+    processed_ahead,
     settled,
+    taken_over,
 )
-from airflow_provider_memq.ranges import MAX_OFFSET
+from airflow_provider_memq.ranges import MAX_OFFSET, range_key
 from airflow_provider_memq.topics import TopicState
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
@@ -185,3 +189,39 @@ def test_nothing_is_left_to_process_in_what_was_left_out(stored, expected):
     gaps = [gap(0, 12, 14), gap(0, 10, 12), gap(1, 14, 90)]
 
     assert settled(ledger(origins={0: 5}, skipped=gaps), stored) == {0: expected}
+
+
+@given(
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.lists(st.integers(0, 40), min_size=2, max_size=9, unique=True).map(sorted),
+    st.randoms(use_true_random=False),
+)
+def test_who_takes_over_goes_on_after_what_is_processed(planned, committed, cuts, randomness):
+    """After what is planned, committed, and written across that; what is written beyond is told as
+    it was cut.
+    """
+    written = [OffsetRange(0, *each, OLD) for each in pairwise(cuts) if randomness.random() < 0.6]
+    randomness.shuffle(written)
+    last = ledger(origins={0: 0, 1: 0}, ends={0: planned, 1: 4})
+
+    taken, beyond = taken_over(last, {0: committed}, [*written, OffsetRange(1, 9, 12, OLD)])
+
+    reached = max(planned, committed)
+    across = [each.end for each in written if each.start < reached]
+    assert taken.ends == {0: max([reached, *across]), 1: 4}
+    later = sorted(each for each in written if each.start >= reached)
+    assert beyond == [*later, OffsetRange(1, 9, 12, OLD)]
+    assert replace(taken, ends=last.ends) == last
+
+
+def test_what_is_processed_and_not_planned_is_named():
+    """The farther of offsets and manifests of each read partition, where a plan is behind it."""
+    last = ledger(origins={0: 0, 1: 0, 2: 0}, ends={0: 10, 1: 10, 2: 10})
+    written = [OffsetRange(0, 10, 12, OLD), OffsetRange(1, 8, 10, OLD), OffsetRange(2, 9, 13, OLD)]
+
+    assert processed_ahead(last, {0: 10, 1: 10, 2: 10, 3: 5}, written[1:2]) == ""
+    assert processed_ahead(last, {0: 12, 1: 10, 2: 11}, written) == (
+        "partition 0 is planned up to 10, and offset 12 is committed; partition 2 is planned up to "
+        f"10, and a manifest is there for {range_key(written[2])}"
+    )

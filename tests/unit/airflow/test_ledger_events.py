@@ -8,12 +8,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_memq import ledger
-from airflow_provider_memq.ledger import Ledger, unstored_ranges
+from airflow_provider_memq.backfill import Cuts, cuts_of
+from airflow_provider_memq.ledger import (
+    INCARNATION_KEY,
+    Ledger,
+    StoredPlan,
+    backfilled_ranges,
+    is_planned,
+    last_ledger,
+    ledger_of,
+    planned_ranges,
+    plans_since,
+    unstored_ranges,
+)
 from airflow_provider_memq.operators.progress import moved_ends, why_not_moved
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
-from tests.integration.airflow.event_store import EventStore
+from tests.integration.airflow.event_store import BEGIN, EventStore
 
 PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")
 OLD, NEW = "a" * 16, "b" * 16
@@ -58,6 +70,7 @@ class World:
 def small_pages():
     """Pages of three events, so that few are many."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "LEDGER_EVENTS", 3)
         patch.setattr(ledger, "PAGE_EVENTS", 3)
         patch.setattr(ledger, "PLAN_EVENTS", 3)
         yield
@@ -84,6 +97,29 @@ def test_a_range_that_is_processed_again_hides_nothing():
     world.process(late)
 
     assert world.unstored({0: 5}) == {late, after}
+
+
+def test_only_ranges_of_the_topic_that_there_is_count():
+    """By their keys, or else by what the event says; one that says neither counts, and events that
+    are of no range hide none.
+    """
+    world = World()
+    ranges = world.plan(0, [1] * 5)
+    without = [range_key(each._replace(incarnation="")) for each in ranges]
+    old, new = ({INCARNATION_KEY: incarnation} for incarnation in (OLD, NEW))
+    for key, extra in [
+        (range_key(ranges[0]), new),
+        (None, old),
+        (without[1], new),
+        ("a person's", None),
+        (without[2], old),
+        (range_key(ranges[3]._replace(incarnation=NEW)), old),
+        (without[4], None),
+    ]:
+        world.store.add(DONE, key, extra)
+
+    assert world.unstored({0: 0}) == {ranges[0], ranges[2], ranges[4]}
+    assert world.unstored({0: 1}) == {ranges[2], ranges[4]}
 
 
 def test_the_search_ends_where_nothing_can_come():
@@ -161,3 +197,127 @@ def test_what_holds_a_group_back_is_named():
         "or at offset 3 of read partition 1"
     )
     assert why_not_moved(planned, {0: 9, 1: 5}) == "all that was planned is committed"
+
+
+class History:
+    """Plans, cuts of backfills and events of people, in this order, of a topic made once or twice.
+
+    Attributes:
+        ledgers: of all plans.
+        cuts: ranges that backfills have cut, all of them before the first plan.
+    """
+
+    BEGUN = 20
+
+    def __init__(self, draw):
+        self.store = EventStore()
+        self.ledgers: list[Ledger] = []
+        self.cuts: set[OffsetRange] = set()
+        self.plans: list[StoredPlan] = []
+        for life, incarnation in enumerate([OLD, NEW][: draw(st.integers(1, 2))]):
+            origins = {0: self.BEGUN, 1: self.BEGUN}
+            last = Ledger(
+                topic="t", incarnation=incarnation, life=life, origins=origins, ends=origins
+            )
+            for what in draw(st.lists(st.sampled_from("ppppbx"), min_size=1, max_size=8)):
+                if what == "p":
+                    last = self.plan(last, draw(st.lists(st.integers(0, 1), max_size=3)))
+                elif what == "b":
+                    self.cut(draw(st.integers(0, self.BEGUN - 3)), incarnation)
+                else:
+                    self.store.add(PLAN, None, {"from": "a person"})
+
+    def plan(self, last, partitions):
+        ends, ranges = dict(last.ends), []
+        for partition in partitions:
+            ranges.append(OffsetRange(partition, ends[partition], ends[partition] + 2, OLD))
+            ends[partition] += 2
+        ranges = [each._replace(incarnation=last.incarnation) for each in ranges]
+        self.ledgers.append(last.advanced(ranges))
+        self.store.add(PLAN, None, self.ledgers[-1].to_extra())
+        self.plans.append(StoredPlan(self.store.clock, self.ledgers[-1]))
+        return self.ledgers[-1]
+
+    def cut(self, start, incarnation):
+        ranges = [OffsetRange(0, start, start + 1, incarnation)]
+        ranges.append(OffsetRange(0, start + 1, start + 3, incarnation))
+        self.cuts.update(ranges)
+        self.store.add(PLAN, None, Cuts.of(ranges, incarnation).to_extra())
+
+    def ranges(self):
+        return self.cuts.union(*(each.ranges for each in self.ledgers))
+
+    def forget(self, events):
+        """Have Airflow forget the oldest events; returns what is left of plans and of cuts."""
+        kept = self.store.events.setdefault(PLAN.name, [])
+        del kept[:events]
+        ledgers = [each for event in kept if (each := ledger_of(event.extra))]
+        cuts = [each for event in kept if (each := cuts_of(event.extra))]
+        return ledgers, {found for each in cuts for found in each.ranges}
+
+
+@given(st.data())
+def test_what_is_known_of_plans(data):
+    """What any event has is known, whatever came after it; what was not planned is said to be so
+    only where no event is forgotten that could have it; and with none forgotten it always is.
+    """
+    history = History(data.draw)
+    planned = history.ranges()
+    forgotten = data.draw(st.one_of(st.just(0), st.integers(0, 9)))
+    ledgers, cuts = history.forget(forgotten)
+    there = cuts.union(*(each.ranges for each in ledgers))
+    last = last_ledger(history.store, PLAN)
+
+    reach = [(each.life, each.ends) for each in ledgers]
+    assert ((last.life, last.ends) if last else None) == (reach[-1] if reach else None)
+    left = history.plans[len(history.plans) - len(ledgers) :]
+    for since in (BEGIN, *(at for at, _ in history.plans)):
+        later = [each for each in left if each.at >= since]
+        assert plans_since(history.store, PLAN, since) == later
+    of_last = {each for each in there if last and each.incarnation == last.incarnation}
+    assert planned_ranges(history.store, PLAN) == of_last - cuts
+    for incarnation in (OLD, NEW):
+        mine = {each for each in cuts if each.incarnation == incarnation}
+        assert backfilled_ranges(history.store, PLAN, incarnation) == mine
+    asked = {OffsetRange(p, start, start + 2, OLD) for p in (0, 1) for start in (0, 20, 22, 90)}
+    for each in planned:
+        asked |= {each, each._replace(end=each.end + 1), each._replace(start=each.start - 1)}
+    for wanted in asked:
+        found = is_planned(history.store, PLAN, wanted)
+        assert (found is True) == (wanted in there)
+        assert found is not False or wanted not in planned
+        if not forgotten and any(each.incarnation == wanted.incarnation for each in ledgers):
+            assert found is not None or wanted.start < history.BEGUN
+        if wanted in of_last:
+            assert is_planned(history.store, PLAN, wanted._replace(incarnation=""))
+
+
+def test_events_of_people_hide_no_plan():
+    """However many they have made since the last plan, and between two."""
+    world = World()
+    first = world.plan(0, [5])
+    for _ in range(9):
+        world.store.add(PLAN, None, {"from": "a person"})
+    assert last_ledger(world.store, PLAN) == world.ledger
+
+    second = world.plan(0, [5])
+    for _ in range(9):
+        world.store.add(PLAN, None, {"from": "a person"})
+    assert last_ledger(world.store, PLAN) == world.ledger
+    assert planned_ranges(world.store, PLAN) == {*first, *second}
+    assert is_planned(world.store, PLAN, *first)
+
+
+def test_events_of_one_moment_end_the_search():
+    """More events of one time than are asked for at once cannot be told apart, and do not make it
+    ask for the same ones for ever.
+    """
+    store = CountingStore()
+    for _ in range(7):
+        store.add(DONE, None, {"from": "a person"})
+    for each in store.events[DONE.name]:
+        each.timestamp = store.clock
+
+    assert last_ledger(store, DONE) is None
+    assert planned_ranges(store, DONE) == set()
+    assert store.pages_done < 20

@@ -218,6 +218,19 @@ async def test_an_outage_is_ridden_out(caplog):
     assert caplog.text.count("brokers answer again after 3 failures") == 1
 
 
+async def test_each_outage_begins_anew(caplog):
+    """After one that has ended the waits of the next one are short again."""
+    sleeps = []
+    down = [UnavailableError("down"), UnavailableError("down")]
+    up = FakeTopic({0: 4})
+
+    with caplog.at_level(logging.INFO):
+        await wait(FakeHook(*down, up, *down[:1], up, FakeTopic({0: 5})), sleeps)
+
+    assert sleeps == [0.75, 1.5, 5.0, 0.75, 5.0]
+    assert caplog.text.count("brokers answer again after 1 failure") == 1
+
+
 async def test_what_no_waiting_mends_is_raised():
     """A refused token is not tried again."""
     sleeps = []

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from types import SimpleNamespace
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.manifest import Manifest, encode_manifest
+from memq.core.notification.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
-from memq.errors import CorruptDataError, TopicRecreatedError
+from memq.core.wire.messages import PartitionOffsets
+from memq.errors import (
+    CorruptDataError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
+from memq.spark import compaction
 from memq.spark.compaction import (
     Compaction,
     CompactionRecord,
     _records,
+    compact,
     cut_ranges,
     read_record,
 )
@@ -155,3 +169,178 @@ def test_a_record_with_a_gap_or_an_overlap_is_refused(names):
     """What cannot come from runs one after the other is an error."""
     with pytest.raises(CorruptDataError):
         read_record(Names(*names), "r")
+
+
+def test_ranges_are_as_large_as_they_may_be():
+    """Exactly as much as was asked for fits; what is larger by itself is one range."""
+    sizes = enumerate([10, 10, 10, 99, 5, 5])
+
+    assert [*cut_ranges(sizes, 0, 6, 20, 10)] == [(0, 2), (2, 3), (3, 4), (4, 6)]
+    assert [*cut_ranges(enumerate([10, 10, 9]), 0, 3, 20, 10)] == [(0, 2)]
+    assert [*cut_ranges([], 4, 4, 20, 0)] == [*cut_ranges([], 4, 9, 20, 0)] == []
+
+
+class KilledError(Exception):
+    """A run was killed."""
+
+
+class Disk(dict):
+    """Files by path; a run dies at its call of a number, before or after that is done."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.dies, self.after = 0, None, False
+
+    def _do(self, work):
+        self.calls += 1
+        dies = self.calls == self.dies
+        if dies and not self.after:
+            raise KilledError
+        found = work()
+        if dies:
+            raise KilledError
+        return found
+
+    def names(self, folder):
+        inside = [path[len(folder) + 1 :] for path in self if path.startswith(f"{folder}/")]
+        return self._do(lambda: sorted({each.partition("/")[0] for each in inside}))
+
+    def read(self, path):
+        return self._do(lambda: self[path])
+
+    def write(self, path, data):
+        self._do(lambda: self.update({path: data}))
+
+    def delete(self, path):
+        self._do(lambda: self.pop(path, None))
+
+
+class World:
+    """A topic of two read partitions whose Batches have ten bytes, and what was compacted of it."""
+
+    incarnation = LIFE
+
+    def __init__(self, monkeypatch):
+        self.disk = Disk()
+        self.starts, self.ends = [2, 0], [7, 4]
+        self.outputs = {}
+        self.again = []
+        monkeypatch.setattr(compaction, "folders_of", lambda _: self.disk)
+        monkeypatch.setattr(compaction, "_connected", lambda _: nullcontext(self))
+        monkeypatch.setattr(compaction, "settled", lambda job: (job, []))
+        monkeypatch.setattr(compaction, "range_to_parquet", self.write)
+
+    def offsets(self):
+        bounds = zip(self.starts, self.ends, strict=True)
+        return [PartitionOffsets(partition=p, start=s, end=e) for p, (s, e) in enumerate(bounds)]
+
+    def batches(self, ranges):
+        for partition, start, end, _ in ranges:
+            for offset in range(start, end):
+                yield PublishedBatch(partition, offset, 0, SimpleNamespace(size_bytes=10))
+
+    def write(self, _, task):
+        """As `range_to_parquet`: the folder of the range is replaced, then its manifest written."""
+        assert task.range.incarnation == LIFE
+        assert f"{task.manifest.removesuffix('.json')}.intended" in self.disk
+        if task.manifest in self.disk:
+            self.again.append(task.range)
+        self.outputs[task.range] = True
+        made = msgspec.structs.replace(MANIFEST, **task.range._asdict())
+        self.disk.write(task.manifest, encode_manifest(made))
+        return made
+
+    def run(self, **options):
+        given = {"range_bytes": 30, "min_bytes": 0} | options
+        return compact(None, replace(JOB, **given))
+
+    def check(self, partitions=(0, 1)):
+        """All is compacted: ranges meet, and each has its manifest; an intention may be left."""
+        for partition in partitions:
+            found = sorted(each for each in self.outputs if each.partition == partition)
+            edges = [self.starts[partition], *(each.end for each in found)]
+            assert [each.start for each in found] == edges[:-1]
+            assert edges[-1] == self.ends[partition]
+        assert self.again == []
+        assert sum(path.endswith(".json") for path in self.disk) == len(self.outputs)
+        begun = [path for path in self.disk if path.endswith(".intended")]
+        assert all(path.replace(".intended", ".json") in self.disk for path in begun)
+        assert self.disk.dies or not begun
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_that_is_killed_is_completed_by_the_next_one(monkeypatch, after):
+    """At any moment, though more is published meanwhile: nothing is left out or there twice."""
+    for dies in range(1, 99):
+        world = World(monkeypatch)
+        world.disk.dies, world.disk.after = dies, after
+        try:
+            world.run()
+        except KilledError:
+            world.ends = [11, 9]
+            world.run()
+            world.check()
+        else:
+            assert dies > 10
+            world.disk.dies = None
+            world.check()
+            return
+    raise AssertionError("it never comes to its end")
+
+
+def test_a_run_that_is_killed_again_and_again(monkeypatch):
+    """It comes to the end as well, with more published each time."""
+    world = World(monkeypatch)
+    for _ in range(60):
+        world.disk.calls, world.disk.dies = 0, 9
+        with suppress(KilledError):
+            world.run()
+            break
+        world.ends = [min(12, world.ends[0] + 1), world.ends[1]]
+    world.disk.dies = -1
+    world.run()
+    world.check()
+
+
+def test_a_run_of_some_read_partitions(monkeypatch):
+    """Others are left alone; one that there is not is refused before anything is done."""
+    world = World(monkeypatch)
+    with pytest.raises(OffsetOutOfRangeError, match="no partition 2; it has 0 to 1"):
+        world.run(partitions=[0, 2])
+    assert world.outputs == {}
+
+    assert [each.partition for each in world.run(partitions=[1, 1])] == [1, 1]
+    world.check([1])
+    assert {each.partition for each in world.run()} == {0}
+    world.check()
+
+
+def test_what_the_topic_has_no_longer(monkeypatch):
+    """What retention removed before it was compacted, and what the queue has lost, are errors; to
+    have come to the very start, or the very end, is none.
+    """
+    world = World(monkeypatch)
+    world.run()
+    world.starts = [7, 4]
+    assert world.run() == []
+    world.starts, world.ends = [8, 4], [9, 4]
+    with pytest.raises(OffsetOutOfRangeError, match="removed offsets 7 to 7 of t/0 before"):
+        world.run()
+    world.starts, world.ends = [2, 0], [7, 3]
+    with pytest.raises(CorruptDataError, match="goes up to offset 4 of t/1, which ends at 3"):
+        world.run()
+
+
+def test_a_manifest_of_another_range_ends_the_run(monkeypatch):
+    """Then what was intended is still to be done."""
+    world = World(monkeypatch)
+
+    def write_another(_, task):
+        made = msgspec.structs.replace(MANIFEST, **task.range._replace(end=99)._asdict())
+        world.disk.write(task.manifest, encode_manifest(made))
+        return made
+
+    monkeypatch.setattr(compaction, "range_to_parquet", write_another)
+    with pytest.raises(DataLossError):
+        world.run()
+    assert sum(path.endswith(".intended") for path in world.disk) == 1

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memq.core.manifest import Totals
 from memq.core.notification.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
+from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.bounds import Bound
-from memq.spark.plan import MIN_TASK_BYTES, MessageRange, bound_offsets, cut, task_count
+from memq.spark.options import parse_read_options
+from memq.spark.plan import (
+    MIN_TASK_BYTES,
+    MessageRange,
+    bound_offsets,
+    cut,
+    find,
+    resolve,
+    task_count,
+)
 from tests.unit.client.batches import Sent, notify, records, seal
 
 MIB = 1 << 20
@@ -54,6 +67,103 @@ def test_times_by_partition_are_looked_up_each():
 
     bound = Bound(times={0: 1_000, 2: 2_000})
     assert bound_offsets(Asked(), bound, retained, "startingOffsets") == {0: 1, 2: 9}
+
+
+class Topic:
+    """A topic that retains offsets 3 to 8 and 0 to 4; the one of number n is published at n s."""
+
+    RETAINED = ((3, 9), (0, 5))
+
+    def offsets(self, at_ms=None):
+        return [
+            PartitionOffsets(partition=partition, start=start, end=end, at=self._at(end, at_ms))
+            for partition, (start, end) in enumerate(self.RETAINED)
+        ]
+
+    def _at(self, end, at_ms):
+        return None if at_ms is None or at_ms > end * 1000 else at_ms // 1000
+
+
+def resolved(start, end, **options):
+    """The ranges of a read, as (read partition, start, end)."""
+    names = {"1": "Timestamp", "{": "Offsets"}
+    given = {
+        f"{side}{names.get(value[0], 'Offsets')}": value
+        for side, value in (("starting", start), ("ending", end))
+    }
+    read = parse_read_options({"bootstrap": "b:1", "topic": "t"} | given | options)
+    return [tuple(each)[:3] for each in resolve(Topic(), read)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted"),
+    [
+        ("earliest", "latest", [(0, 3, 9), (1, 0, 5)]),
+        ('{"0": -2, "1": 4}', '{"0": 7, "1": -1}', [(0, 3, 7), (1, 4, 5)]),
+        ('{"0": 3, "1": 0}', '{"0": 9, "1": 5}', [(0, 3, 9), (1, 0, 5)]),
+        ('{"1": -1}', "latest", [(1, 5, 5)]),
+        ("earliest", '{"0": -2}', [(0, 3, 3)]),
+        ('{"1": 1}', '{"1": 3}', [(1, 1, 3)]),
+        ("1970-01-01T00:00:04Z", "1970-01-01T00:00:07Z", [(0, 4, 7), (1, 4, 5)]),
+        ("1970-01-01T00:00:08Z", '{"0": 5, "1": 5}', [(0, 8, 8), (1, 5, 5)]),
+    ],
+)
+def test_bounds_become_ranges(start, end, wanted):
+    """Words, offsets and times; only what both name is read, and nothing where they cross."""
+    assert resolved(start, end) == wanted
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "error", "why"),
+    [
+        ('{"0": 10}', "latest", OffsetOutOfRangeError, "up to offset 10, which is not published"),
+        ("earliest", '{"1": 6}', OffsetOutOfRangeError, "t/1 is to be read up to offset 6, which"),
+        ('{"2": 0}', "latest", ConfigError, "'startingOffsets' names read partition 2; .* 0, 1"),
+        ("earliest", '{"0": 5, "2": 0}', ConfigError, "'endingOffsets' names read partition 2;"),
+        ('{"0": 1}', "latest", OffsetOutOfRangeError, "offsets 1 to 2 of t/0: removed"),
+        ('{"0": 1}', '{"0": 2}', OffsetOutOfRangeError, "offset 1 of t/0: removed"),
+    ],
+)
+def test_bounds_that_cannot_be(start, end, error, why):
+    """What is not published, does not exist, or was removed, is named."""
+    with pytest.raises(error, match=why):
+        resolved(start, end)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted"),
+    [
+        ('{"0": 1}', "latest", [(0, 3, 9)]),
+        ('{"0": 1}', '{"0": 2}', [(0, 2, 2)]),
+        ('{"0": 3}', '{"0": 4}', [(0, 3, 4)]),
+    ],
+)
+def test_what_was_removed_is_passed_over_when_asked_for(start, end, wanted, caplog):
+    """What is left of the range is read, and the log says what is not."""
+    assert resolved(start, end, failOnDataLoss="false") == wanted
+    assert ("removed by retention" in caplog.text) == (start == '{"0": 1}')
+
+
+@pytest.mark.parametrize("view", ["records", "messages"])
+def test_what_is_found_is_counted(view):
+    """By read partition, only where it is asked for; names of Messages are kept for those who read
+    them.
+    """
+    named = notify(seal(Sent("p", 0, records(b"v")), Sent("q", 0, records(b"v", b"w"))))
+    held = [PublishedBatch(partition, 4, 0, named) for partition in (0, 1, 1)]
+    asked = SimpleNamespace(batches=lambda ranges: iter(held[:ranges]))
+    read = parse_read_options({"bootstrap": "b:1", "topic": "t", "view": view})
+
+    found = find(asked, read, 3, totals=True)
+
+    assert [(each.start, each.end) for each in found.parts] == [(0, 2)] * 3
+    assert all(
+        bool(each.batch.notification.producers) == (view == "messages") for each in found.parts
+    )
+    one = Totals().plus(named)
+    assert (one.messages, one.records) == (2, 3)
+    assert found.totals == {0: one, 1: one.plus(named)}
+    assert find(asked, read, 3).totals == {}
 
 
 def batch(offset, size_bytes, messages):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memq.core.notification.notification import PublishedBatch
 from memq.errors import CorruptDataError
-from memq.spark.admission import Gate, admit
+from memq.spark.admission import Gate, admit, available
 from memq.spark.checkpoint import (
     StreamPosition,
     TopicPosition,
@@ -123,6 +123,11 @@ def test_positions_survive_a_checkpoint():
         {"incarnation": "0123456789abcdef", "partitions": {"x": {}}},
         {"incarnation": "", "partitions": {"0": {"from": 0, "next": 5}}},
         {"incarnation": 7, "partitions": {}},
+        {"incarnation": "0123456789abcdef", "partitions": [5]},
+        {
+            "incarnation": "0123456789abcdef",
+            "partitions": {"0": {"from": 0, "next": 5, "told": "x"}},
+        },
         [1],
     ],
 )
@@ -190,6 +195,64 @@ def test_topics_share_a_micro_batch(sizes, max_offsets, max_bytes):
         for name in waiting:
             assert weigh(taken[name]) + slack >= max(map(weigh, taken.values()))
         position = after
+
+
+def of_topics(**offsets):
+    """Topics of one read partition: offset, time and size of each of their Batches."""
+
+    def in_order(held):
+        return lambda ranges: (
+            PublishedBatch(0, offset, at_ms, msgspec.structs.replace(BASE, size_bytes=size))
+            for _, start, end, _ in ranges
+            for offset, at_ms, size in held
+            if start <= offset < end
+        )
+
+    return {name: in_order(held) for name, held in offsets.items()}
+
+
+def taken_of(batches, ends, *, start=0, max_offsets=None, max_bytes=None):
+    position = {name: fresh(start) for name in batches}
+    bounds = {name: {0: ends[name]} for name in batches}
+    found = admit(position, bounds, batches, max_offsets=max_offsets, max_bytes=max_bytes)
+    return {name: each[0].next for name, each in found.items()}
+
+
+def test_the_oldest_batch_of_several_topics_comes_first():
+    """Wherever its topic stands among the others."""
+    times = {"a": 9, "b": 5, "c": 7, "d": 8}
+    batches = of_topics(**{name: [(0, at, 1)] for name, at in times.items()})
+    for count, wanted in enumerate(["b", "bc", "bcd", "abcd"], start=1):
+        found = taken_of(batches, dict.fromkeys(times, 1), max_offsets=count)
+        assert {name for name, following in found.items() if following} == set(wanted)
+
+
+def test_topics_share_by_what_is_limited():
+    """By Batches, whatever their size, or by bytes; what one does not use the other takes."""
+    large, small = [(n, n, 100) for n in range(9)], [(n, n, 1) for n in range(9)]
+    batches, ends = of_topics(a=large, b=small), {"a": 9, "b": 9}
+
+    assert taken_of(batches, ends, max_offsets=4) == {"a": 2, "b": 2}
+    assert taken_of(batches, ends, max_bytes=106) == {"a": 1, "b": 6}
+    assert taken_of(batches, {"a": 1, "b": 9}, max_offsets=6) == {"a": 1, "b": 5}
+
+
+def test_a_gap_at_the_end_is_read_through():
+    """As Kafka leaves one: the stream comes to the end when no Batch is left, and not before."""
+    batches = of_topics(a=[(0, 0, 1), (3, 1, 1)], b=[])
+
+    for limits in ({"max_offsets": 2}, {"max_bytes": 9}, {}):
+        assert taken_of(batches, {"a": 7, "b": 5}, **limits) == {"a": 7, "b": 5}
+    assert taken_of(batches, {"a": 7, "b": 5}, max_offsets=1) == {"a": 1, "b": 5}
+
+
+def test_a_stream_never_goes_back():
+    """Where the end lies before what was read, there is nothing to read."""
+    batches = of_topics(a=[(n, n, 1) for n in range(9)])
+
+    for limits in ({"max_offsets": 2}, {"max_bytes": 9}, {}):
+        assert taken_of(batches, {"a": 3}, start=5, **limits) == {"a": 5}
+    assert available({"a": fresh(5, 2)}, {"a": {0: 3, 1: 6}}) == 4
 
 
 def test_checkpoints_of_one_topic_and_of_several():

@@ -50,7 +50,7 @@ counts = st.integers(0, CRC_MODULUS - 1)
 def test_the_order_of_commits_does_not_matter(bounds, data):
     """Ranges that meet give one interval and one sum, in whatever order they came."""
     ranges = [
-        clicks(start, end, records=end, messages=1, crc_sum=data.draw(counts))
+        clicks(start, end, records=end, messages=1, batches=3, crc_sum=data.draw(counts))
         for start, end in pairwise(bounds)
     ]
 
@@ -61,6 +61,7 @@ def test_the_order_of_commits_does_not_matter(bounds, data):
     assert held.crc_sum == sum(each.crc_sum for each in ranges) % CRC_MODULUS
     assert held.records == sum(bounds[1:])
     assert (held.ranges, held.messages) == (len(ranges), len(ranges))
+    assert held.batches == 3 * len(ranges)
     assert decode_ledger(encode_ledger(whole)) == whole
 
 

@@ -1,0 +1,255 @@
+"""A watcher in its triggerer, by a clock that only its waits move: bursts, outages, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_provider_memq.triggers import watch
+from airflow_provider_memq.triggers.watch import CONFIRM_S, MemqWatchTrigger
+from memq.errors import UnavailableError
+from tests.unit.airflow.fakes import FakeHook, FakeTopic
+
+A, B = "a" * 16, "b" * 16
+POLL_S, LINGER_S, MAX_LINGER_S = 5.0, 1.0, 10.0
+
+
+class Store(dict):
+    """The state store of an asset; it may fail for a while, or for good."""
+
+    error = None
+    asked = 0
+    writes = ()
+
+    async def aget(self, key):
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return self.get(key)
+
+    async def aset(self, key, value):
+        if self.error:
+            raise self.error
+        self.writes += ((key, value),)
+        self[key] = value
+
+
+class World(FakeHook):
+    """A topic, a state store, and what happens to them at which second."""
+
+    def __init__(self):
+        super().__init__()
+        self.now_s = 0.0
+        self.topic = FakeTopic({0: 0}, incarnation=A)
+        self.store = Store()
+        self.down = None
+        self.changes = []
+        self.looked_s = []
+        self.events = []
+
+    def at(self, second, change):
+        self.changes.append((second, change))
+
+    def publish(self, second, batches=1):
+        self.at(second, lambda: self.topic.ends.update({0: self.topic.ends[0] + batches}))
+
+    def make_again(self, end):
+        self.topic = FakeTopic({0: end}, incarnation=B)
+
+    async def atopic(self, topic, incarnation=""):
+        self.looked_s.append(self.now_s)
+        self.looks = [self.down or FakeTopic(self.topic.ends, incarnation=self.topic.incarnation)]
+        return await super().atopic(topic, incarnation)
+
+    async def sleep(self, seconds):
+        assert self.open == 0, "a connection is held while it waits"
+        assert seconds > 0
+        self.now_s += seconds
+        due = [each for each in self.changes if each[0] <= self.now_s]
+        self.changes = [each for each in self.changes if each not in due]
+        for _, change in sorted(due, key=lambda each: each[0]):
+            change()
+        if self.now_s >= self.until_s:
+            raise asyncio.CancelledError
+
+    def gaps(self, since_s=0.0, until_s=float("inf")):
+        """Seconds between two looks."""
+        looks = [at for at in self.looked_s if since_s <= at < until_s]
+        return [later - at for at, later in pairwise(looks)]
+
+    async def watch(self, seconds, poll_interval=POLL_S):
+        """Run a watcher for so long; returns the events of it."""
+        self.until_s = self.now_s + seconds
+        trigger = MemqWatchTrigger(
+            topic="t", poll_interval=poll_interval, linger=LINGER_S, max_linger=MAX_LINGER_S
+        )
+        trigger.asset_state_store = self.store
+        began = len(self.events)
+        try:
+            async for event in trigger.run():
+                self.events.append((self.now_s, event.payload))
+        except asyncio.CancelledError:
+            return [payload for _, payload in self.events[began:]]
+        raise AssertionError("a watcher never ends by itself")
+
+
+@pytest.fixture
+def world(monkeypatch):
+    made = World()
+    monkeypatch.setattr(watch, "MemqHook", lambda _: made)
+    monkeypatch.setattr(watch, "asyncio", SimpleNamespace(sleep=made.sleep))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: 9e5 + made.now_s))
+    return made
+
+
+async def test_a_burst_is_one_event(world):
+    """It fires once the topic rests, with all that is there by then."""
+    for tenth in range(60):
+        world.publish(20 + tenth / 10)
+
+    events = await world.watch(200)
+
+    assert events == [{"topic": "t", "incarnation": A, "offsets": {"0": 60}, "new": 60}]
+    fired_s = world.events[0][0]
+    assert 26 <= fired_s <= 26 + 2 * LINGER_S
+    assert world.looked_s.count(fired_s) == 1
+    heads = [value["0"] for key, value in world.store.writes if key == "head"]
+    assert heads == [0, 60]
+
+
+async def test_a_topic_that_never_rests_is_announced_all_the_same(world):
+    """Every `max_linger` or so, and each event counts only what came after the one before."""
+    for second in range(300):
+        world.publish(second + 0.5)
+
+    events = await world.watch(300)
+
+    fired_s = [0.0, *(at for at, _ in world.events)]
+    gaps = [later - at for at, later in pairwise(fired_s)]
+    assert max(gaps) <= 1.1 * POLL_S + MAX_LINGER_S + LINGER_S
+    assert min(gaps[1:]) >= MAX_LINGER_S
+    assert sum(each["new"] for each in events) == events[-1]["offsets"]["0"] > 250
+
+
+async def test_nothing_is_announced_again_by_the_next_triggerer(world):
+    """It goes on from what is stored: what is new is one event, a topic made again another one."""
+    world.publish(10, 3)
+    assert [each["new"] for each in await world.watch(60)] == [3]
+    assert await world.watch(60) == []
+
+    world.publish(world.now_s, 2)
+    assert [each["new"] for each in await world.watch(60)] == [2]
+    world.make_again(5)
+    assert [(each["incarnation"], each["new"]) for each in await world.watch(60)] == [(B, 5)]
+    assert await world.watch(60) == []
+
+
+async def test_a_triggerer_that_dies_right_after_an_event_announces_it_again(world):
+    """What was handed over a moment ago is not stored yet, for Airflow may not have it either."""
+    world.publish(1, 3)
+
+    for _ in range(2):
+        assert [each["new"] for each in await world.watch(CONFIRM_S)] == [3]
+
+
+@pytest.mark.parametrize("outages", [1, 2])
+async def test_an_outage_is_ridden_out_and_told(world, outages):
+    """It looks ever more seldom, once a minute in the end, and tells in `last_error` why; then it
+    announces what was published meanwhile, and the next outage begins like the first.
+    """
+    for outage in range(outages):
+        down_s = world.now_s + 20
+        world.at(down_s, lambda: setattr(world, "down", UnavailableError("nobody there")))
+        world.publish(down_s + 100)
+        world.at(down_s + 400, lambda: setattr(world, "down", None))
+        world.at(down_s + 399, lambda: world.store.update(seen=world.store["last_error"]))
+        world.looked_s.clear()
+
+        events = await world.watch(600)
+
+        assert [each["new"] for each in events] == [1]
+        assert "memq_default" in world.store["seen"]
+        assert "nobody there" in world.store["seen"]
+        assert world.store["last_error"] == ""
+        waits = world.gaps(down_s, down_s + 400)
+        assert waits[0] <= 1.0
+        assert 30.0 <= max(waits) <= 60.0
+        assert 10 <= len(waits) <= 25, outage
+
+
+async def test_a_state_store_that_does_not_answer_is_waited_for(world):
+    """What was announced is not known without it, so nothing is announced meanwhile."""
+    world.store.update(position={"0": 3}, incarnation=A)
+    world.topic.ends[0] = 4
+    world.store.error = RuntimeError("api server")
+    world.at(100, lambda: setattr(world.store, "error", None))
+
+    events = await world.watch(300)
+
+    assert [each["new"] for each in events] == [1]
+    assert world.events[0][0] >= 100
+    assert world.store["position"] == {"0": 4}
+    assert world.store["last_error"] == ""
+
+
+async def test_what_could_not_be_stored_is_stored_later(world):
+    """A state store that fails after the event makes no second event, and loses nothing."""
+    world.publish(10, 3)
+    world.at(10, lambda: setattr(world.store, "error", RuntimeError("api server")))
+    world.at(200, lambda: setattr(world.store, "error", None))
+
+    events = await world.watch(400)
+
+    assert [each["new"] for each in events] == [3]
+    assert world.store["position"] == world.store["head"] == {"0": 3}
+    assert world.store["incarnation"] == A
+    assert world.store["last_error"] == ""
+
+
+async def test_a_trigger_of_several_assets_keeps_no_state(world):
+    """Airflow gives such a one no store: it fires all the same, and does not ask for it again."""
+    world.store.error = ValueError("several assets")
+    world.publish(10, 3)
+
+    events = await world.watch(100)
+
+    assert [each["new"] for each in events] == [3]
+    assert max(world.gaps()) <= 1.1 * POLL_S
+    assert world.store.asked == 1
+    assert world.store == {}
+
+
+async def test_an_airflow_whose_triggers_cannot_store_is_watched_all_the_same(world, monkeypatch):
+    """Its store is not asked, through an outage neither."""
+    monkeypatch.setattr(watch, "has_airflow", lambda _: False)
+    world.publish(10, 3)
+    world.at(30, lambda: setattr(world, "down", UnavailableError("nobody there")))
+    world.at(60, lambda: setattr(world, "down", None))
+    world.publish(70, 2)
+
+    events = await world.watch(200)
+
+    assert [each["new"] for each in events] == [3, 2]
+    assert (world.store.asked, world.store.writes) == (0, ())
+
+
+@pytest.mark.parametrize(("given", "wait_s"), [(None, 40.0), (5.0, 5.0)])
+async def test_how_often_it_looks(world, monkeypatch, given, wait_s):
+    """As often as it was told, or else as Airflow's configuration says; while nothing happens it
+    stores once a minute that it does.
+    """
+    monkeypatch.setenv("AIRFLOW__MEMQ__POLL_INTERVAL", "40")
+    world.store.update(position={"0": 3}, incarnation=A)
+    world.topic.ends[0] = 3
+
+    assert await world.watch(1200, given) == []
+
+    assert 0.9 * wait_s <= min(world.gaps()) <= max(world.gaps()) <= 1.1 * wait_s
+    assert world.store["head"] == {"0": 3}
+    written = [key for key, _ in world.store.writes]
+    assert sorted({*written}) == ["head", "last_error", "last_poll"]
+    assert written.count("head") == written.count("last_error") == 1
+    assert 10 <= written.count("last_poll") <= 21
