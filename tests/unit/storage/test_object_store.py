@@ -130,6 +130,7 @@ def test_a_request_that_hangs_is_given_up(quick, store, storage, clock, kind):
         CALLS[kind](storage)
     assert set(store.cancelled) == {kind}
     assert store.cancelled.count(kind) == store.asked.count(kind)
+    assert store.asked.count(kind) == ({"list": 1} | TRIED).get(kind, PART_ATTEMPTS)
     assert storage._bytes_under_way == 0
     store.answers[kind] = []
     CALLS[kind](storage)
