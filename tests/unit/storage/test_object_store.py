@@ -368,6 +368,12 @@ def test_a_listing_has_its_time_for_each_page(store, storage, clock, listed):
     assert len(store.asked) == 3
 
 
+def test_a_prefix_may_end_anywhere(storage, listed):
+    """Also amid a part, of one listing or of several."""
+    assert sorted(info.key for info in storage.list("b")) == sorted([*listed[5:10], "bb"])
+    assert [info.key for info in storage.list("b/3", "bb/", "d")] == ["b/3", "d/0"]
+
+
 def test_a_listing_that_is_left_gives_up_nothing_else(store, storage, listed):
     """Whoever stops in the middle of one goes on with others."""
     found = storage.list("a/", "b/", "c/")
