@@ -538,6 +538,40 @@ def test_what_a_deletion_has_left_is_no_topic(data):
         run(data.path, topic="gone")
 
 
+@pytest.mark.parametrize("doomed", [True, False])
+def test_what_is_left_of_an_earlier_life_is_put_aside(data, doomed):
+    """Its queue, and objects that have a newer name; what is doomed the next start removes."""
+    for number in range(3):
+        data.store(Message("p", number), publish_to=0)
+    catalog = Catalog(data.path / "topics")
+    catalog.delete("t")
+    if not doomed:
+        catalog.forget(data.topic)
+    newer = Data(data.path, "t", incarnation="f" * 16)
+    for number in range(2):
+        newer.store(Message("p", number), publish_to=0)
+    other = Data(data.path, "t2", incarnation="e" * 16)
+    other.store(Message("p", 0), publish_to=0)
+    before = {info.key for info in data.storage.list("")}
+    assert [(each.topic, each.action) for each in run(data.path, execute=False)] == [
+        ("t", "none"),
+        ("t2", "none"),
+    ]
+    assert {info.key for info in data.storage.list("")} == before
+    run(data.path, topic="t")
+    assert (data.path / "queue/topics" / data.topic.queue_topic).exists() is doomed
+    assert (data.path / "recovered" / data.topic.queue_topic).exists() is not doomed
+    left = [parse_object_key(info.key) for info in data.storage.list("")]
+    assert sorted((each.topic, each.incarnation[0], each.batch_id) for each in left) == [
+        ("t", "0", "b3"),
+        ("t", "f", "b1"),
+        ("t", "f", "b2"),
+        ("t2", "e", "b1"),
+    ]
+    assert len(newer.published()) == 2
+    assert len(other.published()) == 1
+
+
 def test_a_lost_topic_is_made_again_from_what_the_queue_knows(data):
     """That counts for more than objects, of an earlier life for instance, that are younger."""
     data.store(Message("p", 0, write_partition=1), publish_to=1)
