@@ -28,7 +28,7 @@ from memq.core.runtime import Runtime
 from memq.core.storage.handler import ObjectInfo
 from memq.core.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
 from memq.core.storage.local import LocalStorage
-from memq.core.topic import TopicConfig
+from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, TopicConfig
 from memq.core.units import parse_duration_ms
 from memq.errors import ConfigError, DataLossError, LockedError, UnknownTopicError
 from tests.simulation.disk import ForgetfulDisk, PowerCut
@@ -606,6 +606,20 @@ def test_a_lost_topic_has_the_schemas_of_its_objects(data, typed):
     assert set(topic.schemas.values()) == {other, last}
     assert topic.created_ms == 1_700_000_000_001
     assert topic.config.schema == (last if typed else None)
+
+
+def test_a_lost_audit_topic_has_its_options(data):
+    """They are always the same, so nobody need set them; those of another are not known."""
+    reports = Data(data.path, AUDIT_TOPIC, incarnation="f" * 16)
+    for topic in (data, reports):
+        topic.store(Message("p", 0), publish_to=0)
+    shutil.rmtree(data.path / "topics")
+    run(data.path)
+    catalog = Catalog(data.path / "topics")
+    expected = TopicConfig.create(AUDIT_TOPIC, **AUDIT_OPTIONS)
+    found = catalog.get(AUDIT_TOPIC).config
+    assert (found.retention_ms, found.audited) == (expected.retention_ms, False)
+    assert catalog.get("t").config.audited
 
 
 # -- refusals ------------------------------------------------------------------------------------
