@@ -69,7 +69,7 @@ class Data:
         self.folders.show(self.topic.queue_topic)
         self.batches = 0
 
-    def store(self, *messages, publish_to=None, at_ms=None, schema=SCHEMA):
+    def store(self, *messages, publish_to=None, at_ms=None, schema=SCHEMA, **options):
         """Store a Batch of these Messages and publish it, or not."""
         self.batches += 1
         sealed_ms = 1_700_000_000_000 + (at_ms or self.batches)
@@ -83,7 +83,11 @@ class Data:
             running_ms=1_000 * self.batches,
         )
         builder = BatchBuilder(
-            schema, batch_id=key.batch_id, topic=self.name, write_partition=key.write_partition
+            schema,
+            batch_id=key.batch_id,
+            topic=self.name,
+            write_partition=key.write_partition,
+            **options,
         )
         for message in messages:
             values = [repr(message).encode()]
@@ -606,6 +610,38 @@ def test_a_lost_topic_has_the_schemas_of_its_objects(data, typed):
     assert set(topic.schemas.values()) == {other, last}
     assert topic.created_ms == 1_700_000_000_001
     assert topic.config.schema == (last if typed else None)
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_a_topic_of_which_only_objects_are_left_is_its_latest_life(data, newer):
+    """By when they were written; objects of the others stay where they are."""
+    data.store(Message("p", 0))
+    shutil.rmtree(data.path / "topics")
+    other = Data(data.path, "t", incarnation="f" * 16)
+    other.store(Message("p", 0), Message("p", 1))
+    for info in data.storage.list(""):
+        parsed = parse_object_key(info.key)
+        written_s = 2_000 if (parsed.incarnation == INCARNATION) is (newer == 0) else 1_000
+        os.utime(data.path / "objects" / info.key, (written_s, written_s))
+    lose_queue(data)
+    shutil.rmtree(data.path / "topics")
+    [outcome] = run(data.path)
+    assert (outcome.action, outcome.messages) == ("rebuild", 1 + newer)
+    left = {parse_object_key(info.key).incarnation for info in data.storage.list("")}
+    assert left == {outcome.incarnation, (other if newer == 0 else data).incarnation}
+
+
+def test_a_lost_topic_has_the_times_of_its_objects(data):
+    """The column that has them, and how many write partitions there were."""
+    schema = serialize_schema(DEFAULT_SCHEMA.append(pa.field("at", pa.timestamp("us"))))
+    for write_partition in (0, 3, 1):
+        message = Message("p", 0, write_partition=write_partition)
+        data.store(message, publish_to=0, schema=schema, time_column="at")
+    shutil.rmtree(data.path / "topics")
+    data.recover()
+    topic = Catalog(data.path / "topics").get("t")
+    assert topic.config.time_column == "at"
+    assert topic.config.write_partitions == topic.named_partitions == 4
 
 
 def test_a_lost_audit_topic_has_its_options(data):

@@ -65,17 +65,30 @@ async def test_what_cannot_be_deleted_together_is_deleted_one_by_one(context):
 
 
 @pytest.mark.parametrize(
-    ("refused", "left"),
-    [(("a",), ["a"]), (("a", "b"), ["a", "b"]), (("a", "b", "c"), ["a", "b", "c", "d"])],
+    ("refused", "left"), [("a", "a"), ("ab", "ab"), ("abc", "abcdef"), ("ace", "acef"), ("f", "f")]
 )
 async def test_an_object_that_is_not_deleted_stops_no_other(context, refused, left):
     """The others are deleted all the same, until the storage has failed `MAX_FAILURES` times."""
-    keys = ["a", "b", "c", "d"]
-    for key in keys:
+    for key in "abcdef":
         context.storage.put(key, [b"x"], timeout_s=1)
-    context.storage.refused = refused
-    await delete_expired(keys, context)
-    assert [info.key for info in context.storage.list("")] == left
+    context.storage.refused = tuple(refused)
+    await delete_expired(list("abcdef"), context)
+    assert [info.key for info in context.storage.list("")] == list(left)
+
+
+async def test_a_broker_that_stops_amid_deletions_deletes_no_more(context, caplog):
+    """What is deleted is; the rest is left as orphans."""
+    caplog.set_level("INFO")
+    delete = context.storage.delete
+
+    def stopping(*keys):
+        delete(*keys)
+        context.stopping = True
+
+    context.storage.delete = stopping
+    await delete_expired(["a", "b"], context)
+    assert [info.key for info in context.storage.list("")] == ["b"]
+    assert "left, as orphans: the broker is stopping" in caplog.text
 
 
 async def test_a_broker_that_stops_leaves_the_rest_as_orphans(context, caplog):

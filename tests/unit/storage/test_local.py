@@ -198,6 +198,34 @@ def test_a_folder_that_is_gone_needs_no_sync(tmp_path, syncing):
     assert [info.key for info in storage.list("c")] == ["c/1"]
 
 
+def test_an_object_that_is_there_already_is_made_durable(tmp_path, syncing, monkeypatch):
+    """Bytes, name and folders: whoever wrote it may not have come so far."""
+    synced, refused = syncing
+    folder = tmp_path / "objects/a/b"
+    folder.mkdir(parents=True)
+    (folder / "1").write_bytes(b"x")
+    files, fsync = [], os.fsync
+
+    def sync_file(fd):
+        if refused == {"1"}:
+            raise OSError(errno.EIO, "bad sector")
+        files.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync_file)
+    storage = LocalStorage(tmp_path / "objects")
+    for name in ("1", "b", "a", "objects"):
+        refused |= {name}
+        with pytest.raises(StorageError, match="bad sector"):
+            storage.put("a/b/1", [b"x"], timeout_s=30)
+        refused.clear()
+    synced.clear()
+    files.clear()
+    storage.put("a/b/1", [b"x"], timeout_s=30)
+    assert (folder / "1").stat().st_ino in files
+    assert {"objects", "a", "b"} <= set(synced)
+
+
 def test_an_object_has_two_keys_and_either_may_go(tmp_path, syncing):
     """A second key is durable, may be given again, and takes no other object's."""
     synced, refused = syncing
