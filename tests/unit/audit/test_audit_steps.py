@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import msgspec
@@ -616,3 +618,36 @@ async def test_moving_a_group_forward_is_told_and_back_is_not(cluster):
     assert all(one.moved and not one.final and one.consumer == "g" for one in reports)
     assert {one.window_start_ms for one in reports} == {5}
     assert {one.incarnation for one in reports} == {LIFE}
+
+
+@pytest.mark.parametrize("error", [None, UnavailableError("away")])
+def test_a_job_that_reports_leaves_nothing_behind(monkeypatch, error):
+    """However it ends; and a report that makes no sense is refused before anybody is asked."""
+    made, told = [], []
+
+    class Brokers:
+        def __init__(self, bootstrap, **options):
+            self.said, self.closed = (bootstrap, options), False
+            made.append(self)
+
+        async def close(self):
+            self.closed = True
+
+    async def report_to(cluster, reports, timeout_s):
+        told.append((cluster, list(reports), timeout_s))
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(consumed, "Cluster", Brokers)
+    monkeypatch.setattr(consumed, "_report", report_to)
+    with pytest.raises(InvalidRequestError):
+        consumed.report_consumed("b:1", [JOB, msgspec.structs.replace(JOB, end=-1)])
+    assert made == told == []
+    given = {"token": "x", "zone": "z", "storage_options": {"region": "r"}}
+    with nullcontext() if error is None else pytest.raises(UnavailableError):
+        consumed.report_consumed("b:1", [JOB], timeout_s=7, **given)
+    (cluster,) = made
+    assert cluster.closed
+    assert told == [(cluster, [JOB], 7)]
+    assert cluster.said == ("b:1", {"client": "memq report", "request_timeout_s": 7} | given)
+    assert "memq-report-consumed" not in {thread.name for thread in threading.enumerate()}

@@ -232,6 +232,15 @@ def test_an_object_that_cannot_be_compared_is_not_taken_for_ours(store, storage,
     put(storage, "k")
 
 
+@pytest.mark.parametrize("other", [b"", b"ab", b"abd", b"abcd"])
+def test_an_object_of_other_bytes_is_never_rewritten(store, storage, other):
+    """Not if it begins like ours, or ours like it."""
+    store.objects["root/k"] = other
+    with pytest.raises(StorageError, match=r"'k' .* other bytes"):
+        put(storage, "k")
+    assert store.objects["root/k"] == other
+
+
 def test_what_is_asked_for_is_counted(store, storage):
     """Requests of each kind, hedged and repeated ones as well, and the bytes that they carried."""
     put(storage, "k", b"abcd")
@@ -282,6 +291,16 @@ def test_any_range_has_its_bytes(store, storage, start, length):
     content = bytes(itertools.islice(itertools.cycle(range(251)), 5 * PART))
     store.objects["root/k"] = content
     assert bytes(storage.get_range("k", start, length)) == content[start : start + length]
+
+
+@pytest.mark.parametrize("size", [0, 1, PART, PART * 3 // 2, PART * 3 // 2 + 1, 5 * PART])
+def test_an_object_of_any_size_is_read_whole(store, storage, size):
+    """In one request where it is small, and no byte of it twice."""
+    content = bytes(itertools.islice(itertools.cycle(range(251)), size))
+    store.objects["root/k"] = content
+    assert bytes(storage.get("k")) == content
+    assert storage.requests["get_bytes"] == size
+    assert (storage.requests["get"] == 1) is (size <= PART * 3 // 2)
 
 
 def test_an_answer_of_other_length_is_no_content(store, storage, monkeypatch):
