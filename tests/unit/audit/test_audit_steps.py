@@ -29,11 +29,11 @@ from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification.notification import PublishedBatch, encode_notification
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Retry
 from memq.core.runtime import Runtime
-from memq.core.wire.messages import WatermarkAnswer
+from memq.core.wire.messages import NotificationEntry, WatermarkAnswer
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -651,3 +651,86 @@ def test_a_job_that_reports_leaves_nothing_behind(monkeypatch, error):
     assert told == [(cluster, [JOB], 7)]
     assert cluster.said == ("b:1", {"client": "memq report", "request_timeout_s": 7} | given)
     assert "memq-report-consumed" not in {thread.name for thread in threading.enumerate()}
+
+
+# -- what was consumed ---------------------------------------------------------------------------
+
+
+class Consumed:
+    """A topic of two read partitions with a Batch at each offset; some cannot be read."""
+
+    topic = "clicks"
+
+    def __init__(self, ends, damaged):
+        self.ends, self.damaged = ends, damaged
+
+    async def ranges_between(self, start_ms, end_ms):
+        return [
+            OffsetRange(partition, start_ms or 0, min(end, end_ms if end_ms is not None else end))
+            for partition, end in enumerate(self.ends)
+        ]
+
+    async def entries(self, ranges):
+        for partition, start, end, _ in ranges:
+            for offset in range(start, end):
+                damaged = (partition, offset) in self.damaged
+                payload = b"nonsense" if damaged else encode_notification(NOTIFICATION)
+                yield NotificationEntry(partition, offset, offset, payload)
+
+
+def job(partition, start, end, batches, **fields):
+    """A report of a job about some Batches."""
+    return StoredReport(
+        msgspec.structs.replace(
+            JOB,
+            topic="clicks",
+            partition=partition,
+            start=start,
+            end=end,
+            batches=batches,
+            messages=5 * batches,
+            records=NOTIFICATION.records * batches,
+            crc_sum=sum(run.crc_sum for run in NOTIFICATION.producers) * batches % 2**64,
+            **fields,
+        ),
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("damaged", "batches", "consumed_batches", "mismatched"),
+    [
+        ((), 4, 3, 0),
+        ((), 3, 1, 2),
+        ([(0, 2)], 4, 2, 0),  # what the report counted there nobody knows
+        ([(0, 0)], 4, 3, 0),
+        ([(1, 1)], 4, 2, 0),
+        ([(1, 1)], 3, 0, 2),
+    ],
+)
+async def test_a_notification_that_cannot_be_read_makes_no_report_wrong(
+    damaged, batches, consumed_batches, mismatched
+):
+    """Where a report covers it, and nowhere else; what is readable of the window is judged."""
+    topic = Consumed((4, 2), damaged)
+    found = await audit._audit_consumed(
+        topic,
+        Window(1, 3),
+        [job(0, 0, 4, batches), job(1, 0, 2, 2)],
+        named=(),
+        committed={},
+        due_ms=99,
+    )
+    (one,) = found
+    assert one.total("mismatched").messages == 5 * mismatched
+    assert one.total("consumed").messages == 5 * consumed_batches
+
+
+async def test_nothing_is_read_for_consumers_that_are_not_there():
+    """Where none has reported, and none is asked about."""
+    nothing = {"committed": {}, "due_ms": 0}
+    assert await audit._audit_consumed(None, Window(0, 9), [], named=(), **nothing) == []
+    (one,) = await audit._audit_consumed(
+        Consumed((2, 1), ()), Window(0, 9), [], named=["g"], **nothing
+    )
+    assert (one.consumer, one.reports, one.total("behind").messages) == ("g", 0, 15)
