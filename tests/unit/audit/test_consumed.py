@@ -231,6 +231,20 @@ def test_a_gap_is_nobodys_only_from_one_beginning_to_the_next(others):
     assert Audit(others).found()["unreported"] == records(3, 4)
 
 
+def test_a_group_that_went_back_answers_from_there():
+    """Its beginning is withdrawn, and was one: what lies below was never meant for it."""
+    went_back = [
+        told(10, 10, began=True, final=False, stored_ms=1),
+        told(3, 6, final=False, stored_ms=2),
+    ]
+    assert Audit(went_back).found() == {
+        "stored": records(*range(3, END)),
+        "consumed": records(3, 4, 5),
+        "behind": records(*range(6, END)),
+    }
+    assert "unreported" in Audit(went_back[1:]).found()
+
+
 def test_what_is_committed_and_not_reported_is_unreported_when_it_is_due():
     """A live member may report it still: only of old Batches, some time after its last report."""
     report = told(0, 10, final=False, began=True)

@@ -260,6 +260,21 @@ def test_folders_and_links_are_not_objects(tmp_path):
         storage.get("a")
 
 
+def test_below_an_object_there_is_none(tmp_path):
+    """A key whose folder is a file is not there; to delete it is fine, and deletes nothing else."""
+    storage = LocalStorage(tmp_path)
+    for key in ("a", "b"):
+        storage.put(key, [b"x"], timeout_s=30)
+    for key in ("a/b", "a/b/c"):
+        with pytest.raises(ObjectNotFoundError, match=f"'{key}'"):
+            storage.get(key)
+        with pytest.raises(ObjectNotFoundError, match=f"'{key}'"):
+            storage.get_range(key, 0, 1)
+    storage.delete("a/b", "a/b/c", "b")
+    assert [info.key for info in storage.list("")] == ["a"]
+    assert list(storage.list("a/", "a/b/")) == []
+
+
 def test_errors_name_key_root_and_cause(tmp_path):
     """A refusal by the system becomes a retriable error that says what, where and why."""
     storage = LocalStorage(tmp_path)
