@@ -245,6 +245,26 @@ def test_a_group_that_went_back_answers_from_there():
     assert "unreported" in Audit(went_back[1:]).found()
 
 
+@pytest.mark.parametrize(
+    ("began", "went_on", "withdrawn"),
+    [
+        ((1, 1), (1, 2), True),
+        ((1, 2), (1, 1), False),
+        ((1, 1), (1, 1), False),
+        ((1, 2), (2, 1), True),
+    ],
+)
+def test_a_beginning_is_withdrawn_by_what_was_made_later(began, went_on, withdrawn):
+    """By when it was stored, and of reports of one Message by when they were begun."""
+
+    def made(start, end, stored_ms, window_start_ms, **fields):
+        fields |= {"stored_ms": stored_ms, "window_start_ms": window_start_ms}
+        return told(start, end, final=False, **fields)
+
+    found = Audit([made(10, 10, *began, began=True), made(3, 6, *went_on)]).found()
+    assert ("unreported" not in found) is withdrawn
+
+
 def test_what_is_committed_and_not_reported_is_unreported_when_it_is_due():
     """A live member may report it still: only of old Batches, some time after its last report."""
     report = told(0, 10, final=False, began=True)
