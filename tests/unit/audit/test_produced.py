@@ -220,6 +220,27 @@ def test_only_batches_that_can_change_something_are_needed() -> None:
     assert check.needs(1, run_of(0, 3), in_window=True)
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_of_producers_that_nobody_asks_about_nothing_is_said(gone) -> None:
+    """A Batch may hold Messages of several; those that were found sound are not called lost."""
+    check = ProducedReconciliation("t", [report(0, 3)], only={NAME})
+    check.stored(ProducerName(0, "q", 0), 7, 1, 0)
+    check.unreadable(1, run_of(0, 3), gone=gone)
+    check.unreadable(0, run_of(2, 3), gone=gone)
+    (audit,) = finish(check).producers
+    assert audit.name == NAME
+
+
+def test_what_is_gone_outside_the_window_is_lost_only_where_it_was_reported() -> None:
+    """The rest of its Batch belongs to another window."""
+    check = ProducedReconciliation("t", [report(0, 3)])
+    for sequence in range(2):
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    check.unreadable(0, run_of(2, 6), gone=True, in_window=False)
+    (audit,) = finish(check).producers
+    assert (audit.lost, audit.lost_records) == ([SequenceRun(2, 3)], records(2) + records(3))
+
+
 def test_messages_outside_the_window_are_not_unreported() -> None:
     """A Batch read for a Message of the window may hold others that are none of its concern."""
     check = ProducedReconciliation("t", [report(0, 3)])
@@ -344,6 +365,38 @@ def test_damage_across_the_end_of_a_report_is_counted_by_what_is_short() -> None
     assert audit.damaged == [SequenceRun(2, 3)]
     assert audit.damaged_records == records(2) + records(3)
     assert audit.lost_records == 0
+
+
+@given(cuts=sets, edges=sets, old=sets, data=st.data(), honest=st.booleans())
+def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, honest) -> None:
+    """As lost, damaged or expired, and all of it; also where a report has counted otherwise."""
+    reports = []
+    for first, after in itertools.pairwise([0, *sorted(inside(edges, 1, 59)), 60]):
+        more = 0 if honest else data.draw(st.integers(-60, 60))
+        told = report(first, after - 1)
+        reports.append(report(first, after - 1, records=max(0, told.records + more)))
+    check = ProducedReconciliation("t", reports)
+    found, gone, damaged = set(), set(), set()
+    for first, after in itertools.pairwise([0, *sorted(inside(cuts, 1, 59)), 60]):
+        state = data.draw(st.sampled_from((found, found, gone, damaged, set())))
+        state |= set(range(first, after))
+        if state is found:
+            for sequence in range(first, after):
+                check.stored(NAME, sequence, records(sequence), crc(sequence))
+        elif state is gone or state is damaged:
+            check.unreadable(0, run_of(first, after - 1), gone=state is gone)
+    check.expire(each for each in reports if each.first in old)
+    (audit,) = finish(check).producers
+    counts = (audit.lost_records, audit.damaged_records, audit.expired_records)
+    short = 0
+    for each in reports:
+        mine = set(range(each.first, each.last + 1))
+        if mine - found:
+            short += max(0, each.records - sum(map(records, mine & found)))
+    assert min(counts) >= 0
+    assert sum(counts) == short
+    if honest and not old:
+        assert audit.lost_records >= sum(map(records, set(ALL) - found - damaged))
 
 
 FIRSTS = st.sampled_from(range(0, 60, 5))
