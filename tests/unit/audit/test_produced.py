@@ -241,6 +241,31 @@ def test_what_is_gone_outside_the_window_is_lost_only_where_it_was_reported() ->
     assert (audit.lost, audit.lost_records) == ([SequenceRun(2, 3)], records(2) + records(3))
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_no_more_is_missing_than_a_report_is_short_of(gone) -> None:
+    """Where a notification says more of what cannot be read, the report counts."""
+    short = report(0, 3, records=records(0) + records(1) + 2)
+    check = ProducedReconciliation("t", [short])
+    for sequence in range(2):
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    check.unreadable(0, run_of(3, 3), gone=gone)
+    if gone:
+        check.expire([short])
+    (audit,) = finish(check).producers
+    counts = (audit.lost_records, audit.damaged_records, audit.expired_records)
+    assert counts == ((2, 0, 0) if gone else (0, 2, 0))
+
+
+def test_damage_of_another_report_does_not_hide_what_is_lost() -> None:
+    """A Batch that reaches beyond a report says nothing of how many are its own."""
+    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 9)])
+    check.stored(NAME, 1, records(1), crc(1))
+    check.unreadable(0, run_of(2, 5), gone=False)
+    (audit,) = finish(check).producers
+    assert audit.lost == [SequenceRun(0, 0)]
+    assert audit.lost_records >= records(0)
+
+
 def test_messages_outside_the_window_are_not_unreported() -> None:
     """A Batch read for a Message of the window may hold others that are none of its concern."""
     check = ProducedReconciliation("t", [report(0, 3)])
