@@ -146,9 +146,9 @@ async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanRep
     listed = await asyncio.get_running_loop().run_in_executor(
         context.reads, _list_objects, hosted, context
     )
-    named = await _named(hosted, context)
-    for partition in hosted.partitions.values():
-        named |= partition.processor.batch_ids
+    # Before the notifications are read: what is on its way may be notified meanwhile.
+    on_way = [partition.processor.batch_ids for partition in hosted.partitions.values()]
+    named = (await _named(hosted, context)).union(*on_way)
     now_ms = context.now().mono_ms
     # What is newer than its upload deadline may still be on its way to be notified. What was sealed
     # later than now is of a running time that was lost together with its queue.

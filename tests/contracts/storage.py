@@ -172,6 +172,20 @@ def test_deleting_what_is_not_there_is_fine(storage):
     storage.delete("a")
     storage.delete("a")
     storage.delete("never/was/there")
+    for name in ("a", "b"):
+        put(storage, name, b"x")
+    storage.delete("none", "a", "never/was/there", "b", "a")
+    assert keys(storage) == []
+
+
+def test_a_deletion_with_a_bad_key_deletes_nothing(storage):
+    """Neither what is before it nor what is behind."""
+    for name in ("a", "b"):
+        put(storage, name, b"x")
+    for names in (("a", "/", "b"), ("/", "a"), ("a", "b", "..")):
+        with pytest.raises(InvalidRequestError):
+            storage.delete(*names)
+    assert keys(storage) == ["a", "b"]
 
 
 def test_list_takes_a_prefix_that_ends_anywhere(storage):

@@ -446,3 +446,59 @@ async def test_reports_of_other_topics_are_left_alone(tmp_path):
         await here.produce(1)
         await here.produce(2, topic="other")
         assert only(await here.audit()).produced_messages == 1
+
+
+async def test_what_is_committed_while_an_audit_runs_is_not_called_unreported(
+    tmp_path, monkeypatch
+):
+    """A group may commit, and report, after the reports were read: that is lag until then."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(2)
+        sift = audit._sift
+
+        async def then_commit(*arguments, **options):
+            found = await sift(*arguments, **options)
+            async with AsyncConsumer(
+                here.address, topic="t", group="g", start="earliest", read_through="broker"
+            ) as consumer:
+                for _ in range(2):
+                    assert await consumer.poll(20)
+                await consumer.commit()
+            return found
+
+        monkeypatch.setattr(audit, "_sift", then_commit)
+        result = await here.audit(consumers=["g"], grace_ms=-3_600_000)
+        (found,) = result.consumers
+        counts = {name: found.total(name).messages for name in ("behind", "unreported", "consumed")}
+        assert counts == {"behind": 2, "unreported": 0, "consumed": 0}
+        monkeypatch.undo()
+        (found,) = (await here.audit(consumers=["g"], grace_ms=-3_600_000)).consumers
+        assert found.total("consumed").messages == 2
+
+
+async def test_a_report_is_judged_once_the_topic_is_stored_so_far(tmp_path, monkeypatch):
+    """Not one that was stored later: what it names may be on its way."""
+    async with world(tmp_path) as here:
+        await here.create(audited="false")
+        await here.produce(2)
+        await here.tell(await here.report_of(2))  # of which the last is nowhere
+        (entry,) = await here.entries(AUDIT_TOPIC)
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", audited="true")
+        watermarks = audit._watermarks
+        for late_ms, lost in ((0, [SequenceRun(2, 2)]), (1, [])):
+
+            async def closing(*arguments, through_ms=entry.timestamp_ms - late_ms):
+                found = await watermarks(*arguments)
+                return found._replace(
+                    topic=msgspec.structs.replace(
+                        found.topic, stored_through_ms=through_ms, write_partitions=[through_ms]
+                    )
+                )
+
+            monkeypatch.setattr(audit, "_watermarks", closing)
+            result = await here.audit()
+            assert [run for each in result.producers for run in each.lost] == lost
+            assert result.open_reports == (not lost)
+            assert result.verdict is (Verdict.UNCLEAN if lost else Verdict.PARTLY)

@@ -8,7 +8,7 @@ import logging
 import msgspec
 import pytest
 
-from memq.client.audit.reporter import AuditReporter
+from memq.client.audit.reporter import AuditReporter, ReportSender
 from memq.client.cluster import Cluster
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
@@ -264,3 +264,82 @@ async def test_unexpected_error_ends_the_reports_and_is_logged(cluster, caplog):
         "the last report to the audit failed",
     ]
     assert {record.exc_info[0] for record in caplog.records} == {ZeroDivisionError}
+
+
+async def test_what_should_not_wait_leaves_once_in_an_interval(broker, cluster):
+    """The first at once, and one that comes soon after it with the next; closing sends the rest."""
+    source, woken = Reports(report(0, 4)), asyncio.Event()
+    reporter = AuditReporter(cluster, source, woken=woken, interval_s=1_000)
+    reporter.start()
+    woken.set()
+    await until(lambda: ranges(broker) == [(0, 4)])
+    await until(lambda: not woken.is_set())
+    source.waiting = [report(5, 6)]
+    woken.set()
+    await until(lambda: not woken.is_set())  # it was seen, and waits
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert source.waiting
+    await reporter.close()
+    assert ranges(broker) == [(0, 4), (5, 6)]
+
+
+async def test_each_message_of_reports_has_a_name_of_its_own(broker, cluster):
+    """Also one that was refused: what is sent next is not taken for it, and waits for nothing."""
+    sender = ReportSender(cluster)
+    await sender.send([report(0, 4)], 9)
+    broker.faults.append(SequenceConflictError("full"))
+    with pytest.raises(SequenceConflictError):
+        await sender.send([report(5, 6)], 9)
+    await sender.send([report(5, 6)], 9)
+    requests = [each.request for each in broker.published.values()]
+    assert [(each.sequence, each.first_unsettled) for each in requests] == [(0, 0), (2, 2)]
+    assert len({(each.producer_id, each.write_partition) for each in requests}) == 1
+    assert ReportSender(cluster)._id != sender._id
+
+
+async def test_a_message_of_reports_has_one_deadline(broker, cluster, monkeypatch):
+    """What it takes to find the topic is not there for the write any more."""
+    now_s = [0.0]
+    find, given_s = cluster.topic, []
+    cluster.runtime = Runtime(mono_s=lambda: now_s[0])
+
+    async def slow(name, *, timeout_s):
+        given_s.append(timeout_s)
+        now_s[0] += 4
+        return await find(name)
+
+    async def write(_self, _header, _body, _crc, *, timeout_s):
+        given_s.append(timeout_s)
+
+    monkeypatch.setattr(cluster, "topic", slow)
+    monkeypatch.setattr("memq.client.audit.reporter.TopicClient.write", write)
+    await ReportSender(cluster).send([report(0, 4)], 9)
+    assert given_s == [9, 5]
+
+
+async def test_a_report_that_is_interrupted_waits(broker, cluster):
+    """Nobody knows whether it is stored: it is sent again, before what comes after it."""
+    source = Reports(report(0, 4), report(0, 1, write_partition=1))
+    reporter = AuditReporter(cluster, source)
+    broker.hold = True
+    sending = asyncio.ensure_future(reporter.report())
+    await until(lambda: broker.held)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert reporter._backlog.messages == 7
+    broker.hold = False
+    source.waiting = [report(5, 9)]
+    assert await reporter.report()
+    assert sorted(ranges(broker)[-2:]) == [(0, 1), (0, 9)]
+
+
+async def test_what_was_dropped_is_told_when_a_client_closes(broker, cluster, caplog):
+    """It is in no report either, though none waits any more."""
+    reporter = AuditReporter(cluster, Reports())
+    reporter.start()
+    reporter._backlog.dropped_messages = 3
+    with caplog.at_level(logging.WARNING, LOGGER):
+        await reporter.close()
+    assert "3 Messages of this client not reported" in caplog.text

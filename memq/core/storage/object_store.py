@@ -317,7 +317,7 @@ class ObjectStorage:
         def put(at: int, part: _Part) -> int:
             end = at + len(part.content)
             view[at - start : end - start] = memoryview(part.content).cast("B")
-            return end
+            return end if end > at else start  # the object ended before
 
         async def fetch(at: int, size: int) -> int:
             async with slots:

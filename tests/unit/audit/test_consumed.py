@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from memq.core.audit import consumed
@@ -83,6 +85,7 @@ class Audit:
         retained=(0, END),
         named=(),
         committed=0,
+        unreadable=(),
     ):
         retained = OffsetRange(0, *retained)
         self.offsets = [offset for offset in offsets if retained.start <= offset < retained.end]
@@ -97,7 +100,10 @@ class Audit:
         )
         self.read = self._at(self.check.ranges([self.window]))
         for offset in self.read:
-            self.check.add(published(offset), in_window=self.within(offset))
+            if offset in unreadable:
+                self.check.add_unreadable(0, offset)
+            else:
+                self.check.add(published(offset), in_window=self.within(offset))
         self.read_again = self._at(self.check.doubtful())
         for offset in self.read_again:
             if self.within(offset):
@@ -223,6 +229,40 @@ def test_group_that_sought_before_it_read_began_there():
 def test_a_gap_is_nobodys_only_from_one_beginning_to_the_next(others):
     """Where it had read below, or did not begin above, a member was killed before it told."""
     assert Audit(others).found()["unreported"] == records(3, 4)
+
+
+def test_a_group_that_went_back_answers_from_there():
+    """Its beginning is withdrawn, and was one: what lies below was never meant for it."""
+    went_back = [
+        told(10, 10, began=True, final=False, stored_ms=1),
+        told(3, 6, final=False, stored_ms=2),
+    ]
+    assert Audit(went_back).found() == {
+        "stored": records(*range(3, END)),
+        "consumed": records(3, 4, 5),
+        "behind": records(*range(6, END)),
+    }
+    assert "unreported" in Audit(went_back[1:]).found()
+
+
+@pytest.mark.parametrize(
+    ("began", "went_on", "withdrawn"),
+    [
+        ((1, 1), (1, 2), True),
+        ((1, 2), (1, 1), False),
+        ((1, 1), (1, 1), False),
+        ((1, 2), (2, 1), True),
+    ],
+)
+def test_a_beginning_is_withdrawn_by_what_was_made_later(began, went_on, withdrawn):
+    """By when it was stored, and of reports of one Message by when they were begun."""
+
+    def made(start, end, stored_ms, window_start_ms, **fields):
+        fields |= {"stored_ms": stored_ms, "window_start_ms": window_start_ms}
+        return told(start, end, final=False, **fields)
+
+    found = Audit([made(10, 10, *began, began=True), made(3, 6, *went_on)]).found()
+    assert ("unreported" not in found) is withdrawn
 
 
 def test_what_is_committed_and_not_reported_is_unreported_when_it_is_due():
@@ -483,6 +523,11 @@ def histories(draw):
     return offsets, (low, END), window, told_reports, draw(st.integers(0, END))
 
 
+def of_another(offsets):
+    """What another consumer has reported about the same partition, if anything."""
+    return st.lists(reports(offsets), max_size=4)
+
+
 @given(histories())
 def test_findings_are_those_of_the_rules(history):
     """Every Batch of the window has the finding that the rules give it, in full and by name."""
@@ -516,3 +561,79 @@ def test_findings_are_those_of_the_rules(history):
     assert bool(found.mismatches) >= bool(expected["mismatched"])
     assert (found.verdict is Verdict.UNCLEAN) == bool(expected["missed"] or found.mismatches)
     assert found.clean <= (not expected["unreported"])
+
+
+@given(histories(), histories(), st.data())
+def test_partitions_and_consumers_are_judged_each_by_itself(first, second, data):
+    """What is found in several is the sum of what is found in each, also where some is damaged."""
+    worlds = [first, second]
+    unreadable = [
+        data.draw(st.sets(st.sampled_from(offsets), max_size=2)) for offsets, *_ in worlds
+    ]
+    history = {
+        (consumer, partition): [
+            StoredReport(
+                msgspec.structs.replace(stored.report, consumer=consumer, partition=partition),
+                stored.stored_ms,
+            )
+            for stored in (told_reports if consumer == "c" else data.draw(of_another(offsets)))
+        ]
+        for consumer in "cd"
+        for partition, (offsets, _, _, told_reports, _) in enumerate(worlds)
+    }
+    for told_reports in history.values():
+        assume(not told_reports or any(not each.moved for each, _ in told_reports))
+    committed = {ReaderName("c", partition): world[-1] for partition, world in enumerate(worlds)}
+    check = ConsumedReconciliation(
+        "t",
+        list(chain.from_iterable(history.values())),
+        named=["d", "c"],
+        retained=[OffsetRange(partition, *world[1]) for partition, world in enumerate(worlds)],
+        committed=committed,
+        due_ms=DUE_MS,
+    )
+    windows = [OffsetRange(partition, *world[2]) for partition, world in enumerate(worlds)]
+
+    def batches(ranges):
+        for partition, start, end, _ in ranges:
+            for offset in worlds[partition][0]:
+                if start <= offset < end:
+                    in_window = windows[partition].start <= offset < windows[partition].end
+                    yield published(offset)._replace(partition=partition), in_window
+
+    for batch, in_window in batches(check.ranges(windows)):
+        if batch.offset in unreadable[batch.partition]:
+            check.add_unreadable(batch.partition, batch.offset)
+        else:
+            check.add(batch, in_window=in_window)
+    for batch, in_window in batches(check.doubtful()):
+        if in_window:
+            check.add_doubtful(batch)
+    result = {each.consumer: each for each in check.result()}
+    assert list(result) == ["c", "d"]
+    for consumer, found in result.items():
+        parts = []
+        for partition, (offsets, retained, window, _, reach) in enumerate(worlds):
+            alone = [
+                StoredReport(msgspec.structs.replace(report, partition=0), stored_ms)
+                for report, stored_ms in history[consumer, partition]
+            ]
+            audit = Audit(
+                alone,
+                offsets=offsets,
+                window=window,
+                retained=retained,
+                named=[consumer],
+                committed=reach if consumer == "c" else 0,
+                unreadable=unreadable[partition],
+            )
+            parts += audit.result
+        for finding in ("stored", "again", *FINDINGS):
+            counts = [part.total(finding) for part in parts]
+            assert found.total(finding).records == sum(each.records for each in counts), finding
+            assert found.total(finding).messages == sum(each.messages for each in counts)
+        assert found.reports == sum(part.reports for part in parts)
+        assert len(found.mismatches) == sum(len(part.mismatches) for part in parts)
+        assert {run.partition for each in found.producers for run in each.missed.parts} == {
+            partition for partition, part in enumerate(parts) if part.total("missed").messages
+        }

@@ -92,6 +92,17 @@ def test_where_a_group_begins_is_told_when_it_is_committed(member):
     assert [(each.start, each.end, each.began) for each in reports] == [(5, 5, True), (9, 10, True)]
 
 
+def test_where_a_group_begins_is_told_once(member):
+    """A member that commits without reading, again and again, has nothing new to say."""
+    counters = member.counters
+    counters.committed({0: 5})
+    assert [each.began for each in counters.take_reports()] == [True]
+    counters.committed({0: 5})
+    assert counters.take_reports() == []
+    counters.committed({0: 6})
+    assert [each.start for each in counters.take_reports()] == [6]
+
+
 def test_report_has_the_counts(member):
     """Batches, Messages, LogMessages and CRC sum are those of what was handed out."""
     member.read(3, 4)

@@ -95,6 +95,8 @@ def test_report_of_another_version_is_refused() -> None:
         {"window_start_ms": -1},
         {"epoch": -1},
         {"write_partition": -1},
+        {"duplicates": -1},
+        {"duplicates": 2**63},
         {"first": 2**63, "last": 2**63 + 1, "failed": []},
         {"failed": [(0, 10)]},
         {"failed": [(2, 1)]},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import ProducedReport, ProducerName
 from memq.core.audit.result import ProducerAudit
-from memq.core.audit.sieve import MAX_GAPS, ProducerSieve
+from memq.core.audit.sieve import MAX_GAPS, MAX_RECORDS, ProducerSieve
 from tests.unit.audit.test_produced import crc, records, report, run_of
 
 NAME = ProducerName(0, "p", 0)
@@ -184,4 +184,27 @@ def test_too_many_gaps_make_a_suspect() -> None:
     sieve.report(report(0, 4 * MAX_GAPS, crc_sum=0), judged=True)
     for sequence in range(1, 4 * MAX_GAPS, 2):
         sieve.stored(NAME, sequence, 1, 0, in_window=True)
+    assert sieve.suspects == {NAME}
+
+
+def test_what_is_outside_the_window_is_not_looked_at_and_not_counted() -> None:
+    """Of a producer that has reported or not, beyond what it has reported."""
+    sieve = ProducerSieve()
+    sieve.report(report(0, 3), judged=True)
+    other = msgspec.structs.replace(run_of(0, 3), producer_id="q")
+    for run in (run_of(4, 9), other):
+        assert sieve.needs(0, run, in_window=True)
+        assert not sieve.needs(0, run, in_window=False)
+    for sequence in range(6):
+        sieve.stored(NAME, sequence, records(sequence), crc(sequence), in_window=False)
+    (audit,) = sieve.producers()
+    assert (audit.stored_messages, audit.unreported_messages) == (4, 0)
+
+
+def test_counts_that_might_overflow_make_a_suspect() -> None:
+    """Its numbers are kept in 64 bits each."""
+    sieve = ProducerSieve()
+    sieve.report(report(0, 3, records=MAX_RECORDS), judged=True)
+    assert sieve.suspects == set()
+    sieve.report(report(4, 5, records=MAX_RECORDS + 1), judged=True)
     assert sieve.suspects == {NAME}

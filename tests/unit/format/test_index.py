@@ -45,7 +45,12 @@ def stream(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytes:
         max_size=5,
     ),
     st.builds(
-        BatchMetadata, st.text(), st.text(), st.integers(0, 2**31), st.integers(0, 2**32 - 1)
+        BatchMetadata,
+        st.text(),
+        st.text(),
+        st.integers(0, 2**31),
+        st.integers(0, 2**32 - 1),
+        st.sampled_from(["timestamp", "at", ""]) | st.text(),
     ),
 )
 def test_any_index_survives_its_bytes(entries, metadata) -> None:
@@ -104,6 +109,25 @@ def test_an_end_that_is_not_a_footer_is_refused(tail, match) -> None:
     """With what stands there and what was expected."""
     with pytest.raises(CorruptDataError, match=match):
         decode_footer(tail, 100)
+
+
+@pytest.mark.parametrize(
+    ("length", "object_size", "fits"),
+    [
+        (84, 100, True),
+        (85, 100, False),
+        (MAX_INDEX_BYTES, 10 * MAX_INDEX_BYTES, True),
+        (MAX_INDEX_BYTES + 1, 10 * MAX_INDEX_BYTES, False),
+    ],
+)
+def test_an_index_is_within_its_object_and_its_limit(length, object_size, fits) -> None:
+    """However large the object is, nobody takes more memory for its index."""
+    tail = struct.pack("<II8s", length, 0, b"MemQBat\x01")
+    if fits:
+        assert decode_footer(tail, object_size).index_length == length
+    else:
+        with pytest.raises(CorruptDataError, match="claims an index"):
+            decode_footer(tail, object_size)
 
 
 def test_an_index_that_its_footer_does_not_vouch_for_is_refused() -> None:

@@ -6,8 +6,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from memq.core.checksum import crc32c
+from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import encode_footer, encode_index
+from memq.core.format.message import encode_message
 from memq.core.format.reader import BatchReader
+from memq.core.format.schema import serialize_schema
 from memq.core.format.verify import verify
 from memq.errors import CorruptDataError
 from tests.unit.format.builders import joined, records, seal
@@ -127,6 +131,46 @@ def test_rows_without_timestamps_have_a_range_of_zero() -> None:
     data = joined(seal([pa.record_batch({"n": [1, 2]})]))
     assert verify(data).ok
     assert not verify(relabelled(data, 0, min_timestamp_us=1, max_timestamp_us=2)).ok
+
+
+def test_the_times_of_a_batch_are_those_of_its_own_column() -> None:
+    """That which its topic has named; a column that is called timestamp is another one then."""
+    times = [pa.scalar(at, pa.timestamp("us")) for at in (5, 9, 100, 200)]
+    batch = pa.record_batch({"at": pa.array(times[:2]), "timestamp": pa.array(times[2:])})
+    body = encode_message(batch)
+    for column, claimed, ok in (
+        ("at", (5, 9), True),
+        ("at", (100, 200), False),
+        ("timestamp", (100, 200), True),
+        ("timestamp", (5, 9), False),
+    ):
+        builder = BatchBuilder(
+            serialize_schema(batch.schema),
+            batch_id="b",
+            topic="t",
+            write_partition=0,
+            time_column=column,
+        )
+        builder.add(
+            body,
+            producer_id="p",
+            epoch=0,
+            sequence=0,
+            records=2,
+            min_timestamp_us=claimed[0],
+            max_timestamp_us=claimed[1],
+            crc32c=crc32c(body),
+        )
+        assert verify(joined(builder.seal())).ok is ok
+
+
+def test_a_message_of_another_epoch_is_another_one(sixteen_kib) -> None:
+    """Its sequence may be in the Batch as well; three of one name are told of once."""
+    assert verify(relabelled(sixteen_kib, 1, epoch=9, sequence=0)).ok
+    assert verify(relabelled(sixteen_kib, 1, producer_id="other", sequence=0)).ok
+    twice = relabelled(relabelled(sixteen_kib, 1, sequence=0), 2, sequence=0)
+    (finding,) = verify(twice).findings
+    assert "is in the Batch 3 times" in finding
 
 
 def test_a_damaged_schema_message_does_not_hide_damaged_messages(sixteen_kib) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from memq.core.files import sync_folder
 from memq.core.runtime import Runtime
+from memq.core.storage import local
 from memq.core.storage.local import LocalStorage
 from memq.errors import ObjectNotFoundError, StorageError
 
@@ -97,6 +100,155 @@ def test_clean_temporary_removes_only_what_is_old(tmp_path):
     assert [info.key for info in storage.list("")] == ["a"]
 
 
+def test_a_leftover_is_removed_once_it_is_older_than_asked(tmp_path):
+    """To the millisecond, as the longest put may take just as long."""
+    storage = LocalStorage(tmp_path)
+    (tmp_path / ".tmp").mkdir()
+    (tmp_path / ".tmp/half").write_bytes(b"half")
+    os.utime(tmp_path / ".tmp/half", (1_000, 1_000))
+    assert storage.clean_temporary(older_than_ms=60_000, now_ms=1_060_000) == 0
+    assert storage.clean_temporary(older_than_ms=60_000, now_ms=1_060_001) == 1
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_files_may_vanish_while_they_are_looked_at(tmp_path, monkeypatch, moment):
+    """A leftover that its writer removes, or an object that another process does, is no error."""
+    storage = LocalStorage(tmp_path)
+    for key in ("a/1", "a/2", "a/3"):
+        storage.put(key, [b"x"], timeout_s=30)
+    (tmp_path / ".tmp/half").write_bytes(b"half")
+    look = local._stat
+
+    def vanishing(entry):
+        if entry.name not in ("2", "half"):
+            return look(entry)
+        found = look(entry) if moment == "after" else None
+        Path(entry.path).unlink()
+        return found or look(entry)
+
+    monkeypatch.setattr(local, "_stat", vanishing)
+    storage.clean_temporary(older_than_ms=-1, now_ms=1 << 50)
+    assert leftovers(tmp_path) == []
+    found = {info.key for info in storage.list("")}
+    assert found - {"a/2"} == {"a/1", "a/3"}
+    assert ("a/2" in found) is (moment == "after")
+
+
+def test_folders_may_vanish_while_they_are_listed(tmp_path):
+    """Their objects are left out, and those of the others are not."""
+    storage = LocalStorage(tmp_path)
+    for key in ("a/x/1", "b/x/1", "c/x/1"):
+        storage.put(key, [b"x"], timeout_s=30)
+    listing = storage.list("a/x/", "b/x/", "c/")
+    assert next(listing).key == "a/x/1"
+    shutil.rmtree(tmp_path / "b")
+    assert [info.key for info in listing] == ["c/x/1"]
+
+
+@pytest.fixture
+def syncing(monkeypatch):
+    """Names of the folders that are synced; those in `refused` are not."""
+
+    def sync(folder):
+        if folder.name in refused:
+            raise OSError(errno.EIO, "bad sector")
+        synced.append(folder.name)
+        sync_folder(folder)
+
+    synced, refused = [], set()
+    monkeypatch.setattr(local, "sync_folder", sync)
+    return synced, refused
+
+
+def test_a_removal_that_was_not_synced_is_synced_before_a_listing_says_so(tmp_path, syncing):
+    """Else an object that is not listed could come back; what is durable is not synced again."""
+    synced, refused = syncing
+    storage = LocalStorage(tmp_path)
+    for key in ("a/1", "b/1", "c/1", "d/1"):
+        storage.put(key, [b"x"], timeout_s=30)
+    refused.add("b")
+    with pytest.raises(StorageError, match=r"cannot delete 'b/1'.*bad sector"):
+        storage.delete("a/1", "b/1", "c/1")
+    with pytest.raises(StorageError, match="cannot list"):
+        list(storage.list("d/"))
+    refused.clear()
+    synced.clear()
+    for _ in range(2):
+        assert {info.key for info in storage.list("")} == {"c/1", "d/1"}
+    assert synced == ["b"]
+    storage.delete("c/1")
+    assert [info.key for info in storage.list("")] == ["d/1"]
+    assert synced == ["b", "c"]
+
+
+def test_a_folder_that_is_gone_needs_no_sync(tmp_path, syncing):
+    """Somebody has removed it, or put a file in its place."""
+    _, refused = syncing
+    storage = LocalStorage(tmp_path)
+    for key in ("a/1", "b/1", "c/1"):
+        storage.put(key, [b"x"], timeout_s=30)
+    refused |= {"a", "b"}
+    for key in ("a/1", "b/1"):
+        with pytest.raises(StorageError):
+            storage.delete(key)
+    refused.clear()
+    shutil.rmtree(tmp_path / "a")
+    shutil.rmtree(tmp_path / "b")
+    (tmp_path / "b").write_bytes(b"")
+    assert [info.key for info in storage.list("c")] == ["c/1"]
+
+
+def test_an_object_that_is_there_already_is_made_durable(tmp_path, syncing, monkeypatch):
+    """Bytes, name and folders: whoever wrote it may not have come so far."""
+    synced, refused = syncing
+    folder = tmp_path / "objects/a/b"
+    folder.mkdir(parents=True)
+    (folder / "1").write_bytes(b"x")
+    files, fsync = [], os.fsync
+
+    def sync_file(fd):
+        if refused == {"1"}:
+            raise OSError(errno.EIO, "bad sector")
+        files.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync_file)
+    storage = LocalStorage(tmp_path / "objects")
+    for name in ("1", "b", "a", "objects"):
+        refused |= {name}
+        with pytest.raises(StorageError, match="bad sector"):
+            storage.put("a/b/1", [b"x"], timeout_s=30)
+        refused.clear()
+    synced.clear()
+    files.clear()
+    storage.put("a/b/1", [b"x"], timeout_s=30)
+    assert (folder / "1").stat().st_ino in files
+    assert {"objects", "a", "b"} <= set(synced)
+
+
+def test_an_object_has_two_keys_and_either_may_go(tmp_path, syncing):
+    """A second key is durable, may be given again, and takes no other object's."""
+    synced, refused = syncing
+    storage = LocalStorage(tmp_path)
+    storage.put("a/1", [b"one"], timeout_s=30)
+    storage.put("c/1", [b"one"], timeout_s=30)
+    synced.clear()
+    storage.link("a/1", "b/1")
+    assert synced[-1] == "b"
+    storage.link("a/1", "b/1")
+    assert synced[-1] == "b"
+    with pytest.raises(StorageError, match=r"cannot link 'c/1'.*exists"):
+        storage.link("a/1", "c/1")
+    with pytest.raises(StorageError, match="No such file"):
+        storage.link("none", "b/2")
+    refused.add("b")
+    with pytest.raises(StorageError, match="bad sector"):
+        storage.link("a/1", "b/3")
+    refused.clear()
+    storage.delete("a/1")
+    assert bytes(storage.get("b/1")) == b"one"
+
+
 def test_folders_and_links_are_not_objects(tmp_path):
     """Reading a folder is not found; a listing leaves out folders, links and pipes."""
     storage = LocalStorage(tmp_path)
@@ -106,6 +258,21 @@ def test_folders_and_links_are_not_objects(tmp_path):
     assert [info.key for info in storage.list("")] == ["a/b"]
     with pytest.raises(ObjectNotFoundError):
         storage.get("a")
+
+
+def test_below_an_object_there_is_none(tmp_path):
+    """A key whose folder is a file is not there; to delete it is fine, and deletes nothing else."""
+    storage = LocalStorage(tmp_path)
+    for key in ("a", "b"):
+        storage.put(key, [b"x"], timeout_s=30)
+    for key in ("a/b", "a/b/c"):
+        with pytest.raises(ObjectNotFoundError, match=f"'{key}'"):
+            storage.get(key)
+        with pytest.raises(ObjectNotFoundError, match=f"'{key}'"):
+            storage.get_range(key, 0, 1)
+    storage.delete("a/b", "a/b/c", "b")
+    assert [info.key for info in storage.list("")] == ["a"]
+    assert list(storage.list("a/", "a/b/")) == []
 
 
 def test_errors_name_key_root_and_cause(tmp_path):

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from memq.core.named_values import parse_storage_options
 from memq.core.storage.open import local_folder, open_storage, open_uri
-from memq.errors import ConfigError
+from memq.errors import ClosedError, ConfigError, StorageError
 
 
 @pytest.mark.parametrize("key", ["a/b.arrows", "with space/ü#?%20"])
@@ -56,3 +57,44 @@ def test_a_bad_uri_says_what_is_expected(uri, expected):
     for call in (open_storage, open_uri, local_folder):
         with pytest.raises(ConfigError, match=expected):
             call(uri)
+
+
+class Store:
+    """An object store whose first answer is decided here."""
+
+    requests = ()
+
+    def __init__(self, *place, runtime):
+        self.place, self.error = place, None
+
+    def check(self):
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "starts"),
+    [
+        (None, True),
+        (StorageError("503"), True),
+        (ConfigError("no such bucket"), False),
+        (ClosedError("the storage was closed"), False),
+    ],
+)
+def test_a_store_is_told_of_before_it_is_asked(monkeypatch, caplog, error, starts):
+    """Whoever stops the start can so close it; one that is away may come back, and no other."""
+    monkeypatch.setattr("memq.core.storage.open._object_storage", lambda: Store)
+    told = []
+
+    def opened(storage):
+        storage.error = error
+        told.append(storage)
+
+    uri, options = "s3://bucket/a/b", parse_storage_options({"region": "x"})
+    if starts:
+        assert open_storage(uri, options, opened=opened) is told[0]
+    else:
+        with pytest.raises(type(error)):
+            open_storage(uri, options, opened=opened)
+    assert told[0].place == ("s3://bucket", "a/b", {"region": "x"})
+    assert ("is away" in caplog.text) is isinstance(error, StorageError)

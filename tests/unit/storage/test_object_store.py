@@ -1,0 +1,460 @@
+"""Objects of an object store whose every answer is decided here."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from obstore.exceptions import NotSupportedError
+
+from memq.core.hedging import MIN_KNOWN
+from memq.core.runtime import Runtime
+from memq.core.storage import object_store
+from memq.core.storage.object_store import LIST_TIMEOUT_S, PART_ATTEMPTS, ObjectStorage
+from memq.errors import ClosedError, ConfigError, ObjectNotFoundError, StorageError
+from tests.unit.storage.stores import BUSY, HANG, NO_BUCKET, NOT_IMPLEMENTED, REFUSED, Store
+
+PART = 1 << 10
+
+
+class Clock:
+    """A monotonic clock that a test moves; waits between attempts are none."""
+
+    now_s = 0.0
+
+    def runtime(self):
+        return Runtime(mono_s=lambda: self.now_s, random=lambda: 0.0)
+
+
+@pytest.fixture
+def clock():
+    """The clock of the storage."""
+    return Clock()
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """The store behind the storage."""
+    found = Store()
+    monkeypatch.setattr(object_store, "open_store", found.opened)
+    monkeypatch.setattr(object_store, "PART_BYTES", PART)
+    monkeypatch.setattr(object_store, "PARTS_AT_A_TIME", 3)
+    return found
+
+
+@pytest.fixture
+def storage(store, clock):
+    """A storage on the store."""
+    return ObjectStorage("s3://bucket", "root", runtime=clock.runtime())
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """What stalls is given up soon."""
+    for name in ("STALL_S", "LIST_TIMEOUT_S"):
+        monkeypatch.setattr(object_store, name, 0.02)
+    monkeypatch.setattr(object_store, "SLOW_BYTES_S", 1 << 40)
+
+
+def put(storage, key, content=b"abc", timeout_s=30.0):
+    storage.put(key, [content], timeout_s=timeout_s)
+
+
+def wait_for(condition):
+    """Wait until another thread has made something true."""
+    ready = threading.Event()
+    while not condition():
+        ready.wait(0.001)
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+CALLS = {
+    "put create": lambda storage: put(storage, "k"),
+    "get": lambda storage: storage.get("k"),
+    "bytes": lambda storage: storage.get_range("k", 1, 1),
+    "head": lambda storage: storage.get_range("k", 0, 0),
+    "list": lambda storage: list(storage.list("")),
+    "delete": lambda storage: storage.delete("k"),
+}
+TRIED = {"put create": 1, "delete": 1}
+SAID = {
+    REFUSED: "403 AccessDenied: no",
+    BUSY: "503 SlowDown: slow",
+    NO_BUCKET: "there is no s3://bucket; make it",
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("error", [REFUSED, BUSY, NO_BUCKET])
+def test_an_error_of_the_store_is_one_of_the_storage(store, storage, clock, kind, error):
+    """Whatever is asked for: it may be tried again, and says what the store said and refused."""
+    if kind != "put create":
+        put(storage, "k")
+    store.answers[kind] = [error] * 99
+    storage._list_retry = lambda: object_store.Retry(0, clock.runtime())
+    with pytest.raises(StorageError) as caught:
+        CALLS[kind](storage)
+    assert SAID[error] in str(caught.value)
+    assert caught.value.retriable
+    assert not isinstance(caught.value, ObjectNotFoundError)
+    assert caught.value.refused is (error is REFUSED)
+    if kind != "list":
+        assert caught.value.__cause__ is error
+        assert store.asked.count(kind) == TRIED.get(kind, PART_ATTEMPTS)
+    store.answers[kind] = []
+    CALLS[kind](storage)
+
+
+@pytest.mark.parametrize("kind", ["get", "bytes", "head"])
+@pytest.mark.parametrize("failures", range(PART_ATTEMPTS))
+def test_a_read_is_tried_a_few_times(store, storage, kind, failures):
+    """An error that passes meanwhile is seen by nobody."""
+    put(storage, "k")
+    store.answers[kind] = [BUSY] * failures
+    CALLS[kind](storage)
+    assert store.asked.count(kind) == failures + 1
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_request_that_hangs_is_given_up(quick, store, storage, clock, kind):
+    """It ends by the time that it may take, is cancelled, and leaves nothing behind."""
+    if kind != "put create":
+        put(storage, "k")
+    storage._list_retry = lambda: object_store.Retry(0, clock.runtime())
+    store.answers[kind] = [HANG] * 99
+    with pytest.raises(StorageError, match="did not answer in time"):
+        CALLS[kind](storage)
+    assert set(store.cancelled) == {kind}
+    assert store.cancelled.count(kind) == store.asked.count(kind)
+    assert store.asked.count(kind) == ({"list": 1} | TRIED).get(kind, PART_ATTEMPTS)
+    assert storage._bytes_under_way == 0
+    store.answers[kind] = []
+    CALLS[kind](storage)
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_closing_gives_up_what_hangs(store, storage, kind):
+    """The request is cancelled, its caller told, and no other one begun."""
+    if kind != "put create":
+        put(storage, "k")
+    store.answers[kind] = [HANG]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(CALLS[kind], storage)
+        wait_for(lambda: kind in store.asked)
+        storage.close()
+        with pytest.raises(ClosedError):
+            waiting.result(9)
+    wait_for(lambda: store.cancelled == [kind])
+    wait_for(lambda: storage._bytes_under_way == 0)
+    asked = list(store.asked)
+    for call in CALLS.values():
+        with pytest.raises(ClosedError):
+            call(storage)
+    assert store.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers"),
+    [
+        ("put create", [BUSY]),
+        ("put create", [HANG]),
+        ("put create", [None]),
+        ("get", [BUSY, None]),
+        ("get", [BUSY] * 3),
+        ("bytes", [None]),
+    ],
+)
+def test_a_request_counts_as_under_way_until_it_ends(quick, store, storage, kind, answers):
+    """However it ends: else the next ones would be waited for ever longer."""
+    if kind != "put create":
+        put(storage, "k")
+    store.answers[kind] = answers
+    with contextlib.suppress(StorageError):
+        CALLS[kind](storage)
+    assert storage._bytes_under_way == 0
+
+
+# -- puts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [NOT_IMPLEMENTED, NotSupportedError("If-None-Match"), NotImplementedError("mode")]
+)
+def test_a_store_that_knows_no_condition_is_asked_without(store, storage, caplog, error):
+    """Whatever it says so with; it is asked once, and a warning says it."""
+    store.answers["put create"] = [error]
+    put(storage, "k")
+    put(storage, "k", b"other")
+    assert store.asked == ["put create", "put overwrite", "put overwrite"]
+    assert storage.requests["put"] == 3
+    assert caplog.text.count("knows no conditional put") == 1
+
+
+def test_a_put_without_condition_that_fails_changes_nothing(store, storage):
+    """Not even what is known of the store."""
+    store.answers |= {"put create": [NOT_IMPLEMENTED], "put overwrite": [BUSY]}
+    for _ in range(2):
+        with (
+            pytest.raises(StorageError, match="503")
+            if store.answers["put create"]
+            else (pytest.raises(StorageError, match="other bytes"))
+        ):
+            put(storage, "k")
+        store.objects["root/k"] = b"abd"
+
+
+def test_another_error_does_not_end_conditional_puts(store, storage):
+    """A put that is refused, busy or late is asked with its condition the next time."""
+    store.answers["put create"] = [REFUSED, BUSY, NO_BUCKET]
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            put(storage, "k")
+    put(storage, "k")
+    assert store.asked == ["put create"] * 4
+
+
+@pytest.mark.parametrize("error", [BUSY, REFUSED, None])
+def test_an_object_that_cannot_be_compared_is_not_taken_for_ours(store, storage, error):
+    """Where the key is taken and the object there cannot be read, the put has failed."""
+    store.objects["root/k"] = b"abc"
+    if error is None:  # it is gone again, or was never whole
+        store.answers["get"] = [FileNotFoundError("k")]
+    else:
+        store.answers["get"] = [error] * PART_ATTEMPTS
+    with pytest.raises(StorageError) as caught:
+        put(storage, "k")
+    assert caught.value.retriable
+    assert not isinstance(caught.value, ObjectNotFoundError)
+    put(storage, "k")
+
+
+@pytest.mark.parametrize("other", [b"", b"ab", b"abd", b"abcd"])
+def test_an_object_of_other_bytes_is_never_rewritten(store, storage, other):
+    """Not if it begins like ours, or ours like it."""
+    store.objects["root/k"] = other
+    with pytest.raises(StorageError, match=r"'k' .* other bytes"):
+        put(storage, "k")
+    assert store.objects["root/k"] == other
+
+
+def test_what_is_asked_for_is_counted(store, storage):
+    """Requests of each kind, hedged and repeated ones as well, and the bytes that they carried."""
+    put(storage, "k", b"abcd")
+    store.answers["get"] = [BUSY]
+    storage.get_range("k", 1, 2)
+    storage.get_range("k", 9, 2)
+    storage.get_range("k", 0, 0)
+    list(storage.list("", "a/"))
+    storage.delete("k", "l")
+    assert storage.requests == {
+        "put": 1,
+        "put_bytes": 4,
+        "get": 4,
+        "get_bytes": 2,
+        "list": 3,  # the first pages, and the end of the one that had a key
+        "delete": 1,
+    }
+
+
+# -- reads ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", range(4))
+@pytest.mark.parametrize("kind", ["get", "bytes"])
+def test_each_part_is_tried_for_itself(store, storage, kind, failing):
+    """Whichever of several fails is asked for again, as often as it may fail, and no other."""
+    content = bytes(itertools.islice(itertools.cycle(range(251)), 4 * PART))
+    store.objects["root/k"] = content
+    store.answers[kind] = [None] * failing + [BUSY] * (PART_ATTEMPTS - 1)
+    assert bytes(storage.get_range("k", 0, 4 * PART)) == content
+    assert store.asked.count(kind) == 4 + PART_ATTEMPTS - 1
+
+
+def test_a_part_that_keeps_failing_ends_the_others(store, storage):
+    """The error is the store's, and what is still under way is given up."""
+    store.objects["root/k"] = bytes(4 * PART)
+    store.answers["bytes"] = [HANG, BUSY, HANG, *[BUSY] * 9]
+    with pytest.raises(StorageError, match="503"):
+        storage.get_range("k", 0, 3 * PART)
+    assert store.cancelled == ["bytes"] * 2
+    assert storage._bytes_under_way == 0
+
+
+@pytest.mark.parametrize("start", [0, 1, PART, 5 * PART - 1, 5 * PART, 5 * PART + 1])
+@pytest.mark.parametrize("length", [0, 1, PART, 2 * PART, 3 * PART, 4 * PART, 9 * PART])
+def test_any_range_has_its_bytes(store, storage, start, length):
+    """In one request or many, and where the object ends before the range does."""
+    content = bytes(itertools.islice(itertools.cycle(range(251)), 5 * PART))
+    store.objects["root/k"] = content
+    assert bytes(storage.get_range("k", start, length)) == content[start : start + length]
+
+
+@pytest.mark.parametrize("size", [0, 1, PART, PART * 3 // 2, PART * 3 // 2 + 1, 5 * PART])
+def test_an_object_of_any_size_is_read_whole(store, storage, size):
+    """In one request where it is small, and no byte of it twice."""
+    content = bytes(itertools.islice(itertools.cycle(range(251)), size))
+    store.objects["root/k"] = content
+    assert bytes(storage.get("k")) == content
+    assert storage.requests["get_bytes"] == size
+    assert (storage.requests["get"] == 1) is (size <= PART * 3 // 2)
+
+
+def test_an_answer_of_other_length_is_no_content(store, storage, monkeypatch):
+    """Neither a shorter nor a longer one; it is asked for again."""
+    store.objects["root/k"] = b"abcdef"
+    get = store.get_async
+    lengths = iter([2, 4])
+
+    async def other(name, *, options):
+        found = await get(name, options=options)
+        if length := next(lengths, 0):
+
+            async def content():
+                return b"x" * length
+
+            found.bytes_async = content
+        return found
+
+    monkeypatch.setattr(store, "get_async", other)
+    assert bytes(storage.get_range("k", 1, 3)) == b"bcd"
+    assert storage.requests["get_bytes"] == 3
+
+
+def test_the_read_that_came_second_is_given_up(store, clock):
+    """Of a read and its hedge the first answer counts, and the other is cancelled."""
+    storage = ObjectStorage("s3://bucket", "root")
+    put(storage, "k")
+    for _ in range(MIN_KNOWN):
+        storage.get("k")
+    store.answers["get"] = [HANG]
+    assert bytes(storage.get("k")) == b"abc"
+    assert store.cancelled == ["get"]
+    assert storage._bytes_under_way == 0
+
+
+# -- listings ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[True, False], ids=["ordered", "unordered"])
+def listed(request, store, storage):
+    """Keys of several pages, in a store that lists in order or not."""
+    storage._is_ordered = request.param
+    keys = [f"{prefix}/{number}" for prefix in ("a", "b", "c") for number in range(5)]
+    for key in (*keys, "bb", "d/0"):
+        store.objects[f"root/{key}"] = b"x"
+    store.objects["rootless/b/9"] = store.objects["b/9"] = b"x"
+    return keys
+
+
+@pytest.mark.parametrize("failing", range(10))
+@pytest.mark.parametrize("error", [BUSY, REFUSED, NO_BUCKET, NotImplementedError()])
+def test_a_page_that_fails_loses_and_repeats_no_key(store, storage, listed, failing, error):
+    """Whichever page it is, of one listing or of several that were begun together."""
+    store.answers["list"] = [None] * failing + [error]
+    found = [info.key for info in storage.list("a/", "b/", "c/")]
+    assert sorted(found) == listed
+    assert [key[0] for key in found] == sorted(key[0] for key in found)
+
+
+def test_a_page_that_hangs_loses_no_key(quick, store, storage, listed):
+    """A first one or a later one."""
+    store.answers["list"] = [HANG, None, None, None, HANG]
+    storage._list_retry = lambda: object_store.Retry(60, Runtime(random=lambda: 0.0))
+    assert sorted(info.key for info in storage.list("a/", "b/", "c/")) == listed
+    assert store.cancelled == ["list"] * 2
+
+
+def test_a_listing_has_its_time_for_each_page(store, storage, clock, listed):
+    """A store that fails now and then is asked on; one that fails for so long is an error."""
+    asked = store._asked
+
+    async def slow(kind):
+        clock.now_s += 0.7 * LIST_TIMEOUT_S
+        await asked(kind)
+
+    store._asked = slow
+    if storage._is_ordered:  # else each failure begins a listing anew
+        store.answers["list"] = [BUSY, None] * 9
+        assert [info.key for info in storage.list("a/")] == listed[:5]
+    store.asked.clear()
+    store.answers["list"] = [None, *[BUSY] * 99]
+    with pytest.raises(StorageError, match="503"):
+        list(storage.list("a/"))
+    assert len(store.asked) == 3
+
+
+def test_a_prefix_may_end_anywhere(storage, listed):
+    """Also amid a part, of one listing or of several."""
+    assert sorted(info.key for info in storage.list("b")) == sorted([*listed[5:10], "bb"])
+    assert [info.key for info in storage.list("b/3", "bb/", "d")] == ["b/3", "d/0"]
+
+
+def test_a_listing_that_is_left_gives_up_nothing_else(store, storage, listed):
+    """Whoever stops in the middle of one goes on with others."""
+    found = storage.list("a/", "b/", "c/")
+    assert next(found).key == "a/0"
+    del found
+    assert [info.key for info in storage.list("c/")] == listed[10:]
+
+
+# -- deletions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", list(itertools.product([True, False], repeat=3)))
+@pytest.mark.parametrize("minds", [True, False])
+def test_whatever_is_there_of_some_keys_is_deleted(store, storage, there, minds):
+    """Also by a store that stops at the first one that is not."""
+    store.minds = minds
+    for key, held in zip("abc", there, strict=True):
+        if held:
+            put(storage, key)
+    put(storage, "d")
+    storage.delete("a", "b", "c")
+    assert list(store.objects) == ["root/d"]
+
+
+@pytest.mark.parametrize("error", [BUSY, REFUSED, NO_BUCKET])
+def test_a_deletion_one_by_one_that_fails_is_an_error(store, storage, error):
+    """A key that is not there is fine, and nothing else is."""
+    store.minds = True
+    store.answers["delete"] = [FileNotFoundError("a"), FileNotFoundError("a"), error]
+    with pytest.raises(StorageError):
+        storage.delete("a", "b", "c")
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_bucket_that_is_not_there_has_deleted_nothing(store, storage, at):
+    """A store that calls that not found as well is not believed to have no such key."""
+    no_bucket = FileNotFoundError("<Code>NoSuchBucket</Code>")
+    store.answers["delete"] = [FileNotFoundError("a")] * at + [no_bucket] * 3
+    with pytest.raises(StorageError, match="there is no s3://bucket"):
+        storage.delete("a", "b", "c")
+
+
+# -- the start -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(REFUSED, ConfigError), (NO_BUCKET, ConfigError), (BUSY, StorageError)]
+)
+def test_a_start_asks_once(store, storage, error, kind):
+    """What does not pass by itself is an error of the configuration; all else may pass."""
+    store.answers["list"] = [error]
+    with pytest.raises(kind) as caught:
+        storage.check()
+    assert isinstance(caught.value, ConfigError) is (kind is ConfigError)
+    storage.check()
+    assert (store.asked, storage.requests["list"]) == (["list"] * 2, 2)
+
+
+def test_a_start_waits_no_longer_than_for_a_stall(quick, store, storage):
+    """A store that is silent is away, and not refused."""
+    store.answers["list"] = [HANG]
+    with pytest.raises(StorageError, match="did not answer in time") as caught:
+        storage.check()
+    assert not isinstance(caught.value, ConfigError)
+    assert store.cancelled == ["list"]

@@ -1,0 +1,128 @@
+"""What an object store's words are taken for."""
+
+from __future__ import annotations
+
+import pytest
+from obstore.exceptions import GenericError, NotSupportedError
+
+from memq.core.storage.object_store_errors import (
+    MAX_WORDS,
+    explain,
+    is_no_container,
+    is_not_implemented,
+    is_past_the_end,
+    is_refusal,
+)
+
+
+def said(status, code="", message="", kind=GenericError):
+    """An answer with a status, as the client library shows it."""
+    body = f"<Error><Code>{code}</Code>" * bool(code) + f"<Message>{message}</Message>" * bool(
+        message
+    )
+    return kind(f"Generic S3 error: Server returned non-2xx status code: {status}: {body}")
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (said(400), True),
+        (said(400, "InvalidArgument"), True),
+        (said(400, "RequestTimeout"), False),
+        (said(400, "ExpiredToken"), False),
+        (said(403, "AccessDenied"), True),
+        (said(403, "RequestTimeTooSkewed"), False),
+        (said(404, "NoSuchKey", kind=FileNotFoundError), True),
+        (said(404, "NoSuchBucket"), True),
+        (said(408), False),
+        (said(409), False),
+        (said(409, "OperationAborted"), False),
+        (said(429), False),
+        (said(300), True),
+        (said(301, "PermanentRedirect"), True),
+        (GenericError("Received redirect without LOCATION, from another region"), True),
+        (said(499), True),
+        (said(500), False),
+        (said(500, "NoSuchBucket"), True),
+        (said(503, "SlowDown"), False),
+        (said(200), False),
+        (GenericError("error sending request"), False),
+        (TimeoutError(), False),
+    ],
+    ids=str,
+)
+def test_a_refusal_is_an_answer_that_does_not_pass(error, refused):
+    """What the store will say again the next time, and not that it is busy, late or away."""
+    assert is_refusal(error) is refused
+
+
+@pytest.mark.parametrize(
+    ("error", "missing"),
+    [
+        (said(404, "NoSuchBucket"), True),
+        (said(404, "ContainerNotFound"), True),
+        (GenericError("<Details>The specified bucket does not exist.</Details>"), True),
+        (said(404, "NoSuchKey"), False),
+        (FileNotFoundError("Object at location topics/NoSuchBucket/x not found"), False),
+    ],
+)
+def test_a_bucket_that_is_not_there_is_known_by_its_code(error, missing):
+    """Of any cloud; a key may be called like it."""
+    assert is_no_container(error) is missing
+
+
+def test_what_is_not_known_or_not_there_is_told_from_the_rest():
+    """By the type of the error or by its status."""
+    assert is_not_implemented(NotSupportedError("x"))
+    assert is_not_implemented(NotImplementedError("x"))
+    assert is_not_implemented(said(501))
+    assert not is_not_implemented(said(500))
+    assert is_past_the_end(said(416))
+    assert not is_past_the_end(said(412))
+
+
+DEBUG = (
+    "Generic S3 error: error sending request\n\nDebug source: HttpError { url: https://s3:9000/b/k"
+)
+"""How an error begins that has no answer of the store."""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (str(said(503, "SlowDown", "Reduce\nyour rate.")), "503 SlowDown: Reduce your rate."),
+        (str(said(403, "AccessDenied")), "403 AccessDenied"),
+        (
+            f"Get https://s3:9000/b/k{DEBUG}, inner: InvalidCertificate( UnknownIssuer)",
+            "its certificate is not trusted (UnknownIssuer)",
+        ),
+        (
+            f"Get http://s3:9000/b/k{DEBUG}, inner: hyper::Error( Parse(Version))",
+            "http://s3:9000 does not answer with HTTP, as a port that wants https://",
+        ),
+        (f"Get http://s3:9000/b{DEBUG}, inner: TimedOut", "http://s3:9000 did not answer in time"),
+        (
+            f'Get http://s3:9000/b{DEBUG}, inner: ConnectError("tcp", "refused")',
+            "tcp: refused (http://s3:9000)",
+        ),
+        (
+            f'no host{DEBUG}, inner: ConnectError("dns error", "no such")',
+            "dns error: no such (the store)",
+        ),
+        (
+            "Generic S3 error: after 0 retries - status code: 500: \n nothing",
+            "status code: 500: nothing",
+        ),
+        ("", "GenericError"),
+        ("x" * 999, "x" * MAX_WORDS),
+    ],
+)
+def test_errors_are_told_in_the_words_of_the_store(text, words):
+    """In one line; or why there was no answer, and of whom."""
+    assert explain(GenericError(text)) == words
+
+
+def test_a_status_says_more_than_what_the_library_did():
+    """A cause inside the library is told only where the store has not answered."""
+    text = f'{said(500)} - it failed\n\nDebug source: x inner: Cause("closed")'
+    assert explain(GenericError(text)) == "it failed"

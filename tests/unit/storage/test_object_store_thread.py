@@ -1,0 +1,106 @@
+"""Threads that wait for requests: how a wait ends, and that its request ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from memq.core.storage.object_store_thread import Waits
+from memq.errors import ClosedError
+
+
+class Interrupted(BaseException):
+    """Comes into the main thread by a signal."""
+
+
+class Request:
+    """A request that does not end, and tells when it is given up."""
+
+    def __init__(self):
+        self.begun, self.cancelled = threading.Event(), threading.Event()
+
+    async def run(self, begun=lambda: None):
+        self.begun.set()
+        begun()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+
+
+@pytest.fixture
+def interrupt():
+    """Interrupts the main thread, which waits."""
+
+    def raising(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, raising)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_wait_that_is_interrupted_gives_its_request_up(interrupt):
+    """Its connection would else be open for as long as the store likes."""
+    waits, request = Waits(), Request()
+    with pytest.raises(Interrupted):
+        waits.until_done(request.run(interrupt))
+    assert request.cancelled.wait(9)
+    assert repr(waits) == "<Waits [0 under way]>"
+
+
+def test_a_wait_whose_time_is_up_gives_its_request_up():
+    """By its own time, and not by that of another wait."""
+    waits, request = Waits(), Request()
+    with pytest.raises(TimeoutError):
+        waits.until_done(request.run(), 0.01)
+    assert request.cancelled.wait(9)
+    assert repr(waits) == "<Waits [0 under way]>"
+
+
+def test_an_error_of_a_request_is_that_of_its_wait():
+    """As it is; and the next wait is not concerned."""
+
+    async def fails():
+        raise KeyError("k")
+
+    async def succeeds():
+        return 7
+
+    waits = Waits()
+    with pytest.raises(KeyError):
+        waits.until_done(fails())
+    assert waits.until_done(succeeds(), 9) == 7
+    assert repr(waits) == "<Waits [0 under way]>"
+
+
+def test_closing_ends_the_waits_of_one_storage_alone():
+    """All of them, and later ones before their request begins."""
+    mine, others = Waits(), Waits()
+    requests = [Request() for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [
+            pool.submit(waits.until_done, request.run())
+            for waits, request in zip((mine, mine, others), requests, strict=True)
+        ]
+        assert all(request.begun.wait(9) for request in requests)
+        assert repr(mine) == "<Waits [2 under way]>"
+        mine.close()
+        for future in waiting[:2]:
+            with pytest.raises(ClosedError):
+                future.result(9)
+        assert requests[0].cancelled.wait(9)
+        assert requests[1].cancelled.wait(9)
+        late = Request()
+        with pytest.raises(ClosedError):
+            mine.until_done(late.run())
+        assert not late.begun.is_set()
+        assert not waiting[2].done()
+        others.close()
+        with pytest.raises(ClosedError):
+            waiting[2].result(9)
+    assert repr(mine) == "<Waits [closed]>"
