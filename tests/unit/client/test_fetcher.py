@@ -228,6 +228,20 @@ async def test_memory_of_a_partition_that_is_dropped_goes_to_the_others():
     await reading.fetcher.close()
 
 
+async def test_a_partition_that_was_dropped_is_not_asked_for_any_more():
+    """What is published there changes nothing, and the others go on."""
+    reading = Reading(Topic(p0=0, p1=0))
+    reading.fetcher.move({0: 0, 1: 0})
+    await until(lambda: len(reading.topic.asked) == 1)
+    reading.fetcher.drop([0])
+    await until(lambda: len(reading.topic.asked) == 2)
+    reading.topic.publish(0)
+    reading.topic.publish(1)
+    assert await reading.take() == [(1, 0)]
+    assert [set(positions) for positions, *_ in reading.topic.asked[1:]] == [{1}, {1}]
+    await reading.fetcher.close()
+
+
 async def test_what_is_being_fetched_when_a_partition_moves_is_given_up():
     """Its thread and its memory are free again, and it is not handed out; again and again."""
     reading = Reading(Topic(p0=5), prefetch_bytes=2, concurrency=2)
