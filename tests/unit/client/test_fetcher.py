@@ -413,8 +413,10 @@ async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_le
     pauses = [after - before for before, after in pairwise(tries)]
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < pauses[-1]
+    await until(lambda: reading.fetcher._trouble is not None)
     reading.topic.failing = None
     reading.topic.publish(1)
+    await until(lambda: reading.held() and not reading.fetcher._fetching)
     assert await reading.take() == [(1, 1)]
     assert reading.fetcher.take() is None, "that it was away is of no interest any more"
     # And it is asked anew as often as at first.
@@ -474,6 +476,37 @@ async def test_only_what_is_out_of_range_goes_elsewhere(policy, expected):
     await until(lambda: len(topic.asked) > 1)
     assert topic.asked[1][0] == expected
     assert reading.fetcher.positions == expected
+    await reading.fetcher.close()
+
+
+async def test_what_is_fetched_already_is_handed_out_though_retention_has_passed_it():
+    """It is in memory; also when the offsets are looked at because of another partition."""
+    topic = Topic(p0=3, p1=0)
+    reading = Reading(topic, on_out_of_range="latest")
+    reading.fetcher.move({0: 0})
+    await reading.at_rest()
+    topic.retained[0] = [2, 3]
+    topic.retained[1] = [5, 9]
+    reading.fetcher.move({1: 4})
+    await until(lambda: reading.fetcher.positions[1] == 9)
+    assert await reading.take(3) == [(0, 0), (0, 1), (0, 2)]
+    await reading.fetcher.close()
+
+
+@pytest.mark.parametrize("policy", ["earliest", "error"])
+async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range(policy):
+    """What is done then is what is done about any offset that is not retained."""
+    topic = Topic(p0=4)
+    reading = Reading(topic, on_out_of_range=policy)
+    reading.storage.failing = {(0, at): OffsetOutOfRangeError("removed") for at in (1, 2)}
+    reading.fetcher.move({0: 0})
+    await reading.at_rest()
+    topic.retained[0] = [3, 4]
+    assert await reading.take() == [(0, 0)]
+    if policy == "earliest":
+        assert await reading.take() == [(0, 3)]
+    else:
+        assert "offset 1 of t/0 is not retained" in str(await reading.error())
     await reading.fetcher.close()
 
 
