@@ -151,6 +151,19 @@ def test_overtaken_heartbeat_changes_nothing():
     assert coordinator.members("g", "t", 0)[0].partitions == [0, 1, 2, 3]
 
 
+def test_a_heartbeat_that_comes_twice_counts_once():
+    """The second frees nothing of what the first was granted, and lengthens no session."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    joined = a.membership.heartbeat(0)
+    coordinator.heartbeat(joined, 4, 0)
+    b.beat()
+    assert coordinator.heartbeat(joined, 4, SESSION_MS - 1).assigned == [0, 1]
+    assert coordinator.members("g", "t", 0)[0].partitions == [0, 1, 2, 3]
+    assert b.beat(SESSION_MS - 1).assigned == []
+    assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
+
+
 def test_lost_answer_is_repeated():
     """When an answer is lost the next one grants the same."""
     coordinator = GroupCoordinator()
@@ -310,7 +323,8 @@ def test_groups_and_topics_are_apart():
         Member(coordinator, "a", group=group, topic=topic).beat()
     assert coordinator.groups(0) == {"t": {"f", "g"}, "u": {"g"}}
     coordinator.forget_topic("t")
-    assert coordinator.groups(0) == {"u": {"g"}}
+    assert coordinator.groups(SESSION_MS - 1) == {"u": {"g"}}
+    assert coordinator.groups(SESSION_MS) == {}
 
 
 def test_topic_made_anew():
@@ -356,6 +370,16 @@ def test_commits_of_one_consumer_keep_their_order(who):
     coordinator.committed(numbered(1))
     assert coordinator.check_commit(numbered(2), 0)
     assert coordinator.check_commit(numbered(0), 0), "who does not count is not counted"
+
+
+def test_commits_of_nobody_have_no_order():
+    """Who gives no name is not told from others who give none."""
+    coordinator = GroupCoordinator()
+    for sequence in (2, 1):
+        request = commit("", 0)
+        request.sequence = sequence
+        assert coordinator.check_commit(request, 0)
+        coordinator.committed(request)
 
 
 def test_commit_from_an_earlier_holding_is_refused():

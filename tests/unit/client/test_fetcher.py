@@ -461,6 +461,59 @@ async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer():
     await reading.fetcher.close()
 
 
+@pytest.mark.parametrize("what", ["damaged", "out of range"])
+async def test_who_waits_is_woken_for_an_error(what):
+    """Nothing else comes that would wake it."""
+    topic = Topic(p0=1)
+    if what == "damaged":
+        topic.damaged = {(0, 0)}
+    reading = Reading(topic)
+    reading.fetcher.move({0: 0 if what == "damaged" else 5})
+    assert isinstance(
+        await reading.error(), CorruptDataError if what == "damaged" else OffsetOutOfRangeError
+    )
+    await reading.fetcher.close()
+
+
+async def test_an_error_stays_until_the_partition_is_moved():
+    """Also when retention has passed it, and the offsets are looked at for another partition."""
+    topic = Topic(p0=3, p1=1)
+    topic.damaged = {(0, 0)}
+    reading = Reading(topic, on_out_of_range="earliest")
+    reading.fetcher.move({0: 0})
+    assert isinstance(await reading.error(), CorruptDataError)
+    topic.retained = {0: [2, 3], 1: [4, 5]}
+    reading.fetcher.move({1: 1})
+    found, errors = [], 0
+    while not found or errors < 3:
+        try:
+            found += await reading.take()
+        except CorruptDataError:
+            errors += 1
+            await asyncio.sleep(0)
+    assert found == [(1, 4)]
+    assert reading.fetcher.positions[0] == 0
+    await reading.fetcher.close()
+
+
+async def test_a_batch_that_comes_when_its_partition_has_just_moved_takes_no_memory():
+    """It was fetched, and nobody has seen it yet: its bytes are not counted any more."""
+    reading = Reading(Topic(p0=2))
+    reading.storage.decoded = {(0, 0): 90, (0, 1): 90}
+    reading.storage.gate.clear()
+    reading.fetcher.move({0: 0})
+    await until(lambda: len(reading.storage.begun) == 2)
+    tasks = [each.task for each in reading.fetcher._buffers[0].batches]
+    reading.storage.gate.set()
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+    assert reading.fetcher._fetching == 2
+    reading.fetcher.move({0: 2})
+    await reading.at_rest()
+    assert (reading.held(), reading.fetcher._fetching) == (0, 0)
+    await reading.fetcher.close()
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [("earliest", {0: 3, 1: 0, 2: 2, 3: 2}), ("latest", {0: 5, 1: 0, 2: 4, 3: 2})],
