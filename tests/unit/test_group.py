@@ -372,6 +372,34 @@ def test_commits_of_one_consumer_keep_their_order(who):
     assert coordinator.check_commit(numbered(0), 0), "who does not count is not counted"
 
 
+def test_members_are_numbered_each_by_itself():
+    """One that commits for the first time is not behind another one that has often."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a", 2), Member(coordinator, "b", 2)
+    settle(a, b)
+    for name, partition, sequence in (("a", *a.held, 7), ("b", *b.held, 1)):
+        request = commit(name, partition)
+        request.sequence = sequence
+        assert coordinator.check_commit(request, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"group": "g" * 200},
+        {"member_id": "m" * 200},
+        {"client": "c" * 200},
+        {"session_timeout_ms": MIN_SESSION_TIMEOUT_MS},
+        {"session_timeout_ms": MAX_SESSION_TIMEOUT_MS},
+        {"owned": [0, 3]},
+    ],
+)
+def test_heartbeats_at_the_limits_pass(changes):
+    """What the errors call allowed is."""
+    answer = GroupCoordinator().heartbeat(heartbeat(**changes), 4, 0)
+    assert answer.assigned == [0, 1, 2, 3]
+
+
 def test_commits_of_nobody_have_no_order():
     """Who gives no name is not told from others who give none."""
     coordinator = GroupCoordinator()
