@@ -45,6 +45,7 @@ class Topic:
     Attributes:
         uris: where its object is: the next answer is the first of them, the last one stays.
         retained: of its partition.
+        at: offset of the first notification from there on.
         objects: bytes by URI; an error is raised.
         timeouts: that reads through the broker were given.
     """
@@ -57,11 +58,12 @@ class Topic:
         self.cluster = SimpleNamespace(
             request_timeout_s=TIMEOUT_S, runtime=runtime, storage_options={}
         )
-        self.uris, self.retained = list(uris), (0, 9)
+        self.uris, self.retained, self.at = list(uris), (0, 9), 3
         self.objects, self.timeouts, self.pages = {}, [], []
 
     async def offsets(self):
-        return [PartitionOffsets(0, 0, 0, None), PartitionOffsets(1, *self.retained, None)]
+        spans = [(0, 0), self.retained, (9, 9)]
+        return [PartitionOffsets(p, *span, None) for p, span in enumerate(spans)]
 
     async def page(self, positions, *, max_entries):
         self.pages.append((positions, max_entries))
@@ -69,7 +71,7 @@ class Topic:
             return Page([], {1: 4})
         uri = self.uris.pop(0) if len(self.uris) > 1 else self.uris[0]
         payload = encode_notification(named(uri))
-        return Page([NotificationEntry(1, 3, 0, payload)], {1: 4})
+        return Page([NotificationEntry(1, self.at, 0, payload)], {1: 9})
 
     async def read(self, request, *, timeout_s):
         assert isinstance(request, FetchBatch)
@@ -119,14 +121,43 @@ async def test_a_batch_that_has_moved_is_read_where_it_is_now(ways):
     assert topic.pages == [({1: 3}, 1)] * len(dict.fromkeys(ways))
 
 
-@pytest.mark.parametrize("uris", [["memory:a"], ["memory:b"], ["memory:b", "memory:a"], []])
-async def test_a_batch_that_is_nowhere_is_lost(uris):
+@pytest.mark.parametrize(
+    ("uris", "looks"),
+    [
+        (["memory:a"], 1),
+        (["memory:b"], 2),
+        (["memory:b", "memory:a"] * 50, 2),
+        (["memory:b", "memory:c"], 3),
+        ([], 1),
+    ],
+)
+async def test_a_batch_that_is_nowhere_is_lost(uris, looks):
     """Where the queue names no place that was not looked at; the cause is told."""
     topic = Topic(*uris)
     with pytest.raises(DataLossError, match=r"t/1 offset 3 .* is gone.*seek past") as caught:
         await values(topic)
     assert isinstance(caught.value.__cause__, ObjectNotFoundError)
-    assert asyncio.get_running_loop().time() >= 0
+    assert len(topic.pages) == looks
+
+
+async def test_what_stands_after_a_batch_that_is_gone_is_another_batch():
+    """Where the queue has a gap by now the Batch is lost, and not the next one damaged."""
+    topic = Topic("memory:b")
+    topic.at = 4
+    topic.objects["memory:b"] = object_bytes(SEALED)
+    with pytest.raises(DataLossError, match="t/1 offset 3"):
+        await values(topic)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+async def test_a_batch_takes_the_memory_of_its_object_or_of_its_rows(compression):
+    """Whichever is more: rows that were not compressed lie in the bytes of the object."""
+    sealed = seal(Sent("p", 0, records(b"v" * 10_000)), compression=compression)
+    topic = Topic()
+    topic.objects["memory:a"] = object_bytes(sealed)
+    there = PublishedBatch(1, 3, 0, notify(sealed, "memory:a"))
+    fetched = await source(topic).fetch(there)
+    assert fetched.size_bytes >= max(10_000, sealed.size_bytes)
 
 
 @pytest.mark.parametrize("start", [3, 4])
@@ -187,8 +218,11 @@ async def test_what_is_not_the_batch_is_damaged_and_not_tried_again(how):
     else:
         batch = published(size_bytes=MAX_OBJECT_BYTES + 1)
     topic.objects["memory:a"] = data
-    with pytest.raises(CorruptDataError, match=r"t/1 offset 3 .* is damaged: .*--to-offset 4"):
+    with pytest.raises(
+        CorruptDataError, match=r"t/1 offset 3 .* is damaged: .*--to-offset 4"
+    ) as caught:
         await values(topic, batch)
+    assert str(caught.value).count("offset 3") == 1
     assert len(topic.timeouts) == (how != "absurd")
 
 
