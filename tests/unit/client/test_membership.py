@@ -118,6 +118,25 @@ async def test_heartbeats_come_in_time(session_ms, settled, pause_s):
     await running.close()
 
 
+async def test_who_is_out_or_polls_often_asks_no_more_often():
+    """Brokers that are away, or busy, are not asked again and again."""
+    broker = Broker()
+    broker.failing = UnavailableError("away")
+    running = session(broker, member())
+    await asyncio.sleep(3.5 * HEARTBEAT_S)
+    assert set(between(broker.beats())) == {HEARTBEAT_S}
+    broker.failing = None
+    await asyncio.sleep(HEARTBEAT_S)
+    assert running.membership.joined
+    sent = len(broker.asked)
+    for _ in range(20):
+        running.poll_begins()
+        running.poll_ends()
+        await asyncio.sleep(0.01)
+    assert len(broker.asked) == sent
+    await running.close()
+
+
 async def test_a_broker_that_does_not_answer_costs_one_of_three_chances():
     """Then another one is asked: the session does not end because one hangs."""
     broker, a = Broker(), member()
