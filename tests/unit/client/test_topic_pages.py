@@ -125,7 +125,7 @@ async def test_a_range_is_read_whole_and_no_further(page_entries):
 
 async def test_gaps_end_a_range_and_nothing_else():
     """A page may reach beyond the end, and there may be nothing up to it: other ranges are read."""
-    queue = Queue({0: 0, 1: 0, 7: 0, 8: 0}, {}, {4: 0})
+    queue = Queue({0: 0, 1: 0, 5: 0, 8: 0}, {}, {4: 0})
     queue.partitions[1][99] = 0
     ranges = [OffsetRange(0, 0, 5, "i"), OffsetRange(2, 0, 5, "i")]
     assert await offsets_of(queue.pages(ranges, page_entries=4)) == [[0, 1], [4]]
@@ -144,6 +144,16 @@ async def test_batches_are_merged_by_their_times():
     sizes = {each.max_entries for each, *_ in queue.asked}
     assert max(sizes) <= topic_module.PAGE_ENTRIES // 4
     assert [b async for b in queue.batches_by_time([])] == []
+
+
+@pytest.mark.parametrize(("partitions", "size"), [(1, 7), (2, 3), (7, 1), (9, 1)])
+async def test_what_is_merged_shares_a_page(monkeypatch, partitions, size):
+    """However many partitions there are, about a page of notifications is in memory."""
+    monkeypatch.setattr(topic_module, "PAGE_ENTRIES", 7)
+    queue = Queue(*[dense(10)] * partitions)
+    ranges = [OffsetRange(p, 0, 10, "i") for p in range(partitions)]
+    assert len([b async for b in queue.batches_by_time(ranges)]) == 10 * partitions
+    assert max(each.max_entries for each, *_ in queue.asked) == size
 
 
 async def test_damage_is_an_error_unless_somebody_wants_to_be_told():
