@@ -199,6 +199,29 @@ async def test_calls_that_make_no_sense(tmp_path):
             await consumer.lag()
 
 
+@pytest.mark.parametrize("fails", ["topic", "resolve"])
+async def test_a_start_that_fails_leaves_no_connection(tmp_path, monkeypatch, fails):
+    """Whatever fails: each cluster that was opened is closed."""
+    closed = []
+    close = consumer_module.Cluster.close
+
+    async def note(cluster):
+        closed.append(cluster)
+        await close(cluster)
+
+    async def fail(*_):
+        raise UnavailableError("away")
+
+    monkeypatch.setattr(consumer_module.Cluster, "close", note)
+    async with world(tmp_path) as w:
+        target = consumer_module.Cluster if fails == "topic" else consumer_module
+        with monkeypatch.context() as patched:
+            patched.setattr(target, fails, fail)
+            with pytest.raises(UnavailableError):
+                await w.consumer().start()
+        assert len(closed) == 1
+
+
 async def test_unknown_topic(tmp_path):
     """A topic that there is not fails at the start, and leaves nothing open."""
     async with world(tmp_path) as w:

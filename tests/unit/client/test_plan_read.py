@@ -45,12 +45,12 @@ class Topic:
         self.times, self.starts = times, starts or [0] * len(times)
         self.overtaken, self.plans = 0, 0
         self.since_ms = {}
-        self.failing = None
+        self.failing, self.config = None, TopicConfig.create("t")
+        self.schemas = {"old": pa.schema([("x", pa.int64())]), "s": SCHEMA}
 
     async def info(self):
-        return SimpleNamespace(
-            config=TopicConfig.create("t"), schemas={"s": serialize_schema(SCHEMA)}, schema_id="s"
-        )
+        schemas = {name: serialize_schema(each) for name, each in self.schemas.items()}
+        return SimpleNamespace(config=self.config, schemas=schemas, schema_id="s")
 
     async def offsets(self):
         self.plans += 1
@@ -143,6 +143,7 @@ async def test_offsets_are_of_one_partition(selection, expected):
     plan = await plan_read(topic, selection)
     assert [each.range[:3] for each in plan.pieces] == [expected]
     assert (await plan_read(topic, Selection(partition=1, start=3, end=3))).pieces == []
+    assert (await plan_read(topic, Selection(partition=0, end=0))).pieces == []
 
 
 @pytest.mark.parametrize(
@@ -178,6 +179,17 @@ async def test_retention_that_is_quicker_is_planned_anew_a_few_times(overtaken):
     with pytest.raises(OffsetOutOfRangeError):
         await plan_read(topic, Selection(partition=0, start=0))
     assert topic.plans == 1, "some of what was asked for by name is gone"
+
+
+async def test_the_time_of_a_record_is_in_the_column_that_the_topic_names():
+    """By its schema of now; one that does not have it has no times."""
+    topic = Topic([(1, 2)])
+    topic.config = TopicConfig.create("t", time_column="at")
+    selection = Selection(start_time=at_us(1))
+    with pytest.raises(InvalidRequestError, match="has no column 'at'"):
+        await plan_read(topic, selection)
+    topic.schemas["s"] = pa.schema([("at", pa.timestamp("ms"))])
+    assert (await plan_read(topic, selection)).times == EventTimes(1, None, "at")
 
 
 async def test_damage_ends_the_planning():
