@@ -169,6 +169,37 @@ async def test_nobody_to_ask(question):
     assert brokers.asked == []
 
 
+async def test_a_topic_that_nobody_knows_is_looked_up_once():
+    """The look itself has asked those who know: there is nothing to wait for."""
+    looks = []
+
+    class Counting(Brokers):
+        async def topic(self, name, *, timeout_s=None):
+            looks.append(name)
+            return await super().topic(name)
+
+    with pytest.raises(UnknownTopicError):
+        await TopicClient(Counting((Done(), b""), incarnations=[None]), "t").ask(Done())
+    assert looks == ["t"]
+
+
+async def test_info_is_of_now_and_of_one_incarnation():
+    """It asks the brokers anew, and says that the topic was recreated."""
+
+    class Fresh(Brokers):
+        async def topic(self, name, *, refresh):
+            assert refresh
+            return await super().topic(name)
+
+    brokers = Fresh(incarnations=["1", "2"])
+    client = TopicClient(brokers, "t")
+    assert (await client.info()).incarnation == client.incarnation == "1"
+    brokers.forget("t")
+    with pytest.raises(TopicRecreatedError, match="1 and 2 are two topics of that name"):
+        await client.info()
+    assert client.incarnation == "1"
+
+
 # -- watermarks -----------------------------------------------------------------------------
 
 
@@ -200,6 +231,12 @@ def test_watermark_of_one_broker():
     """One that owns everything is merged to what it said."""
     only = told([30, 40], [35], 7)
     assert merge_watermarks("t", 2, [only]) == only
+
+
+def test_what_is_stored_up_to_the_very_first_moment_is_told():
+    """Only less than 0 says that somebody does not own it."""
+    merged = merge_watermarks("t", 1, [told([0], [0])])
+    assert (merged.stored_through_ms, merged.read_partitions) == (0, [0])
 
 
 def test_two_owners_of_one_write_partition():
