@@ -329,7 +329,8 @@ async def test_what_is_given_up_goes_to_others_whatever_fails(tmp_path, fails):
     async with world(tmp_path, read_partitions=2) as w:
         await w.write_to(0, b"v")
         await w.write_to(1, b"v")
-        async with w.consumer(group="g", auto_commit=True, on_revoke=on_revoke) as a:
+        options = {"auto_commit": True, "auto_commit_interval": "1h", "on_revoke": on_revoke}
+        async with w.consumer(group="g", **options) as a:
             await take(a, 2)
             commit = a._commits.commit_if_owner
             if fails != "on_revoke":
@@ -513,6 +514,36 @@ async def test_what_was_lost_is_not_committed_by_a_later_session(tmp_path):
             assert values(await take(consumer, 1)) == [b"0"], "nothing was committed"
             assert lost == [[0]]
             assert consumer._commits.pending() == {0: 1}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_poll_sees_first_that_the_session_is_over(tmp_path, fails):
+    """Though nobody has told it, as after a freeze: what is ready is not handed out, also when the
+    callback fails.
+    """
+    lost = []
+
+    def on_lost(partitions):
+        lost.append((partitions, consumer.assignment, consumer._commits.pending()))
+        if fails:
+            raise ZeroDivisionError
+
+    async with world(tmp_path) as w:
+        for n in range(3):
+            await w.write(b"%d" % n)
+        async with w.consumer(group="g", on_lost=on_lost) as consumer:
+            await take(consumer, 1)
+            fetcher = consumer._fetcher
+            await until(lambda: fetcher._held_bytes and not fetcher._fetching)
+            session = consumer._session
+            session._task.cancel()  # frozen: it hears of nothing
+            session.membership._expires_ms = 0
+            if fails:
+                with pytest.raises(ZeroDivisionError):
+                    await consumer.poll(TIMEOUT_S)
+            assert await consumer.poll(0.01) is None
+            assert lost == [([0], [], {})]
+            assert consumer.assignment == []
 
 
 async def test_stuck_member_loses_its_partitions(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -264,3 +265,75 @@ def test_counts_of_another_version_are_refused():
     """A notification that this reader does not know is not guessed at."""
     with pytest.raises(CorruptDataError, match="version 9"):
         decode_counts(payload().replace(b'"version":1', b'"version":9'))
+
+
+async def test_retention_that_was_quicker_once_is_no_error():
+    """What was counted before it is not counted twice, and what it removed not at all."""
+
+    class Racing(GappyQueue):
+        async def fetch(self, topic, partition, offset, **limits):
+            found = await super().fetch(topic, partition, offset, **limits)
+            if self.fetched > 5 and self.start == 0:
+                self.start = 20
+            return found
+
+    queue = Racing(dict.fromkeys(range(40), (1, 1, 1, 1)), 0, 40)
+    [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(0, 3)])
+    assert (lag.batches, lag.start, lag.end, lag.offset) == (20, 20, 40, 3)
+
+
+async def test_questions_at_once_count_each_batch_once():
+    """About one partition they wait for each other; each is told its own."""
+    queue = GappyQueue(dict.fromkeys(range(30), (1, 1, 1, 1)), 0, 30)
+    counts = counter(queue)
+    answers = await asyncio.gather(
+        *(counts.lags(TOPIC, [PartitionOffset(0, offset)]) for offset in (20, 3, 11, 0, 30))
+    )
+    assert [lag.batches for [lag] in answers] == [10, 27, 19, 30, 0]
+    queue.fetched = 0
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 30)])
+    assert (lag.batches, queue.fetched) == (0, 0)
+
+
+async def test_one_question_is_answered_in_its_order():
+    """However positions repeat, and whatever partitions they are of."""
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 2, 3, 3)), 0, 9)
+    asked = [PartitionOffset(p, at) for p, at in ((1, 5), (0, 8), (1, 0), (1, 5), (0, 99), (0, 2))]
+    lags = await counter(queue).lags(TOPIC, asked)
+    assert [(lag.partition, lag.offset) for lag in lags] == [
+        (each.partition, each.offset) for each in asked
+    ]
+    assert [lag.batches for lag in lags] == [4, 1, 9, 4, 0, 7]
+    with pytest.raises(InvalidRequestError, match="no read partition -1"):
+        await counter(queue).lags(TOPIC, [PartitionOffset(0, 0), PartitionOffset(-1, 0)])
+    assert len(await counter(queue).lags(TOPIC, asked * 682)) == 4_092
+
+
+async def test_damage_is_forgotten_when_it_is_gone():
+    """A partition whose notification was damaged is counted again from the queue."""
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9, damaged=(4,))
+    counts = counter(queue)
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
+    assert (lag.error, lag.start, lag.end) == ("offset 4 is damaged", 0, 9)
+    queue.damaged = ()
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
+    assert (lag.error, lag.batches) == ("", 7)
+
+
+async def test_who_was_asked_about_lately_stays(monkeypatch):
+    """Asking again counts; one that is idle goes though others are not."""
+    monkeypatch.setattr(lag_module, "MAX_STRETCHES", 2)
+    now_s = [0.0]
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9)
+    counts = counter(queue, lambda: now_s[0])
+    topics = [msgspec.structs.replace(TOPIC, incarnation=f"{n:016x}") for n in range(3)]
+    for topic in (topics[0], topics[1], topics[0], topics[2]):
+        await counts.lags(topic, [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(each.queue_topic, 0) for each in (topics[0], topics[2])}
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(each.queue_topic, 0) for each in topics[1:]}
+    now_s[0] += lag_module.IDLE_S - 1
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    now_s[0] += 1
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(topics[1].queue_topic, 0)}

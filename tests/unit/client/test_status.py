@@ -222,6 +222,18 @@ async def test_the_governor_is_asked_where_it_can_answer(services, asked):
 
 
 @pytest.mark.usefixtures("virtual_time")
+async def test_one_broker_whose_zookeeper_refuses_is_enough():
+    """Then the Governor may wait for it as well."""
+    brokers = Brokers(
+        "a",
+        a=tells("a", "b", services=[zookeeper()]),
+        b=tells("b", services=[zookeeper(since_ms=1, error="gone")]),
+    )
+    await cluster_status(brokers, 10)
+    assert brokers.called == []
+
+
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_broker_that_has_learned_why_the_governor_is_silent_tells():
     """It is asked once more; where it does not answer then, what it said before is shown."""
     later = tells("a", services=[zookeeper(since_ms=1, error="gone")])
