@@ -337,3 +337,53 @@ async def test_who_was_asked_about_lately_stays(monkeypatch):
     now_s[0] += 1
     await counts.lags(topics[1], [PartitionOffset(0, 0)])
     assert set(counts._stretches) == {(topics[1].queue_topic, 0)}
+
+
+def batch(offset):
+    """How much the Batch at an offset is: unlike any other."""
+    return Backlog(1, 10 + offset, 100 + offset * offset, 1_000 - 7 * (offset % 5) + offset)
+
+
+def check_stretch(stretch, offsets):
+    """What it says of any offset is what lies from a later one on, and not much later."""
+    for asked in range(-1, max(offsets, default=0) + 3):
+        begin, backlog = stretch.whole_blocks(asked)
+        assert begin >= min(asked, stretch.end)
+        expected = Backlog()
+        for at in offsets:
+            if at >= begin:
+                expected = expected.plus(batch(at))
+        assert backlog == expected
+        skipped = [at for at in offsets if asked <= at < begin]
+        assert len(skipped) < stretch._block_batches
+
+
+@pytest.mark.parametrize("block_batches", [1, 2, 3])
+@pytest.mark.parametrize("step", [1, 3])
+def test_blocks_sum_up_what_is_in_them(monkeypatch, block_batches, step):
+    """However many have been joined, what came before was added, and what was removed."""
+    monkeypatch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
+    monkeypatch.setattr(lag_module, "MAX_BLOCKS", 3)
+    for count in (1, 2, 7, 8, 13):
+        offsets = [30 + step * at for at in range(count)]
+        stretch = Stretch(30)
+        for at in offsets:
+            stretch.add(at, batch(at))
+            check_stretch(stretch, [each for each in offsets if each <= at])
+        assert (stretch.start, stretch.end) == (30, offsets[-1] + 1)
+        earlier, before = Stretch(4), [4 + step * at for at in range(count % 8)]
+        for at in before:
+            earlier.add(at, batch(at))
+        stretch.put_before(earlier)
+        offsets = before + offsets
+        assert stretch.start == 4
+        check_stretch(stretch, offsets)
+        assert len(stretch._firsts) <= 3
+        for removed in range(3, stretch.end):
+            stretch.forget_before(removed)
+            assert all(at < removed for at in offsets if at < stretch.start)
+            offsets = [at for at in offsets if at >= stretch.start]
+            check_stretch(stretch, offsets)
+        stretch.forget_before(stretch.end + 5)
+        assert stretch.whole_blocks(0) == (stretch.end, Backlog())
+        assert stretch.start == stretch.end
