@@ -206,6 +206,26 @@ async def test_what_on_assign_commits_is_where_the_group_is(tmp_path):
         assert await w.queue.committed("h", w.queue_topic) == {0: 3}
 
 
+async def test_where_a_group_begins_is_where_on_assign_has_put_it(tmp_path):
+    """In partitions of which the group had committed nothing; where it had, a seek is not one."""
+    async with world(tmp_path, read_partitions=2) as w:
+        for partition in (0, 1):
+            while (await w.queue.offsets(w.queue_topic, partition))[1] < 4:
+                await w.write_to(partition, b"v")
+        await w.queue.commit("g", w.queue_topic, {0: 1})
+        assigned = []
+
+        async def on_assign(partitions):
+            for partition in partitions:
+                await consumer.seek(partition, 3)
+            assigned.extend(partitions)
+
+        async with w.consumer(group="g", on_assign=on_assign) as consumer:
+            while len(assigned) < 2 or consumer._moving is not None:
+                await consumer.poll(0.01)
+            assert await consumer.committed() == {0: 1, 1: 3}
+
+
 async def test_begin_that_is_refused_keeps_those_of_others(tmp_path):
     """A start beyond the end is for reading to refuse; the group begins in the other partitions."""
     async with world(tmp_path, read_partitions=2, write_partitions=2) as w:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from types import SimpleNamespace
 
 import msgspec
@@ -119,11 +120,8 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.integers(2, 5), st.integers(1, 4))
-def test_counts_are_exact(steps, max_blocks, block_batches):
-    """However questions, publications, gaps and retention follow each other, each Batch that is
-    retained from the offset on is counted once.
-    """
+def play(steps, max_blocks, block_batches):
+    """What happens, one after the other; every answer is compared with a plain count."""
 
     async def run():
         queue = GappyQueue({}, 0, 0)
@@ -148,6 +146,31 @@ def test_counts_are_exact(steps, max_blocks, block_batches):
         patch.setattr(lag_module, "MAX_BLOCKS", max_blocks)
         patch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
         asyncio.run(run())
+
+
+@given(STEPS, st.integers(2, 5), st.integers(1, 4))
+def test_counts_are_exact(steps, max_blocks, block_batches):
+    """However questions, publications, gaps and retention follow each other, each Batch that is
+    retained from the offset on is counted once.
+    """
+    play(steps, max_blocks, block_batches)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_stay_exact(seed):
+    """Also after very much has happened."""
+    chance, steps = Random(seed), []
+    end = 0
+    for _ in range(120):
+        what = chance.choice(["publish", "publish", "ask", "ask", "remove"])
+        if what == "publish":
+            steps.append((what, chance.randint(0, 3), chance.randint(0, 1_000)))
+            end += 2 * steps[-1][1]
+        elif what == "ask":
+            steps.append((what, chance.randint(0, end + 2), chance.randint(0, 9)))
+        else:
+            steps.append((what, chance.randint(0, 2), 0))
+    play(steps, chance.randint(2, 5), chance.randint(1, 4))
 
 
 async def test_a_reader_that_keeps_up_costs_what_is_new():
