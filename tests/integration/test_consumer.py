@@ -148,6 +148,25 @@ async def test_seek(tmp_path):
             assert await consumer.poll(0.1) is None
 
 
+async def test_a_seek_of_what_is_not_read_moves_nothing(tmp_path):
+    """Wherever the wrong partition stands among others, and however it is sought."""
+    async with world(tmp_path, read_partitions=2) as w:
+        await w.write_to(0, b"v")
+        async with w.consumer(start="latest") as consumer:
+            before = {p: consumer.position(p) for p in (0, 1)}
+            for wrong in ([0, 2], [2, 0], [1, 0, -1]):
+                for seeking in (
+                    consumer.seek_to_beginning(wrong),
+                    consumer.seek_to_end(wrong),
+                    consumer.seek_to_time(datetime(1970, 1, 1, tzinfo=UTC), wrong),
+                ):
+                    with pytest.raises(InvalidRequestError, match="is not read by this consumer"):
+                        await seeking
+            assert {p: consumer.position(p) for p in (0, 1)} == before
+            await consumer.seek_to_beginning([0])
+            assert consumer.position(0) == 0
+
+
 async def test_assign(tmp_path):
     """Assigned partitions are read, from given offsets if there are any, and no others."""
     async with world(tmp_path, read_partitions=3) as w:
