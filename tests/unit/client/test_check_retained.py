@@ -48,4 +48,6 @@ def test_a_partition_is_counted_from_the_first():
     """One before it is none, as is one past the last."""
     for partition in (-1, 1):
         with pytest.raises(InvalidRequestError, match=f"no partition {partition}; it has 0 to 0"):
-            check_retained("t", OffsetRange(partition, 2, 5), [PartitionOffsets(partition=0, start=2, end=5)])
+            check_retained(
+                "t", OffsetRange(partition, 2, 5), [PartitionOffsets(partition=0, start=2, end=5)]
+            )
