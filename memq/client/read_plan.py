@@ -23,7 +23,6 @@ import logging
 import math
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -317,7 +316,6 @@ async def _plan(topic: TopicClient, selection: Selection, piece_bytes: float) ->
                 piece = open_pieces[batch.partition] = Piece(range=span)
                 plan.pieces.append(piece)
             piece.add(batch)
-    plan.pieces.sort(key=attrgetter("range"))
     return replace(
         plan, incomplete_before_ms=await _incomplete_before_ms(topic, ranges, plan.times)
     )

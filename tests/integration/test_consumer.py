@@ -148,6 +148,25 @@ async def test_seek(tmp_path):
             assert await consumer.poll(0.1) is None
 
 
+async def test_a_seek_of_what_is_not_read_moves_nothing(tmp_path):
+    """Wherever the wrong partition stands among others, and however it is sought."""
+    async with world(tmp_path, read_partitions=2) as w:
+        await w.write_to(0, b"v")
+        async with w.consumer(start="latest") as consumer:
+            before = {p: consumer.position(p) for p in (0, 1)}
+            for wrong in ([0, 2], [2, 0], [1, 0, -1]):
+                for seeking in (
+                    consumer.seek_to_beginning(wrong),
+                    consumer.seek_to_end(wrong),
+                    consumer.seek_to_time(datetime(1970, 1, 1, tzinfo=UTC), wrong),
+                ):
+                    with pytest.raises(InvalidRequestError, match="is not read by this consumer"):
+                        await seeking
+            assert {p: consumer.position(p) for p in (0, 1)} == before
+            await consumer.seek_to_beginning([0])
+            assert consumer.position(0) == 0
+
+
 async def test_assign(tmp_path):
     """Assigned partitions are read, from given offsets if there are any, and no others."""
     async with world(tmp_path, read_partitions=3) as w:
@@ -197,6 +216,29 @@ async def test_calls_that_make_no_sense(tmp_path):
             await consumer.poll()
         with pytest.raises(ClosedError):
             await consumer.lag()
+
+
+@pytest.mark.parametrize("fails", ["topic", "resolve"])
+async def test_a_start_that_fails_leaves_no_connection(tmp_path, monkeypatch, fails):
+    """Whatever fails: each cluster that was opened is closed."""
+    closed = []
+    close = consumer_module.Cluster.close
+
+    async def note(cluster):
+        closed.append(cluster)
+        await close(cluster)
+
+    async def fail(*_):
+        raise UnavailableError("away")
+
+    monkeypatch.setattr(consumer_module.Cluster, "close", note)
+    async with world(tmp_path) as w:
+        target = consumer_module.Cluster if fails == "topic" else consumer_module
+        with monkeypatch.context() as patched:
+            patched.setattr(target, fails, fail)
+            with pytest.raises(UnavailableError):
+                await w.consumer().start()
+        assert len(closed) == 1
 
 
 async def test_unknown_topic(tmp_path):

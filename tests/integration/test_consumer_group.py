@@ -7,12 +7,16 @@ import contextlib
 
 import pytest
 
+from memq.client.audit.reporter import CLOSE_TIMEOUT_S as REPORT_TIMEOUT_S
 from memq.core.wire.messages import DeleteTopic
 from memq.errors import (
+    ClosedError,
     InvalidRequestError,
     MemqError,
     NotOwnerError,
     OffsetOutOfRangeError,
+    RequestTimeoutError,
+    UnavailableError,
     UnknownTopicError,
 )
 from tests.integration.broker.support import until
@@ -202,6 +206,26 @@ async def test_what_on_assign_commits_is_where_the_group_is(tmp_path):
         assert await w.queue.committed("h", w.queue_topic) == {0: 3}
 
 
+async def test_where_a_group_begins_is_where_on_assign_has_put_it(tmp_path):
+    """In partitions of which the group had committed nothing; where it had, a seek is not one."""
+    async with world(tmp_path, read_partitions=2) as w:
+        for partition in (0, 1):
+            while (await w.queue.offsets(w.queue_topic, partition))[1] < 4:
+                await w.write_to(partition, b"v")
+        await w.queue.commit("g", w.queue_topic, {0: 1})
+        assigned = []
+
+        async def on_assign(partitions):
+            for partition in partitions:
+                await consumer.seek(partition, 3)
+            assigned.extend(partitions)
+
+        async with w.consumer(group="g", on_assign=on_assign) as consumer:
+            while len(assigned) < 2 or consumer._moving is not None:
+                await consumer.poll(0.01)
+            assert await consumer.committed() == {0: 1, 1: 3}
+
+
 async def test_begin_that_is_refused_keeps_those_of_others(tmp_path):
     """A start beyond the end is for reading to refuse; the group begins in the other partitions."""
     async with world(tmp_path, read_partitions=2, write_partitions=2) as w:
@@ -307,6 +331,239 @@ async def test_close_while_partitions_are_given_up(tmp_path, monkeypatch):
                     await asyncio.gather(a.poll(0.02), b.poll(0.02))
         assert sorted(revoked) == [0, 1]
         assert a._consumed._partitions == {}, "its counts are final"
+
+
+@pytest.mark.parametrize("fails", ["commit", "on_revoke", "both"])
+async def test_what_is_given_up_goes_to_others_whatever_fails(tmp_path, fails):
+    """The commit or the callback: the error comes out of a poll, once, and nobody waits for it."""
+    revoked = []
+
+    def on_revoke(partitions):
+        revoked.extend(partitions)
+        if fails != "commit":
+            raise ZeroDivisionError
+
+    async def away(offsets):
+        raise UnavailableError("no broker")
+
+    async with world(tmp_path, read_partitions=2) as w:
+        await w.write_to(0, b"v")
+        await w.write_to(1, b"v")
+        options = {"auto_commit": True, "auto_commit_interval": "1h", "on_revoke": on_revoke}
+        async with w.consumer(group="g", **options) as a:
+            await take(a, 2)
+            commit = a._commits.commit_if_owner
+            if fails != "on_revoke":
+                a._commits.commit_if_owner = away
+            async with w.consumer(group="g") as b:
+                expected = UnavailableError if fails == "commit" else ZeroDivisionError
+                with pytest.raises(expected):
+                    async with asyncio.timeout(TIMEOUT_S):
+                        while True:
+                            await asyncio.gather(a.poll(0.01), b.poll(0.01))
+                await balance(a, b, partitions=2)
+                assert revoked == b.assignment
+                assert a._commits.pending().keys() <= set(a.assignment)
+            a._commits.commit_if_owner = commit
+            if fails != "commit":
+                with pytest.raises(ZeroDivisionError):
+                    await a.close()
+
+
+async def test_a_move_that_takes_long_is_waited_for_by_later_polls(tmp_path):
+    """Polls end in time meanwhile and hand out nothing; an error of it comes out of a later one."""
+    go_on, assigned = asyncio.Event(), []
+
+    async def on_assign(partitions):
+        assigned.append(partitions)
+        await go_on.wait()
+        raise ZeroDivisionError
+
+    async with world(tmp_path) as w:
+        await w.write(b"v")
+        async with w.consumer(group="g", on_assign=on_assign) as consumer:
+            while not assigned:
+                assert await consumer.poll(0.01) is None
+            await until(lambda: consumer._fetcher._held_bytes and not consumer._fetcher._fetching)
+            for _ in range(3):
+                assert await consumer.poll(0.01) is None
+            go_on.set()
+            with pytest.raises(ZeroDivisionError):
+                await consumer.poll(TIMEOUT_S)
+            assert values(await take(consumer, 1)) == [b"v"]
+            assert assigned == [[0]]
+
+
+async def test_a_poll_that_is_given_up_leaves_nothing_behind(tmp_path):
+    """Whether it is cancelled or fails, the next one may follow, and its member is idle again."""
+    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
+        await balance(consumer, partitions=1)
+        polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidRequestError, match="another poll"):
+            await consumer.poll(0)
+        assert consumer._session._polling == 1
+        polling.cancel()
+        await asyncio.wait([polling])
+        assert consumer._session._polling == 0
+        take_one = consumer._fetcher.take
+
+        def fail():
+            consumer._fetcher.take = take_one
+            raise UnavailableError("away")
+
+        consumer._fetcher.take = fail
+        with pytest.raises(UnavailableError):
+            await consumer.poll(0.01)
+        assert consumer._session._polling == 0
+        await w.write(b"v")
+        assert values(await take(consumer, 1)) == [b"v"]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_last_commit_that_fails_does_not_keep_the_partitions(tmp_path, slow):
+    """Closing tells of it, leaves the group all the same and lets go of all; once."""
+    async with world(tmp_path) as w:
+        await w.write(b"v")
+        consumer = await w.consumer(group="g", auto_commit=True).start()
+        await take(consumer, 1)
+
+        async def fail(*_):
+            if slow:
+                await asyncio.Event().wait()
+            raise UnavailableError("no broker")
+
+        consumer._commits.commit_if_owner = fail
+        with pytest.raises(
+            RequestTimeoutError if slow else UnavailableError,
+            match="the last commit took longer than 0.05 s" if slow else "no broker",
+        ):
+            await consumer.close(0.05 if slow else TIMEOUT_S)
+        await consumer.close()
+        for call in (consumer.poll, consumer.commit, consumer.lag, consumer.committed):
+            with pytest.raises(ClosedError, match="closed"):
+                await call()
+        assert w.broker.groups.members("g", "t", 0) == []
+        with pytest.raises(ClosedError):
+            await consumer._cluster.topic("t", refresh=True)
+        assert not consumer._fetcher._tasks
+        with pytest.raises(RuntimeError):
+            consumer._executor.submit(print)
+
+
+async def test_closing_ends_a_poll(tmp_path):
+    """It says that the consumer is closed, in place of waiting on."""
+    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
+        await balance(consumer, partitions=1)
+        polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
+        await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(ClosedError):
+            await polling
+
+
+async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
+    """Nothing is committed and `on_revoke` is not called; but the group need not wait for it."""
+    revoked = []
+    async with world(tmp_path) as w:
+        await w.write(b"v")
+        options = {"auto_commit": True, "on_revoke": revoked.append}
+        with pytest.raises(ZeroDivisionError):
+            await _fail_with(w.consumer(group="g", **options))
+        assert revoked == []
+        assert w.broker.groups.members("g", "t", 0) == []
+        async with w.consumer(group="g", **options) as consumer:
+            await take(consumer, 1)
+        assert revoked == [[0]], "what ends in order calls it once"
+
+
+async def test_closing_waits_for_the_last_report_no_longer_than_it_may(tmp_path, monkeypatch):
+    """Of the time of `close` what is left, and never less than none."""
+    async with world(tmp_path) as w:
+        waited = []
+        for timeout_s in (0.0, 1.5, 1_000.0):
+            consumer = await w.consumer(group="g").start()
+            close = consumer._reporter.close
+
+            async def note(left_s, close=close):
+                waited.append(left_s)
+                await close(left_s)
+
+            monkeypatch.setattr(consumer._reporter, "close", note)
+            with contextlib.suppress(RequestTimeoutError):
+                await consumer.close(timeout_s)
+        assert waited[0] == 0.0
+        assert 0 <= waited[1] < 1.5
+        assert waited[2] == REPORT_TIMEOUT_S
+
+
+async def test_an_assignment_that_fails_changes_nothing(tmp_path):
+    """The consumer is a member of its group as before, and goes on where it was."""
+    async with world(tmp_path) as w:
+        for n in range(3):
+            await w.write(b"%d" % n)
+        async with w.consumer(group="g") as consumer:
+            await take(consumer, 1)
+            for wrong in ([7], {7: 0}, {0: -1}):
+                with pytest.raises(InvalidRequestError):
+                    await consumer.assign(wrong)
+            committed, w.queue.committed = w.queue.committed, None
+            with pytest.raises(MemqError):
+                await consumer.assign([0])
+            w.queue.committed = committed
+            assert consumer._session is not None
+            assert values(await take(consumer, 1)) == [b"1"]
+            await consumer.commit()
+            assert await consumer.committed() == {0: 2}
+            await consumer.assign({0: 0})
+            assert consumer._commits.pending() == {}, "what was handed out as a member is over"
+            assert values(await take(consumer, 1)) == [b"0"]
+            assert w.broker.groups.members("g", "t", 0) == []
+
+
+async def test_what_was_lost_is_not_committed_by_a_later_session(tmp_path):
+    """The member that comes back goes on where the group is, and owes nothing from before."""
+    lost = []
+    async with world(tmp_path) as w:
+        for n in range(3):
+            await w.write(b"%d" % n)
+        options = {"auto_commit": True, "auto_commit_interval": "1h", "on_lost": lost.append}
+        async with w.consumer(group="g", **options) as consumer:
+            assert values(await take(consumer, 2)) == [b"0", b"1"]
+            consumer._session.membership.lose()
+            assert values(await take(consumer, 1)) == [b"0"], "nothing was committed"
+            assert lost == [[0]]
+            assert consumer._commits.pending() == {0: 1}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_poll_sees_first_that_the_session_is_over(tmp_path, fails):
+    """Though nobody has told it, as after a freeze: what is ready is not handed out, also when the
+    callback fails.
+    """
+    lost = []
+
+    def on_lost(partitions):
+        lost.append((partitions, consumer.assignment, consumer._commits.pending()))
+        if fails:
+            raise ZeroDivisionError
+
+    async with world(tmp_path) as w:
+        for n in range(3):
+            await w.write(b"%d" % n)
+        async with w.consumer(group="g", on_lost=on_lost) as consumer:
+            await take(consumer, 1)
+            fetcher = consumer._fetcher
+            await until(lambda: fetcher._held_bytes and not fetcher._fetching)
+            session = consumer._session
+            session._task.cancel()  # frozen: it hears of nothing
+            session.membership._expires_ms = 0
+            if fails:
+                with pytest.raises(ZeroDivisionError):
+                    await consumer.poll(TIMEOUT_S)
+            assert await consumer.poll(0.01) is None
+            assert lost == [([0], [], {})]
+            assert consumer.assignment == []
 
 
 async def test_stuck_member_loses_its_partitions(tmp_path):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
+from pathlib import Path
 
 import pytest
 
+from memq.core import files
 from memq.core.files import _write_some, explain, opened, read_exactly, write_durably
+from memq.errors import LockedError
 
 
 def test_partial_writes_are_continued_where_they_ended():
@@ -51,3 +55,129 @@ def test_explain_adds_the_way_out_where_one_is_known():
     assert explain(OSError(errno.ENOSPC, "No space")) == "No space; free some space on that disk"
     assert explain(OSError(errno.ELOOP, "Loop")) == "Loop"
     assert explain(OSError("plain")) == "plain"
+
+
+def open_files():
+    """Descriptors of this process."""
+    return sorted(Path("/proc/self/fd").iterdir())
+
+
+def _opens(path):
+    with files.opened(path / "there") as (fd, size):
+        files.read_exactly(fd, 0, size)
+
+
+WORK = {
+    "write": lambda path: files.write_durably(path / "new", [memoryview(b"a"), memoryview(b"b")]),
+    "replace": lambda path: files.replace_durably(path / "there", b"new"),
+    "lock": lambda path: os.close(files.lock_exclusively(path / "lock")),
+    "folders": lambda path: files.make_folders(path / "a" / "b"),
+    "open": _opens,
+}
+CALLS = ("fsync", "writev", "ftruncate", "pwrite", "fstat", "preadv", "mkdir", "replace", "unlink")
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_whichever_call_fails_is_told_and_no_file_stays_open(tmp_path, monkeypatch, work):
+    """Each call of each function is made to fail; what stood there before is whole."""
+    for failing in itertools.count():
+        folder = tmp_path / f"{failing}"
+        folder.mkdir()
+        (folder / "there").write_bytes(b"old")
+        count = itertools.count()
+        with monkeypatch.context() as patched:
+            for name in CALLS:
+                call = getattr(os, name)
+
+                def once(*args, call=call, count=count, failing=failing, **options):
+                    if next(count) == failing:
+                        raise OSError(errno.EIO, "the disk fails")
+                    return call(*args, **options)
+
+                patched.setattr(os, name, once)
+            before = open_files()
+            try:
+                WORK[work](folder)
+                failed = False
+            except OSError as exc:
+                assert exc.errno == errno.EIO
+                failed = True
+            assert open_files() == before
+        reached = next(count) > failing
+        assert failed == reached
+        assert (folder / "there").read_bytes() in (
+            (b"old", b"new") if work == "replace" else (b"old",)
+        )
+        if not reached:
+            break
+    assert failing > 0
+
+
+def test_a_folder_that_is_another_users_is_used(tmp_path, monkeypatch):
+    """Its name cannot be synced by this user, and it is there; one made meanwhile is as good."""
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "not yours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "sync_folder", refuse)
+        files.make_folders(tmp_path)
+        with pytest.raises(PermissionError):
+            files.make_folders(tmp_path / "new")
+    is_dir = type(tmp_path).is_dir
+    monkeypatch.setattr(
+        type(tmp_path), "is_dir", lambda path: path != tmp_path / "new" and is_dir(path)
+    )
+    files.make_folders(tmp_path / "new")
+    assert (tmp_path / "new").exists()
+
+
+def test_a_lock_is_one_processes(tmp_path):
+    """The error names the folder and who has it; when that one lets go it is free."""
+    path = tmp_path / "lock"
+    path.write_bytes(b"12345678901")
+    fd = files.lock_exclusively(path)
+    assert path.read_bytes() == b"%d" % os.getpid()
+    before = open_files()
+    with pytest.raises(LockedError, match=f"{tmp_path} is in use by process {os.getpid()};"):
+        files.lock_exclusively(path)
+    assert open_files() == before
+    assert path.read_bytes() == b"%d" % os.getpid()
+    os.close(fd)
+    os.close(files.lock_exclusively(path))
+
+
+def test_writing_is_given_up_between_calls(tmp_path):
+    """Before each of them and after the last, it is asked whether to go on."""
+    for calls in itertools.count(1):
+        left = iter([None] * (calls - 1))
+
+        def check(left=left):
+            if next(left, "none") == "none":
+                raise TimeoutError
+
+        path = tmp_path / f"{calls}"
+        try:
+            files.write_durably(path, [memoryview(b"x")] * 3000, check)
+        except TimeoutError:
+            continue
+        break
+    assert calls == 6
+    assert path.stat().st_size == 3000
+
+
+def test_what_a_killed_process_left_half_written_is_replaced(tmp_path):
+    """Its temporary file is in nobody's way, and nothing of it is left."""
+    path = tmp_path / "x"
+    (tmp_path / "x.tmp").write_bytes(b"a longer half of something")
+    files.replace_durably(path, b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+    assert path.read_bytes() == b"new"
+
+
+def test_only_files_are_opened(tmp_path):
+    """A folder is refused as such, and nothing stays open."""
+    before = open_files()
+    with pytest.raises(IsADirectoryError), files.opened(tmp_path):
+        pass
+    assert open_files() == before

@@ -19,7 +19,13 @@ from memq.core.group import (
     check_group_name,
 )
 from memq.core.notification.queue import Holding
-from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, GroupMember, PartitionOffset
+from memq.core.wire.messages import (
+    CommitOffsets,
+    GroupHeartbeat,
+    GroupHeartbeatAnswer,
+    GroupMember,
+    PartitionOffset,
+)
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
 
 SESSION_MS = 10_000
@@ -143,6 +149,19 @@ def test_overtaken_heartbeat_changes_nothing():
     coordinator.heartbeat(late, 4, 0)
     assert b.beat().assigned == []
     assert coordinator.members("g", "t", 0)[0].partitions == [0, 1, 2, 3]
+
+
+def test_a_heartbeat_that_comes_twice_counts_once():
+    """The second frees nothing of what the first was granted, and lengthens no session."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    joined = a.membership.heartbeat(0)
+    coordinator.heartbeat(joined, 4, 0)
+    b.beat()
+    assert coordinator.heartbeat(joined, 4, SESSION_MS - 1).assigned == [0, 1]
+    assert coordinator.members("g", "t", 0)[0].partitions == [0, 1, 2, 3]
+    assert b.beat(SESSION_MS - 1).assigned == []
+    assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
 
 
 def test_lost_answer_is_repeated():
@@ -304,7 +323,8 @@ def test_groups_and_topics_are_apart():
         Member(coordinator, "a", group=group, topic=topic).beat()
     assert coordinator.groups(0) == {"t": {"f", "g"}, "u": {"g"}}
     coordinator.forget_topic("t")
-    assert coordinator.groups(0) == {"u": {"g"}}
+    assert coordinator.groups(SESSION_MS - 1) == {"u": {"g"}}
+    assert coordinator.groups(SESSION_MS) == {}
 
 
 def test_topic_made_anew():
@@ -352,6 +372,44 @@ def test_commits_of_one_consumer_keep_their_order(who):
     assert coordinator.check_commit(numbered(0), 0), "who does not count is not counted"
 
 
+def test_members_are_numbered_each_by_itself():
+    """One that commits for the first time is not behind another one that has often."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a", 2), Member(coordinator, "b", 2)
+    settle(a, b)
+    for name, partition, sequence in (("a", *a.held, 7), ("b", *b.held, 1)):
+        request = commit(name, partition)
+        request.sequence = sequence
+        assert coordinator.check_commit(request, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"group": "g" * 200},
+        {"member_id": "m" * 200},
+        {"client": "c" * 200},
+        {"session_timeout_ms": MIN_SESSION_TIMEOUT_MS},
+        {"session_timeout_ms": MAX_SESSION_TIMEOUT_MS},
+        {"owned": [0, 3]},
+    ],
+)
+def test_heartbeats_at_the_limits_pass(changes):
+    """What the errors call allowed is."""
+    answer = GroupCoordinator().heartbeat(heartbeat(**changes), 4, 0)
+    assert answer.assigned == [0, 1, 2, 3]
+
+
+def test_commits_of_nobody_have_no_order():
+    """Who gives no name is not told from others who give none."""
+    coordinator = GroupCoordinator()
+    for sequence in (2, 1):
+        request = commit("", 0)
+        request.sequence = sequence
+        assert coordinator.check_commit(request, 0)
+        coordinator.committed(request)
+
+
 def test_commit_from_an_earlier_holding_is_refused():
     """A commit that comes when the member holds the partition again, after another, is refused."""
     coordinator = GroupCoordinator()
@@ -373,31 +431,186 @@ def test_commit_from_an_earlier_holding_is_refused():
         coordinator.check_commit(late, 0)
 
 
-def test_heartbeat_of_a_member_that_has_left_is_refused():
-    """A heartbeat that was on its way when its member left does not bring it back."""
+@pytest.mark.parametrize("ends", ["it leaves", "its session is over"])
+def test_heartbeat_of_a_member_that_has_left_is_refused(ends):
+    """A heartbeat that was on its way when its member left does not bring it back; nor does its
+    last one that comes once more. Members of other groups, topics and names are not concerned.
+    """
     coordinator = GroupCoordinator()
     a = Member(coordinator, "a")
     a.beat()
     late = a.membership.heartbeat(0)
-    a.beat()
+    last = a.membership.heartbeat(0)
+    coordinator.heartbeat(last, 4, 0)
+    now_ms = 0
+    if ends == "it leaves":
+        coordinator.leave("g", "t", "a", 0)
+    else:
+        now_ms = SESSION_MS
+    for beat in (late, last):
+        with pytest.raises(InvalidRequestError, match="came when the member had left"):
+            coordinator.heartbeat(beat, 4, now_ms)
+    assert coordinator.groups(now_ms) == {}
+    for other in (heartbeat(group="h"), heartbeat(topic="u"), heartbeat(member_id="b", group="k")):
+        assert coordinator.heartbeat(other, 4, now_ms).assigned == [0, 1, 2, 3]
+    a.membership.lose()
+    assert a.beat(now_ms).assigned == [0, 1, 2, 3]
+
+
+def test_an_answer_from_before_a_restart_grants_nothing():
+    """What it grants may be another's by now, or nobody's; what grants nothing may leave."""
+    before, after = GroupCoordinator(), GroupCoordinator()
+    request = heartbeat()
+    answer = before.heartbeat(request, 2, 0)
+    before.check_granted(request, answer)
+    with pytest.raises(UnavailableError, match="'a' of group 'g' was to be given"):
+        after.check_granted(request, answer)
+    after.check_granted(request, GroupHeartbeatAnswer(assigned=[], members=1, settled=False))
+    after.restore("g", "t", 2, {"a": Holding(SESSION_MS, [0])}, 0)
+    with pytest.raises(UnavailableError):
+        after.check_granted(request, answer)
+    after.restore("g", "t", 2, {"a": Holding(SESSION_MS, [0]), "b": Holding(SESSION_MS, [1])}, 0)
+    with pytest.raises(UnavailableError):
+        after.check_granted(request, answer)
+    after.restore("g", "t", 2, {"a": Holding(SESSION_MS, [0, 1])}, 0)
+    after.check_granted(request, answer)
+
+
+def test_a_group_that_ended_while_it_was_stored_is_left_over():
+    """What was stored then says that somebody holds something; nobody does any more."""
+    coordinator = GroupCoordinator()
+    Member(coordinator, "a").beat()
+    holdings = coordinator.unsaved("g", "t")
     coordinator.leave("g", "t", "a", 0)
-    with pytest.raises(InvalidRequestError, match="came when the member had left"):
-        coordinator.heartbeat(late, 4, 0)
-    assert a.beat().assigned == [0, 1, 2, 3]
+    assert list(coordinator.left_over()) == [], "nothing is stored yet"
+    coordinator.saved("g", "t", holdings)
+    assert list(coordinator.left_over()) == [("g", "t")]
+    coordinator.saved("g", "t", {})
+    assert list(coordinator.left_over()) == []
+
+
+def test_a_restored_group_is_stored_as_it_was():
+    """Nothing has to be stored of it until somebody gains something; when it ends, that has."""
+    coordinator = GroupCoordinator()
+    coordinator.restore("g", "t", 2, {"a": Holding(SESSION_MS, [0, 1])}, 0)
+    coordinator.restore("empty", "t", 2, {}, 0)
+    assert coordinator.groups(0) == {"t": {"g"}}
+    assert coordinator.unsaved("g", "t") is None
+    a = Member(coordinator, "a", partitions=2)
+    a.membership.started({0, 1})
+    a.beat()
+    assert coordinator.unsaved("g", "t") is None
+    coordinator.leave("g", "t", "a", 0)
+    assert list(coordinator.left_over()) == [("g", "t")]
+
+
+def test_a_session_that_is_stored_as_shorter_is_stored_anew_whoever_has_it():
+    """Each holder counts, not only the first; a session that became shorter is covered."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    settle(a, b)
+    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
+    b.membership.session_timeout_ms = SESSION_MS // 2
+    b.beat()
+    assert coordinator.unsaved("g", "t") is None
+    b.membership.session_timeout_ms = SESSION_MS + 1
+    b.beat()
+    assert coordinator.unsaved("g", "t")["b"] == Holding(SESSION_MS + 1, b.held)
+
+
+def test_a_topic_that_is_deleted_takes_all_of_it_along():
+    """Who left, who committed and what is left over: its next topic of the name begins afresh, and
+    other topics keep theirs.
+    """
+    coordinator = GroupCoordinator()
+    for topic in "tu":
+        coordinator.heartbeat(heartbeat(topic=topic, sequence=9), 1, 0)
+        coordinator.saved("g", topic, coordinator.unsaved("g", topic))
+        later = commit("a", 0, topic=topic)
+        later.sequence = 7
+        assert coordinator.check_commit(later, 0)
+        coordinator.leave("g", topic, "a", 0)
+    coordinator.forget_topic("t")
+    assert list(coordinator.left_over()) == [("g", "u")]
+    assert coordinator.heartbeat(heartbeat(sequence=9), 1, 0).assigned == [0]
+    with pytest.raises(InvalidRequestError, match="had left"):
+        coordinator.heartbeat(heartbeat(topic="u", sequence=9), 1, 0)
+    coordinator.heartbeat(heartbeat(topic="u", sequence=10), 1, 0)
+    first = {topic: commit("a", 0, topic=topic) for topic in "tu"}
+    first["t"].sequence = first["u"].sequence = 1
+    assert coordinator.check_commit(first["t"], 0)
+    with pytest.raises(InvalidRequestError, match="came after commit 7"):
+        coordinator.check_commit(first["u"], 0)
+
+
+def test_who_was_refused_is_no_member():
+    """A heartbeat that fails a check forms no group, and stays out of the one there is."""
+    coordinator = GroupCoordinator()
+    a = Member(coordinator, "a")
+    a.beat()
+    for changes in ({"member_id": "b", "owned": [9]}, {"group": "h", "session_timeout_ms": 1}):
+        with pytest.raises(InvalidRequestError):
+            coordinator.heartbeat(heartbeat(**changes), 4, 0)
+    assert coordinator.groups(0) == {"t": {"g"}}
+    assert [each.member_id for each in coordinator.members("g", "t", 0)] == ["a"]
+
+
+def test_a_commit_names_each_partition_that_is_not_held():
+    """One that is not held refuses all, wherever it stands; so does one held anew."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    settle(a, b)
+    for partitions, named in (((0, 2), 2), ((2, 0), 2), ((0, 1, 3), 3)):
+        with pytest.raises(NotOwnerError, match=f"does not hold partition {named}"):
+            coordinator.check_commit(commit("a", *partitions), 0)
+    coordinator.check_commit(commit("a", 0, 1), 0)
+    coordinator.leave("g", "t", "b", 0)
+    sent = a.membership.sequence
+    a.beat()
+    late = commit("a", 0, 3)
+    late.heartbeat = sent
+    with pytest.raises(NotOwnerError, match="partition 3 of 't' comes from before"):
+        coordinator.check_commit(late, 0)
+    late.heartbeat = a.membership.sequence
+    coordinator.check_commit(late, 0)
+
+
+def test_who_left_longest_ago_is_forgotten(monkeypatch):
+    """Of very many that left; one that left again counts from then."""
+    monkeypatch.setattr(group_module, "MAX_DEPARTED", 2)
+    coordinator = GroupCoordinator()
+    for sequence, name in enumerate("abac", 1):
+        coordinator.heartbeat(heartbeat(member_id=name, sequence=sequence), 4, 0)
+        coordinator.leave("g", "t", name, 0)
+    assert [(name, last) for (_, _, name), last in coordinator._departed.items()] == [
+        ("a", 3),
+        ("c", 4),
+    ]
+
+
+def test_an_administrator_waits_for_the_last_of_the_sessions():
+    """The error says how long that may take."""
+    coordinator = GroupCoordinator()
+    coordinator.heartbeat(heartbeat(session_timeout_ms=30_000), 4, 0)
+    coordinator.heartbeat(heartbeat(member_id="b", session_timeout_ms=5_000), 4, 1_000)
+    with pytest.raises(InvalidRequestError, match=r"2 live members: .* within 28000 ms"):
+        coordinator.check_idle("g", "t", 2_000)
+    with pytest.raises(InvalidRequestError, match=r"1 live member: .* within 24000 ms"):
+        coordinator.check_idle("g", "t", 6_000)
 
 
 def test_committers_are_bounded(monkeypatch):
     """Of very many committers those that have not committed for longest are forgotten."""
     monkeypatch.setattr(group_module, "MAX_COMMITTERS", 2)
     coordinator = GroupCoordinator()
-    for name in "abc":
+    for name in "abac":
         coordinator.check_commit(
             CommitOffsets(
                 group="g", topic="t", member_id="", offsets=[], committer=name, sequence=1
             ),
             0,
         )
-    assert [name for _, _, name in coordinator._commits] == ["b", "c"]
+    assert [name for _, _, name in coordinator._commits] == ["a", "c"]
 
 
 def test_administrator_commits_only_when_idle():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,11 +120,8 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.integers(2, 5), st.integers(1, 4))
-def test_counts_are_exact(steps, max_blocks, block_batches):
-    """However questions, publications, gaps and retention follow each other, each Batch that is
-    retained from the offset on is counted once.
-    """
+def play(steps, max_blocks, block_batches):
+    """What happens, one after the other; every answer is compared with a plain count."""
 
     async def run():
         queue = GappyQueue({}, 0, 0)
@@ -147,6 +146,31 @@ def test_counts_are_exact(steps, max_blocks, block_batches):
         patch.setattr(lag_module, "MAX_BLOCKS", max_blocks)
         patch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
         asyncio.run(run())
+
+
+@given(STEPS, st.integers(2, 5), st.integers(1, 4))
+def test_counts_are_exact(steps, max_blocks, block_batches):
+    """However questions, publications, gaps and retention follow each other, each Batch that is
+    retained from the offset on is counted once.
+    """
+    play(steps, max_blocks, block_batches)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_stay_exact(seed):
+    """Also after very much has happened."""
+    chance, steps = Random(seed), []
+    end = 0
+    for _ in range(120):
+        what = chance.choice(["publish", "publish", "ask", "ask", "remove"])
+        if what == "publish":
+            steps.append((what, chance.randint(0, 3), chance.randint(0, 1_000)))
+            end += 2 * steps[-1][1]
+        elif what == "ask":
+            steps.append((what, chance.randint(0, end + 2), chance.randint(0, 9)))
+        else:
+            steps.append((what, chance.randint(0, 2), 0))
+    play(steps, chance.randint(2, 5), chance.randint(1, 4))
 
 
 async def test_a_reader_that_keeps_up_costs_what_is_new():
@@ -264,3 +288,125 @@ def test_counts_of_another_version_are_refused():
     """A notification that this reader does not know is not guessed at."""
     with pytest.raises(CorruptDataError, match="version 9"):
         decode_counts(payload().replace(b'"version":1', b'"version":9'))
+
+
+async def test_retention_that_was_quicker_once_is_no_error():
+    """What was counted before it is not counted twice, and what it removed not at all."""
+
+    class Racing(GappyQueue):
+        async def fetch(self, topic, partition, offset, **limits):
+            found = await super().fetch(topic, partition, offset, **limits)
+            if self.fetched > 5 and self.start == 0:
+                self.start = 20
+            return found
+
+    queue = Racing(dict.fromkeys(range(40), (1, 1, 1, 1)), 0, 40)
+    [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(0, 3)])
+    assert (lag.batches, lag.start, lag.end, lag.offset) == (20, 20, 40, 3)
+
+
+async def test_questions_at_once_count_each_batch_once():
+    """About one partition they wait for each other; each is told its own."""
+    queue = GappyQueue(dict.fromkeys(range(30), (1, 1, 1, 1)), 0, 30)
+    counts = counter(queue)
+    answers = await asyncio.gather(
+        *(counts.lags(TOPIC, [PartitionOffset(0, offset)]) for offset in (20, 3, 11, 0, 30))
+    )
+    assert [lag.batches for [lag] in answers] == [10, 27, 19, 30, 0]
+    queue.fetched = 0
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 30)])
+    assert (lag.batches, queue.fetched) == (0, 0)
+
+
+async def test_one_question_is_answered_in_its_order():
+    """However positions repeat, and whatever partitions they are of."""
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 2, 3, 3)), 0, 9)
+    asked = [PartitionOffset(p, at) for p, at in ((1, 5), (0, 8), (1, 0), (1, 5), (0, 99), (0, 2))]
+    lags = await counter(queue).lags(TOPIC, asked)
+    assert [(lag.partition, lag.offset) for lag in lags] == [
+        (each.partition, each.offset) for each in asked
+    ]
+    assert [lag.batches for lag in lags] == [4, 1, 9, 4, 0, 7]
+    with pytest.raises(InvalidRequestError, match="no read partition -1"):
+        await counter(queue).lags(TOPIC, [PartitionOffset(0, 0), PartitionOffset(-1, 0)])
+    assert len(await counter(queue).lags(TOPIC, asked * 682)) == 4_092
+
+
+async def test_damage_is_forgotten_when_it_is_gone():
+    """A partition whose notification was damaged is counted again from the queue."""
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9, damaged=(4,))
+    counts = counter(queue)
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
+    assert (lag.error, lag.start, lag.end) == ("offset 4 is damaged", 0, 9)
+    queue.damaged = ()
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
+    assert (lag.error, lag.batches) == ("", 7)
+
+
+async def test_who_was_asked_about_lately_stays(monkeypatch):
+    """Asking again counts; one that is idle goes though others are not."""
+    monkeypatch.setattr(lag_module, "MAX_STRETCHES", 2)
+    now_s = [0.0]
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9)
+    counts = counter(queue, lambda: now_s[0])
+    topics = [msgspec.structs.replace(TOPIC, incarnation=f"{n:016x}") for n in range(3)]
+    for topic in (topics[0], topics[1], topics[0], topics[2]):
+        await counts.lags(topic, [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(each.queue_topic, 0) for each in (topics[0], topics[2])}
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(each.queue_topic, 0) for each in topics[1:]}
+    now_s[0] += lag_module.IDLE_S - 1
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    now_s[0] += 1
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(topics[1].queue_topic, 0)}
+
+
+def batch(offset):
+    """How much the Batch at an offset is: unlike any other."""
+    return Backlog(1, 10 + offset, 100 + offset * offset, 1_000 - 7 * (offset % 5) + offset)
+
+
+def check_stretch(stretch, offsets):
+    """What it says of any offset is what lies from a later one on, and not much later."""
+    for asked in range(-1, max(offsets, default=0) + 3):
+        begin, backlog = stretch.whole_blocks(asked)
+        assert begin >= min(asked, stretch.end)
+        expected = Backlog()
+        for at in offsets:
+            if at >= begin:
+                expected = expected.plus(batch(at))
+        assert backlog == expected
+        skipped = [at for at in offsets if asked <= at < begin]
+        assert len(skipped) < stretch._block_batches
+
+
+@pytest.mark.parametrize("block_batches", [1, 2, 3])
+@pytest.mark.parametrize("step", [1, 3])
+def test_blocks_sum_up_what_is_in_them(monkeypatch, block_batches, step):
+    """However many have been joined, what came before was added, and what was removed."""
+    monkeypatch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
+    monkeypatch.setattr(lag_module, "MAX_BLOCKS", 3)
+    for count in (1, 2, 7, 8, 13):
+        offsets = [30 + step * at for at in range(count)]
+        stretch = Stretch(30)
+        for at in offsets:
+            stretch.add(at, batch(at))
+            check_stretch(stretch, [each for each in offsets if each <= at])
+        assert (stretch.start, stretch.end) == (30, offsets[-1] + 1)
+        earlier, before = Stretch(4), [4 + step * at for at in range(count % 8)]
+        for at in before:
+            earlier.add(at, batch(at))
+        stretch.put_before(earlier)
+        offsets = before + offsets
+        assert stretch.start == 4
+        check_stretch(stretch, offsets)
+        assert len(stretch._firsts) <= 3
+        for removed in range(3, stretch.end):
+            stretch.forget_before(removed)
+            assert all(at < removed for at in offsets if at < stretch.start)
+            offsets = [at for at in offsets if at >= stretch.start]
+            check_stretch(stretch, offsets)
+        stretch.forget_before(stretch.end + 5)
+        assert stretch.whole_blocks(0) == (stretch.end, Backlog())
+        assert stretch.start == stretch.end

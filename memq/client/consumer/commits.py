@@ -156,7 +156,7 @@ class Commits:
         return {
             partition: offset
             for partition, offset in self._begun.items()
-            if partition in partitions and partition not in self._committed
+            if partition in partitions
         }
 
     @staticmethod

@@ -36,3 +36,18 @@ def test_no_such_partition():
     """The error says which partitions there are."""
     with pytest.raises(InvalidRequestError, match="no partition 2; it has 0 to 1"):
         check_retained("clicks", OffsetRange(2, 0, 1), RETAINED)
+
+
+@pytest.mark.parametrize("at", [0, 3, 99])
+def test_no_offsets_are_retained_wherever_they_are(at):
+    """Nothing of an empty range can be missing."""
+    check_retained("t", OffsetRange(0, at, at), [PartitionOffsets(partition=0, start=2, end=5)])
+
+
+def test_a_partition_is_counted_from_the_first():
+    """One before it is none, as is one past the last."""
+    for partition in (-1, 1):
+        with pytest.raises(InvalidRequestError, match=f"no partition {partition}; it has 0 to 0"):
+            check_retained(
+                "t", OffsetRange(partition, 2, 5), [PartitionOffsets(partition=0, start=2, end=5)]
+            )

@@ -4,11 +4,17 @@ import asyncio
 
 import pytest
 
-from memq.client.consumer.commits import Commits
+from memq.client.consumer.commits import BEGIN_RETRY_S, Commits
 from memq.client.consumer.membership import Membership
 from memq.core.runtime import SYSTEM
 from memq.core.wire.messages import GroupHeartbeatAnswer
-from memq.errors import NotOwnerError, OffsetOutOfRangeError, UnavailableError
+from memq.errors import (
+    InvalidRequestError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    UnavailableError,
+)
+from tests.unit.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 
 class Broker:
@@ -20,12 +26,14 @@ class Broker:
         self.cluster = self
         self.stored = []
         self.heartbeats = []
+        self.named = []  # who committed, and its how manyth: of each attempt
         self.failing = None
         self.ends = {}
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def commit(self, group, member_id, offsets, *, heartbeat, **_):
+    async def commit(self, group, member_id, offsets, *, committer, sequence, heartbeat):
+        self.named.append((group, member_id, committer, sequence))
         await self.answers.wait()
         if self.failing:
             raise self.failing
@@ -57,6 +65,8 @@ async def test_what_was_handed_out_in_a_session_that_is_over_is_not_committed(me
     member.lose()
     with pytest.raises(NotOwnerError, match="does not hold partition 0"):
         await commits.commit(commits.pending())
+    with pytest.raises(NotOwnerError, match="does not hold partition 0"):
+        await commits.commit({0: 2, 1: 5})
     join(member)
     with pytest.raises(NotOwnerError, match="its session ended"):
         await commits.commit(commits.pending())
@@ -198,3 +208,198 @@ async def test_what_was_committed_is_forgotten_with_the_partition(member):
     commits.forget([0])
     await commits.begin({0: 5, 1: 3})
     assert broker.stored == [{0: 5, 1: 5}, {0: 5}, {0: 5}], "partition 1 was never given up"
+
+
+async def test_each_attempt_has_a_number_of_its_own(member):
+    """One that was given up may be stored late: a later one is told from it. No two consumers share
+    a name, and who is no member names none.
+    """
+    broker = Broker()
+    now = member
+    commits = Commits(broker, "g", membership=lambda: now, auto_interval_s=None)
+    broker.failing = UnavailableError("no broker")
+    with pytest.raises(UnavailableError):
+        await commits.commit({0: 1})
+    broker.failing = None
+    await commits.commit({})
+    await commits.commit({0: 2})
+    now = None
+    await commits.commit({0: 3})
+    other = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    await other.commit({0: 1})
+    *ours, (_, _, name, sequence) = broker.named
+    assert [(group, who, number) for group, who, _, number in ours] == [
+        ("g", "m", 1),
+        ("g", "m", 2),
+        ("g", "", 3),
+    ]
+    assert broker.heartbeats == [member.sequence, 0, member.sequence]
+    assert len({committer for _, _, committer, _ in ours} | {name}) == 2
+    assert sequence == 1
+
+
+async def test_what_was_lost_while_a_commit_waited_for_its_turn_is_not_sent(member):
+    """It was held when the commit was asked for; by its turn others may have come further."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    broker.answers.clear()
+    first, second = (asyncio.create_task(commits.commit({0: offset})) for offset in (2, 5))
+    await asyncio.sleep(0)
+    member.lose()
+    broker.answers.set()
+    await first
+    with pytest.raises(NotOwnerError, match="its session ended"):
+        await second
+    assert broker.stored == [{0: 2}]
+
+
+async def test_only_what_is_stored_is_told(member):
+    """A commit that failed or was refused is not counted, and is still to be made."""
+    broker, told = Broker(), []
+    commits = Commits(
+        broker,
+        "g",
+        membership=lambda: member,
+        auto_interval_s=None,
+        on_stored=lambda offsets: told.append(dict(offsets)),
+    )
+    for error in (UnavailableError("no broker"), NotOwnerError("another does")):
+        broker.failing = error
+        commits.moved(0, 2)
+        with pytest.raises(type(error)):
+            await commits.commit(commits.pending())
+        assert (told, commits.pending()) == ([], {0: 2})
+    broker.failing = None
+    await commits.commit({0: 2, 1: 4})
+    await commits.begin({2: 7})
+    assert told == [{0: 2, 1: 4}, {2: 7}]
+
+
+async def test_a_commit_of_several_partitions_ends_the_beginning_of_each(member):
+    """And of no other; what is pending is asked for by partition."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    broker.failing = UnavailableError("no broker")
+    with pytest.raises(UnavailableError):
+        await commits.begin({0: 7, 1: 3, 2: 4})
+    broker.failing = None
+    for partition, offset in ((0, 8), (1, 9)):
+        commits.moved(partition, offset)
+    assert commits.pending([1, 5]) == {1: 9}
+    assert commits.pending([]) == {}
+    await commits.commit(commits.pending())
+    assert set(commits._begun) == {2}
+    commits.forget([0, 1])
+    await commits.begin({})
+    assert broker.stored == [{0: 8, 1: 9}, {2: 4}]
+
+
+async def test_no_group_has_nowhere_to_commit():
+    """The error says what is missing, also where there is nothing to commit."""
+    commits = Commits(Broker(), None, membership=lambda: None, auto_interval_s=None)
+    with pytest.raises(InvalidRequestError, match="give the consumer one"):
+        await commits.commit({})
+    assert not commits.auto
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_group_that_commits_by_hand_stores_by_itself_only_where_it_begins(member):
+    """Now and then it is tried again; what was handed out is for the application to commit."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commits.moved(1, 6)
+    broker.failing = UnavailableError("no broker")
+    with pytest.raises(UnavailableError):
+        await commits.begin({0: 7})
+    broker.failing = None
+    await asyncio.sleep(BEGIN_RETRY_S - 0.1)
+    commits.auto_commit()
+    await commits.settle()
+    assert broker.stored == []
+    await asyncio.sleep(0.1)
+    commits.auto_commit()
+    await commits.settle()
+    assert broker.stored == [{0: 7}]
+    await asyncio.sleep(2 * BEGIN_RETRY_S)
+    commits.auto_commit()
+    await commits.settle()
+    assert (broker.stored, len(broker.named)) == ([{0: 7}], 2)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_auto_commits_are_an_interval_apart(member):
+    """Counted from when the one before was begun."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=2.0)
+    assert commits.auto
+    for offset in range(1, 9):
+        commits.moved(0, offset)
+        commits.auto_commit()
+        await asyncio.sleep(1.0)
+    assert broker.stored == [{0: 3}, {0: 5}, {0: 7}]
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_auto_commit_of_what_another_holds_is_only_logged(member, caplog):
+    """Ordinary in a group; so is a beginning there. It is still stored where else it begins."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=1.0)
+    commits.moved(0, 2)
+    broker.failing = UnavailableError("no broker")
+    with pytest.raises(UnavailableError):
+        await commits.begin({1: 3})
+    member.lose()
+    broker.failing = None
+    await asyncio.sleep(1)
+    commits.auto_commit()
+    await commits.settle()
+    assert broker.stored == [{1: 3}]
+    assert "auto-commit: this consumer does not hold partition 0" in caplog.text
+    await commits.begin({0: 1})
+    assert broker.stored == [{1: 3}]
+    assert "where the group begins is not stored" in caplog.text
+
+
+async def test_a_broker_that_fails_halfway_keeps_the_beginning_of_the_rest(member):
+    """One by one, where one of them is beyond the end: what is not stored is tried again."""
+    broker = Broker()
+    broker.ends = {0: 5}
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commit = broker.commit
+
+    async def fail_for_2(group, member_id, offsets, **named):
+        if offsets.keys() == {2}:
+            raise UnavailableError("no broker")
+        await commit(group, member_id, offsets, **named)
+
+    broker.commit = fail_for_2
+    with pytest.raises(UnavailableError):
+        await commits.begin({0: 9, 1: 1, 2: 2, 3: 3})
+    assert (broker.stored, commits._begun) == ([{1: 1}], {2: 2, 3: 3})
+
+
+async def test_closing_gives_up_a_commit_that_is_under_way(member):
+    """Nobody is told of it, and it is not made later."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
+    commits.moved(0, 2)
+    broker.answers.clear()
+    commits.auto_commit()
+    await asyncio.sleep(0)
+    await commits.close()
+    assert commits._running.cancelled()
+    broker.answers.set()
+    await asyncio.sleep(0)
+    assert broker.stored == []
+
+
+async def test_settling_tells_that_the_commit_under_way_failed(member):
+    """Who closes must know."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
+    await commits.settle()
+    commits.moved(0, 2)
+    broker.failing = UnavailableError("no broker")
+    commits.auto_commit()
+    with pytest.raises(UnavailableError):
+        await commits.settle()

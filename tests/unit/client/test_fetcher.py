@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 
-from memq.client.consumer.fetcher import Fetcher
+import msgspec
+import pytest
+
+from memq.client.consumer.fetcher import LONG_POLL_MS, PLAN_AHEAD, Fetcher
 from memq.client.topic import Page
 from memq.core.notification.notification import encode_notification
-from memq.core.wire.messages import NotificationEntry
+from memq.core.wire.messages import NotificationEntry, PartitionOffsets
+from memq.errors import (
+    CorruptDataError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    StorageError,
+    UnavailableError,
+)
+from tests.integration.broker.support import until
 from tests.unit.audit.test_consumed import notification
+from tests.unit.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 OFFSETS = (2, 3, 7, 8)
 
@@ -68,3 +82,533 @@ async def test_a_gap_belongs_to_the_batch_after_it():
     await take(1)
     await fetcher.close()
     assert taken == [(1, 2), (3, 3), (4, 7), (3, 3), (8, 8)]
+
+
+class Topic:
+    """A topic whose broker answers as it is told to, and remembers what it was asked.
+
+    Attributes:
+        retained: start and end of each partition.
+        sizes: of the objects, by partition and offset; 1 where none is given.
+        asked: positions, most entries and longest wait of each page.
+        failing: raised in place of an answer, while there is one.
+        damaged: places of what is no notification.
+    """
+
+    topic = "t"
+
+    def __init__(self, **ends):
+        runtime = SimpleNamespace(random=lambda: 1.0)
+        self.cluster = SimpleNamespace(runtime=runtime)
+        self.retained = {int(p[1:]): [0, end] for p, end in ends.items()}
+        self.sizes, self.asked, self.failing, self.damaged = {}, [], None, set()
+        self.published = asyncio.Event()
+        self.unasked = []
+
+    def entry(self, partition, offset):
+        """What the queue has at a place."""
+        if (partition, offset) in self.damaged:
+            return NotificationEntry(partition, offset, 0, b"{")
+        size = self.sizes.get((partition, offset), 1)
+        named = msgspec.structs.replace(notification(offset), size_bytes=size)
+        return NotificationEntry(partition, offset, 0, encode_notification(named))
+
+    async def page(self, positions, *, max_entries, max_wait_ms):
+        self.asked.append((dict(positions), max_entries, max_wait_ms))
+        while True:
+            if self.failing is not None:
+                raise self.failing
+            for partition, offset in positions.items():
+                start, end = self.retained[partition]
+                if not start <= offset <= end:
+                    raise OffsetOutOfRangeError(f"offset {offset} is not there")
+            found = [
+                self.entry(partition, at)
+                for partition, offset in positions.items()
+                for at in range(offset, self.retained[partition][1])
+            ]
+            if found or self.unasked:
+                return Page([*found[:max_entries], *self.unasked], {})
+            self.published.clear()
+            await self.published.wait()
+
+    async def offsets(self):
+        return [PartitionOffsets(p, *span, None) for p, span in sorted(self.retained.items())]
+
+    def publish(self, partition):
+        """One more Batch."""
+        self.retained[partition][1] += 1
+        self.published.set()
+
+
+class Storage:
+    """Fetches Batches when it is let; remembers which.
+
+    Attributes:
+        begun: places of the Batches whose fetch was begun.
+        failing: raised in place of the Batch, by place.
+        decoded: bytes that a Batch takes once it is decoded; as its object where not given.
+    """
+
+    def __init__(self):
+        self.begun, self.failing, self.decoded = [], {}, {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.cancelled = 0
+
+    async def fetch(self, published):
+        place = (published.partition, published.offset)
+        self.begun.append(place)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if place in self.failing:
+            raise self.failing[place]
+        size = self.decoded.get(place, published.notification.size_bytes)
+        return SimpleNamespace(place=place, size_bytes=size)
+
+
+class Reading:
+    """A fetcher and what is behind it."""
+
+    def __init__(self, topic, **options):
+        self.topic, self.storage, self.woken = topic, Storage(), asyncio.Event()
+        given = {"prefetch_bytes": 1000, "concurrency": 4, "on_out_of_range": "error"} | options
+        self.fetcher = Fetcher(topic, self.storage, wake=self.woken.set, **given)
+
+    async def take(self, count=1):
+        """Places of the next Batches, woken for each that was not there."""
+        found = []
+        async with asyncio.timeout(60):
+            while len(found) < count:
+                self.woken.clear()
+                fetched = self.fetcher.take()
+                if fetched is None:
+                    await self.woken.wait()
+                else:
+                    found.append(fetched.place)
+        return found
+
+    async def error(self):
+        """What is raised where nothing can be taken."""
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks
+            assert not await self.take(), "there is something"
+        return caught.value
+
+    async def at_rest(self):
+        """Nothing is being fetched, and the broker waits for something new."""
+        await until(lambda: not self.fetcher._fetching and not self.topic.published.is_set())
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    def held(self):
+        """Bytes in memory, told in two ways that must agree."""
+        planned = [each for buffer in self.fetcher._buffers.values() for each in buffer.batches]
+        held = sum(each.held_bytes for each in planned)
+        assert held == self.fetcher._held_bytes
+        return held
+
+
+async def test_memory_of_a_partition_that_is_dropped_goes_to_the_others():
+    """They go on at once, though nothing is taken, published or ready."""
+    reading = Reading(Topic(p0=3, p1=2), prefetch_bytes=3)
+    reading.fetcher.move({0: 0})
+    await until(lambda: reading.held() == 3)
+    reading.fetcher.move({1: 0})
+    await reading.at_rest()
+    assert reading.storage.begun == [(0, 0), (0, 1), (0, 2)], "there is no memory for more"
+    reading.fetcher.drop([0])
+    await reading.at_rest()
+    assert reading.storage.begun[3:] == [(1, 0), (1, 1)]
+    assert reading.held() == 2
+    assert await reading.take(2) == [(1, 0), (1, 1)]
+    assert reading.fetcher.positions == {1: 2}
+    await reading.fetcher.close()
+
+
+async def test_a_partition_that_was_dropped_is_not_asked_for_any_more():
+    """What is published there changes nothing, and the others go on."""
+    reading = Reading(Topic(p0=0, p1=0))
+    reading.fetcher.move({0: 0, 1: 0})
+    await until(lambda: len(reading.topic.asked) == 1)
+    reading.fetcher.drop([0])
+    await until(lambda: len(reading.topic.asked) == 2)
+    reading.topic.publish(0)
+    reading.topic.publish(1)
+    assert await reading.take() == [(1, 0)]
+    assert [set(positions) for positions, *_ in reading.topic.asked[1:]] == [{1}, {1}]
+    await reading.fetcher.close()
+
+
+async def test_what_is_being_fetched_when_a_partition_moves_is_given_up():
+    """Its thread and its memory are free again, and it is not handed out; again and again."""
+    reading = Reading(Topic(p0=5), prefetch_bytes=2, concurrency=2)
+    reading.storage.gate.clear()
+    for count, start in enumerate((3, 0, 2, 1)):
+        reading.fetcher.move({0: start})
+        await until(lambda: len(reading.storage.begun) == 2 * count + 2)  # noqa: B023 - at once
+        assert (reading.held(), reading.fetcher._fetching) == (2, 2)
+    assert reading.storage.cancelled == 6
+    reading.storage.gate.set()
+    assert await reading.take(4) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+    assert (reading.held(), reading.fetcher._fetching) == (0, 0)
+    await reading.fetcher.close()
+
+
+async def test_close_ends_all_that_was_begun():
+    """No fetch and no question is left behind."""
+    reading = Reading(Topic(p0=2, p1=0))
+    reading.storage.gate.clear()
+    reading.fetcher.move({0: 0, 1: 0})
+    await until(lambda: reading.fetcher._fetching == 2)
+    await reading.fetcher.close()
+    assert reading.storage.cancelled == 2
+    assert (reading.held(), reading.fetcher._tasks) == (0, {})
+
+
+async def test_partitions_with_least_fetched_go_first():
+    """One that was planned first does not take all threads."""
+    reading = Reading(Topic(p0=4, p1=4, p2=4), concurrency=6)
+    reading.storage.gate.clear()
+    reading.fetcher.move({0: 0, 1: 0, 2: 0})
+    await until(lambda: reading.fetcher._fetching == 6)
+    assert sorted(reading.storage.begun) == [(p, at) for p in range(3) for at in range(2)]
+    reading.storage.gate.set()
+    await reading.take(12)
+    await reading.fetcher.close()
+
+
+async def test_memory_is_bounded_by_what_batches_take_once_decoded():
+    """Up to the bound, not above it; a Batch that is larger waits until nothing else is held."""
+    topic = Topic(p0=6)
+    topic.sizes = {(0, 3): 50}
+    reading = Reading(topic, prefetch_bytes=10)
+    reading.storage.decoded = {(0, 0): 9, (0, 1): 1}
+    reading.storage.gate.clear()
+    reading.fetcher.move({0: 0})
+    await until(lambda: len(reading.storage.begun) == 3)
+    await asyncio.sleep(0)
+    assert reading.storage.begun == [(0, 0), (0, 1), (0, 2)], "the large one waits"
+    reading.storage.gate.set()
+    await reading.at_rest()
+    assert reading.held() == 11
+    assert await reading.take() == [(0, 0)]
+    assert reading.held() == 2
+    assert await reading.take(2) == [(0, 1), (0, 2)]
+    await reading.at_rest()
+    assert (reading.held(), reading.storage.begun[3:]) == (50, [(0, 3)])
+    assert await reading.take(3) == [(0, 3), (0, 4), (0, 5)]
+    assert reading.held() == 0
+    await reading.fetcher.close()
+
+
+async def test_memory_that_is_just_enough_is_used():
+    """Two Batches that fill it to the last byte are fetched at a time."""
+    topic = Topic(p0=3)
+    topic.sizes = {(0, at): 5 for at in range(3)}
+    reading = Reading(topic, prefetch_bytes=10)
+    reading.fetcher.move({0: 0})
+    await reading.at_rest()
+    assert reading.storage.begun == [(0, 0), (0, 1)]
+    await reading.fetcher.close()
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError("away"), DataLossError("gone"), CorruptDataError("bad")]
+)
+async def test_a_batch_that_cannot_be_fetched_keeps_its_partition_and_no_other(error):
+    """It is raised and tried anew with each take; nothing of its partition is skipped."""
+    reading = Reading(Topic(p0=3, p1=2))
+    reading.storage.failing = {(0, 1): error}
+    reading.fetcher.move({0: 0, 1: 0})
+    await reading.at_rest()
+    found, errors = [], 0
+    while len(found) < 3 or errors < 3:
+        try:
+            found += await reading.take()
+        except type(error):
+            errors += 1
+            assert reading.fetcher.positions[0] == 1
+    assert sorted(found) == [(0, 0), (1, 0), (1, 1)]
+    assert reading.storage.begun.count((0, 1)) >= 3
+    reading.storage.failing.clear()
+    found.clear()
+    while len(found) < 2:
+        try:
+            found += await reading.take()
+        except type(error):
+            continue
+    assert found == [(0, 1), (0, 2)]
+    assert reading.held() == 0
+    await reading.fetcher.close()
+
+
+async def test_a_bug_in_a_fetch_is_raised_and_no_more_is_begun():
+    """What nothing expected is told to who takes, in place of going on without the Batch."""
+    reading = Reading(Topic(p0=6), concurrency=2)
+    reading.storage.failing = {(0, 0): ZeroDivisionError("bug"), (0, 1): ZeroDivisionError("bug")}
+    reading.fetcher.move({0: 0})
+    assert isinstance(await reading.error(), ZeroDivisionError)
+    assert reading.storage.begun == [(0, 0), (0, 1)]
+    await reading.fetcher.close()
+
+
+async def test_a_bug_in_the_follower_is_raised():
+    """It wakes who waits: else a reader would wait for ever."""
+    reading = Reading(Topic(p0=1))
+    reading.topic.failing = ZeroDivisionError("bug")
+    reading.fetcher.move({0: 0})
+    assert isinstance(await reading.error(), ZeroDivisionError)
+    await reading.fetcher.close()
+
+
+async def test_an_answer_about_a_partition_that_was_not_asked_for_is_refused():
+    """It names the partition."""
+    reading = Reading(Topic(p0=0))
+    reading.topic.unasked = [reading.topic.entry(7, 0)]
+    reading.fetcher.move({0: 0})
+    error = await reading.error()
+    assert isinstance(error, ProtocolError)
+    assert "partition 7" in str(error)
+    await reading.fetcher.close()
+
+
+async def test_what_was_had_before_is_not_taken_twice():
+    """A broker that answers from an earlier offset on than it was asked for changes nothing."""
+    topic = Topic(p0=3)
+    page = topic.page
+
+    async def from_the_start(positions, **options):
+        return (
+            await page(dict.fromkeys(positions, 0), **options)
+            if positions == {0: 2}
+            else (await page(positions, **options))
+        )
+
+    topic.page = from_the_start
+    reading = Reading(topic)
+    reading.fetcher.move({0: 2})
+    assert await reading.take() == [(0, 2)]
+    assert reading.fetcher.positions == {0: 3}
+    await reading.fetcher.close()
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_less_often():
+    """After what is ready was handed out; when it answers again, the error is forgotten."""
+    reading = Reading(Topic(p0=1, p1=1))
+    reading.fetcher.move({0: 0, 1: 0})
+    await reading.at_rest()
+    reading.topic.failing = UnavailableError("away")
+    reading.topic.published.set()
+    while reading.fetcher._trouble is None:
+        await asyncio.sleep(0.001)
+    assert sorted(await reading.take(2)) == [(0, 0), (1, 0)]
+    began_s, tries = asyncio.get_running_loop().time(), []
+    for _ in range(4):
+        assert isinstance(await reading.error(), UnavailableError)
+        tries.append(asyncio.get_running_loop().time() - began_s)
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < pauses[-1]
+    await until(lambda: reading.fetcher._trouble is not None)
+    reading.topic.failing = None
+    reading.topic.publish(1)
+    await until(lambda: reading.held() and not reading.fetcher._fetching)
+    assert await reading.take() == [(1, 1)]
+    assert reading.fetcher.take() is None, "that it was away is of no interest any more"
+    # And it is asked anew as often as at first.
+    reading.topic.failing = UnavailableError("away")
+    reading.topic.published.set()
+    await reading.error()
+    again_s = asyncio.get_running_loop().time()
+    await reading.error()
+    assert asyncio.get_running_loop().time() - again_s == pytest.approx(pauses[0], abs=0.01)
+    await reading.fetcher.close()
+
+
+async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer():
+    """What comes before the damage and what is in other partitions is read; the error is told as
+    often as it is met, and a move past it goes on.
+    """
+    topic = Topic(p0=3, p1=2)
+    topic.damaged = {(0, 1)}
+    reading = Reading(topic)
+    reading.fetcher.move({0: 0, 1: 0})
+    await reading.at_rest()
+    found, errors = [], []
+    while len(found) < 3 or len(errors) < 3:
+        try:
+            found += await reading.take()
+        except CorruptDataError as exc:
+            errors.append(str(exc))
+    assert sorted(found) == [(0, 0), (1, 0), (1, 1)]
+    assert all("t/0 offset 1" in each for each in errors)
+    assert reading.fetcher.positions == {0: 1, 1: 2}
+    topic.publish(1)
+    found = []
+    while not found:
+        try:
+            found = await reading.take()
+        except CorruptDataError:
+            await asyncio.sleep(0)
+    assert found == [(1, 2)]
+    assert all(0 not in positions for positions, *_ in topic.asked[2:])
+    reading.fetcher.move({0: 2})
+    assert await reading.take() == [(0, 2)]
+    await reading.fetcher.close()
+
+
+@pytest.mark.parametrize("what", ["damaged", "out of range"])
+async def test_who_waits_is_woken_for_an_error(what):
+    """Nothing else comes that would wake it."""
+    topic = Topic(p0=1)
+    if what == "damaged":
+        topic.damaged = {(0, 0)}
+    reading = Reading(topic)
+    reading.fetcher.move({0: 0 if what == "damaged" else 5})
+    assert isinstance(
+        await reading.error(), CorruptDataError if what == "damaged" else OffsetOutOfRangeError
+    )
+    await reading.fetcher.close()
+
+
+async def test_an_error_stays_until_the_partition_is_moved():
+    """Also when retention has passed it, and the offsets are looked at for another partition."""
+    topic = Topic(p0=3, p1=1)
+    topic.damaged = {(0, 0)}
+    reading = Reading(topic, on_out_of_range="earliest")
+    reading.fetcher.move({0: 0})
+    assert isinstance(await reading.error(), CorruptDataError)
+    topic.retained = {0: [2, 3], 1: [4, 5]}
+    reading.fetcher.move({1: 1})
+    found, errors = [], 0
+    while not found or errors < 3:
+        try:
+            found += await reading.take()
+        except CorruptDataError:
+            errors += 1
+            await asyncio.sleep(0)
+    assert found == [(1, 4)]
+    assert reading.fetcher.positions[0] == 0
+    await reading.fetcher.close()
+
+
+async def test_a_batch_that_comes_when_its_partition_has_just_moved_takes_no_memory():
+    """It was fetched, and nobody has seen it yet: its bytes are not counted any more."""
+    reading = Reading(Topic(p0=2))
+    reading.storage.decoded = {(0, 0): 90, (0, 1): 90}
+    reading.storage.gate.clear()
+    reading.fetcher.move({0: 0})
+    await until(lambda: len(reading.storage.begun) == 2)
+    tasks = [each.task for each in reading.fetcher._buffers[0].batches]
+    reading.storage.gate.set()
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+    assert reading.fetcher._fetching == 2
+    reading.fetcher.move({0: 2})
+    await reading.at_rest()
+    assert (reading.held(), reading.fetcher._fetching) == (0, 0)
+    await reading.fetcher.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("earliest", {0: 3, 1: 0, 2: 2, 3: 2}), ("latest", {0: 5, 1: 0, 2: 4, 3: 2})],
+)
+async def test_only_what_is_out_of_range_goes_elsewhere(policy, expected):
+    """Whether it is before or after what is retained; both ends are in range."""
+    topic = Topic(p0=5, p1=0, p2=4, p3=2)
+    topic.retained[0] = [3, 5]
+    topic.retained[2] = [2, 4]
+    reading = Reading(topic, on_out_of_range=policy, concurrency=1)
+    reading.storage.gate.clear()
+    reading.fetcher.move({0: 1, 1: 0, 2: 9, 3: 2})
+    await until(lambda: len(topic.asked) > 1)
+    assert topic.asked[1][0] == expected
+    assert reading.fetcher.positions == expected
+    await reading.fetcher.close()
+
+
+async def test_what_is_fetched_already_is_handed_out_though_retention_has_passed_it():
+    """It is in memory; also when the offsets are looked at because of another partition."""
+    topic = Topic(p0=3, p1=0)
+    reading = Reading(topic, on_out_of_range="latest")
+    reading.fetcher.move({0: 0})
+    await reading.at_rest()
+    topic.retained[0] = [2, 3]
+    topic.retained[1] = [5, 9]
+    reading.fetcher.move({1: 4})
+    await until(lambda: reading.fetcher.positions[1] == 9)
+    assert await reading.take(3) == [(0, 0), (0, 1), (0, 2)]
+    await reading.fetcher.close()
+
+
+@pytest.mark.parametrize("policy", ["earliest", "error"])
+async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range(policy):
+    """What is done then is what is done about any offset that is not retained."""
+    topic = Topic(p0=4)
+    reading = Reading(topic, on_out_of_range=policy)
+    reading.storage.failing = {(0, at): OffsetOutOfRangeError("removed") for at in (1, 2)}
+    reading.fetcher.move({0: 0})
+    await reading.at_rest()
+    topic.retained[0] = [3, 4]
+    assert await reading.take() == [(0, 0)]
+    if policy == "earliest":
+        assert await reading.take() == [(0, 3)]
+    else:
+        assert "offset 1 of t/0 is not retained" in str(await reading.error())
+    await reading.fetcher.close()
+
+
+async def test_all_that_is_out_of_range_is_told():
+    """Each partition by itself, with what is retained of it; those in range are read meanwhile."""
+    topic = Topic(p0=5, p1=1, p2=4)
+    topic.retained[0] = [3, 5]
+    topic.retained[2] = [2, 4]
+    reading = Reading(topic)
+    reading.fetcher.move({0: 2, 1: 0, 2: 5})
+    told, found = set(), []
+    async with asyncio.timeout(60):
+        while len(told) < 2 or not found:
+            try:
+                found += await reading.take()
+            except OffsetOutOfRangeError as exc:
+                told.add(str(exc).partition(". ")[0])
+                await asyncio.sleep(0)
+    assert found == [(1, 0)]
+    assert {each.partition(" is not")[0] for each in told} == {
+        "offset 2 of t/0",
+        "offset 5 of t/2",
+    }
+    reading.fetcher.move({0: 3, 2: 4})
+    assert await reading.take(2) == [(0, 3), (0, 4)]
+    await reading.fetcher.close()
+
+
+async def test_a_refusal_that_the_offsets_do_not_explain_is_told():
+    """The broker says that an offset is out of range, and then that it is not: that is trouble."""
+    reading = Reading(Topic(p0=2))
+    reading.topic.failing = OffsetOutOfRangeError("not there")
+    reading.fetcher.move({0: 1})
+    assert str(await reading.error()) == "not there"
+    assert reading.fetcher.positions == {0: 1}
+    await reading.fetcher.close()
+
+
+async def test_no_more_is_planned_than_may_be():
+    """A partition is asked about again when half of its share is used up, and not before."""
+    reading = Reading(Topic(p0=4 * PLAN_AHEAD), concurrency=1)
+    reading.fetcher.move({0: 0})
+    await reading.at_rest()
+    assert reading.topic.asked == [({0: 0}, PLAN_AHEAD, LONG_POLL_MS)]
+    await reading.take(PLAN_AHEAD // 2 - 1)
+    await reading.at_rest()
+    assert len(reading.topic.asked) == 1
+    await reading.take(1)
+    await until(lambda: len(reading.topic.asked) == 2)
+    assert reading.topic.asked[1] == ({0: PLAN_AHEAD}, PLAN_AHEAD // 2, LONG_POLL_MS)
+    assert reading.fetcher._planned <= PLAN_AHEAD
+    await reading.fetcher.close()

@@ -59,6 +59,22 @@ async def test_work_ahead_is_bounded_by_weight(most, expected):
     assert peak == expected
 
 
+@pytest.mark.parametrize("weight", [1, 3])
+async def test_work_ahead_stays_ahead(weight):
+    """From the first result to the last, as much is begun as may be; not only at first."""
+    begun = []
+
+    async def note(number):
+        begun.append(number)
+
+    taken = 0
+    async for _ in map_ahead(note, numbers(20), 4 * weight, lambda _: weight):
+        await asyncio.sleep(0)
+        assert len(begun) == min(20, taken + 4)
+        taken += 1
+    assert taken == 20
+
+
 async def test_work_ahead_is_cancelled_when_it_is_left():
     """Leaving early, or an error, leaves no work behind."""
     started, ended = [], []

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from memq.client.objects import FallbackReader, read_storage
+from memq.client import objects
+from memq.client.objects import BROKER_TIMEOUT_S, FallbackReader, read_storage
 from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.core.storage.keys import BatchKey, object_key
 from memq.errors import (
@@ -34,6 +35,7 @@ class Topic:
         return self
 
     async def read(self, request, *, timeout_s):
+        assert timeout_s == BROKER_TIMEOUT_S
         if self.refuses:
             raise InvalidRequestError("no Batch of topic 't'")
         return None, read_storage(request.uri, request.start, request.length)
@@ -102,3 +104,24 @@ async def test_a_refusal_is_no_failure_of_the_storage(read, topic, tmp_path):
     topic.refuses = True
     with pytest.raises(CorruptDataError, match="no Batch of topic"):
         await read()
+
+
+async def test_an_object_that_could_not_be_read_a_moment_ago_is_read(read, tmp_path, monkeypatch):
+    """Once the storage has answered for another object, it is asked again before it is blamed."""
+    path = tmp_path / "root" / KEY
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"a")
+    read_bytes, failing = objects.read_storage, [StorageError("slow"), StorageError("slow")]
+
+    def at_first(*args):
+        if failing:
+            raise failing.pop()
+        return read_bytes(*args)
+
+    async def away(self, request, *, timeout_s):
+        return None, at_first(request.uri, request.start, request.length)
+
+    monkeypatch.setattr(objects, "read_storage", at_first)
+    monkeypatch.setattr(Topic, "read", away)
+    assert bytes(await read()) == b"a"
+    assert failing == []

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
-from memq.client.topic import TopicClient, merge_watermarks
+from memq.client.topic import ATTEMPT_S, TopicClient, merge_watermarks
 from memq.core.retry import Retry
-from memq.core.runtime import SYSTEM
+from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     Done,
@@ -15,6 +17,7 @@ from memq.core.wire.messages import (
     PartitionOffset,
     TopicInfo,
     WatermarkAnswer,
+    Write,
 )
 from memq.errors import (
     InvalidRequestError,
@@ -25,6 +28,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from tests.unit.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 
 class Brokers:
@@ -165,6 +169,37 @@ async def test_nobody_to_ask(question):
     assert brokers.asked == []
 
 
+async def test_a_topic_that_nobody_knows_is_looked_up_once():
+    """The look itself has asked those who know: there is nothing to wait for."""
+    looks = []
+
+    class Counting(Brokers):
+        async def topic(self, name, *, timeout_s=None):
+            looks.append(name)
+            return await super().topic(name)
+
+    with pytest.raises(UnknownTopicError):
+        await TopicClient(Counting((Done(), b""), incarnations=[None]), "t").ask(Done())
+    assert looks == ["t"]
+
+
+async def test_info_is_of_now_and_of_one_incarnation():
+    """It asks the brokers anew, and says that the topic was recreated."""
+
+    class Fresh(Brokers):
+        async def topic(self, name, *, refresh):
+            assert refresh
+            return await super().topic(name)
+
+    brokers = Fresh(incarnations=["1", "2"])
+    client = TopicClient(brokers, "t")
+    assert (await client.info()).incarnation == client.incarnation == "1"
+    brokers.forget("t")
+    with pytest.raises(TopicRecreatedError, match="1 and 2 are two topics of that name"):
+        await client.info()
+    assert client.incarnation == "1"
+
+
 # -- watermarks -----------------------------------------------------------------------------
 
 
@@ -196,6 +231,12 @@ def test_watermark_of_one_broker():
     """One that owns everything is merged to what it said."""
     only = told([30, 40], [35], 7)
     assert merge_watermarks("t", 2, [only]) == only
+
+
+def test_what_is_stored_up_to_the_very_first_moment_is_told():
+    """Only less than 0 says that somebody does not own it."""
+    merged = merge_watermarks("t", 1, [told([0], [0])])
+    assert (merged.stored_through_ms, merged.read_partitions) == (0, [0])
 
 
 def test_two_owners_of_one_write_partition():
@@ -272,3 +313,107 @@ async def test_page():
     assert (page.entries, page.ends) == ([entry], {0: 8})
     with pytest.raises(ProtocolError, match="no list of notifications"):
         await client.page({0: 7}, max_entries=1)
+
+
+# -- time -----------------------------------------------------------------------------------
+
+
+class Slow(Brokers):
+    """Brokers that let each attempt wait until its time is up.
+
+    Attributes:
+        attempts: when each began, and its timeout.
+        looks: timeouts of the looks for the topic.
+    """
+
+    request_timeout_s = 12.0
+
+    def __init__(self, *outcomes, **options):
+        super().__init__(*outcomes, **options)
+        self.attempts, self.looks, self.crcs = [], [], []
+        self.began_s = asyncio.get_running_loop().time()
+
+    def retry(self, timeout_s):
+        clock_s = asyncio.get_running_loop().time
+        return Retry(timeout_s, Runtime(mono_s=clock_s, random=lambda: 0.5))
+
+    async def topic(self, name, *, timeout_s=None):
+        self.looks.append(timeout_s)
+        return await super().topic(name)
+
+    async def attempt(self, address, request, body=b"", *, body_crc=None, timeout_s):
+        self.attempts.append((asyncio.get_running_loop().time() - self.began_s, timeout_s))
+        self.crcs.append((bytes(body), body_crc))
+        await asyncio.sleep(timeout_s)
+        return await super().attempt(address, request, body, body_crc=body_crc, timeout_s=timeout_s)
+
+
+def message(write_partition):
+    """A Message of no content."""
+    return Write(
+        topic="t",
+        write_partition=write_partition,
+        producer_id="p",
+        epoch=0,
+        sequence=0,
+        first_unsettled=0,
+        acks=-1,
+        schema_id="s",
+        records=0,
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+    )
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize(
+    ("ask", "budget_s", "attempt_s"),
+    [
+        (lambda t: t.ask(Done()), 12, ATTEMPT_S),
+        (lambda t: t.ask(Done(), timeout_s=7), 7, ATTEMPT_S),
+        (lambda t: t.ask(Done(), timeout_s=3), 3, ATTEMPT_S),
+        (lambda t: t.read(FetchOffsets(topic="t"), timeout_s=7, wait_s=2), 9, ATTEMPT_S + 2),
+        (lambda t: t.committed("g", timeout_s=7), 7, ATTEMPT_S),
+        (lambda t: t.commit("g", "m", {0: 1}, timeout_s=7), 7, ATTEMPT_S),
+        (lambda t: t.offsets(timeout_s=7), 7, ATTEMPT_S),
+        (lambda t: t.watermark(), 12, ATTEMPT_S),
+        (lambda t: t.write(message(0), b"x", 1), 12, 6),
+        (lambda t: t.write(message(0), b"x", 1, timeout_s=8), 8, 4),
+    ],
+)
+async def test_all_attempts_share_the_time_of_the_call(ask, budget_s, attempt_s):
+    """Each has its own bound, and no more than what is left; so do the looks between them."""
+    brokers = Slow(RequestTimeoutError("no answer"))
+    with pytest.raises(RequestTimeoutError):
+        await ask(TopicClient(brokers, "t"))
+    assert len(brokers.attempts) >= budget_s / attempt_s
+    for at_s, timeout_s in brokers.attempts:
+        assert timeout_s == pytest.approx(min(attempt_s, budget_s - at_s))
+    for timeout_s in brokers.looks:
+        assert timeout_s is not None
+        assert timeout_s <= min(attempt_s, budget_s)
+    assert asyncio.get_running_loop().time() - brokers.began_s <= budget_s + 0.001
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_message_goes_to_the_owner_of_its_write_partition():
+    """With its bytes and their CRC, as often as it takes; nobody is asked while it has no owner."""
+    brokers = Slow(UnavailableError("down"), (Done(), b""), addresses=["a:1 b:2"])
+    await TopicClient(brokers, "t").write(message(1), b"x", 7)
+    assert brokers.asked == ["b:2", "b:2"]
+    assert brokers.crcs == [(b"x", 7)] * 2
+    brokers = Slow((Done(), b""), addresses=["a:1 "])
+    with pytest.raises(UnavailableError, match="owns write partition 1 of topic 't'"):
+        await TopicClient(brokers, "t").write(message(1), b"x", 7, timeout_s=1)
+    assert brokers.asked == []
+
+
+async def test_a_call_is_about_the_incarnation_that_was_met_first():
+    """Whatever the topic is by now: a broker that has the new one must be able to refuse."""
+    brokers = Brokers((Done(), b""), incarnations=["1", "2"])
+    client = TopicClient(brokers, "t")
+    await client.ask(FetchOffsets(topic="t"))
+    brokers.forget("t")
+    await client.ask(FetchOffsets(topic="t"))
+    assert brokers.incarnations_asked == ["1", "1"]
+    assert client.incarnation == "1"

@@ -1,0 +1,427 @@
+"""What is stored of groups: in turn, and only while this broker has them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from memq.broker.stored_groups import StoredGroups, restore_groups
+from memq.core.group import MAX_SESSION_TIMEOUT_MS, GroupCoordinator
+from memq.core.notification.queue import Holding
+from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, PartitionOffset
+from memq.errors import (
+    CorruptDataError,
+    FencedError,
+    InvalidRequestError,
+    NotHostedError,
+    NotOwnerError,
+    QueueError,
+    TopicRecreatedError,
+)
+from tests.integration.broker.support import until
+
+SESSION_MS = 10_000
+
+
+class Queue:
+    """Stores what it is told; waits while its gate is shut.
+
+    Attributes:
+        stored: what was done, in order.
+        failing: raised in its place, while there is one.
+        under_way: how many calls wait for the gate.
+    """
+
+    def __init__(self):
+        self.stored, self.failing, self.under_way = [], None, 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def _store(self, *what):
+        self.under_way += 1
+        await self.gate.wait()
+        self.under_way -= 1
+        if self.failing is not None:
+            raise self.failing
+        self.stored.append(what)
+
+    async def commit(self, group, topic, offsets):
+        await self._store("commit", group, topic, offsets)
+
+    async def hold(self, group, topic, holdings):
+        await self._store("hold", group, topic, holdings)
+
+    async def delete_group(self, group, topic):
+        await self._store("delete", group, topic)
+
+
+class Broker:
+    """A broker that has the groups of some topics, until it loses them.
+
+    Attributes:
+        mine: the topics whose groups it has, with the incarnation of each.
+        now_ms: its clock.
+    """
+
+    def __init__(self, *names):
+        self.queue, self.now_ms = Queue(), 0
+        self.mine = dict.fromkeys(names or ("t",), "i")
+        self.coordinator = GroupCoordinator()
+        self.groups = StoredGroups(self, self, self.coordinator)
+
+    def now(self):
+        return SimpleNamespace(mono_ms=self.now_ms)
+
+    def topic(self, name="t"):
+        """As whoever asked has met it."""
+        return SimpleNamespace(
+            name=name,
+            incarnation="i",
+            queue_topic=f"{name}.i",
+            config=SimpleNamespace(read_partitions=2),
+        )
+
+    def coordinated_names(self):
+        return list(self.mine)
+
+    def coordinated(self, name, incarnation=""):
+        if name not in self.mine:
+            raise NotHostedError(f"the groups of {name!r} are not here")
+        if incarnation not in ("", self.mine[name]):
+            raise TopicRecreatedError(f"topic {name!r} was recreated")
+        return SimpleNamespace(topic=self.topic(name))
+
+    def beat(self, group="g", name="a", sequence=1, topic="t", owned=()):
+        """A heartbeat; what it grants is not stored yet."""
+        request = GroupHeartbeat(
+            group=group, topic=topic, member_id=name, sequence=sequence, owned=list(owned)
+        )
+        return self.coordinator.heartbeat(request, 2, self.now_ms)
+
+    def commit(self, offset=1, group="g", member_id="a", sequence=0):
+        """A commit that is under way."""
+        request = CommitOffsets(
+            group=group,
+            topic="t",
+            member_id=member_id,
+            offsets=[PartitionOffset(0, offset), PartitionOffset(1, offset)],
+            sequence=sequence,
+            heartbeat=1,
+        )
+        return asyncio.ensure_future(self.groups.commit(request, self.topic()))
+
+    def save(self, group="g"):
+        """The storing of who holds what, under way."""
+        return asyncio.ensure_future(self.groups.save_holdings(group, self.topic()))
+
+    def end(self, group="g", name="a", topic="t"):
+        """Its last member leaves."""
+        self.coordinator.leave(group, topic, name, self.now_ms)
+
+    async def leave_over(self, group="g", topic="t"):
+        """A group has ended, and is stored as if it had not."""
+        self.beat(group, topic=topic)
+        await self.groups.save_holdings(group, self.topic(topic))
+        self.end(group, topic=topic)
+        self.queue.stored.clear()
+
+
+def holds(group="g", name="a"):
+    """What is stored of who holds everything."""
+    return ("hold", group, "t.i", {name: Holding(SESSION_MS, [0, 1])})
+
+
+async def commit_of(broker):
+    """Something to do for each test that tries all: a commit."""
+    broker.beat()
+    return broker.commit
+
+
+async def save_of(broker):
+    """Likewise: who holds what."""
+    broker.beat()
+    return broker.save
+
+
+async def tidy_of(broker):
+    """Likewise: that nobody holds anything any more."""
+    await broker.leave_over()
+    return lambda: asyncio.ensure_future(broker.groups.tidy())
+
+
+async def delete_of(broker):
+    """Likewise: a group is deleted."""
+    return lambda: asyncio.ensure_future(broker.groups.delete("g", broker.topic()))
+
+
+ALL = pytest.mark.parametrize("prepare", [commit_of, save_of, tidy_of, delete_of])
+
+
+@ALL
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_nothing_is_stored_once_the_groups_are_another_brokers(prepare, recreated):
+    """Also of what had been found good, and had only to wait for its turn."""
+    broker = Broker()
+    act = await prepare(broker)
+    lock = broker.groups._lock("g", broker.topic())
+    await lock.acquire()
+    waiting = act()
+    await asyncio.sleep(0)
+    if recreated:
+        broker.mine["t"] = "j"
+    else:
+        del broker.mine["t"]
+    broker.coordinator.forget_topic("t")
+    lock.release()
+    if prepare is tidy_of:
+        await asyncio.wait([waiting])  # it has nothing to do any more
+    else:
+        with pytest.raises(TopicRecreatedError if recreated else NotHostedError):
+            await waiting
+    assert broker.queue.stored == []
+
+
+@ALL
+async def test_a_queue_that_says_so_means_another_broker(prepare):
+    """The client is sent there; the cause is told."""
+    broker = Broker()
+    act = await prepare(broker)
+    broker.queue.failing = FencedError("epoch 2 has it")
+    with pytest.raises(NotHostedError, match=r"have gone to another broker.*epoch 2") as caught:
+        await act()
+    assert isinstance(caught.value.__cause__, FencedError)
+
+
+@ALL
+async def test_a_queue_that_failed_is_tried_again(prepare):
+    """Its error is told as it is, nothing counts as stored, and the next one has its turn."""
+    broker = Broker()
+    act = await prepare(broker)
+    broker.queue.failing = QueueError("the disk is full")
+    for _ in range(2):
+        with pytest.raises(QueueError, match="the disk is full"):
+            await act()
+    broker.queue.failing = None
+    await act()
+    assert len(broker.queue.stored) == 1
+
+
+@ALL
+async def test_what_is_stored_of_a_group_comes_one_after_the_other(prepare):
+    """While something of it is stored the next waits; other groups do not."""
+    broker = Broker()
+    act = await prepare(broker)
+    lock = broker.groups._lock("g", broker.topic())
+    await lock.acquire()
+    waiting = act()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert broker.queue.under_way == 0
+    assert broker.queue.stored == []
+    broker.beat("h")
+    await broker.save("h")
+    assert broker.queue.stored == [holds("h")]
+    lock.release()
+    await waiting
+    assert len(broker.queue.stored) == 2
+
+
+async def test_a_commit_is_judged_when_its_turn_comes():
+    """One that waited behind another is for who holds the partitions then."""
+    broker = Broker()
+    broker.beat()
+    broker.queue.gate.clear()
+    first = broker.commit(1)
+    second = broker.commit(2)
+    await until(lambda: broker.queue.under_way)
+    broker.end()
+    broker.queue.gate.set()
+    await first
+    with pytest.raises(NotOwnerError):
+        await second
+    assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
+
+
+async def test_a_session_that_ended_while_it_waited_commits_nothing():
+    """By the clock of when it is stored."""
+    broker = Broker()
+    broker.beat()
+    broker.queue.gate.clear()
+    waiting = broker.commit(1), broker.commit(2)
+    await until(lambda: broker.queue.under_way)
+    broker.now_ms = SESSION_MS
+    broker.queue.gate.set()
+    await waiting[0]
+    with pytest.raises(NotOwnerError):
+        await waiting[1]
+
+
+async def test_a_commit_that_came_twice_is_stored_once():
+    """The second answers that it is stored; where the first failed it is stored now."""
+    broker = Broker()
+    broker.beat()
+    broker.queue.failing = QueueError("the disk is full")
+    with pytest.raises(QueueError):
+        await broker.commit(1, sequence=1)
+    broker.queue.failing = None
+    await broker.commit(1, sequence=1)
+    await broker.commit(1, sequence=1)
+    assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
+
+
+async def test_who_holds_what_is_stored_once_and_as_it_is_then():
+    """Who waited finds that there is nothing left to store, or more than there was."""
+    broker = Broker()
+    broker.beat()
+    broker.queue.gate.clear()
+    waiting = [broker.save() for _ in range(3)]
+    await until(lambda: broker.queue.under_way)
+    broker.queue.gate.set()
+    await asyncio.gather(*waiting)
+    assert broker.queue.stored == [holds()]
+    await broker.save()
+    await broker.save("nobody")
+    assert broker.queue.stored == [holds()]
+
+
+async def test_what_is_granted_while_something_else_is_stored_is_not_stored_yet():
+    """Its answer has to wait for the next time."""
+    broker = Broker()
+    broker.beat()
+    await broker.save()
+    broker.beat(sequence=2, owned=[0, 1])
+    broker.beat(name="b")
+    broker.beat(sequence=3, owned=[0])
+    broker.end()
+    broker.beat(name="c")
+    broker.queue.gate.clear()
+    waiting = broker.save()
+    await until(lambda: broker.queue.under_way)
+    broker.beat(name="b", sequence=2)
+    granted = broker.coordinator.unsaved("g", "t")
+    broker.queue.gate.set()
+    await waiting
+    assert broker.coordinator.unsaved("g", "t") == granted
+    assert broker.queue.stored[-1][-1] != granted
+
+
+async def test_what_may_have_been_stored_when_it_failed_is_stored_anew():
+    """The disk may have it: what was stored before is in doubt until the next time."""
+    broker = Broker()
+    broker.beat()
+    await broker.save()
+    broker.end()
+    broker.beat(name="b")
+    broker.queue.failing = QueueError("the disk does not answer")
+    with pytest.raises(QueueError):
+        await broker.save()
+    broker.end(name="b")
+    assert list(broker.coordinator.left_over()) == [("g", "t")]
+    broker.beat(sequence=2)
+    broker.queue.failing = None
+    await broker.save()
+    assert broker.queue.stored == [holds(), holds()]
+
+
+async def test_a_topic_that_was_recreated_meanwhile_has_nothing_stored():
+    """What was stored is of the topic before: nobody is told what he was given."""
+    broker = Broker()
+    broker.beat()
+    broker.queue.gate.clear()
+    waiting = broker.save()
+    await until(lambda: broker.queue.under_way)
+    broker.mine["t"] = "j"
+    broker.coordinator.forget_topic("t")
+    broker.beat()
+    broker.queue.gate.set()
+    with pytest.raises(TopicRecreatedError):
+        await waiting
+    assert broker.coordinator.unsaved("g", "t") is not None
+
+
+async def test_groups_of_a_topic_that_was_recreated_are_still_to_be_tidied():
+    """What was stored of the topic before says nothing of a group of the new one."""
+    broker = Broker()
+    await broker.leave_over()
+    broker.queue.gate.clear()
+    waiting = asyncio.ensure_future(broker.groups.tidy())
+    await until(lambda: broker.queue.under_way)
+    broker.mine["t"] = "j"
+    broker.queue.gate.set()
+    with pytest.raises(TopicRecreatedError):
+        await waiting
+    assert list(broker.coordinator.left_over()) == [("g", "t")]
+
+
+async def test_tidying_stores_of_each_group_that_nobody_holds_anything():
+    """Of the topics whose groups this broker has; no others, and no group that came to life."""
+    broker = Broker("t", "u", "v")
+    for group, topic in (("g", "t"), ("h", "t"), ("g", "u"), ("g", "v"), ("k", "v")):
+        await broker.leave_over(group, topic)
+    del broker.mine["u"]
+    broker.queue.gate.clear()
+    waiting = asyncio.ensure_future(broker.groups.tidy())
+    await until(lambda: broker.queue.under_way)
+    broker.beat("g", sequence=2, topic="v")
+    broker.queue.gate.set()
+    await waiting
+    assert broker.queue.stored == [
+        ("hold", "g", "t.i", {}),
+        ("hold", "h", "t.i", {}),
+        ("hold", "k", "v.i", {}),
+    ]
+    assert list(broker.coordinator.left_over()) == [("g", "u")]
+    await broker.groups.tidy()
+    assert len(broker.queue.stored) == 3
+
+
+async def test_a_group_that_came_to_life_while_it_waited_is_not_deleted():
+    """Nor one that lives by the clock; it is once its last session is over."""
+    broker = Broker()
+    lock = broker.groups._lock("g", broker.topic())
+    await lock.acquire()
+    waiting = asyncio.ensure_future(broker.groups.delete("g", broker.topic()))
+    await asyncio.sleep(0)
+    broker.beat()
+    lock.release()
+    with pytest.raises(InvalidRequestError, match="1 live member"):
+        await waiting
+    broker.now_ms = SESSION_MS - 1
+    with pytest.raises(InvalidRequestError, match="1 live member"):
+        await broker.groups.delete("g", broker.topic())
+    broker.now_ms = SESSION_MS
+    await broker.groups.delete("g", broker.topic())
+    assert broker.queue.stored == [("delete", "g", "t.i")]
+
+
+async def test_groups_are_restored_as_stored_and_from_now_on():
+    """Where it cannot be read who held what, it is as if somebody held all for the longest; the
+    others are restored as they were.
+    """
+    broker = Broker()
+    broker.now_ms = 1_000
+
+    async def holders(topic):
+        return ["f", "g", "h"] if topic == "t.i" else []
+
+    async def holdings(group, topic):
+        if group == "g":
+            raise CorruptDataError("not JSON")
+        return {"a": Holding(SESSION_MS, [1])}
+
+    broker.queue.holders, broker.queue.holdings = holders, holdings
+    await restore_groups(broker.topic(), broker.coordinator, broker)
+    for group, until_ms in (("f", SESSION_MS), ("g", MAX_SESSION_TIMEOUT_MS), ("h", SESSION_MS)):
+        broker.coordinator.check_idle("other", "t", 0)
+        (member,) = broker.coordinator.members(group, "t", 1_000 + until_ms - 1)
+        assert member.partitions == ([0, 1] if group == "g" else [1])
+        assert broker.coordinator.members(group, "t", 1_000 + until_ms) == []
+
+    async def away(topic):
+        raise QueueError("cannot be read")
+
+    broker.queue.holders = away
+    with pytest.raises(QueueError):
+        await restore_groups(broker.topic(), broker.coordinator, broker)
