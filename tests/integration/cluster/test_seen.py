@@ -1,0 +1,200 @@
+"""What a broker makes of what the nodes say, in whatever order it hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from memq.broker.cluster_topics import ClusterTopics
+from memq.core.governor.nodes import READ_ROLE, BrokerNode, TopicAssignment
+from memq.core.governor.topics import new_topic
+from memq.core.group import GroupCoordinator
+from memq.core.topic import TopicConfig
+from memq.errors import (
+    DataLossError,
+    NotHostedError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from tests.integration.broker.support import until
+
+FIRST, SECOND = "1" * 16, "2" * 16
+
+
+def topic(name="t", incarnation=FIRST, **options):
+    """One as the node says it."""
+    config = TopicConfig.create(name, write_partitions=2)
+    found = new_topic(config, (), now_ms=1, incarnation=incarnation, request_id="")
+    return msgspec.structs.replace(found, config=config.altered(**options)) if options else found
+
+
+@pytest.fixture
+async def topics(cluster):
+    """Those of a broker that has no session, and so takes over nothing."""
+    (one,) = await cluster.start("one")
+    return ClusterTopics(one.context, GroupCoordinator())
+
+
+def served(topics, name="t"):
+    """How a topic is served; None when it is refused as lost, empty when it is not there."""
+    try:
+        return topics.get(name).topic
+    except UnknownTopicError:
+        return ""
+    except DataLossError:
+        return None
+
+
+OLD, NEW = topic(retention="1h"), topic(retention="2h")
+OTHER = topic(incarnation=SECOND, retention="3h")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([(OLD, 3), (NEW, 4)], NEW),
+        ([(OLD, 3), (OLD, 3)], OLD),
+        ([(OLD, 3), (OLD, 4)], OLD),
+        ([(NEW, 4), (OLD, 3)], None),
+        ([(NEW, 4), (OLD, 4)], None),
+        ([(NEW, 4), (NEW, 3)], None),
+        ([(NEW, 4), (OLD, 3), (NEW, 5)], NEW),
+        ([(NEW, 4), (OLD, 3), (OLD, 3)], None),
+        ([(NEW, 4), (OTHER, 0)], OTHER),
+        ([(NEW, 4), (OTHER, 4)], OTHER),
+        ([(NEW, 4), (None, -1)], ""),
+        ([(NEW, 4), (OLD, 3), (None, -1)], ""),
+        ([(NEW, 4), (None, -1), (OLD, 0)], OLD),
+    ],
+)
+async def test_a_topic_is_served_as_it_was_altered_last(topics, states, expected):
+    """One that has gone back is refused; one that was made anew begins again."""
+    for each, version in states:
+        topics.topic_changed("t", each, version)
+    assert served(topics) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_queue", "expected"),
+    [
+        ([], OLD),
+        ([f"t.{FIRST}"], OLD),
+        ([f"t.{SECOND}", f"t.{FIRST}"], OLD),
+        ([f"t.{FIRST}", f"t.{SECOND}"], OLD),
+        ([f"t.{SECOND}"], None),
+        ([f"x.{SECOND}"], OLD),
+        ([f"x.t.{SECOND}"], OLD),
+    ],
+)
+async def test_a_topic_is_refused_when_the_queue_has_another_life_of_it_alone(
+    topics, in_queue, expected
+):
+    """Of a topic that is being removed the present life is there too; others are not touched."""
+    topics.topic_changed("t", OLD, 0)
+    topics.topic_changed("dotted.t", topic("dotted.t"), 0)
+    topics.in_queue([f"dotted.t.{FIRST}", *in_queue])
+    assert served(topics) == expected
+    assert served(topics, "dotted.t") == topic("dotted.t")
+    for name in {each.rpartition(".")[0] for each in in_queue} - {"t"}:
+        assert served(topics, name) is None
+
+
+def broker(name, **fields):
+    """A broker that lives."""
+    return BrokerNode(id=name, address=f"{name}:1", **fields)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "owners"),
+    [
+        (None, ["", ""]),
+        ((FIRST, ("a", "b")), ["a:1", "b:1"]),
+        ((SECOND, ("a", "b")), ["", ""]),
+        ((FIRST, ("a",)), ["a:1", ""]),
+        ((FIRST, ()), ["", ""]),
+        ((FIRST, ("", "b", "a")), ["", "b:1"]),
+        ((FIRST, ("gone", "b")), ["", "b:1"]),
+    ],
+)
+async def test_owners_are_those_of_this_life_that_live(topics, assignment, owners):
+    """Whatever the assignment node says too much, too little, or of another life."""
+    told = assignment and TopicAssignment(incarnation=assignment[0], epoch=1, owners=assignment[1])
+    topics.assignment_changed("t", told)
+    topics.topic_changed("t", OLD, 0)
+    topics.brokers_changed({"b": broker("b"), "a": broker("a", zone="z", role=READ_ROLE)})
+    hosted = topics.get("t")
+    assert topics.hosts(hosted) == owners
+    assert [(each.id, each.zone, each.reads) for each in topics.brokers()] == [
+        ("a", "z", True),
+        ("b", "", False),
+    ]
+    for number in (-1, 0, 1, 2):
+        error = topics.not_hosted(hosted, number)
+        assert isinstance(error, NotHostedError)
+        assert error.address == (owners[number] if number in (0, 1) else "")
+
+
+async def test_clients_hear_of_whatever_they_are_told_of_a_topic(topics):
+    """Another owner, one that dies, and an alteration give it another version; others do not."""
+    topics.topic_changed("t", OLD, 0)
+    versions = [topics.version(["t", "unknown"])]
+
+    async def changes(change, *args):
+        waiting = asyncio.ensure_future(topics.changed(["t"], versions[-1], 60.0))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        change(*args)
+        await asyncio.wait_for(waiting, 10)
+        versions.append(topics.version(["t"]))
+
+    topics.brokers_changed({"a": broker("a")})
+    assert topics.version(["t"]) == versions[-1]
+    owned = TopicAssignment(incarnation=FIRST, epoch=1, owners=("a", "b"))
+    await changes(topics.assignment_changed, "t", owned)
+    await changes(topics.brokers_changed, {"a": broker("a"), "b": broker("b")})
+    await changes(topics.topic_changed, "t", NEW, 1)
+    await changes(topics.brokers_changed, {"b": broker("b")})
+    await changes(topics.topic_changed, "t", None)
+    assert len({*versions}) == len(versions)
+    topics.topic_changed("u", topic("u"), 0)
+    assert topics.version(["t"]) == versions[-1] != topics.version(["u"])
+
+
+async def test_why_a_topic_is_not_here(topics):
+    """It is unknown, or there and cannot be served yet, or lost; what nobody tells is forgotten."""
+    assert isinstance(topics.missing("t"), UnknownTopicError)
+    topics.topic_changed("t", OLD, 0)
+    topics.assignment_changed("t", TopicAssignment(incarnation=FIRST, epoch=1, owners=()))
+    del topics._hosted["t"]
+    assert isinstance(topics.missing("t"), UnavailableError)
+    topics.topic_changed("t", None)
+    assert isinstance(topics.missing("t"), UnknownTopicError)
+    assert topics.known() == {"t"}
+    topics.assignment_changed("t", None)
+    assert topics.known() == set()
+    with pytest.raises(UnavailableError, match="no session"):
+        await topics.find("t")
+
+
+async def test_a_topic_that_another_broker_makes_first_holds_up_no_other(cluster, monkeypatch):
+    """Each topic that the configuration asks for is made, or there already."""
+    (one,) = await cluster.start("one")
+    await until(one.topics.running)
+    create = one.topics.create
+
+    async def second(config):
+        if config.name == "a":
+            raise TopicExistsError("by another broker")
+        await create(config)
+
+    monkeypatch.setattr(one.topics, "create", second)
+    wanted = [TopicConfig.create(name) for name in "ab"]
+    monkeypatch.setattr(one.topics, "_wanted_topics", lambda: wanted)
+    await one.topics.start()
+    assert "b" in one.topics.names()
+    wanted[1:] = [TopicConfig.create("b"), TopicConfig.create("c")]
+    await one.topics.start()
+    assert "c" in one.topics.names()
