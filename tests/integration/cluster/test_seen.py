@@ -179,6 +179,23 @@ async def test_why_a_topic_is_not_here(topics):
         await topics.find("t")
 
 
+@pytest.mark.parametrize("then", [None, OTHER])
+async def test_what_was_granted_in_a_life_of_a_topic_ends_with_it(topics, then):
+    """The groups of a topic that is gone are forgotten, and what ran of it is to be closed."""
+    forgotten = []
+    topics._coordinator.forget_topic = forgotten.append
+    topics.topic_changed("t", OLD, 0)
+    before = topics.get("t")
+    topics.topic_changed("t", NEW, 1)
+    assert topics.get("t") is before
+    assert (before.topic, forgotten) == (NEW, [])
+    before.coordinated = True
+    topics.topic_changed("t", then)
+    assert (forgotten, before.coordinated) == (["t"], False)
+    assert topics._gone == {"t": [before]}
+    assert then is None or not topics.get("t").coordinated
+
+
 async def test_a_topic_that_another_broker_makes_first_holds_up_no_other(cluster, monkeypatch):
     """Each topic that the configuration asks for is made, or there already."""
     (one,) = await cluster.start("one")
