@@ -12,6 +12,7 @@ from memq.broker.membership import Membership, _differ
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
     BROKERS,
+    DOOMED,
     LOADS,
     MEMBERS,
     READ_ROLE,
@@ -21,10 +22,12 @@ from memq.core.governor.nodes import (
 from memq.core.retry import Backoff
 from memq.errors import (
     ChangeUncertainError,
+    ConfigError,
     NodeExistsError,
     NoNodeError,
     NotHostedError,
     QueueError,
+    SessionLostError,
     StorageError,
     UnavailableError,
     VersionConflictError,
@@ -102,6 +105,87 @@ async def test_what_went_while_a_broker_had_no_session_is_gone_when_it_joins_aga
     assert "gone" not in one.topics.names()
     assert one.topics.get("made-anew").topic.incarnation != before
     assert [each.id for each in one.topics.brokers()] == ["one", "two"]
+
+
+@pytest.mark.parametrize("step", ["is deleted", "is removed"])
+async def test_a_topic_that_goes_as_a_broker_joins_is_not_taken_for_lost(
+    cluster, monkeypatch, step
+):
+    """What the queue had is doomed before or after that, and for some of the time only."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    made = await c.create("t")
+    await cluster.all_owned("t")
+    doomed = DOOMED.child(f"t.{made.incarnation}")
+    if step == "is removed":
+        await one.topics.delete("t")
+    opened, looked = ModelBroker._open_coordination, []
+
+    async def opening(broker):
+        session = await opened(broker)
+        children = session.children
+
+        async def meanwhile(path):
+            found = await children(path)
+            if path == DOOMED.path and not looked:
+                looked.append(found)
+                if step == "is deleted":
+                    await one.topics.delete("t")
+                else:
+                    await session.delete(doomed, (await session.get(doomed)).version)
+            return found
+
+        session.children = meanwhile
+        return session
+
+    monkeypatch.setattr(ModelBroker, "_open_coordination", opening)
+    (two,) = await cluster.start("two")
+    assert looked
+    assert two.topics._taken_back == {}
+    assert (await c.create("t")).incarnation != made.incarnation
+    await until(lambda: "t" in two.topics.names())
+
+
+@pytest.mark.parametrize(
+    ("error", "of_session"),
+    [
+        (SessionLostError, True),
+        (UnavailableError, True),
+        (QueueError, False),
+        (ConfigError, False),
+    ],
+)
+async def test_why_a_broker_is_apart_is_said_where_it_belongs(cluster, soon, error, of_session):
+    """Of ZooKeeper as long as there is no session; of itself until it is part of the cluster."""
+    (one,) = await cluster.start("one")
+    await until(one.topics.running)
+    serve, open_session = one.membership._serve, one.membership._open_session
+    opening, go_on = asyncio.Event(), asyncio.Event()
+
+    async def open_later():
+        opening.set()
+        await go_on.wait()
+        return await open_session()
+
+    async def fail():
+        one.membership._serve = serve
+        raise error("this is why")
+
+    one.membership._open_session, one.membership._serve = open_later, fail
+    await one.sessions[-1].delete(BROKERS.child("one"), 0)
+    go_on.set()
+    await opening.wait()
+    opening.clear()
+    go_on.clear()
+    await opening.wait()
+    assert not one.context.leased()
+    why = ("this is why", "") if of_session else ("", "this is why")
+    assert (one.membership.trouble(), one.context.apart) == why
+    assert not one.topics.running()
+    go_on.set()
+    await until(one.context.leased)
+    await until(lambda: (one.membership.trouble(), one.context.apart) == ("", ""))
+    await until(one.topics.running)
 
 
 @pytest.mark.parametrize("happened", ["made", "refused", "made and gone"])

@@ -7,15 +7,21 @@ import asyncio
 import msgspec
 import pytest
 
+from memq.broker import cluster_topics
 from memq.broker.cluster_topics import ClusterTopics
 from memq.core.governor.nodes import READ_ROLE, BrokerNode, TopicAssignment
+from memq.core.governor.shared_catalog import StoredTopic
 from memq.core.governor.topics import new_topic
 from memq.core.group import GroupCoordinator
 from memq.core.topic import TopicConfig
 from memq.errors import (
+    ClosedError,
+    CorruptDataError,
     DataLossError,
     NotHostedError,
+    SessionLostError,
     TopicExistsError,
+    TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
@@ -215,3 +221,110 @@ async def test_a_topic_that_another_broker_makes_first_holds_up_no_other(cluster
     wanted[1:] = [TopicConfig.create("b"), TopicConfig.create("c")]
     await one.topics.start()
     assert "c" in one.topics.names()
+
+
+class Catalog:
+    """What is stored, as the coordination service says it, or its error.
+
+    Attributes:
+        asked: names that it was asked for.
+    """
+
+    def __init__(self, answer):
+        self.answer, self.asked = answer, []
+
+    async def get(self, name):
+        self.asked.append(name)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return StoredTopic(*self.answer, 0)
+
+
+def catalog_of(topics, answer):
+    """Let a broker have a session, in which it follows nothing."""
+    topics._catalog, topics._follow = Catalog(answer), lambda _: None
+    return topics._catalog
+
+
+@pytest.mark.parametrize(
+    ("known", "stored", "later"),
+    [
+        ((OLD, 3), (OLD, 3), None),
+        ((NEW, 4), (OLD, 3), None),
+        ((OLD, 3), (NEW, 4), (NEW, 4)),
+        ((OLD, 3), (NEW, 4), (NEW, 5)),
+        ((NEW, 4), (OTHER, 0), (OTHER, 0)),
+        ((None, -1), (OLD, 0), (OLD, 0)),
+        ((OLD, 3), UnknownTopicError("none"), (None, -1)),
+        ((None, -1), UnknownTopicError("none"), None),
+    ],
+)
+async def test_a_look_ends_when_what_is_stored_is_seen(topics, known, stored, later):
+    """At once where it is seen already; else by the news of it, and of no other topic."""
+    topics.topic_changed("t", *known)
+    catalog = catalog_of(topics, stored)
+    looking = asyncio.ensure_future(topics.look("t"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert looking.done() == (later is None)
+    topics.topic_changed("u", topic("u"), 9)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert looking.done() == (later is None)
+    if later is not None:
+        topics.topic_changed("t", *later)
+    await asyncio.wait_for(looking, 10)
+    assert catalog.asked == ["t"]
+
+
+async def test_a_look_that_sees_nothing_of_what_there_is_says_so(topics, monkeypatch):
+    """A client asks again, and is not told that there is no such topic."""
+    monkeypatch.setattr(cluster_topics, "SEEN_S", 0.01)
+    catalog_of(topics, (OLD, 3))
+    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
+        await topics.find("t")
+    topics.topic_changed("t", OTHER, 3)
+    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
+        await topics.find("t", FIRST)
+    topics.topic_changed("t", OLD, 2)
+    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
+        await topics.look("t")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SessionLostError, UnavailableError),
+        (ClosedError, UnavailableError),
+        (UnavailableError, UnavailableError),
+        (CorruptDataError, CorruptDataError),
+    ],
+)
+async def test_what_cannot_be_looked_up_is_not_taken_for_missing(topics, error, told):
+    """The end of the session is no news for a client; what is damaged is said as it is."""
+    catalog_of(topics, error("why"))
+    with pytest.raises(told, match="why") as found:
+        await topics.find("t")
+    assert type(found.value) is told
+
+
+async def test_what_is_here_is_looked_for_nowhere_else(topics):
+    """Nor is what is lost; what is another life, or being made, is."""
+    topics.topic_changed("t", OLD, 3)
+    catalog = catalog_of(topics, (OLD, 3))
+    assert (await topics.find("t")).topic == (await topics.find("t", FIRST)).topic == OLD
+    assert catalog.asked == []
+    with pytest.raises(TopicRecreatedError):
+        await topics.find("t", SECOND)
+    assert catalog.asked == ["t"]
+    hosted = topics._hosted.pop("t")
+    finding = asyncio.ensure_future(topics.find("t"))
+    await asyncio.sleep(0)
+    topics._hosted["t"] = hosted
+    assert await finding is hosted
+    assert catalog.asked == ["t", "t"]
+    topics.topic_changed("t", NEW, 3)
+    for ask in (topics.find, topics.look):
+        with pytest.raises(DataLossError):
+            await ask("t")
+    assert catalog.asked == ["t", "t"]

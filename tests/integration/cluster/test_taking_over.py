@@ -224,8 +224,8 @@ async def test_a_topic_that_could_not_be_made_is_given_up_when_that_can_be_said(
     assert len(refused) == 3
 
 
-async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(cluster):
-    """One that another broker is making, which lives, is left alone."""
+async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(cluster, monkeypatch):
+    """One that another broker is making is left alone as long as that one lives."""
     (one,) = await cluster.start("one")
     await until(one.topics.running)
     session = await lives(cluster, "two")
@@ -235,10 +235,13 @@ async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(clus
         topic = new_topic(config, (), now_ms=1, incarnation="1" * 16, request_id="")
         doomed = DoomedNode(topic=topic, by=by)
         await session.create(DOOMED.child(topic.queue_topic), DOOMED.encode(doomed))
+    monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.01)
+    monkeypatch.setattr("memq.broker.deletion.BACKOFF", Backoff(0.01, 0.05))
     mine, theirs = (f"{name}.{'1' * 16}" for name in ("mine", "theirs"))
     for _ in range(100):
         await asyncio.sleep(0)
     assert makers(cluster) == {mine: "one", theirs: "two"}, "it is here, and may be making it"
     cluster.zookeeper.expire(one.sessions[-1])
-    await until(lambda: makers(cluster).get(mine, "") == "")
-    assert makers(cluster)[theirs] == "two"
+    await until(lambda: makers(cluster) == {theirs: "two"})
+    await session.close()
+    await until(lambda: makers(cluster) == {})
