@@ -354,6 +354,21 @@ def test_a_drain_moves_a_few_at_a_time():
     assert (drained.draining, drained.accepting) == (True, False)
 
 
+def test_nothing_is_evened_out_on_the_occasion_of_a_drain():
+    """However uneven the others are, it is done when it is due."""
+    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 30)])
+    cluster.settle()
+    before = cluster.store.owners()
+    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
+    cluster.governor.drain_requested("a")
+    cluster.settle(1_000)
+    moved = [key for key, owner in cluster.store.owners().items() if before[key] != owner]
+    assert sorted(moved) == sorted(key for key, owner in before.items() if owner == "a")
+    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
+    assert cluster.settle(1_000) == []
+    assert len(cluster.settle(REBALANCE_INTERVAL_MS)) == 1
+
+
 def test_a_drain_that_is_withdrawn_stops():
     """What has not moved stays."""
     cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 100)])
