@@ -72,8 +72,11 @@ async def test_a_start_that_waits_for_the_storage_leaves_no_session_behind(clust
     await until(two.context.leased)
 
 
-async def test_what_went_while_a_broker_had_no_session_is_gone_when_it_joins_again(cluster, soon):
+async def test_what_went_while_a_broker_had_no_session_is_gone_when_it_joins_again(
+    cluster, soon, monkeypatch
+):
     """A topic, a broker and a member of which it hears nothing any more; what came is there."""
+    monkeypatch.setattr("memq.core.governor.governor.SETTLE_MS", 0)  # whoever governs next
     one, two, _ = await cluster.start("one", "two", "three")
     c = await cluster.connect(two)
     for name in ("gone", "made anew", "stays"):

@@ -321,6 +321,7 @@ async def test_what_is_here_is_looked_for_nowhere_else(topics):
     finding = asyncio.ensure_future(topics.find("t"))
     await asyncio.sleep(0)
     topics._hosted["t"] = hosted
+    topics._waiters.wake("t")
     assert await finding is hosted
     assert catalog.asked == ["t", "t"]
     topics.topic_changed("t", NEW, 3)
