@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memq.broker.object_root import ObjectRoot
+from memq.broker import object_root
+from memq.broker.object_root import ObjectRoot, look_for_objects
 from memq.core.format.batch import ProducerRun
 from memq.core.notification.notification import (
     Notification,
@@ -19,6 +23,9 @@ from memq.core.notification.notification import (
 from memq.core.notification.queue import QueueEntry
 from memq.core.storage.keys import BatchKey, object_key
 from memq.core.storage.local import LocalStorage
+from memq.core.topic import TopicConfig
+from memq.errors import CorruptDataError, MemqError, QueueError, StorageError, UnknownTopicError
+from memq.testing.storage import InMemoryStorage
 
 KEY = object_key(BatchKey("memq", "clicks", "0" * 16, 3, 1_750_000_000_000, "batch-1", 7))
 
@@ -117,3 +124,132 @@ async def test_a_longer_root_keeps_within_the_bound(tmp_path):
     assert [e.offset for e in await root.served(entries, 3 * one - 1)] == [0, 1]
     assert [e.offset for e in await root.served(entries, 1)] == [0]
     assert len(await root.served(entries, 10 * one)) == 10
+
+
+class Queue:
+    """Notifications by topic and read partition; an error for a topic that cannot be asked."""
+
+    def __init__(self, stored):
+        self.stored = stored
+
+    async def offsets(self, topic, partition):
+        if isinstance(self.stored[topic], MemqError):
+            raise self.stored[topic]
+        found = self.stored[topic][partition]
+        if isinstance(found, MemqError):
+            raise found
+        return found[0], found[0] + len(found[1])
+
+    async def fetch(self, topic, partition, offset, *, max_entries, max_bytes):
+        start, payloads = self.stored[topic][partition]
+        payload = payloads[offset - start]
+        if isinstance(payload, MemqError):
+            raise payload
+        return [QueueEntry(offset, 0, payload)]
+
+
+class Storage(InMemoryStorage):
+    """Objects that are there; some of which it cannot tell."""
+
+    def __init__(self, keys, silent=()):
+        super().__init__()
+        self.silent, self.asked = silent, []
+        for key in keys:
+            self.put(key, [b"x"], timeout_s=1)
+
+    def get_range(self, key, offset, length):
+        self.asked.append(key)
+        if key in self.silent:
+            raise StorageError("does not say")
+        return super().get_range(key, offset, length)
+
+
+def key_of(number):
+    """One of many keys."""
+    return object_key(BatchKey("memq", "clicks", "0" * 16, 3, 1_750_000_000_000, f"b{number}", 7))
+
+
+def stored(number):
+    """The notification of an object."""
+    return encode_notification(notification(f"file:///old/{key_of(number)}"))
+
+
+def topics_of(*names, read_partitions=1):
+    """Topics, of which the queue has those of the same name."""
+    config = TopicConfig.create("t", read_partitions=read_partitions)
+    return [SimpleNamespace(name=name, queue_topic=name, config=config) for name in names]
+
+
+async def look(storage, queue, topics):
+    """What is found."""
+    with ThreadPoolExecutor(1) as executor:
+        return await look_for_objects(ObjectRoot(storage), topics, queue, executor)
+
+
+async def test_the_ends_of_each_read_partition_are_looked_for():
+    """The newest first, then the oldest where that is another one; what is missing is named."""
+    queue = Queue({"a": [(5, [stored(1), stored(2), stored(3)]), (0, [])], "b": [(7, [stored(4)])]})
+    queue.stored["b"].append((0, [stored(5), stored(6)]))
+    storage = Storage(map(key_of, (1, 3, 6)))
+    found = await look(storage, queue, topics_of("a", "b", read_partitions=2))
+    assert storage.asked == [key_of(number) for number in (3, 4, 6, 1, 5)]
+    assert (found.looked_for, found.unknown) == (5, 0)
+    assert [(each.topic, each.partition, each.offset) for each in found.missing] == [
+        ("b", 0, 7),
+        ("b", 1, 0),
+    ]
+    assert found.missing[0][3:] == (key_of(4), f"file:///old/{key_of(4)}")
+    assert found.reasons() == []
+
+
+@pytest.mark.parametrize(
+    "bad", [UnknownTopicError("deleted"), [(0, [b"damaged"])], [(0, [CorruptDataError("damaged")])]]
+)
+async def test_a_topic_that_cannot_be_asked_hides_no_other(bad):
+    """One that was deleted meanwhile, or whose notification is damaged."""
+    queue = Queue({"a": [(0, [stored(1)])], "bad": bad, "c": [(0, [stored(2)])]})
+    found = await look(Storage([]), queue, topics_of("a", "bad", "c"))
+    assert [each.topic for each in found.missing] == ["a", "c"]
+    assert found.looked_for == 2
+    assert found.reasons() == [found.warning()]
+
+
+async def test_a_read_partition_that_cannot_be_asked_hides_no_other():
+    """Those after it of the same topic are looked at."""
+    queue = Queue({"a": [QueueError("not now"), (0, [stored(1)])]})
+    found = await look(Storage([]), queue, topics_of("a", read_partitions=2))
+    assert [(each.topic, each.partition) for each in found.missing] == [("a", 1)]
+
+
+async def test_a_storage_that_does_not_say_is_not_asked_on():
+    """What it has said counts; of the rest nothing is known, and nothing is missing."""
+    queue = Queue({str(number): [(0, [stored(number)])] for number in range(4)})
+    storage = Storage([key_of(0)], silent=[key_of(2)])
+    found = await look(storage, queue, topics_of(*"0123"))
+    assert storage.asked == [key_of(number) for number in range(3)]
+    assert (found.looked_for, found.unknown) == (2, 2)
+    assert [each.topic for each in found.missing] == ["1"]
+    assert found.reasons() == []
+
+
+async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):
+    """Nothing is known then of any object; nothing is missing, and the broker serves."""
+    monkeypatch.setattr(object_root, "LOOK_TIMEOUT_S", 0.01)
+    go_on, storage = threading.Event(), Storage([])
+    storage.get_range = lambda *_: go_on.wait(30)
+    with ThreadPoolExecutor(1) as executor:
+        queue = Queue({"a": [(0, [stored(1)])]})
+        found = await look_for_objects(ObjectRoot(storage), topics_of("a"), queue, executor)
+        go_on.set()
+    assert (found.looked_for, found.missing, found.unknown) == (0, (), 1)
+    assert found.reasons() == []
+
+
+async def test_no_more_is_looked_for_than_takes_a_moment(monkeypatch):
+    """The newest of each, before any of the oldest."""
+    monkeypatch.setattr(object_root, "MAX_LOOKED_FOR", 3)
+    two = [(0, [stored(1), stored(2)])]
+    storage = Storage([])
+    found = await look(storage, Queue({"a": two, "b": two}), topics_of("a", "b"))
+    assert storage.asked == [key_of(2), key_of(2), key_of(1)]
+    assert found.looked_for == 3

@@ -14,6 +14,7 @@ from memq.errors import (
     FencedError,
     InvalidRequestError,
     QueueError,
+    QueueFailedError,
     StorageError,
     UnavailableError,
 )
@@ -78,12 +79,13 @@ def test_a_call_without_an_answer_refuses(store, now):
     assert store.state().words() == ""
 
 
-async def test_a_call_that_is_given_up_has_failed_if_it_took_long(store, now):
+@pytest.mark.parametrize("given_up", [TimeoutError, asyncio.CancelledError])
+async def test_a_call_that_is_given_up_has_failed_if_it_took_long(store, now, given_up):
     """What is cancelled at once says nothing of the service; what was waited for does."""
-    for took_ms, refuses in ((10, False), (SLOW_MS + 1, True)):
-        with pytest.raises(TimeoutError), store.call():
+    for took_ms, refuses in ((10, False), (SLOW_MS, False), (SLOW_MS + 1, True)):
+        with pytest.raises(given_up), store.call():
             now.mono_ms += took_ms
-            raise TimeoutError
+            raise given_up
         now.mono_ms += GRACE_MS
         assert bool(store.state().words()) is refuses
 
@@ -103,7 +105,7 @@ def test_a_question_that_works_is_no_proof_for_what_failed_just_now(store, now):
 
 def test_what_a_service_tells_this_broker_is_no_failure_of_it(store, now):
     """A fence, and an error of the request, are answers."""
-    for error in (FencedError("x"), InvalidRequestError("x")):
+    for error in (FencedError("x"), QueueFailedError("x"), InvalidRequestError("x")):
         fail(store, error)
     now.mono_ms += GRACE_MS
     assert store.state().words() == ""
@@ -144,6 +146,47 @@ async def test_it_is_asked_when_nothing_is_heard_of_it(store, now, monkeypatch):
     watching.cancel()
 
 
+@pytest.mark.parametrize("error", [StorageError, QueueError, UnavailableError, TimeoutError])
+async def test_it_is_asked_again_after_whatever_it_says(store, now, monkeypatch, error):
+    """A question that fails ends no watch; one that works later says that it is over."""
+    monkeypatch.setattr(module, "PROBE_S", 0.001)
+    now.mono_ms += 2
+    asked = 0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        now.mono_ms += GRACE_MS + 1
+        if asked < 3:
+            raise error("not now")
+
+    watching = asyncio.ensure_future(store.watch(ask))
+    async with asyncio.timeout(10):
+        while asked < 3 or store.state().words():
+            await asyncio.sleep(0)
+            assert not watching.done()
+    watching.cancel()
+
+
+def test_it_refuses_since_the_first_of_what_has_not_worked(store, now):
+    """Be that a failure or a call that still waits; one that has failed waits no more."""
+    call = store.call()
+    call.__enter__()
+    now.mono_ms += 1_000
+    fail(store, StorageError("503"))
+    now.mono_ms += SLOW_MS
+    assert store.state().since_ms == WALL_MS + 10_000
+    assert store.state().words().endswith(": 503")
+    assert not call.__exit__(StorageError, StorageError("503"), None), "it is raised"
+    assert store.state().since_ms == WALL_MS + 11_000
+    now.mono_ms += FORGET_MS
+    assert store.state().words() == ""
+    call = store.call()
+    call.__enter__()
+    now.mono_ms += SLOW_MS + 1
+    assert store.state().words().endswith(": no answer")
+
+
 def test_what_clients_are_told_names_the_service(now):
     """An error that may pass is told with the service; any other one is as it was."""
     services = Services(now, storage="s3://b/", queue="kafka://k:9092", zookeeper="")
@@ -151,7 +194,9 @@ def test_what_clients_are_told_names_the_service(now):
     told = services.explained(UnavailableError("no room came"))
     assert type(told) is UnavailableError
     assert str(told).startswith("no room came; kafka (kafka://k:9092) refuses since")
-    assert type(services.explained(QueueError("x"))) is QueueError
+    for error in (QueueError("x"), StorageError("x")):
+        assert type(services.explained(error)) is type(error)
+        assert str(services.explained(error)).startswith("x; kafka (kafka://k:9092) refuses since")
     refused = InvalidRequestError("bad")
     assert services.explained(refused) is refused
     assert [state.name for state in services.states()] == ["storage", "kafka", "disk"]
@@ -161,12 +206,13 @@ def test_the_log_says_it_once_when_it_begins_and_once_when_it_ends(now, caplog):
     """An outage is two lines, however long it is."""
     caplog.set_level(logging.WARNING, "memq.broker.services")
     services = Services(now, storage="s3://b/", queue="", zookeeper="zk:2181")
-    services.zookeeper.failed("no answer for 3 s", certain=True)
-    for _ in range(3):
+    for _ in range(2):
+        services.zookeeper.failed("no answer for 3 s", certain=True)
+        for _ in range(3):
+            services.tell()
+        services.zookeeper.worked()
         services.tell()
-    services.zookeeper.worked()
-    services.tell()
     assert [record.getMessage().partition(" since")[0] for record in caplog.records] == [
         "a service refuses: zookeeper (zk:2181) refuses",
         "zookeeper answers again",
-    ]
+    ] * 2

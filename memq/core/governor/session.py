@@ -294,8 +294,7 @@ class Session:
 
     async def close(self) -> None:
         """End the session, if the service can be told; further calls raise `ClosedError`."""
-        if not self._over:
-            self._end()
+        self._end()
         await self._link.close()
 
     # -- how ----------------------------------------------------------------------------------

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
-from memq.broker.takeover import take_over
+from memq.broker.context import SCAN_BYTES
+from memq.broker.takeover import _in_order, take_over
+from memq.core.clock import ClockReading
+from memq.core.format.batch import ProducerRun
+from memq.core.notification.queue import QueueEntry
+from memq.core.storage.keys import batch_id_at
+from memq.core.topic import TopicConfig
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client
@@ -93,3 +100,74 @@ async def test_batches_of_a_later_owner_sort_after_those_of_the_one_before(tmp_p
         c.schema_id = schema_id
         after = [(await c.write(sequence)).batch_id for sequence in (1, 2)]
     assert sorted([*after, before]) == [before, *after]
+
+
+class Published:
+    """What a take-over asks of a broker, and what it is told; all of it in its order.
+
+    Attributes:
+        done: what it has done.
+        pages: by read partition: batch id, write partition and when it was sealed.
+    """
+
+    clocks_differ_ms = 7
+
+    def __init__(self, pages):
+        self.done, self.pages, self.queue = [], pages, self
+
+    def now(self):
+        return ClockReading(mono_ms=10_000_000, wall_ms=1)
+
+    async def fence(self, topic, *write_partitions):
+        self.done.append(("fence", topic, write_partitions))
+
+    async def notifications_since(self, topic, partition, since_ms, *, at_once_bytes):
+        self.done.append(("read", topic, partition, since_ms, at_once_bytes))
+        for offset, (batch_id, write_partition, sealed_ms) in enumerate(self.pages[partition]):
+            self.done.append(batch_id)
+            run = ProducerRun(
+                producer_id="p", epoch=0, first=offset, last=offset, records=1, crc_sum=0
+            )
+            yield (
+                QueueEntry(offset, 9_999_999, b""),
+                SimpleNamespace(
+                    batch_id=batch_id,
+                    write_partition=write_partition,
+                    sealed_ms=sealed_ms,
+                    producers=[run],
+                ),
+            )
+
+
+async def test_a_take_over_reads_what_was_published_in_its_order() -> None:
+    """After the fence, since the window and what clocks may differ; each latest time is kept."""
+    config = TopicConfig.create("t", read_partitions=2, write_partitions=3, dedup_window="1h")
+    topic = SimpleNamespace(config=config, queue_topic="t.1")
+    ids = [batch_id_at(ms, "0" * 16) for ms in range(6)]
+    context = Published(
+        [
+            [(ids[0], 0, 50), (ids[2], 1, 90), (ids[5], 0, 30)],
+            [(ids[1], 2, 99), (ids[3], 0, 40), (ids[4], 1, 10)],
+        ]
+    )
+    rebuilt = await take_over(topic, [0, 1], context)
+    since_ms = 10_000_000 - 3_600_000 - 7
+    assert context.done[0] == ("fence", "t.1", (0, 1))
+    assert [each for each in context.done if each[0] == "read"] == [
+        ("read", "t.1", number, since_ms, SCAN_BYTES // 2) for number in (0, 1)
+    ]
+    assert sorted(rebuilt) == [0, 1]
+    told = {n: (each.batches, each.written_ms, each.opened_ms) for n, each in rebuilt.items()}
+    assert told == {0: (3, 50, 5), 1: (2, 90, 4)}
+    context.done.clear()
+    assert await take_over(topic, [], context) == {}
+    assert context.done == []
+
+
+async def test_read_partitions_are_read_side_by_side() -> None:
+    """By the ids of Batches, so that a window sees each write partition as it was written."""
+    ids = [batch_id_at(ms, "0" * 16) for ms in range(7)]
+    pages = [[(ids[n], 0, 0) for n in (0, 3, 4)], [(ids[n], 0, 0) for n in (1, 2, 5)], []]
+    context = Published(pages)
+    found = _in_order("t.1", 3, 0, context)
+    assert [each.batch_id async for _, _, each in found] == ids[:6]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 from functools import partial
 
+import msgspec
 import pytest
 
 from memq import AsyncAdminClient
 from memq.broker import identity
+from memq.broker.identity import ClusterIdentity
 from memq.core.governor.nodes import BROKERS, CLUSTER, DOOMED, TOPICS, DoomedNode
 from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
+    ChangeUncertainError,
     ConfigError,
     CorruptDataError,
     DataLossError,
@@ -288,3 +292,103 @@ async def test_a_topic_that_was_being_made_at_the_backup_is_not_removed(cluster,
     assert cluster.zookeeper.node(doomed).version == 0
     assert await one.context.queue.offsets(topic.queue_topic, 0) != (0, 0)
     assert len(list(one.context.objects_of(topic))) == 1
+
+
+class Otherwise:
+    """A queue or storage that answers some things otherwise."""
+
+    def __init__(self, inner, **answers):
+        self._inner = inner
+        vars(self).update(answers)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "joins"),
+    [("x", "x", True), ("x", "", True), ("", "x", True), ("", "", True), ("x", "y", False)],
+)
+async def test_a_kafka_that_has_no_id_is_any(cluster, theirs, ours, joins):
+    """Two ids that differ are of two clusters; where one is not known, nothing is."""
+    (one,) = await cluster.start("one")
+    session = await cluster.zookeeper.open()
+    node = CLUSTER.encode(msgspec.structs.replace(made(cluster), queue=theirs))
+    await session.set(NODE, node, 0)
+    queue = Otherwise(one.context.queue, service_id=partial(asyncio.sleep, 0, ours))
+    context = dataclasses.replace(one.context, queue=queue)
+    checking = ClusterIdentity(context).check(session)
+    if joins:
+        await checking
+    else:
+        with pytest.raises(ConfigError, match=r"with Kafka x; .* has Kafka y"):
+            await checking
+
+
+@pytest.mark.parametrize("since", ["gone", "made by another"])
+async def test_a_cluster_that_was_found_before_is_not_made_anew(cluster, since):
+    """A process that has been part of it knows better than a ZooKeeper that is empty, or began."""
+    (one,) = await cluster.start("one")
+    session = await cluster.zookeeper.open()
+    joined = ClusterIdentity(one.context)
+    await joined.check(session)
+    before = made(cluster)
+    await session.delete(NODE, 0)
+    other = msgspec.structs.replace(before, object="clusters/memq/other", broker="two")
+    if since != "gone":
+        cluster.storage.put(other.object, [b"x"], timeout_s=9)
+        await session.create(NODE, CLUSTER.encode(other))
+    with pytest.raises(DataLossError, match=r"does not know it|'two' has made since"):
+        await joined.check(session)
+    assert (cluster.zookeeper.node(NODE) is None) == (since == "gone")
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_cluster_whose_making_had_no_answer_is_looked_for(cluster, happened):
+    """It is the one that was made, or it is made by another attempt."""
+    (one,) = await cluster.start("one")
+    await until(one.topics.running)
+    session = await cluster.zookeeper.open()
+    await session.delete(NODE, 0)
+    create, attempts = session.create, []
+
+    async def unanswered(*args):
+        attempts.append(args)
+        if len(attempts) > 1:
+            return await create(*args)
+        if happened:
+            await create(*args)
+        raise ChangeUncertainError("no answer")
+
+    session.create = unanswered
+    await ClusterIdentity(one.context).check(session)
+    assert len(attempts) == (1 if happened else 2)
+    assert cluster.storage.get(made(cluster).object)
+
+
+@pytest.mark.parametrize("remote", [True, False])
+async def test_a_mount_is_looked_at_and_a_service_is_not(cluster, monkeypatch, remote):
+    """A mount that does not say for a while is no mount that is gone."""
+    monkeypatch.setattr(identity, "LOOK_S", 0.001)
+    (one,) = await cluster.start("one")
+    session, looked = await cluster.zookeeper.open(), []
+    storage = Otherwise(one.context.storage, remote=remote)
+    context = dataclasses.replace(one.context, storage=storage)
+    found = ClusterIdentity(context)
+    await found.check(session)
+
+    def are_there(keys):
+        looked.append(keys)
+        return [None] if len(looked) < 3 else [False]
+
+    context.root.are_there = are_there
+    watching = asyncio.ensure_future(found.watch())
+    if remote:
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert looked == []
+        watching.cancel()
+    else:
+        with pytest.raises(ConfigError, match="storage: "):
+            await watching
+        assert looked == [[made(cluster).object]] * 3

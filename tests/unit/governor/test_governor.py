@@ -139,8 +139,11 @@ def test_a_cluster_that_starts_finds_everything_where_it_was():
     for name in "cb":
         assert cluster.settle(SETTLE_MS // 3) == []
         cluster.governor.broker_registered(BrokerResources(name))
+    assert cluster.governor.describe().waiting_for == []
+    cluster.governor.topic_changed(topic("u", 3))
+    assert len(cluster.settle()) == 1, "nobody is waited for any more"
     assert cluster.settle(SETTLE_MS) == []
-    assert counts(cluster) == {"a": 2, "b": 2, "c": 2}
+    assert counts(cluster) == {"a": 3, "b": 3, "c": 3}
 
 
 def test_who_does_not_come_back_is_waited_for_so_long(caplog):
@@ -239,6 +242,28 @@ def test_one_transaction_is_under_way_at_a_time():
     assert [change.topic for change in second.changes] == ["u"]
 
 
+def test_an_epoch_is_above_all_that_a_node_can_have_had():
+    """Also where somebody has changed it by hand, and put back what it held."""
+    store = Store()
+    for name, epoch, version in (("t", 1, 6), ("u", 9, 2)):
+        held = TopicAssignment(incarnation="old", epoch=epoch, owners=("a",))
+        store.nodes[name] = StoredNode(ASSIGNMENTS.encode(held), version)
+    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1), topic("u", 1)], store=store)
+    cluster.settle()
+    assert {name: each.epoch for name, each in cluster.store.assignments().items()} == {
+        "t": 8,
+        "u": 10,
+    }
+
+
+def test_a_change_that_is_larger_than_a_transaction_is_one_by_itself(monkeypatch):
+    """Nothing is left out, and nothing is sent that changes nothing."""
+    monkeypatch.setattr(module, "MAX_TRANSACTION_BYTES", 1)
+    cluster = Cluster(Governor(), brokers("a"), [topic(name, 2) for name in "tuv"])
+    assert [len(each.changes) for each in cluster.settle()] == [1, 1, 1]
+    assert counts(cluster) == {"a": 6}
+
+
 def test_a_transaction_has_so_many_changes_and_bytes():
     """More go into the next one, and all arrive."""
     topics = [topic(f"t{n:04}", 1) for n in range(MAX_CHANGES + 1)]
@@ -327,6 +352,21 @@ def test_a_drain_moves_a_few_at_a_time():
     assert cluster.governor.describe().moving == []
     (drained, _) = cluster.governor.describe().brokers
     assert (drained.draining, drained.accepting) == (True, False)
+
+
+def test_nothing_is_evened_out_on_the_occasion_of_a_drain():
+    """However uneven the others are, it is done when it is due."""
+    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 30)])
+    cluster.settle()
+    before = cluster.store.owners()
+    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
+    cluster.governor.drain_requested("a")
+    cluster.settle(1_000)
+    moved = [key for key, owner in cluster.store.owners().items() if before[key] != owner]
+    assert sorted(moved) == sorted(key for key, owner in before.items() if owner == "a")
+    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
+    assert cluster.settle(1_000) == []
+    assert len(cluster.settle(REBALANCE_INTERVAL_MS)) == 1
 
 
 def test_a_drain_that_is_withdrawn_stops():
@@ -467,6 +507,42 @@ def test_what_an_owner_before_has_measured_is_kept_until_there_is_better():
     assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [14.0]
 
 
+def test_what_was_measured_of_a_life_before_is_forgotten():
+    """A topic that is deleted, and one of its name later, begin with nothing known."""
+    cluster = Cluster(Governor(), brokers("a"), [topic("t", 2), topic("u", 1)])
+    cluster.settle()
+    cluster.report()
+    cluster.governor.topic_deleted("t")
+    cluster.settle()
+    cluster.governor.topic_changed(topic("t", 2, "i2"))
+    cluster.settle()
+    assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [1_000.0]
+
+
+def test_a_person_who_asks_makes_nothing_later():
+    """What was due anyway a moment later is done then, though not all loads are known."""
+    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 40)])
+    cluster.settle()
+    cluster.governor.broker_registered(BrokerResources("c"))
+    cluster.report(without=["b"])
+    assert cluster.settle(2 * REBALANCE_INTERVAL_MS - 1_000) == []
+    cluster.governor.rebalance_requested()
+    assert cluster.settle(999) == []
+    assert len(cluster.settle(1)) == 1
+
+
+def test_what_a_person_asked_for_is_done_once():
+    """What becomes uneven after it waits for the interval, as ever."""
+    cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
+    cluster.settle()
+    cluster.report()
+    cluster.governor.rebalance_requested()
+    assert cluster.settle(1_000) == []
+    cluster.governor.broker_registered(BrokerResources("b"))
+    assert cluster.settle(REBALANCE_INTERVAL_MS - 1) == []
+    assert len(cluster.settle(1)) == 1
+
+
 def test_nothing_moves_while_a_service_refuses():
     """Neither for balance nor from who drains; what is homeless is placed all the same."""
     refusing = []
@@ -569,6 +645,25 @@ def test_an_assignor_that_fails_stops_nothing(caplog):
     cluster.governor.drain_requested("a")
     cluster.settle()
     assert counts(cluster) == {"b": 20}
+
+
+def test_an_assignor_that_works_again_is_followed_again(caplog):
+    """What was wrong is said no more; the same mistake later is said anew."""
+    answers = [{}]
+    own = CheckedAssignor("own", lambda *_: answers[0])
+    cluster = Cluster(Governor(own), brokers("a", "b"), [topic("t", 2)])
+    cluster.settle()
+    cluster.report()
+    for count in (1, 2):
+        answers[0] = {}
+        cluster.governor.rebalance_requested()
+        cluster.settle(REBALANCE_INTERVAL_MS)
+        assert "'own' gives" in cluster.governor.describe().problem
+        assert caplog.text.count("the assignor is not followed") == count
+        answers[0] = cluster.store.owners()
+        cluster.governor.rebalance_requested()
+        assert cluster.settle(REBALANCE_INTERVAL_MS) == []
+        assert cluster.governor.describe().problem == ""
 
 
 # -- for people -----------------------------------------------------------------------------

@@ -25,9 +25,17 @@ from memq.core.governor.nodes import (
     TopicAssignment,
     make_persistent,
 )
+from memq.core.governor.runner import NOT_DONE
 from memq.core.governor.session import GetNode, Transaction
 from memq.core.runtime import Runtime
-from memq.errors import MemqError, SessionLostError
+from memq.errors import (
+    ChangeUncertainError,
+    MemqError,
+    NodeExistsError,
+    SessionLostError,
+    UnavailableError,
+    VersionConflictError,
+)
 from tests.simulation.loop import ProcessLoop, Timeline, Trace
 from tests.unit.governor.brokers import (
     Broker,
@@ -347,6 +355,98 @@ async def test_a_transaction_without_an_answer_is_looked_up(service, person, cap
     assert "for a transaction has failed" in caplog.text
     assert (await assignments(person))["u"].epoch == 1
     assert broker.elected == [True]
+
+
+@pytest.mark.parametrize("error", NOT_DONE)
+@pytest.mark.parametrize("happened", [False, True])
+async def test_whatever_a_transaction_is_refused_for_it_governs_on(
+    service, person, error, happened
+):
+    """What is stored is read, and read again where that fails; nothing is done twice."""
+    (broker,) = await governed(service, person, "a")
+    session, calls = broker.session, []
+    transact, get = session.transact, session.get
+
+    async def refused(changes):
+        session.transact, session.get = transact, away
+        if happened:
+            await transact(changes)
+        raise error("refused")
+
+    async def away(path):
+        calls.append(path)
+        if len(calls) == 3:
+            session.get = get
+        raise UnavailableError("away")
+
+    session.transact = refused
+    await create_topic(person, topic_of("u"))
+    await until_owned(person, 12, by="a")
+    await quiet()
+    assert broker.elected == [True]
+    assert (len(calls), (await assignments(person))["u"].epoch) == (3, 1)
+    await create_topic(person, topic_of("v"))
+    await until_owned(person, 18, by="a")
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("transact", NodeExistsError),
+        ("transact", VersionConflictError),
+        ("transact", ChangeUncertainError),
+        ("transact", UnavailableError),
+        ("get", UnavailableError),
+    ],
+)
+async def test_an_election_that_nobody_else_wins_is_held_again(service, person, step, error):
+    """Whoever is refused looks, and stands again; until it is elected, once."""
+    session, calls = await service.open(), []
+    call = getattr(session, step)
+
+    async def refused(what):
+        if what == ELECTION or what[0].path == GOVERNOR:
+            calls.append(what)
+            if len(calls) < 3:
+                raise error("refused")
+        return await call(what)
+
+    setattr(session, step, refused)
+    runtime = Runtime(mono_s=asyncio.get_running_loop().time, random=random.Random(1).random)
+    broker = await Broker.start(session, "a", runtime)
+    await until_elected([broker])
+    assert len(calls) >= 3
+    assert (await person.get(ELECTION)).version == 1
+
+
+async def test_a_broker_whose_term_could_not_begin_leaves_nothing_running(service, person):
+    """It has followed some of what there is by then; it stands again, and is told of once."""
+    await make_persistent(person)
+    session = await service.open()
+    get, failed = session.get, []
+
+    async def away(path):
+        if path == ELECTION and await service_governor(person) and len(failed) < 2:
+            failed.append(path)
+            raise UnavailableError("away")
+        return await get(path)
+
+    session.get = away
+    runtime = Runtime(mono_s=asyncio.get_running_loop().time, random=random.Random(1).random)
+    broker = await Broker.start(session, "a", runtime)
+    await until_elected([broker])
+    assert (broker.elected, len(failed)) == ([True], 2)
+    with_one = len(asyncio.all_tasks())
+    await broker.stop_running()
+    broker.stand()
+    await until_elected([broker])
+    await quiet()
+    assert len(asyncio.all_tasks()) == with_one
+
+
+async def service_governor(session):
+    """Whether there is one."""
+    return "governor" in await session.children("/")
 
 
 async def test_what_a_person_changes_is_read_when_it_is_in_the_way(service, person):

@@ -26,6 +26,7 @@ from memq.errors import (
     InvalidRequestError,
     LimitReachedError,
     MemqError,
+    NoNodeError,
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
@@ -444,6 +445,65 @@ async def test_what_cannot_be_looked_up_is_uncertain(service, broker, other):
     service.restore(broker.session)
     assert not await broker.catalog.claim_removal(topic)
     assert (await other.catalog.get("t")).topic == topic
+
+
+@pytest.mark.parametrize(
+    ("deed", "refused"),
+    [
+        ("alter", VersionConflictError),
+        ("alter", NoNodeError),
+        ("alter", ChangeUncertainError),
+        ("delete", VersionConflictError),
+        ("delete", NoNodeError),
+        ("delete", ChangeUncertainError),
+        ("create", ChangeUncertainError),
+    ],
+)
+async def test_what_a_refusal_means_is_not_guessed(broker, deed, refused):
+    """Who cannot look why it was refused is told just that; of what may have happened, this."""
+    await broker.create("old")
+    topic = await broker.announce("new")
+    session, get = broker.session, broker.session.get
+
+    async def refuse(_):
+        session.get = away
+        raise refused("refused")
+
+    async def away(_):
+        raise UnavailableError("away")
+
+    session.transact = refuse
+    error = ChangeUncertainError if refused is ChangeUncertainError else UnavailableError
+    with pytest.raises(error, match="refused" if error is refused else "away"):
+        await DEEDS[deed](broker, topic)
+    session.get = get
+
+
+@pytest.mark.parametrize("error", [VersionConflictError, ChangeUncertainError])
+async def test_a_removal_that_another_one_meets_goes_on(broker, other, error):
+    """Two brokers may both take themselves for the one that removes a topic."""
+    topic = await broker.announce()
+    for name, call in (("set", broker.catalog.claim_removal), ("delete", broker.catalog.forget)):
+        done, refused = getattr(broker.session, name), []
+
+        async def once(*args, done=done, refused=refused):
+            if not refused:
+                refused.append(args)
+                raise error("not now")
+            return await done(*args)
+
+        setattr(broker.session, name, once)
+        await call(topic)
+        assert refused
+    assert await doomed(other) == {}
+    broker.service.made.clear()
+
+
+async def test_a_damaged_node_hides_no_other_that_is_doomed(broker, other):
+    """Nothing is removed for it; what comes before and after is told."""
+    await broker.session.create(DOOMED.child(f"m.{'0' * 16}"), b"?")
+    topics = [await broker.announce(name) for name in "az"]
+    assert await doomed(other) == {each.incarnation: "a" for each in topics}
 
 
 @follows("attempts to change a topic met other changes; retry")

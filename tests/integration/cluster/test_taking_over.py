@@ -1,0 +1,323 @@
+"""What a broker takes over, waits for, lets go of and gives up, with something in its way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.broker import cluster_topics
+from memq.core.governor.nodes import (
+    BROKERS,
+    DOOMED,
+    BrokerNode,
+    DoomedNode,
+    TopicAssignment,
+)
+from memq.core.governor.topics import altered_topic, new_topic
+from memq.core.retry import Backoff
+from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
+from memq.errors import MemqError, QueueError, UnavailableError
+from tests.integration.broker.support import GatedStorage, until
+from tests.integration.cluster.test_failures import another_queue
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """What has failed is tried again soon; nothing else happens by the passing of time."""
+    monkeypatch.setattr(cluster_topics, "AGAIN", Backoff(0.01, 0.05))
+    monkeypatch.setattr(cluster_topics, "RELEASE_S", 3600.0)
+    monkeypatch.setattr(cluster_topics, "LOOK_S", 3600.0)
+
+
+async def lives(cluster, name):
+    """Let a broker seem to live that takes nothing; a session of somebody else."""
+    session = await cluster.zookeeper.open()
+    node = BrokerNode(id=name, address=f"{name}:1", accepting=False)
+    await session.create(BROKERS.child(name), BROKERS.encode(node), ephemeral=True)
+    return session
+
+
+async def claimed(cluster, name="t"):
+    """A broker that waits for one that lives to let go of a topic; its queue and its session."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create(name)
+    await cluster.all_owned(name)
+    hosted, session = one.topics.get(name), await lives(cluster, "two")
+    await until(lambda: len(one.topics.brokers()) == 2)
+    queue = await another_queue(cluster, "two")
+    waiting, wait_released = asyncio.Event(), one.context.queue.wait_released
+
+    async def waits(*args):
+        waiting.set()
+        return await wait_released(*args)
+
+    one.context.queue.wait_released = waits
+    await queue.fence(hosted.topic.queue_topic, 0)
+    await until(lambda: not one.context.queue.owns(hosted.topic.queue_topic, 0))
+    one.topics._follow(name)
+    await waiting.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert hosted.partitions == {}
+    return one, c, queue, session
+
+
+@pytest.mark.parametrize("how", ["it lets go", "it dies", "its time is over"])
+async def test_an_owner_that_lives_is_waited_for(cluster, monkeypatch, caplog, how):
+    """Until it has let go, or is dead; or for so long in all, however often it is looked at."""
+    if how == "its time is over":
+        monkeypatch.setattr(cluster_topics, "RELEASE_S", 0.3)
+        monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
+    one, _, queue, session = await claimed(cluster)
+    topic = one.topics.get("t").topic.queue_topic
+    if how == "it lets go":
+        await queue.release(topic, 0)
+    elif how == "it dies":
+        await session.close()
+    await until(lambda: one.topics.get("t").partitions)
+    assert one.context.queue.owns(topic, 0)
+    assert ("not released in" in caplog.text) == (how == "its time is over")
+
+
+async def test_a_topic_that_is_deleted_while_its_owner_is_waited_for_is_gone_at_once(
+    cluster, monkeypatch
+):
+    """And its next life, which nobody else has claimed, is served."""
+    monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
+    one, c, _, _ = await claimed(cluster)
+    first = one.topics.get("t").topic.incarnation
+    await c.ask(m.DeleteTopic(topic="t"))
+    made = await c.create("t")
+    assert made.incarnation != first
+    await cluster.all_owned("t")
+
+
+async def test_what_is_to_be_elsewhere_is_not_waited_for_any_more(cluster, monkeypatch):
+    """Its owner keeps it, and is never fenced for what was decided before."""
+    monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
+    one, _, queue, _ = await claimed(cluster)
+    topic = one.topics.get("t").topic
+    elsewhere = TopicAssignment(incarnation=topic.incarnation, epoch=9, owners=("two",))
+    one.topics.assignment_changed("t", elsewhere)
+    await until(lambda: "t" not in one.topics._tasks)
+    assert one.topics.get("t").partitions == {}
+    assert queue.owns(topic.queue_topic, 0)
+
+
+@pytest.mark.parametrize("step", ["wait_released", "fence", "times"])
+async def test_a_take_over_that_fails_is_tried_again(cluster, caplog, step):
+    """Whatever step of it the queue refuses; other topics are taken over meanwhile."""
+    (one,) = await cluster.start("one")
+    await until(one.topics.running)
+    c, queue, refused = await cluster.connect(one), one.context.queue, []
+    call = getattr(queue, step)
+
+    async def refuse_twice(*args, **options):
+        if len(refused) < 2:
+            refused.append(args)
+            raise QueueError("not now")
+        return await call(*args, **options)
+
+    setattr(queue, step, refuse_twice)
+    for name in "tu":
+        await c.create(name)
+    await cluster.all_owned("t")
+    await cluster.all_owned("u")
+    assert len(refused) == 2
+    assert "cannot take over or let go, again soon: not now" in caplog.text
+    assert one.topics._tasks == one.topics._wanted == {}
+
+
+async def test_all_that_others_have_fenced_is_taken_over_again(cluster, monkeypatch):
+    """Of whichever topic it is, and of each of its write partitions."""
+    monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    before = {}
+    for name in "tuv":
+        await c.create(name, write_partitions=2)
+        await cluster.all_owned(name)
+        before[name] = dict(one.topics.get(name).partitions)
+    queue = await another_queue(cluster, "gone")
+    for name in "vu":
+        await queue.fence(one.topics.get(name).topic.queue_topic, 0, 1)
+
+    def again(name):
+        found = one.topics.get(name).partitions
+        return len(found) == 2 and not {*found.values()} & {*before[name].values()}
+
+    await until(lambda: again("u") and again("v"))
+    assert one.topics.get("t").partitions == before["t"]
+
+
+async def test_what_others_have_fenced_of_a_topic_is_taken_over_again_together(cluster):
+    """One look is enough for all of its write partitions."""
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("t", write_partitions=3)
+    await cluster.all_owned("t")
+    hosted = one.topics.get("t")
+    before, topic = dict(hosted.partitions), hosted.topic.queue_topic
+    await (await another_queue(cluster, "gone")).fence(topic, 0, 2)
+    await until(lambda: not any(one.context.queue.owns(topic, number) for number in (0, 2)))
+    one.topics._follow("t")
+    await until(lambda: "t" not in one.topics._tasks)
+    assert {n for n, each in hosted.partitions.items() if each is before[n]} == {1}
+    assert (before[0].closed, before[1].closed, before[2].closed) == (True, False, True)
+    assert len(hosted.partitions) == 3
+
+
+async def test_a_release_that_is_refused_in_a_stop_keeps_no_other_topic(cluster, caplog):
+    """Each is let go of after it was closed and its groups forgotten; the stop tells of the one."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    for name in "tuv":
+        await c.create(name)
+        await cluster.all_owned(name)
+    release, let_go = one.context.queue.release, {}
+
+    async def refuse(topic, *numbers):
+        name = topic.partition(".")[0]
+        hosted = one.topics.get(name) if name in one.topics.names() else None
+        if hosted is not None:
+            closed = all(hosted.partitions[number].closing for number in numbers)
+            let_go[name] = (numbers, closed, hosted.coordinated)
+        if name == "t":
+            raise QueueError("not now")
+        await release(topic, *numbers)
+
+    one.context.queue.release = refuse
+    assert not await cluster.brokers.pop("one").stop()
+    assert {name: let_go[name] for name in "tuv"} == dict.fromkeys("tuv", ((0,), True, False))
+    assert "not released, others fence it: not now" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["session", "stop"])
+async def test_what_is_left_of_a_deleted_topic_is_closed_at_the_end(cluster, monkeypatch, end):
+    """It is not waited for: whoever wrote to it is told at once, and nothing is left."""
+    monkeypatch.setattr(cluster_topics, "DELETED_S", 3600.0)
+    cluster.storage = storage = GatedStorage()
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms", write_partitions=2)
+    await cluster.all_owned("t")
+    partitions = dict(one.topics.get("t").partitions)
+    storage.gate.clear()
+    write = asyncio.ensure_future(c.write(0))
+    await until(partitions[0].uploads)
+    other = await cluster.connect(one)
+    await other.ask(m.DeleteTopic(topic="t"))
+    await until(lambda: partitions[0].closing)
+    assert not write.done()
+    if end == "session":
+        cluster.zookeeper.expire(one.sessions[-1])
+    else:
+        stopping = asyncio.ensure_future(cluster.brokers.pop("one").stop())
+    await until(lambda: all(each.closed for each in partitions.values()))
+    storage.gate.set()
+    with pytest.raises(MemqError):
+        await write
+    if end == "session":
+        assert one.topics._gone == {}
+        await until(lambda: len(one.sessions) > 1 and one.context.leased())
+    else:
+        await stopping
+
+
+def makers(cluster):
+    """By name of what is doomed: who may still make it; empty when it is to be removed."""
+    found = {}
+    for name in cluster.zookeeper.names(DOOMED.path):
+        found[name] = DOOMED.decode(name, cluster.zookeeper.node(DOOMED.child(name)).data).by
+    return found
+
+
+async def test_a_topic_that_could_not_be_made_is_given_up_when_that_can_be_said(cluster):
+    """As long as its maker lives nobody else removes it, so its maker does not tire."""
+    (one,) = await cluster.start("one")
+    await until(one.topics.running)
+    catalog, refused = one.topics._catalog, []
+    claim_removal = catalog.claim_removal
+
+    async def refuse(*_):
+        raise QueueError("no")
+
+    async def later(topic):
+        if len(refused) < 3:
+            refused.append(topic)
+            raise UnavailableError("not now")
+        return await claim_removal(topic)
+
+    one.context.queue.create_topic, catalog.claim_removal = refuse, later
+    with pytest.raises(QueueError):
+        await one.topics.create(TopicConfig.create("t"))
+    assert "t" not in one.topics.names()
+    await until(lambda: {*makers(cluster).values()} <= {""})
+    assert len(refused) == 3
+
+
+async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(cluster, monkeypatch):
+    """One that another broker is making is left alone as long as that one lives."""
+    (one,) = await cluster.start("one")
+    await until(one.topics.running)
+    session = await lives(cluster, "two")
+    await until(lambda: len(one.topics.brokers()) == 2)
+    for name, by in (("mine", "one"), ("theirs", "two")):
+        config = TopicConfig.create(name)
+        topic = new_topic(config, (), now_ms=1, incarnation="1" * 16, request_id="")
+        doomed = DoomedNode(topic=topic, by=by)
+        await session.create(DOOMED.child(topic.queue_topic), DOOMED.encode(doomed))
+    monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.01)
+    monkeypatch.setattr("memq.broker.deletion.BACKOFF", Backoff(0.01, 0.05))
+    mine, theirs = (f"{name}.{'1' * 16}" for name in ("mine", "theirs"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert makers(cluster) == {mine: "one", theirs: "two"}, "it is here, and may be making it"
+    cluster.zookeeper.expire(one.sessions[-1])
+    await until(lambda: makers(cluster) == {theirs: "two"})
+    await session.close()
+    await until(lambda: makers(cluster) == {})
+
+
+async def test_groups_are_learnt_with_the_first_write_partition_alone(cluster, monkeypatch):
+    """Before they are answered for, and forgotten first; also when that has to be done again."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=2)
+    await cluster.all_owned("t")
+    hosted, done = one.topics.get("t"), []
+    queue = await another_queue(cluster, "gone")
+    restore, forget = cluster_topics.restore_groups, one.groups.forget_topic
+
+    async def restoring(topic, *args):
+        done.append(("restored", hosted.coordinated))
+        if len(done) == 3:  # another broker has altered it
+            stored = one.topics._stored["t"]
+            altered = altered_topic(stored.topic, {"retention": "2h"}, None, 0)
+            one.topics.topic_changed("t", altered, stored.version + 1)
+        await restore(topic, *args)
+
+    def forgetting(name):
+        done.append(("forgotten", hosted.coordinated))
+        forget(name)
+
+    monkeypatch.setattr(cluster_topics, "restore_groups", restoring)
+    monkeypatch.setattr(one.groups, "forget_topic", forgetting)
+
+    async def fenced(number):
+        before = hosted.partitions[number]
+        await queue.fence(hosted.topic.queue_topic, number)
+        await until(lambda: not one.context.queue.owns(hosted.topic.queue_topic, number))
+        one.topics._follow("t")
+        await until(lambda: hosted.partitions.get(number) not in (None, before))
+
+    await fenced(1)
+    assert (done, hosted.coordinated) == ([], True)
+    await fenced(0)
+    forgotten, restored = ("forgotten", False), ("restored", False)
+    # As it is lost, as it is taken over, as that has come to nothing, and again.
+    assert done == [forgotten, forgotten, restored, forgotten, forgotten, restored]
+    assert hosted.coordinated
+    assert hosted.topic.config.retention_ms == 7_200_000

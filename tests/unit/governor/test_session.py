@@ -1,0 +1,286 @@
+"""What a session makes of what its link says, in every order that a link may say it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.core.governor.coordination import Create
+from memq.core.governor.session import (
+    REFUSED_SESSIONS,
+    GetChildren,
+    GetNode,
+    Session,
+    Sync,
+    Transaction,
+    WatchNode,
+)
+from memq.errors import (
+    ChangeUncertainError,
+    ClosedError,
+    NoNodeError,
+    SessionLostError,
+    UnauthorizedError,
+    UnavailableError,
+)
+
+TIMEOUT_S = 8.0
+
+
+class Link:
+    """One that answers what it is told to, and otherwise as if nothing were stored.
+
+    Attributes:
+        asked: requests, in their order.
+        silent: nothing is answered.
+        fails: what the next request ends with, if anything.
+        reached: as a link has it.
+        closed: how often it was.
+    """
+
+    target = "zk:2181"
+
+    def __init__(self):
+        self.asked, self.pending = [], []
+        self.silent, self.reached, self.closed = False, True, 0
+        self.fails = None
+
+    def open(self, session):
+        session.agreed(7, now_s(), TIMEOUT_S)
+        session.connected()
+
+    def ask(self, request):
+        self.asked.append(request)
+        future = asyncio.get_running_loop().create_future()
+        if self.fails is not None:
+            future.set_exception(self.fails)
+            self.fails = None
+        elif self.silent:
+            self.pending.append(future)
+        else:
+            future.set_result(() if isinstance(request, GetChildren) else None)
+        return future
+
+    def breaks(self):
+        """The connection is gone, with all answers."""
+        pending, self.pending = self.pending, []
+        for future in pending:
+            if not future.done():
+                future.set_exception(ConnectionError())
+
+    async def close(self):
+        self.closed += 1
+
+
+def now_s():
+    """The clock of the session."""
+    return asyncio.get_running_loop().time()
+
+
+@pytest.fixture
+def link(virtual_time):
+    """One that answers."""
+    return Link()
+
+
+@pytest.fixture
+async def session(link):
+    """An open one, with nothing asked yet."""
+    made = Session(link, clock_s=now_s, request_timeout_s=3.0)
+    await made.open()
+    link.asked.clear()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def call(session):
+    """Each kind of call, and what it asks first and next."""
+    return {
+        "get": lambda: session.get("/a"),
+        "children": lambda: session.children("/a"),
+        "create": lambda: session.create("/a"),
+        "watch": lambda: anext(session.watch("/a")),
+        "watch_children": lambda: anext(session.watch_children("/a")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("get", [Sync, GetNode]),
+        ("children", [Sync, GetChildren]),
+        ("create", [Transaction]),
+        ("watch", [WatchNode, GetNode]),
+        ("watch_children", [WatchNode, GetChildren]),
+    ],
+)
+async def test_what_is_asked_in_which_order(link, call, name, kinds):
+    """A read follows a sync, so that no follower gives old news; a watch is set before its read."""
+    await call[name]()
+    assert [type(each) for each in link.asked] == kinds
+
+
+@pytest.mark.parametrize("name", ["get", "children", "watch", "watch_children", "create"])
+async def test_a_call_that_the_end_of_the_session_meets_says_so(session, link, call, name):
+    """A read, or a watch, is told that the session is lost; of a change nobody knows."""
+    link.silent = True
+    asking = asyncio.ensure_future(call[name]())
+    await asyncio.sleep(0)
+    session.lost("it expired")
+    link.breaks()
+    with pytest.raises(ChangeUncertainError if name == "create" else SessionLostError):
+        await asking
+
+
+@pytest.mark.parametrize("ended", ["lost", "closed"])
+@pytest.mark.parametrize("name", ["get", "children", "watch", "watch_children", "create"])
+async def test_whatever_a_link_says_after_the_end_changes_nothing(session, call, ended, name):
+    """A late word of a connection, of an end, or of an answer leaves the first end as it was."""
+    if ended == "lost":
+        session.lost("it expired")
+    else:
+        await session.close()
+    session.disconnected()
+    session.lost("another reason")
+    session.agreed(7, now_s(), TIMEOUT_S)
+    session.lease.answered(now_s())
+    assert not session.lease.valid(now_s())
+    began_s, error = now_s(), SessionLostError if ended == "lost" else ClosedError
+    with pytest.raises(error) as found:
+        await call[name]()
+    assert "another reason" not in str(found.value) + repr(session)
+    assert now_s() == began_s, "nothing is waited for"
+
+
+async def test_a_close_after_the_loss_leaves_the_loss(session, link):
+    """Whoever asks later is told why the session is over, and the link is closed all the same."""
+    session.lost("it expired")
+    await session.close()
+    assert link.closed == 1
+    with pytest.raises(SessionLostError, match="it expired"):
+        session.check_alive()
+
+
+@pytest.mark.parametrize("ended", ["lost", "closed"])
+async def test_whoever_waits_is_woken_by_the_end(session, ended):
+    """A watch that waits for a change, and one that begins to wait when it is over."""
+    watch = session.watch_children("/a")
+    assert await anext(watch) == ()
+    waiting = asyncio.ensure_future(anext(watch))
+    await asyncio.sleep(0)
+    if ended == "lost":
+        session.lost("it expired")
+    else:
+        await session.close()
+    for _ in range(2):
+        with pytest.raises((SessionLostError, ClosedError)):
+            await waiting
+        waiting = asyncio.ensure_future(anext(watch))
+    with pytest.raises((SessionLostError, ClosedError)):
+        await waiting
+    await session.wait_for(asyncio.Event())
+    assert not session._waking
+
+
+async def test_a_watch_that_failed_reads_again(session, link):
+    """An error of one read is told once, and the next state is asked for."""
+    watch = session.watch_children("/a")
+    link.fails = UnauthorizedError("no")
+    with pytest.raises(UnauthorizedError):
+        await anext(watch)
+    assert await anext(watch) == ()
+
+
+@pytest.mark.parametrize("error", [ConnectionError("reset"), UnavailableError("away")])
+async def test_a_watch_goes_on_over_what_passes(session, link, error):
+    """A read that the loss of a connection met is read again."""
+    link.fails = error
+    assert await anext(session.watch_children("/a")) == ()
+
+
+async def test_a_node_that_is_not_there_is_no_error_of_a_watch(session, link):
+    """It has no state, and no children."""
+    for watch, nothing in ((session.watch("/a"), None), (session.watch_children("/a"), ())):
+        link.fails = NoNodeError("none")
+        assert await anext(watch) == nothing
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), ConnectionError("reset"), UnavailableError("away")]
+)
+async def test_probes_go_on_after_one_that_failed(session, link, error):
+    """The lease is renewed by the next one, and counts from when that was sent."""
+    link.fails = error
+    await asyncio.sleep(TIMEOUT_S)
+    assert session.lease.valid(now_s())
+    session.check_alive()
+    link.silent = True
+    await asyncio.sleep(TIMEOUT_S)
+    assert not session.lease.valid(now_s())
+
+
+@pytest.mark.parametrize("ended", ["lost", "closed"])
+async def test_nothing_is_probed_after_the_end(session, link, ended):
+    """A session that is over asks nothing any more."""
+    if ended == "lost":
+        session.lost("it expired")
+    else:
+        await session.close()
+    link.asked.clear()
+    await asyncio.sleep(5 * TIMEOUT_S)
+    assert link.asked == []
+
+
+async def test_an_error_that_nobody_expected_ends_the_session(session, link):
+    """A lease that nobody renews any more would seem to run out for no reason."""
+    link.fails = UnauthorizedError("not yours")
+    await asyncio.sleep(TIMEOUT_S)
+    with pytest.raises(SessionLostError, match=r"lease could not be renewed: .*not yours"):
+        session.check_alive()
+
+
+@pytest.mark.parametrize("reached", [True, False])
+async def test_only_servers_that_are_there_end_a_session(session, link, reached):
+    """Where none is reached it is waited for; time without a server, or connected, counts not."""
+    most_s = REFUSED_SESSIONS * TIMEOUT_S
+    for _ in range(3):  # each time for less than it takes
+        session.disconnected()
+        link.reached = True
+        await asyncio.sleep(most_s - 2)
+        session.connected()
+        await asyncio.sleep(2)
+    session.check_alive()
+    session.disconnected()
+    link.reached = False
+    await asyncio.sleep(10 * most_s)
+    session.check_alive()
+    link.reached = reached
+    await asyncio.sleep(most_s + 2)
+    assert session._over == reached
+
+
+async def test_a_session_that_is_refused_at_its_start_leaves_no_link(link):
+    """Nor a probe."""
+    link.fails = UnauthorizedError("no")
+    session = Session(link, clock_s=now_s, request_timeout_s=3.0)
+    with pytest.raises(UnauthorizedError):
+        await session.open()
+    assert link.closed == 1
+    link.asked.clear()
+    await asyncio.sleep(5 * TIMEOUT_S)
+    assert link.asked == []
+
+
+async def test_a_wait_for_a_connection_is_part_of_the_time_of_a_call(session, link):
+    """Before one that comes about late is used, and with an answer that does not come."""
+    session.disconnected()
+    asking, began_s = asyncio.ensure_future(session.create("/a")), now_s()
+    await asyncio.sleep(2)
+    link.silent = True
+    session.connected()
+    with pytest.raises(ChangeUncertainError):
+        await asking
+    assert now_s() - began_s == pytest.approx(3)
+    assert link.asked.count(Transaction((Create("/a", b"", False),))) == 1
