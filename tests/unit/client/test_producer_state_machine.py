@@ -695,6 +695,23 @@ def test_a_broker_is_forgotten_once_nothing_is_awaited_of_it():
     assert "a:1" not in rig.core._links
 
 
+@pytest.mark.parametrize("opened", ["before", "meanwhile"])
+def test_a_connection_outlives_that_its_broker_hosts_nothing(opened):
+    """A write partition that goes away and comes back finds the connection that there was."""
+    rig = Rig()
+    rig.submit()
+    assert rig.poll() == [ConnectToBroker("a:1")]
+    if opened == "before":
+        rig.core.connected("a:1")
+    rig.core.moved(["b:2"])
+    assert rig.poll() == [ConnectToBroker("b:2")]
+    rig.core.moved(["a:1"])
+    assert ConnectToBroker("a:1") not in rig.poll()
+    rig.core.connected("a:1")
+    rig.poll()
+    assert rig.core.in_flight == 1
+
+
 def test_each_silent_broker_is_dropped():
     """Two brokers that leave Messages unanswered lose their connections in one turn."""
     rig = Rig(("a:1", "b:2"))
