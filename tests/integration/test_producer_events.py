@@ -15,7 +15,6 @@ from memq.client.producer import producer as producer_module
 from memq.client.producer.options import answer_timeout_s
 from memq.client.producer.producer import AsyncProducer
 from memq.core.format.schema import schema_id, serialize_schema
-from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     BrokerStatus,
     DescribeCluster,
@@ -131,11 +130,11 @@ async def test_write_partitions_that_are_used(options, at_first, later):
 
 async def test_a_broker_has_as_long_to_answer_as_the_topic_says():
     """A connection is given up after that, and not at the delivery deadline."""
-    config = TopicConfig.create("events", upload_deadline="5s", batch_age="1s")
-    async with TinyBroker(upload_deadline="5s", batch_age="1s").serve() as broker:
-        async with producer(broker) as p:
-            assert p._state_machine.options.answer_timeout_s == answer_timeout_s(config)
-            assert p._patience_s == 1 + producer_module.PATIENCE_S
+    broker = TinyBroker(upload_deadline="5s", batch_age="1s")
+    async with broker.serve(), producer(broker) as p:
+        config, _ = broker.topics["events"]
+        assert p._state_machine.options.answer_timeout_s == answer_timeout_s(config)
+        assert p._patience_s == 1 + producer_module.PATIENCE_S
 
 
 async def test_a_keyed_record_is_half_of_the_buffer_at_most():
