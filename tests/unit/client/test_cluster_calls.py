@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import defaultdict
 
 import pytest
 
 from memq import errors
 from memq.client.broker_choice import REST_S
-from memq.client.cluster import ANY_BROKER_ATTEMPT_S, MAX_CACHED_TOPICS, Cluster
+from memq.client.cluster import (
+    ANY_BROKER_ATTEMPT_S,
+    MAX_CACHED_TOPICS,
+    METADATA_AGE_S,
+    Cluster,
+)
 from memq.core.runtime import Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
@@ -191,6 +197,18 @@ async def test_an_error_of_one_attempt(kind, where):
     rig.asked.clear()
     await rig.call()
     assert rig.whom() == [B if kind in {UnavailableError, RequestTimeoutError} else A]
+
+
+async def test_a_broker_that_only_one_call_means_does_not_rest():
+    """What it cannot do now says nothing of what any broker could do."""
+    rig = Rig(A, B)
+    rig.answers[A] = [rig.after(1, StorageError("slow"))] * 10
+    with pytest.raises(StorageError):
+        await rig.call(A, timeout_s=3)
+    rig.answers.clear()
+    rig.asked.clear()
+    await rig.call()
+    assert rig.whom() == [A]
 
 
 async def test_a_token_is_wrong_once_every_broker_has_refused_it():
@@ -375,8 +393,12 @@ async def test_news_of_a_topic_are_asked_for_by_what_is_known():
     rig.answers[A] = [told("t", version="7"), told("t", version="8"), told("t"), told("t")]
     await rig.cluster.topic("t")
     rig.cluster.forget("t")
+    rig.cluster.brokers = []
     await rig.cluster.next_topic("t", 30.0)
+    assert [broker.address for broker in rig.cluster.brokers] == [A]
+    assert rig.cluster.moves("t")
     await rig.cluster.next_topic("t", 30.0)
+    assert not rig.cluster.moves("t")
     await rig.cluster.next_topic("t", 30.0)
     assert [request.known for request, _, _ in rig.sent] == ["", "7", "8", ""]
     assert [request.max_wait_ms for request, _, _ in rig.sent] == [0, *[30_000] * 3]
@@ -421,10 +443,30 @@ async def test_pages_that_go_nowhere_are_refused(pages):
 async def test_all_topics_come_in_pages():
     """Each page begins after the last topic of the one before."""
     rig = Rig(A)
-    rig.answers[A] = [told("a", "b", more=True), told("c", "d", more=True), told()]
-    found = await rig.cluster.metadata(None)
+    pages = [told("a", "b", more=True), told("c", "d", more=True), told()]
+    rig.answers[A] = [rig.after(1, page) for page in pages]
+    found = await rig.cluster.metadata(None, timeout_s=4)
+    assert [limit_s for _, limit_s in rig.asked] == [4, 3, 2]
     assert [each.config.name for each in found.topics] == ["a", "b", "c", "d"]
     assert [request.after for request, _, _ in rig.sent] == ["", "b", "d"]
+
+
+async def test_what_is_known_grows_old_since_it_was_told_last():
+    """Any answer that tells of brokers counts, whichever topic it was asked for."""
+    rig = Rig(A)
+    rig.answers[A] = [told("t"), told("u"), told("t", version="1"), told("t")]
+    await rig.cluster.topic("t")
+    rig.now += METADATA_AGE_S - 1
+    await rig.cluster.topic("u")
+    rig.now += METADATA_AGE_S - 1
+    await rig.cluster.topic("t")
+    await rig.cluster.next_topic("t", 1)
+    rig.now += METADATA_AGE_S - 1
+    await rig.cluster.topic("t")
+    assert len(rig.sent) == 3
+    rig.now += 1
+    await rig.cluster.topic("t")
+    assert len(rig.sent) == 4
 
 
 async def test_making_a_topic_and_its_deadline_are_handed_on():
@@ -452,6 +494,23 @@ async def test_an_attempt_to_connect_that_fails_is_not_kept():
     connection.closed = True
     assert await rig.cluster.connection(A) is not connection
     await rig.cluster.close()
+
+
+async def test_nobody_is_left_who_asked_for_a_connection():
+    """An attempt that fails after its callers gave up is nobody's error."""
+    rig = Rig(A)
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    rig.refusals[A] = [UnavailableError("down")]
+    asking = asyncio.ensure_future(rig.cluster.connection(A))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    while rig.cluster._opening:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert told == []
 
 
 @pytest.mark.parametrize("after", range(4))
