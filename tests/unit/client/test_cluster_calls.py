@@ -160,8 +160,9 @@ async def test_an_error_where_any_broker_will_do(kind, where):
     assert rig.whom()[-1] == B
     # One that does not host it is no worse than others.
     assert rig.slept == [0.0] if kind is not NotHostedError else rig.slept[0] > 0
+    rig.cluster._preferred = A
     await rig.call()
-    assert rig.whom() == [B]
+    assert rig.whom() == [A if kind is NotHostedError else B]
 
 
 @pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
@@ -289,6 +290,13 @@ async def test_who_was_pointed_to_is_not_blamed(where):
     rig.answers[A] = [NotHostedError("no", C)]
     await rig.call(A)
     assert rig.whom() == [A, C]
+    await rig.call()
+    assert rig.whom() == [A if where else B]
+    rig.answers[A if where else B] = [NotHostedError("no", C)]
+    rig.asked.clear()
+    await rig.call(timeout_s=100)
+    assert rig.asked == [(A if where else B, ANY_BROKER_ATTEMPT_S), (C, pytest.approx(100))]
+    rig.asked.clear()
     await rig.call()
     assert rig.whom() == [A if where else B]
 
@@ -528,6 +536,29 @@ async def test_nothing_is_open_after_a_close(after):
         await rig.cluster.connection(A)
     with pytest.raises(ClosedError):
         await rig.call()
+
+
+async def test_a_close_waits_for_no_broker_that_hangs():
+    """An attempt to connect is given up, and has tidied up by the end of the close."""
+    rig = Rig(A)
+    tidied = []
+
+    async def hang(_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            tidied.append(True)
+
+    rig.cluster._connect = hang
+    opening = asyncio.ensure_future(rig.cluster.connection(A))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await rig.cluster.close()
+    assert tidied == [True]
+    with pytest.raises(asyncio.CancelledError):
+        await opening
 
 
 @pytest.mark.parametrize("outcome", ["answer", "error", "silence", "no connection"])
