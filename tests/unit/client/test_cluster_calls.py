@@ -56,6 +56,7 @@ class Connection:
     async def request(self, header, body=b"", *, body_crc=None, timeout_s):
         await asyncio.sleep(0)
         self.rig.asked.append((self.address, timeout_s))
+        self.rig.ends_s.append(self.rig.now + timeout_s)
         self.rig.sent.append((header, body, body_crc))
         answers = self.rig.answers[self.address]
         answer = answers.pop(0) if answers else Done()
@@ -77,6 +78,7 @@ class Rig:
             afterwards it is `Done`.
         refusals: what each broker answers the next attempts to connect.
         asked: whom, and for how long.
+        ends_s: when each of them had to have answered.
         slept: between attempts.
     """
 
@@ -86,6 +88,7 @@ class Rig:
         self.refusals = defaultdict(list)
         self.opened = []
         self.asked = []
+        self.ends_s = []
         self.sent = []
         self.slept = []
         runtime = Runtime(mono_s=lambda: self.now, random=lambda: 0.5)
@@ -313,6 +316,7 @@ async def test_how_long_an_attempt_may_take(wait_s):
     with pytest.raises(UnavailableError):
         await rig.call(timeout_s=5.5, wait_s=wait_s)
     limits = [limit_s for _, limit_s in rig.asked]
+    assert max(rig.ends_s) <= 100 + 5.5 + wait_s + 1e-6
     lefts = [limit_s - wait_s for limit_s in limits[:2]]
     assert lefts[0] == 5.5 / 2
     assert lefts[1] == pytest.approx(4.5)  # the other one rests
