@@ -350,9 +350,9 @@ async def test_what_a_connection_took_is_not_there_for_the_answer():
 async def test_a_broker_that_welcomes_and_then_fails_rests_on():
     """That it can be connected to is no answer."""
     rig = Rig(A, B)
-    rig.answers[A] = [UnavailableError("down")] * 2
+    rig.answers[A] = [UnavailableError("down"), StorageError("slow")]
     await rig.call()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(StorageError):
         await rig.cluster.attempt(A, REQUEST, timeout_s=1)
     rig.cluster._preferred = A
     rig.asked.clear()
@@ -506,6 +506,17 @@ async def test_an_attempt_to_connect_that_fails_is_not_kept():
     connection.closed = True
     assert await rig.cluster.connection(A) is not connection
     await rig.cluster.close()
+
+
+async def test_connections_that_have_ended_are_forgotten():
+    """Also those of brokers that nobody asks any more."""
+    rig = Rig(A)
+    for address in (A, B, C):
+        await rig.cluster.connection(address)
+    for connection in rig.opened[:2]:
+        connection.closed = True
+    await rig.cluster.connection("d:4")
+    assert list(rig.cluster._connections) == [C, "d:4"]
 
 
 async def test_nobody_is_left_who_asked_for_a_connection():
