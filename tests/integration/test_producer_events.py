@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from types import SimpleNamespace
 
@@ -10,11 +11,13 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
+from memq.client.audit.reporter import CLOSE_TIMEOUT_S
 from memq.client.cluster import Cluster
 from memq.client.producer import producer as producer_module
 from memq.client.producer.options import answer_timeout_s
 from memq.client.producer.producer import AsyncProducer
 from memq.core.format.schema import schema_id, serialize_schema
+from memq.core.runtime import SYSTEM
 from memq.core.wire.messages import (
     BrokerStatus,
     DescribeCluster,
@@ -483,6 +486,30 @@ async def test_nothing_runs_after_a_close(broker, works):
     await until(lambda: not broker.connections and not p._tasks)
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "left_s"),
+    [(None, CLOSE_TIMEOUT_S), (100, CLOSE_TIMEOUT_S), (4, 1), (3, 0), (2, 0)],
+)
+async def test_the_audit_has_what_is_left_of_a_close(broker, timeout_s, left_s):
+    """Its last reports go before the connections do, and never hold a close up for long."""
+    now_s, given = [50.0], []
+    p = await producer(broker).start()
+    p._runtime = dataclasses.replace(SYSTEM, mono_s=lambda: now_s[0])
+
+    async def drain(within_s):
+        assert within_s == timeout_s
+        now_s[0] += 3
+
+    async def report(within_s):
+        assert not p._cluster._closed
+        given.append(within_s)
+
+    p._drain, p._reporter.close = drain, report
+    await p.close(timeout_s)
+    assert given == [left_s]
+    assert p._cluster._closed
+
+
 async def test_a_write_that_does_not_end_is_told_by_the_close(broker):
     """Records that another thread keeps are not sent: whoever closes learns of it."""
     p = await producer(broker, linger="60s").start()
@@ -508,6 +535,9 @@ async def test_a_block_that_fails(broker, options):
     (delivery,) = deliveries
     assert isinstance(delivery.exception(0), ClosedError) == bool(options)
     assert values(broker) == ([] if options else [b"a"])
+    async with producer(broker, linger="60s", **options) as another:
+        await another.write(b"whole")
+    assert values(broker)[-1] == b"whole"
     with pytest.raises(KeyError):
         async with producer(broker, **options):
             raise KeyError("before anything was written")
