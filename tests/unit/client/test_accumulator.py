@@ -314,18 +314,20 @@ def test_batch_that_cannot_be_encoded_fails_and_frees_its_memory():
     assert len(rig.rows()) == 1
 
 
-def test_message_that_cannot_be_handed_over_fails():
+@pytest.mark.parametrize("error", [ClosedError("closed"), RuntimeError("no running loop")])
+def test_message_that_cannot_be_handed_over_fails(error):
     """Where the event loop is gone the delivery ends, too, and the memory is given back."""
     rig = Rig()
 
     def refuse():
-        raise ClosedError("the loop is closed")
+        raise error
 
     rig.accumulator._on_ready = refuse
     delivery = rig.write(b"a")
-    with pytest.raises(ClosedError):
+    with pytest.raises(type(error)):
         rig.accumulator.seal()
-    assert isinstance(delivery.exception(0), ClosedError)
+    assert type(delivery.exception(0)) is (ClosedError if error.args == ("closed",) else MemqError)
+    assert str(error) in str(delivery.exception(0))
     assert rig.budget.used_bytes == 0
 
 
@@ -396,8 +398,11 @@ def test_ticks_are_asked_for_again_after_a_message_was_sealed_otherwise():
         rig.write(b"a")
         assert rig.woken == woken
         rig.accumulator.seal()
+        rig.write(b"b")
+        assert rig.woken == woken
+        rig.accumulator.seal()
         assert rig.tick(may_seal=True) is None
-    assert len(rig.sealed) == 3
+    assert len(rig.sealed) == 6
 
 
 def test_an_end_that_came_from_outside_seals_at_the_next_tick():
