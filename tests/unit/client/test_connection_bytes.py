@@ -355,13 +355,16 @@ async def test_the_socket_answers_at_once_and_notices_a_peer_that_is_gone():
 @pytest.mark.parametrize("how", ["too late", "cancelled", "no broker"])
 async def test_an_attempt_to_open_that_fails_leaves_no_socket(how):
     """The peer sees the end of the connection."""
-    accepted, lost = asyncio.Event(), asyncio.Event()
+    asked, lost = asyncio.Event(), asyncio.Event()
 
     class Peer(asyncio.Protocol):
         def connection_made(self, transport):
-            accepted.set()
+            self.transport = transport
+
+        def data_received(self, data):
+            asked.set()
             if how == "no broker":
-                transport.write(b"SSH-2.0-OpenSSH_9.6" + bytes(100))
+                self.transport.write(b"SSH-2.0-OpenSSH_9.6" + bytes(100))
 
         def connection_lost(self, exc):
             lost.set()
@@ -370,7 +373,7 @@ async def test_an_attempt_to_open_that_fails_leaves_no_socket(how):
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     timeout_s = 0.05 if how == "too late" else 60
     opening = asyncio.ensure_future(BrokerConnection.open(address, connect_timeout_s=timeout_s))
-    await accepted.wait()
+    await asked.wait()
     if how == "cancelled":
         opening.cancel()
     kinds = {
