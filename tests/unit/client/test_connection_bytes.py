@@ -160,6 +160,9 @@ async def test_small_bodies_are_written_with_their_head(size):
     assert len(link.transport.written) == (1 if size <= JOIN_BYTES else 2)
     await turns()
     assert told == [None]
+    (event,) = link.arrived()
+    assert event.oneway
+    assert link.connection._wire.in_flight == 0
 
 
 SIZES = st.sampled_from([0, 1, JOIN_BYTES, JOIN_BYTES + 1, SLICE_BYTES, SLICE_BYTES + 1, 700_000])
@@ -296,7 +299,7 @@ async def test_answers_are_told_as_they_come():
     assert link.connection._pending == {}
 
 
-@pytest.mark.parametrize("kind", ["timeout", "cancelled", "answered", "failed"])
+@pytest.mark.parametrize("kind", ["timeout", "cancelled", "just cancelled", "answered", "failed"])
 async def test_a_request_leaves_nothing_pending(kind):
     """However it ends, its callback is gone, and what comes later does no harm."""
     link = Link()
@@ -311,6 +314,10 @@ async def test_a_request_leaves_nothing_pending(kind):
     elif kind == "cancelled":
         link.give(link.wire.answer(event.correlation_id, Done()))
         request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+    elif kind == "just cancelled":
+        request.cancel()
+        link.give(link.wire.answer(event.correlation_id, Done()))
         await asyncio.gather(request, return_exceptions=True)
     elif kind == "answered":
         link.give(link.wire.answer(event.correlation_id, Done()))
