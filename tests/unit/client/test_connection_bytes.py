@@ -243,6 +243,7 @@ async def test_the_first_reason_of_an_end_is_told():
     answers, _ = link.send()
     link.connection.drop("it is silent")
     link.connection.connection_lost(None)
+    assert answers == []  # whoever drops it is in the middle of something
     await turns()
     assert "it is silent" in str(answers[0])
     with pytest.raises(UnavailableError, match="it is silent"):
