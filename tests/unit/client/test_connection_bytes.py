@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from memq.client.connection import JOIN_BYTES, MAX_UNSENT, SLICE_BYTES, BrokerConnection
 from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES, Request
 from memq.core.wire.frame import FrameReader
-from memq.core.wire.messages import DeleteTopic, Done, Write, WriteAnswer
+from memq.core.wire.messages import (
+    DeleteTopic,
+    Done,
+    FetchBatch,
+    FetchBatchAnswer,
+    Write,
+    WriteAnswer,
+)
 from memq.core.wire.server_connection import ServerConnection
 from memq.errors import (
     ClosedError,
@@ -298,6 +305,15 @@ async def test_answers_are_told_as_they_come():
     link.give(link.wire.fail(sent[1][1], StorageError("slow")))
     assert [type(answer) for answer in sent[1][0]] == [StorageError]
     assert link.connection._pending == {}
+
+
+async def test_a_large_piece_of_a_batch_is_taken():
+    """The body of an answer may be far larger than any header."""
+    link = Link()
+    answers, correlation_id = link.send(FetchBatch(topic="t", uri="x", start=0, length=9 << 20))
+    link.arrived()
+    link.give(link.wire.answer(correlation_id, FetchBatchAnswer(), bytes(9 << 20)))
+    assert answers == [FetchBatchAnswer()]
 
 
 @pytest.mark.parametrize("kind", ["timeout", "cancelled", "just cancelled", "answered", "failed"])
