@@ -349,8 +349,9 @@ class Accumulator:
                 self._check_open()
                 return None
             opened.append(record)
-            if self._error is not None:  # a handler has ended it meanwhile
-                self._discard()
+            if self._error is not None:  # a handler has ended it meanwhile, or another thread
+                if (dropped := self._discard()) is not None:
+                    dropped.delivery.settle(self._error)
                 raise self._error
             if room > record.size_bytes:
                 self._room = room - record.size_bytes

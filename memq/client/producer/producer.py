@@ -709,7 +709,7 @@ class AsyncProducer:
                 what = trouble or "Messages are acked again"
                 log.warning("topic %s: %s", self._options.topic, what)
             self._state_machine.trouble = self._budget.trouble = trouble
-            for message in self._state_machine.unsettled() if trouble else ():
+            for message in self._state_machine.unsettled() if trouble or before else ():
                 message.sealed.delivery.trouble = trouble
 
     async def _trouble(self) -> str:

@@ -344,8 +344,7 @@ class ProducerStateMachine:
     def acked(self, message: NamedMessage, answer: WriteAnswer) -> None:
         """The broker acked the Message."""
         self._land(message)
-        partition = message.partition
-        partition.window = min(partition.window + 1, self.options.max_in_flight)
+        message.partition.window += 1  # what a broker may have in flight bounds it, too
         if not message.settled:
             self._settle(
                 message,

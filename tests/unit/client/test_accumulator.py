@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memq.client.producer import accumulator as accumulator_module
 from memq.client.producer.accumulator import (
     ENVELOPE_BYTES,
     MAX_WAIT_S,
@@ -34,6 +35,7 @@ from tests.advice import follows
 from tests.unit.client.interrupts import interrupted, interrupted_by
 
 MESSAGE_BYTES = 4_096
+BATCH = pa.record_batch({"value": [b"b"]})
 
 
 class Rig:
@@ -312,18 +314,20 @@ def test_batch_that_cannot_be_encoded_fails_and_frees_its_memory():
     assert len(rig.rows()) == 1
 
 
-def test_message_that_cannot_be_handed_over_fails():
+@pytest.mark.parametrize("error", [ClosedError("closed"), RuntimeError("no running loop")])
+def test_message_that_cannot_be_handed_over_fails(error):
     """Where the event loop is gone the delivery ends, too, and the memory is given back."""
     rig = Rig()
 
     def refuse():
-        raise ClosedError("the loop is closed")
+        raise error
 
     rig.accumulator._on_ready = refuse
     delivery = rig.write(b"a")
-    with pytest.raises(ClosedError):
+    with pytest.raises(type(error)):
         rig.accumulator.seal()
-    assert isinstance(delivery.exception(0), ClosedError)
+    assert type(delivery.exception(0)) is (ClosedError if error.args == ("closed",) else MemqError)
+    assert str(error) in str(delivery.exception(0))
     assert rig.budget.used_bytes == 0
 
 
@@ -340,6 +344,173 @@ def test_message_that_is_acked_at_once():
     rig.accumulator.seal()
     rig.accumulator.write_batch(pa.record_batch({"value": [b"b"]}), "other")
     assert rig.budget.used_bytes == 0
+
+
+def test_messages_are_no_larger_than_the_topic_and_the_buffer_take():
+    """Whatever size is wanted; a record beyond is refused, since no room for it will ever come."""
+    rig = Rig(message_bytes=16 * MESSAGE_BYTES, max_message_bytes=2 * MESSAGE_BYTES)
+    for _ in range(100):
+        rig.write(b"x" * 200)
+    assert max(message.size_bytes for message in rig.sealed) <= 2 * MESSAGE_BYTES
+    rig = Rig(buffer_bytes=2 * MESSAGE_BYTES, max_message_bytes=16 * MESSAGE_BYTES)
+    most = 2 * MESSAGE_BYTES - ENVELOPE_BYTES - RECORD_BYTES
+    assert rig.accumulator.max_value_bytes == most
+    with pytest.raises(MessageTooLargeError, match="buffer_bytes"):
+        rig.write(b"x" * (most + 1))
+    assert rig.write(b"x" * most) is not None
+
+
+def test_large_record_waits_for_the_room_that_it_needs():
+    """What is free must do for the record, not only for a Message of the usual size."""
+    rig = Rig(buffer_bytes=3 * MESSAGE_BYTES)
+    rig.budget.take(MESSAGE_BYTES)
+    assert rig.write(b"x" * (2 * MESSAGE_BYTES)) is None
+    assert rig.budget.refused_bytes > 2 * MESSAGE_BYTES
+    rig.budget.give(MESSAGE_BYTES)
+    assert rig.write(b"x" * (2 * MESSAGE_BYTES)) is not None
+    assert rig.budget.used_bytes == rig.sealed[0].size_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "late"),
+    [({}, False), ({"linger_s": None}, True), ({"one_of_many": True}, True)],
+)
+def test_the_deadline_counts_from_the_first_record_where_a_linger_bounds_that(options, late):
+    """Else from the sealing, so that the deadlines of a producer come in order."""
+    rig = Rig(**options)
+    rig.write(b"a")
+    rig.now += 7
+    rig.accumulator.seal()
+    assert rig.sealed[0].written_s == (57.0 if late else 50.0)
+
+
+@pytest.mark.parametrize("linger_s", [0.001, 1.0, None])
+def test_the_first_tick_comes_with_a_short_linger(linger_s):
+    """A Message whose linger is shorter than a tick does not wait for the tick."""
+    rig = Rig(linger_s=linger_s)
+    assert rig.accumulator.first_tick_s == (0.001 if linger_s == 0.001 else TICK_S)
+
+
+def test_ticks_are_asked_for_again_after_a_message_was_sealed_otherwise():
+    """Whatever sealed the last Message, the next one is looked after."""
+    rig = Rig()
+    for woken in (1, 2, 3):
+        rig.write(b"a")
+        assert rig.woken == woken
+        rig.accumulator.seal()
+        rig.write(b"b")
+        assert rig.woken == woken
+        rig.accumulator.seal()
+        assert rig.tick(may_seal=True) is None
+    assert len(rig.sealed) == 6
+
+
+def test_an_end_that_came_from_outside_seals_at_the_next_tick():
+    """The first error holds; what is open does not wait for its linger time."""
+    rig = Rig(linger_s=60)
+    delivery = rig.write(b"a")
+    first = ClosedError("first")
+    rig.accumulator.fail(first)
+    rig.accumulator.fail(ClosedError("second"))
+    rig.accumulator.end(ClosedError("third"))
+    assert rig.tick(may_seal=False) is None
+    assert [message.delivery for message in rig.sealed] == [delivery]
+    for write in (lambda: rig.write(b"b"), lambda: rig.accumulator.write_batch(BATCH, "typed")):
+        with pytest.raises(ClosedError) as caught:
+            write()
+        assert caught.value is first
+
+
+def parked(rig):
+    """Write a record and let time pass until the next one takes the time anew."""
+    delivery = rig.write(b"a")
+    while rig.tick(may_seal=False) is not None:
+        rig.now += TICK_S
+    return delivery
+
+
+def test_an_end_in_the_middle_of_a_write_of_another_thread():
+    """The write fails, and so do the records that shared the open Message with its own."""
+    rig = Rig(linger_s=None)
+    delivery = parked(rig)
+    error = ClosedError("closed")
+
+    def wall_us():
+        rig.accumulator.fail(error)
+        return 0
+
+    rig.accumulator._wall_us = wall_us
+    with pytest.raises(ClosedError):
+        rig.write(b"b")
+    assert delivery.exception(0) is error
+    assert (rig.budget.used_bytes, rig.sealed, rig.accumulator.open_records) == (0, [], 0)
+
+
+def test_an_end_waits_for_no_thread_that_is_in_a_call(monkeypatch):
+    """After a moment it refuses what is written later, and leaves alone what that thread holds."""
+    monkeypatch.setattr(accumulator_module, "END_WAIT_S", 0.01)
+    rig = Rig(threads=True, linger_s=None)
+    delivery = parked(rig)
+    held, done, raised = threading.Event(), threading.Event(), []
+
+    def wake():
+        held.set()
+        done.wait(60)
+
+    def write():
+        try:
+            rig.write(b"b")
+        except ClosedError as exc:
+            raised.append(exc)
+
+    rig.accumulator._on_wake = wake
+    thread = threading.Thread(target=write)
+    thread.start()
+    held.wait(60)
+    error = ClosedError("closed")
+    rig.accumulator.end(error)
+    rig.accumulator.drop_open(ClosedError("dropped"))
+    assert rig.tick(may_seal=True) == TICK_S
+    assert (rig.accumulator.open_records, delivery.done()) == (1, False)
+    done.set()
+    thread.join()
+    assert raised == [error]
+    assert delivery.exception(0) is error
+    with pytest.raises(ClosedError, match="closed"):
+        rig.write(b"c")
+    assert (rig.budget.used_bytes, rig.sealed) == (0, [])
+
+
+def test_what_is_dropped_fails_and_frees_its_memory():
+    """The records of a Message that is given up are told so; the next one is opened anew."""
+    rig = Rig(linger_s=None)
+    delivery = rig.write(b"a")
+    error = ClosedError("dropped")
+    rig.accumulator.drop_open(error)
+    assert delivery.exception(0) is error
+    assert rig.budget.used_bytes == 0
+    rig.accumulator.drop_open(error)
+    assert rig.write(b"b") is not delivery
+    assert [row["value"] for row in rig.rows()] == [b"b"]
+
+
+@pytest.mark.parametrize("how", ["record", "batch"])
+@pytest.mark.parametrize("what", ["ends it", "raises"])
+def test_a_write_that_cannot_go_on_gives_its_memory_back(how, what):
+    """Whatever comes between the taking of memory and the record."""
+    rig = Rig()
+    error = ClosedError("closed")
+
+    def clock():
+        if what == "raises":
+            raise KeyboardInterrupt
+        rig.accumulator.end(error)
+        return rig.now
+
+    rig.accumulator._clock = clock
+    with pytest.raises(ClosedError if what == "ends it" else KeyboardInterrupt):
+        rig.write(b"a") if how == "record" else rig.accumulator.write_batch(BATCH, "typed")
+    assert (rig.budget.used_bytes, rig.sealed) == (0, [])
 
 
 def test_typed_topic_takes_tables_only():

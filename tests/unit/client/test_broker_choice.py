@@ -133,6 +133,25 @@ def test_a_reader_that_is_gone_is_replaced():
     assert client.reader() == "near"
 
 
+def test_who_serves_counts_though_nobody_told_of_it():
+    """A topic's own broker may be newer than what is known of the brokers."""
+    client = Client("", broker("x"))
+    for address in ("new", "x"):
+        client.choice.failed(address)
+    assert client.reader("new") == "new"
+    client.choice.failed("new")
+    assert client.reader("new") == "x"
+
+
+def test_brokers_that_are_gone_are_asked_no_more():
+    """What is told last is all that there is."""
+    client = Client("", broker("x"))
+    client.choice.known([broker("y")])
+    assert client.reader("") == "y"
+    client.choice.failed("y")
+    assert client.reader("") == "y"
+
+
 def test_rests_are_forgotten():
     """What is remembered of failures does not grow with the brokers that ever were."""
     client = Client("")

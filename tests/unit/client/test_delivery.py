@@ -176,3 +176,13 @@ def test_repr_shows_the_outcome():
 
 async def _awaited(delivery):
     return await delivery
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.5])
+def test_no_time_left_is_a_timeout(timeout):
+    """What is left of a caller's time may be less than nothing."""
+    delivery = Delivery()
+    with pytest.raises(RequestTimeoutError, match="is not settled"):
+        delivery.result(timeout)
+    with pytest.raises(RequestTimeoutError, match="is not settled"):
+        delivery.exception(timeout)

@@ -86,6 +86,17 @@ def test_close_wakes_everybody():
     assert event.is_set()
 
 
+def test_everybody_who_waits_is_woken_by_each_gift():
+    """What is given may be enough for several, or for any of them."""
+    budget = ByteBudget(10)
+    assert budget.take(10)
+    woken = []
+    for name in "abc":
+        budget.when_free(3, partial(woken.append, name))
+    budget.give(9)
+    assert woken == ["a", "b", "c"]
+
+
 def test_forgotten_waiter_is_not_woken():
     """Who gave up is not woken; bound methods are told apart by what they are bound to."""
     budget = ByteBudget(10)

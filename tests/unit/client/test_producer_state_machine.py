@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from memq import errors
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery
 from memq.client.producer.state_machine import (
@@ -44,7 +45,15 @@ class Rig:
     """A core with a clock, and what it did with its Messages."""
 
     def __init__(
-        self, hosts=("a:1",), *, near=(), ordered=False, fixed=False, max_in_flight=4, acks=-1
+        self,
+        hosts=("a:1",),
+        *,
+        near=(),
+        ordered=False,
+        fixed=False,
+        max_in_flight=4,
+        acks=-1,
+        producer_id="p",
     ):
         self.now = 100.0
         self.held = 0
@@ -54,7 +63,7 @@ class Rig:
             StateMachineOptions(
                 topic="events",
                 incarnation="0" * 16,
-                producer_id="p",
+                producer_id=producer_id,
                 epoch=3,
                 acks=acks,
                 ordered=ordered,
@@ -503,6 +512,327 @@ def test_fatal_error_fails_everything(error):
     assert rig.sends() == []
     assert rig.held == 0
     assert rig.core.wake_at_s() == math.inf
+
+
+EVERY_ERROR = [each for each in vars(errors).values() if isinstance(each, type)]
+FATAL = {
+    "producer_fenced",
+    "protocol",
+    "topic_recreated",
+    "unknown_topic",
+    "unsupported_version",
+}
+MAY_HAVE_MOVED = {"not_hosted", "timeout", "unavailable"}
+
+
+@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
+@pytest.mark.parametrize("how", ["answer", "late answer", "connect", "refresh"])
+def test_what_becomes_of_each_error(kind, how):
+    """Five errors end the producer, whoever tells; others fail a Message, or it is sent again."""
+    error = kind("the reason")
+    rig = Rig(max_in_flight=1)
+    if how == "refresh":
+        rig.core.moved([""])
+        deliveries = [rig.submit()]
+        assert rig.poll() == [RefreshHosts()]
+        rig.core.refresh_failed(error, rig.now)
+    elif how == "connect":
+        deliveries = [rig.submit()]
+        rig.poll()
+        rig.core.moved(["a:1", "b:2"])
+        rig.core.connect_failed("a:1", error, rig.now)
+    else:
+        deliveries = [rig.submit(), rig.submit()]
+        (send,) = rig.sends()
+        rig.now += DEADLINE_S - 1 if how == "answer" else DEADLINE_S
+        rig.poll()
+        rig.fail(send, error)
+    if kind.code in FATAL:
+        assert rig.core.error is error
+        rig.core.end(ClosedError("later"))
+        rig.core.connect_failed("a:1", ProducerFencedError("later"), rig.now)
+        deliveries.append(rig.submit())
+        outcomes = [each.exception(0) for each in deliveries]
+        late = [each for each in outcomes if isinstance(each, DeliveryTimeoutError)]
+        assert len(late) == (2 if how == "late answer" else 0)
+        assert outcomes[len(late) :] == [error] * (len(deliveries) - len(late))
+        return
+    assert rig.core.error is None
+    if how == "answer" and not error.retriable:
+        assert deliveries[0].exception(0) is error
+        return
+    asks = RefreshHosts() in rig.poll()
+    if how == "answer":
+        assert asks == (kind.code in MAY_HAVE_MOVED)
+    if how == "connect":
+        assert asks
+    if how != "late answer":
+        assert not deliveries[0].done()
+        rig.now += DEADLINE_S
+        rig.poll()
+        assert "; last error: the reason" in str(deliveries[0].exception(0))
+
+
+def test_only_the_first_reason_ends_it():
+    """Whatever comes after the error that ended the producer changes nothing of it."""
+    rig = Rig()
+    first, later = ProducerFencedError("first"), ClosedError("later")
+    rig.core.end(first)
+    rig.core.end(later)
+    rig.core.refresh_failed(UnknownTopicError("later"), rig.now)
+    assert rig.core.error is first
+    assert rig.submit().exception(0) is first
+    assert len(rig.submitted) == len(rig.errors) == 1
+
+
+def test_back_off_of_a_broker_that_was_reached_begins_anew():
+    """Failures to connect count until one succeeds, and a Message's until it is settled."""
+    rig = Rig()
+    rig.submit()
+
+    def wait_s():
+        assert ConnectToBroker("a:1") in rig.poll()
+        rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+        rig.poll()
+        rig.core.refreshed(["a:1"], rig.now)
+        waited_s = rig.core._links["a:1"].retry_s - rig.now
+        rig.now += waited_s
+        return waited_s
+
+    assert [wait_s() for _ in range(3)] == pytest.approx([0.025, 0.05, 0.1])
+    rig.poll()
+    rig.core.connected("a:1")
+    waits = []
+    for _ in range(3):
+        (send,) = rig.sends()
+        rig.fail(send, StorageError("slow down"))
+        waits.append(rig.core.wake_at_s() - rig.now)
+        rig.now += waits[-1]
+    assert waits == pytest.approx([0.025, 0.05, 0.1])
+    rig.core.disconnected("a:1")
+    assert wait_s() == pytest.approx(0.025)
+
+
+def test_a_second_redirect_in_a_row_backs_off_and_any_other_failure_begins_the_row_anew():
+    """Redirects are followed at once every other time; after another error the next one is too."""
+    rig = Rig()
+    rig.submit()
+    at_once = []
+    for error in (
+        NotHostedError("moved", "b:2"),
+        NotHostedError("moved", "a:1"),
+        NotHostedError("moved", "b:2"),
+        StorageError("slow down"),
+        NotHostedError("moved", "a:1"),
+        StorageError("slow down"),
+        NotHostedError("moved", "b:2"),
+    ):
+        (send,) = rig.sends()
+        rig.fail(send, error)
+        at_once.append(send.message.ready_s <= rig.now)
+        rig.now += 3
+    assert at_once == [True, False, True, False, True, False, True]
+
+
+def test_a_connection_that_is_being_opened_outlives_the_end_of_the_last_one():
+    """News of a connection's end that come late do not have its broker connected to twice."""
+    rig = Rig()
+    rig.submit()
+    (send,) = rig.sends()
+    rig.now += ANSWER_S
+    assert rig.poll() == [DropConnection("a:1")]
+    rig.submit()
+    assert rig.poll() == [ConnectToBroker("a:1")]
+    rig.core.disconnected("a:1")
+    rig.fail(send, UnavailableError("dropped"))
+    rig.now += 1
+    assert ConnectToBroker("a:1") not in rig.poll()
+
+
+def test_hosts_are_asked_for_again_when_one_fails_during_the_question():
+    """An answer that was under way when another host failed does not stand for the next one."""
+    rig = Rig(("a:1", "b:2"))
+    for _ in range(2):
+        rig.submit()
+    rig.poll()
+    rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+    assert rig.poll() == [RefreshHosts()]
+    rig.core.connect_failed("b:2", UnavailableError("refused"), rig.now)
+    rig.core.refreshed(("a:1", "b:2"), rig.now)
+    assert RefreshHosts() not in rig.poll()
+    rig.now += REFRESH_INTERVAL_S
+    assert RefreshHosts() in rig.poll()
+
+
+def test_hosts_are_asked_for_while_the_first_message_backs_off():
+    """A write partition that has lost its host does not wait for a back-off to ask for another."""
+    rig = Rig()
+    rig.submit()
+    (send,) = rig.sends()
+    rig.fail(send, StorageError("slow down"))
+    rig.core.moved([""])
+    assert rig.poll() == [RefreshHosts()]
+
+
+def test_a_broker_is_forgotten_once_nothing_is_awaited_of_it():
+    """One that hosts nothing counts for as long as its answers are out, and no longer."""
+    rig = Rig(max_in_flight=1)
+    rig.submit()
+    (send,) = rig.sends()
+    rig.now += ANSWER_S
+    assert rig.poll() == [DropConnection("a:1")]
+    for hosts in (["b:2"], ["c:3"], ["a:1"]):
+        rig.core.moved(hosts)
+        assert rig.core.in_flight == 1
+    rig.submit()
+    rig.poll()
+    rig.core.connected("a:1")  # sooner than its last connection has ended
+    assert not any(isinstance(effect, SendMessage) for effect in rig.poll())
+    rig.fail(send, UnavailableError("dropped"))
+    assert rig.core.in_flight == 0
+    rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+    rig.core.moved(["b:2"])
+    assert "a:1" not in rig.core._links
+
+
+@pytest.mark.parametrize("opened", ["before", "meanwhile"])
+def test_a_connection_outlives_that_its_broker_hosts_nothing(opened):
+    """A write partition that goes away and comes back finds the connection that there was."""
+    rig = Rig()
+    rig.submit()
+    assert rig.poll() == [ConnectToBroker("a:1")]
+    if opened == "before":
+        rig.core.connected("a:1")
+    rig.core.moved(["b:2"])
+    assert rig.poll() == [ConnectToBroker("b:2")]
+    rig.core.moved(["a:1"])
+    assert ConnectToBroker("a:1") not in rig.poll()
+    rig.core.connected("a:1")
+    rig.poll()
+    assert rig.core.in_flight == 1
+
+
+def test_each_silent_broker_is_dropped():
+    """Two brokers that leave Messages unanswered lose their connections in one turn."""
+    rig = Rig(("a:1", "b:2"))
+    for _ in range(2):
+        rig.submit()
+    assert len(rig.sends()) == 2
+    rig.now += ANSWER_S
+    assert sorted(rig.poll()) == [DropConnection("a:1"), DropConnection("b:2")]
+
+
+def test_write_partitions_of_one_broker_take_turns():
+    """Where few Messages may be in flight no write partition is served before all the others."""
+    rig = Rig(["a:1"] * 3, max_in_flight=1)
+    for _ in range(12):
+        rig.submit()
+    served = []
+    for _ in range(12):
+        (send,) = rig.sends()
+        served.append(send.header.write_partition)
+        rig.ack(send)
+    assert all(sorted(served[at : at + 3]) == [0, 1, 2] for at in range(0, 12, 3))
+
+
+def test_a_broker_is_silent_by_the_message_that_it_has_had_longest():
+    """Later Messages win it no time; one that was sent again counts from then."""
+    rig = Rig(max_in_flight=2)
+    for _ in range(2):
+        rig.submit()
+    first, second = rig.sends()
+    rig.now += ANSWER_S - 1
+    rig.fail(first, StorageError("slow down"))
+    rig.now += 0.5
+    assert sequences(rig.sends()) == [0]
+    assert rig.core.wake_at_s() == rig.now + 0.5
+    rig.ack(second)
+    assert rig.core.wake_at_s() == rig.now + ANSWER_S
+    rig.now += 1
+    rig.submit()
+    assert len(rig.sends()) == 1
+    rig.now += ANSWER_S - 1
+    assert rig.poll() == [DropConnection("a:1")]
+
+
+def test_the_first_deadline_is_woken_for():
+    """While nothing can be sent it wakes up when the oldest Message fails."""
+    rig = Rig()
+    deliveries = []
+    for _ in range(2):
+        deliveries.append(rig.submit())
+        rig.now += 1
+    rig.poll()
+    for left_s, failed in ((DEADLINE_S - 2, [True, False]), (1, [True, True])):
+        assert rig.core.wake_at_s() == pytest.approx(rig.now + left_s)
+        rig.now += left_s
+        rig.poll()
+        assert [delivery.done() for delivery in deliveries] == failed
+    assert [message.sealed.body for message in rig.submitted] == [b"", b""]
+
+
+def test_ordered_producers_spread_over_write_partitions():
+    """Each has one write partition, and many producers have all of them."""
+    used = set()
+    for number in range(40):
+        rig = Rig(["a:1"] * 4, ordered=True, producer_id=f"job-{number}")
+        rig.submit()
+        used.add(rig.submitted[0].partition.number)
+    assert used == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("trouble", ["", "broker a:1: the object store refuses"])
+def test_a_deadline_tells_why(trouble):
+    """What a broker says of its services tells more than the last error."""
+    rig = Rig()
+    delivery = rig.submit()
+    rig.poll()
+    rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+    rig.core.trouble = trouble
+    rig.now += DEADLINE_S
+    rig.poll()
+    assert str(delivery.exception(0)).endswith(f"; {trouble or 'last error: refused'}")
+
+
+def test_who_keeps_the_oldest_message():
+    """Asked who keeps a Message waiting, it names the broker that has it, or that is to get it."""
+    rig = Rig(max_in_flight=1)
+    assert rig.core.overdue(rig.now + 1_000, 5) == ("", "")
+    for _ in range(2):
+        rig.submit()
+    (send,) = rig.sends()
+    assert rig.core.overdue(rig.now + 4.9, 5) == ("", "")
+    assert rig.core.overdue(rig.now + 5, 5) == ("a:1", "")
+    rig.core.moved(["b:2"])
+    assert rig.core.overdue(rig.now + 5, 5) == ("a:1", "")
+    rig.fail(send, StorageError("slow down"))
+    assert rig.core.overdue(rig.now + 5, 5) == ("b:2", "slow down")
+    rig.core.moved([""])
+    assert rig.core.overdue(rig.now + 5, 5) == ("", "slow down")
+    rig.core.moved(["b:2"])
+    rig.now += 1
+    (send,) = rig.sends()
+    rig.ack(send)
+    assert rig.core.overdue(rig.now + 5, 5) == ("b:2", "slow down")
+    (send,) = rig.sends()
+    rig.ack(send)
+    rig.submit()
+    assert rig.core.overdue(rig.now + 5, 5) == ("b:2", "")
+
+
+def test_what_was_settled_is_counted_before_anybody_hears_of_it():
+    """Whoever is told of an outcome finds it in the counts, and its memory free."""
+    rig = Rig()
+    told = []
+    for outcome in ("ack", "fail"):
+        delivery = rig.submit()
+        delivery.add_done_callback(lambda _: told.append((len(rig.errors), rig.held)))
+        (send,) = rig.sends()
+        if outcome == "ack":
+            rig.ack(send)
+        else:
+            rig.fail(send, InvalidRequestError("no"))
+    assert told == [(1, 0), (2, 0)]
 
 
 def test_end_keeps_memory_that_connections_still_read():

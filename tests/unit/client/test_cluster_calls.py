@@ -1,0 +1,617 @@
+"""Which broker a call asks, how long it waits there, and what it does with each error."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import defaultdict
+
+import pytest
+
+from memq import errors
+from memq.client.broker_choice import REST_S
+from memq.client.cluster import (
+    ANY_BROKER_ATTEMPT_S,
+    MAX_CACHED_TOPICS,
+    METADATA_AGE_S,
+    Cluster,
+)
+from memq.core.runtime import Runtime
+from memq.core.topic import TopicConfig
+from memq.core.wire.messages import (
+    BrokerInfo,
+    DeleteTopic,
+    DescribeClusterAnswer,
+    Done,
+    MetadataAnswer,
+    TopicInfo,
+)
+from memq.errors import (
+    ClosedError,
+    MemqError,
+    NotHostedError,
+    ProtocolError,
+    RequestTimeoutError,
+    StorageError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+
+A, B, C = "a:1", "b:2", "c:3"
+REQUEST = DeleteTopic(topic="t")
+EVERY_ERROR = [each for each in vars(errors).values() if isinstance(each, type)]
+
+
+class Connection:
+    """A connection to a broker of the rig."""
+
+    closed = False
+
+    def __init__(self, rig, address):
+        self.rig = rig
+        self.address = address
+        self.ended = False
+
+    async def request(self, header, body=b"", *, body_crc=None, timeout_s):
+        await asyncio.sleep(0)
+        self.rig.asked.append((self.address, timeout_s))
+        self.rig.ends_s.append(self.rig.now + timeout_s)
+        self.rig.sent.append((header, body, body_crc))
+        answers = self.rig.answers[self.address]
+        answer = answers.pop(0) if answers else Done()
+        if callable(answer):
+            answer = answer(header)
+        if isinstance(answer, MemqError):
+            raise answer
+        return answer, memoryview(b"")
+
+    async def close(self):
+        self.closed = self.ended = True
+
+
+class Rig:
+    """A cluster with a clock of its own, whose brokers answer as they are told.
+
+    Attributes:
+        answers: what each broker answers next: an answer, an error, or a function that gives one;
+            afterwards it is `Done`.
+        refusals: what each broker answers the next attempts to connect.
+        asked: whom, and for how long.
+        ends_s: when each of them had to have answered.
+        slept: between attempts.
+    """
+
+    def __init__(self, *seeds, request_timeout_s=30.0):
+        self.now = 100.0
+        self.answers = defaultdict(list)
+        self.refusals = defaultdict(list)
+        self.opened = []
+        self.asked = []
+        self.ends_s = []
+        self.sent = []
+        self.slept = []
+        runtime = Runtime(mono_s=lambda: self.now, random=lambda: 0.5)
+        self.cluster = Cluster(
+            ",".join(seeds or (A, B)),
+            runtime=runtime,
+            sleep=self._sleep,
+            request_timeout_s=request_timeout_s,
+        )
+        self.cluster._connect = self._connect
+
+    async def _sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    async def _connect(self, address):
+        await asyncio.sleep(0)
+        if self.refusals[address]:
+            raise self.refusals[address].pop(0)
+        self.opened.append(Connection(self, address))
+        return self.opened[-1]
+
+    def after(self, seconds, answer):
+        """An answer that takes so long."""
+
+        def answered(_):
+            self.now += seconds
+            return answer
+
+        return answered
+
+    def whom(self):
+        """Addresses of those asked so far; the list begins anew."""
+        found = [address for address, _ in self.asked]
+        self.asked.clear()
+        return found
+
+    async def call(self, address=None, **options):
+        return await self.cluster.call(address, REQUEST, **options)
+
+
+def topic(name):
+    return TopicInfo(
+        config=TopicConfig.create(name),
+        schemas={},
+        schema_id="",
+        hosts=[A],
+        named_partitions=1,
+        queue_address=A,
+    )
+
+
+@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
+@pytest.mark.parametrize("where", ["answer", "connect"])
+async def test_an_error_where_any_broker_will_do(kind, where):
+    """What may pass, or what one broker alone refuses, is tried at the next, and it rests."""
+    rig = Rig()
+    script = rig.answers if where == "answer" else rig.refusals
+    error = kind("why")
+    script[A].append(error)
+    elsewhere = error.retriable or kind is UnauthorizedError
+    if not elsewhere:
+        with pytest.raises(kind) as caught:
+            await rig.call()
+        assert caught.value is error
+        assert rig.slept == []
+        await rig.call()
+        assert rig.whom()[-1] == A
+        return
+    await rig.call()
+    assert rig.whom()[-1] == B
+    # One that does not host it is no worse than others.
+    assert rig.slept == [0.0] if kind is not NotHostedError else rig.slept[0] > 0
+    rig.cluster._preferred = A
+    await rig.call()
+    assert rig.whom() == [A if kind is NotHostedError else B]
+
+
+@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
+async def test_an_error_of_the_broker_that_is_meant(kind):
+    """A call to one broker is tried again there, after a back-off, if the error may pass."""
+    rig = Rig()
+    error = kind("why")
+    rig.answers[A] = [error]
+    if error.retriable and kind is not NotHostedError:
+        await rig.call(A)
+        assert rig.whom() == [A, A]
+        assert rig.slept == [0.025]
+    else:
+        with pytest.raises(kind) as caught:
+            await rig.call(A)
+        assert caught.value is error
+        assert rig.whom() == [A]
+    await rig.call()
+    assert rig.whom() == [A]
+
+
+@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
+@pytest.mark.parametrize("where", ["answer", "connect"])
+async def test_an_error_of_one_attempt(kind, where):
+    """It is raised as it is; only a broker that was not reached in time rests."""
+    rig = Rig()
+    error = kind("why")
+    (rig.answers if where == "answer" else rig.refusals)[A].append(error)
+    with pytest.raises(kind) as caught:
+        await rig.cluster.attempt(A, REQUEST, timeout_s=3)
+    assert caught.value is error
+    assert rig.slept == []
+    rig.asked.clear()
+    await rig.call()
+    assert rig.whom() == [B if kind in {UnavailableError, RequestTimeoutError} else A]
+
+
+async def test_a_broker_that_only_one_call_means_does_not_rest():
+    """What it cannot do now says nothing of what any broker could do."""
+    rig = Rig(A, B)
+    rig.answers[A] = [rig.after(1, StorageError("slow"))] * 10
+    with pytest.raises(StorageError):
+        await rig.call(A, timeout_s=3)
+    rig.answers.clear()
+    rig.asked.clear()
+    await rig.call()
+    assert rig.whom() == [A]
+
+
+async def test_a_token_is_wrong_once_every_broker_has_refused_it():
+    """Each is asked once; the last one's word is raised."""
+    rig = Rig(A, B, C)
+    for address in (A, B, C):
+        rig.refusals[address] = [UnauthorizedError(address)] * 2
+    with pytest.raises(UnauthorizedError, match="c:3"):
+        await rig.call()
+    assert [len(rig.refusals[address]) for address in (A, B, C)] == [1, 1, 1]
+    rig.answers[A] = [UnauthorizedError("a:1")]
+    rig.refusals.clear()
+    with pytest.raises(UnauthorizedError):
+        await rig.call(A)
+
+
+async def test_a_broker_that_rests_is_no_reason_to_hurry():
+    """Where nobody is left who was not tried, or did not just fail, the next attempt waits."""
+    rig = Rig(A, B)
+    down = UnavailableError("down")
+    rig.answers[A] = [down, down]
+    rig.answers[B] = [down, down]
+    await rig.call()
+    assert rig.whom() == [A, B, A, B, A]
+    assert [seconds == 0 for seconds in rig.slept] == [True, False, False, False]
+    rig.slept.clear()
+    rig.answers[A] = [down]
+    await rig.call()
+    assert rig.whom() == [A, B]
+    assert rig.slept[0] > 0
+    rig.now += REST_S
+    rig.answers[B] = [down]
+    await rig.call()
+    assert rig.whom() == [B, A]
+    assert rig.slept[1:] == [0.0]
+
+
+async def test_brokers_that_were_told_of_are_asked_after_the_seeds():
+    """Each is asked once before any is asked again; who answers is the first from then on."""
+    rig = Rig(A, B)
+    rig.cluster.brokers = [BrokerInfo(id="c", address=C), BrokerInfo(id="a", address=A)]
+    down = UnavailableError("down")
+    for address in (A, B, C):
+        rig.answers[address] = [down]
+    rig.answers[A].append(down)
+    await rig.call()
+    assert rig.whom() == [A, B, C, A, B]
+    await rig.call()
+    assert rig.whom() == [B]
+    await rig.call(C)
+    await rig.call()
+    assert rig.whom() == [C, B]
+
+
+async def test_redirects_are_followed_at_once_only_the_first_time():
+    """Wherever a call goes meanwhile; and one that leads back to a named broker is not lost."""
+    rig = Rig(A)
+    rig.answers[A] = [
+        NotHostedError("no", B),
+        NotHostedError("no", C),
+        NotHostedError("no", B),
+    ]
+    rig.answers[B] = [StorageError("slow"), NotHostedError("no", A)]
+    rig.answers[C] = [NotHostedError("nobody")]
+    await rig.call()
+    assert rig.whom() == [A, B, A, C, A, B, A]
+    assert [seconds == 0 for seconds in rig.slept] == [True, *[False] * 5]
+
+
+@pytest.mark.parametrize("where", [A, None])
+async def test_who_was_pointed_to_is_not_blamed(where):
+    """A call that was led elsewhere goes back; who answered it there is not preferred by it."""
+    rig = Rig(A, B)
+    rig.answers[A] = [NotHostedError("no", C), Done()]
+    rig.answers[C] = [UnavailableError("down")]
+    await rig.call(where)
+    assert rig.whom() == [A, C, A if where else B]
+    rig.answers[A] = [NotHostedError("no", C)]
+    await rig.call(A)
+    assert rig.whom() == [A, C]
+    await rig.call()
+    assert rig.whom() == [A if where else B]
+    rig.answers[A if where else B] = [NotHostedError("no", C)]
+    rig.asked.clear()
+    await rig.call(timeout_s=100)
+    assert rig.asked == [(A if where else B, ANY_BROKER_ATTEMPT_S), (C, pytest.approx(100))]
+    rig.asked.clear()
+    await rig.call()
+    assert rig.whom() == [A if where else B]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 60.0])
+async def test_how_long_an_attempt_may_take(wait_s):
+    """Where others could answer, no broker is waited for longer than is worth it.
+
+    What it takes on purpose comes on top, in each attempt, and never beyond the deadline.
+    """
+    rig = Rig(A, B)
+    for address in (A, B):
+        rig.answers[address] = [rig.after(1, UnavailableError("down"))] * 100
+    with pytest.raises(UnavailableError):
+        await rig.call(timeout_s=5.5, wait_s=wait_s)
+    limits = [limit_s for _, limit_s in rig.asked]
+    assert max(rig.ends_s) <= 100 + 5.5 + wait_s + 1e-6
+    lefts = [limit_s - wait_s for limit_s in limits[:2]]
+    assert lefts[0] == 5.5 / 2
+    assert lefts[1] == pytest.approx(4.5)  # the other one rests
+    rig.now += REST_S
+    rig.asked.clear()
+    rig.answers.clear()
+    await rig.call(timeout_s=100, wait_s=wait_s)
+    await rig.call(A, timeout_s=100, wait_s=wait_s)
+    assert [limit_s for _, limit_s in rig.asked] == [ANY_BROKER_ATTEMPT_S + wait_s, 100 + wait_s]
+
+
+async def test_what_a_connection_took_is_not_there_for_the_answer():
+    """An attempt has one deadline, and so has the call that is given none."""
+    rig = Rig(A, request_timeout_s=8.0)
+    connect = rig.cluster._connect
+
+    async def slowly(address):
+        rig.now += 3
+        return await connect(address)
+
+    rig.cluster._connect = slowly
+    await rig.call(A)
+    await rig.cluster.attempt(A, REQUEST, b"body", body_crc=7, timeout_s=4)
+    assert rig.asked == [(A, 5.0), (A, 4.0)]
+    assert rig.sent[-1] == (REQUEST, b"body", 7)
+    rig.now += 100
+    await rig.call(A, body=b"body", body_crc=7)
+    assert rig.sent[-1] == (REQUEST, b"body", 7)
+
+
+async def test_a_broker_that_welcomes_and_then_fails_rests_on():
+    """That it can be connected to is no answer."""
+    rig = Rig(A, B)
+    rig.answers[A] = [UnavailableError("down"), StorageError("slow")]
+    await rig.call()
+    with pytest.raises(StorageError):
+        await rig.cluster.attempt(A, REQUEST, timeout_s=1)
+    rig.cluster._preferred = A
+    rig.asked.clear()
+    await rig.call()
+    assert rig.whom() == [B]
+    await rig.cluster.attempt(A, REQUEST, timeout_s=1)
+    rig.cluster._preferred = A
+    rig.asked.clear()
+    await rig.call()
+    assert rig.whom() == [A]
+
+
+# -- topics ---------------------------------------------------------------------------------
+
+
+def told(*names, version="", more=False):
+    return MetadataAnswer(
+        cluster_id="x",
+        brokers=[BrokerInfo(id="a", address=A)],
+        topics=[topic(name) for name in names],
+        version=version,
+        more=more,
+    )
+
+
+async def test_few_topics_are_remembered():
+    """The one that was asked for longest ago goes; asked for again it is among the last."""
+    rig = Rig(A)
+
+    def named(request):
+        return told(*request.topics, version=f"v{request.topics[0]}")
+
+    names = [f"t{number}" for number in range(MAX_CACHED_TOPICS)]
+    rig.answers[A] = [named] * (MAX_CACHED_TOPICS + 4)
+    for name in names:
+        await rig.cluster.topic(name)
+    await rig.cluster.topic("t0", refresh=True)
+    await rig.cluster.topic("one.more")
+    rig.asked.clear()
+    await rig.cluster.topic("t0")
+    await rig.cluster.topic("t2")
+    assert (rig.whom(), rig.cluster.moves("t1"), rig.cluster.moves("t0")) == ([], False, True)
+    await rig.cluster.topic("t1")
+    assert rig.whom() == [A]
+
+
+async def test_news_of_a_topic_are_asked_for_by_what_is_known():
+    """The last version that was told is sent along, also where the topic is to be asked for."""
+    rig = Rig(A, request_timeout_s=4.0)
+    rig.answers[A] = [told("t", version="7"), told("t", version="8"), told("t"), told("t")]
+    await rig.cluster.topic("t")
+    rig.cluster.forget("t")
+    rig.cluster.brokers = []
+    await rig.cluster.next_topic("t", 30.0)
+    assert [broker.address for broker in rig.cluster.brokers] == [A]
+    assert rig.cluster.moves("t")
+    await rig.cluster.next_topic("t", 30.0)
+    assert not rig.cluster.moves("t")
+    await rig.cluster.next_topic("t", 30.0)
+    assert [request.known for request, _, _ in rig.sent] == ["", "7", "8", ""]
+    assert [request.max_wait_ms for request, _, _ in rig.sent] == [0, *[30_000] * 3]
+    assert rig.cluster.cluster_id == "x"
+    assert rig.asked[1] == (A, 34.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [told(), told("other"), told("t", "other"), told("other", "t")],
+    ids=["none", "another", "and another", "after another"],
+)
+async def test_another_topic_than_the_one_asked_for_is_no_answer(answer):
+    """What a broker mixes up is not believed, nor remembered."""
+    rig = Rig(A)
+    rig.answers[A] = [answer, answer]
+    with pytest.raises(ProtocolError, match="asked for topic 't'"):
+        await rig.cluster.topic("t")
+    with pytest.raises(ProtocolError, match="asked for topic 't'"):
+        await rig.cluster.next_topic("t", 1.0)
+    assert not rig.cluster._topics
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [told("a", "b", more=True), told(more=True)],
+        [told("a", "b", more=True), told("b", more=True)],
+        [told("a", "b", more=True), told("a", more=True)],
+        [told("a", "b", more=True), told("c", "b", more=True)],
+    ],
+    ids=["empty", "the same", "an earlier one", "back"],
+)
+async def test_pages_that_go_nowhere_are_refused(pages):
+    """A broker that says that there is more, and does not tell what, is not asked for ever."""
+    rig = Rig(A)
+    rig.answers[A] = pages
+    with pytest.raises(ProtocolError, match="goes back"):
+        await rig.cluster.metadata(None)
+
+
+async def test_all_topics_come_in_pages():
+    """Each page begins after the last topic of the one before."""
+    rig = Rig(A)
+    pages = [told("a", "b", more=True), told("c", "d", more=True), told()]
+    rig.answers[A] = [rig.after(1, page) for page in pages]
+    found = await rig.cluster.metadata(None, timeout_s=4)
+    assert [limit_s for _, limit_s in rig.asked] == [4, 3, 2]
+    assert [each.config.name for each in found.topics] == ["a", "b", "c", "d"]
+    assert [request.after for request, _, _ in rig.sent] == ["", "b", "d"]
+
+
+async def test_what_is_known_grows_old_since_it_was_told_last():
+    """Any answer that tells of brokers counts, whichever topic it was asked for."""
+    rig = Rig(A)
+    rig.answers[A] = [told("t"), told("u"), told("t", version="1"), told("t")]
+    await rig.cluster.topic("t")
+    rig.now += METADATA_AGE_S - 1
+    await rig.cluster.topic("u")
+    rig.now += METADATA_AGE_S - 1
+    await rig.cluster.topic("t")
+    await rig.cluster.next_topic("t", 1)
+    rig.now += METADATA_AGE_S - 1
+    await rig.cluster.topic("t")
+    assert len(rig.sent) == 3
+    rig.now += 1
+    await rig.cluster.topic("t")
+    assert len(rig.sent) == 4
+
+
+async def test_making_a_topic_and_its_deadline_are_handed_on():
+    """What the caller says of a topic that is not there holds for the request."""
+    rig = Rig(A)
+    rig.answers[A] = [UnknownTopicError("no"), told("t")]
+    with pytest.raises(UnknownTopicError):
+        await rig.cluster.topic("t", timeout_s=2)
+    await rig.cluster.topic("t", create=True, timeout_s=3)
+    assert [request.create for request, _, _ in rig.sent] == [False, True]
+    assert [limit_s for _, limit_s in rig.asked] == [2, 3]
+
+
+# -- connections ----------------------------------------------------------------------------
+
+
+async def test_an_attempt_to_connect_that_fails_is_not_kept():
+    """Who comes next tries anew."""
+    rig = Rig(A)
+    rig.refusals[A] = [UnavailableError("down")]
+    with pytest.raises(UnavailableError):
+        await rig.cluster.connection(A)
+    connection = await rig.cluster.connection(A)
+    assert await rig.cluster.connection(A) is connection
+    connection.closed = True
+    assert await rig.cluster.connection(A) is not connection
+    await rig.cluster.close()
+
+
+async def test_connections_that_have_ended_are_forgotten():
+    """Also those of brokers that nobody asks any more."""
+    rig = Rig(A)
+    for address in (A, B, C):
+        await rig.cluster.connection(address)
+    for connection in rig.opened[:2]:
+        connection.closed = True
+    await rig.cluster.connection("d:4")
+    assert list(rig.cluster._connections) == [C, "d:4"]
+
+
+async def test_nobody_is_left_who_asked_for_a_connection():
+    """An attempt that fails after its callers gave up is nobody's error."""
+    rig = Rig(A)
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    rig.refusals[A] = [UnavailableError("down")]
+    asking = asyncio.ensure_future(rig.cluster.connection(A))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    while rig.cluster._opening:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert told == []
+
+
+@pytest.mark.parametrize("after", range(4))
+async def test_nothing_is_open_after_a_close(after):
+    """A connection that is being opened as the cluster is closed is closed, or never opened."""
+    rig = Rig(A, B)
+    await rig.cluster.connection(B)
+    opening = asyncio.ensure_future(rig.cluster.connection(A))
+    for _ in range(after):
+        await asyncio.sleep(0)
+    await rig.cluster.close()
+    await asyncio.gather(opening, return_exceptions=True)
+    assert all(connection.ended for connection in rig.opened)
+    with pytest.raises(ClosedError):
+        await rig.cluster.connection(A)
+    with pytest.raises(ClosedError):
+        await rig.call()
+
+
+async def test_a_close_waits_for_no_broker_that_hangs():
+    """An attempt to connect is given up, and has tidied up by the end of the close."""
+    rig = Rig(A)
+    tidied = []
+
+    async def hang(_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            tidied.append(True)
+
+    rig.cluster._connect = hang
+    opening = asyncio.ensure_future(rig.cluster.connection(A))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await rig.cluster.close()
+    assert tidied == [True]
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+
+@pytest.mark.parametrize("outcome", ["answer", "error", "silence", "no connection"])
+async def test_a_state_is_asked_on_a_connection_of_its_own(outcome):
+    """It is closed whatever comes of it, and the one that is shared is left alone."""
+    rig = Rig(A)
+    shared = await rig.cluster.connection(A)
+    silence = asyncio.get_running_loop().create_future()
+    if outcome == "answer":
+        rig.answers[A] = [DescribeClusterAnswer(cluster_id="x", governor="", brokers=[], moving=[])]
+        assert (await rig.cluster.status(A, timeout_s=5)).cluster_id == "x"
+        assert rig.sent[-1][0].own
+    elif outcome == "error":
+        rig.answers[A] = [StorageError("slow")]
+        with pytest.raises(StorageError):
+            await rig.cluster.status(A, timeout_s=5)
+    elif outcome == "silence":
+
+        async def silent(*_, **__):
+            await silence
+
+        connect = rig.cluster._connect
+
+        async def mute(address):
+            connection = await connect(address)
+            connection.request = silent
+            return connection
+
+        rig.cluster._connect = mute
+        with pytest.raises(RequestTimeoutError, match=r"no answer within 0\.01 s"):
+            await rig.cluster.status(A, timeout_s=0.01)
+    else:
+        rig.refusals[A] = [UnavailableError("down")]
+        with pytest.raises(UnavailableError):
+            await rig.cluster.status(A, timeout_s=5)
+    assert [connection.ended for connection in rig.opened] == [
+        False,
+        *[True] * (outcome != "no connection"),
+    ]
+    assert await rig.cluster.connection(A) is shared
+    await rig.cluster.close()

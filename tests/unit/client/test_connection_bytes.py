@@ -1,0 +1,424 @@
+"""A connection over a transport that a test holds: what is written when, and who is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.client.connection import JOIN_BYTES, MAX_UNSENT, SLICE_BYTES, BrokerConnection
+from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES, Request
+from memq.core.wire.frame import FrameReader
+from memq.core.wire.messages import (
+    DeleteTopic,
+    Done,
+    FetchBatch,
+    FetchBatchAnswer,
+    Write,
+    WriteAnswer,
+)
+from memq.core.wire.server_connection import ServerConnection
+from memq.errors import (
+    ClosedError,
+    CorruptDataError,
+    MemqError,
+    ProtocolError,
+    RequestTimeoutError,
+    StorageError,
+    UnavailableError,
+)
+
+TOPIC = DeleteTopic(topic="t")
+
+
+class Socket:
+    """Takes note of its options."""
+
+    def __init__(self):
+        self.options = {}
+
+    def setsockopt(self, level, name, value):
+        self.options[level, name] = value
+
+
+class Transport(asyncio.Transport):
+    """Takes what is written; says stop after each write while it is `slow`."""
+
+    def __init__(self):
+        super().__init__()
+        self.protocol = None
+        self.socket = Socket()
+        self.written = []
+        self.slow = False
+        self.closing = False
+        self.aborted = False
+
+    def get_extra_info(self, name, default=None):
+        return self.socket if name == "socket" else default
+
+    def is_closing(self):
+        return self.closing
+
+    def write(self, data):
+        assert not self.closing
+        self.written.append(bytes(data))
+        if self.slow:
+            self.protocol.pause_writing()
+
+    def abort(self):
+        self.closing = self.aborted = True
+
+
+class Link:
+    """A connection that is open, and a broker at its other end."""
+
+    def __init__(self):
+        self.wire = ServerConnection(cluster_id="x", broker_id="b", authorize=lambda _: True)
+        self.reader = FrameReader(max_header_bytes=SERVER_MAX_HEADER_BYTES, max_body_bytes=64 << 20)
+        self.connection = BrokerConnection("a:1")
+        self.transport = Transport()
+        self.transport.protocol = self.connection
+        self.connection.connection_made(self.transport)
+        (event,) = self.arrived()
+        self.give(event.buffers_to_send)
+        assert self.connection._handshake.result().cluster_id == "x"
+
+    def arrived(self):
+        """What came since the last time."""
+        data = b"".join(self.transport.written)
+        self.transport.written.clear()
+        return [self.wire.receive(frame) for frame in self.reader.feed(data)]
+
+    def give(self, buffers):
+        """Have the connection receive something."""
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        while data:
+            room = self.connection.get_buffer(-1)
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            data = data[count:]
+            self.connection.buffer_updated(count)
+
+    def send(self, header=TOPIC, body=b""):
+        """Send a request; the list of its answers, and its id."""
+        answers = []
+        correlation_id = self.connection.send(
+            header, body, None, lambda answer, _: answers.append(answer)
+        )
+        return answers, correlation_id
+
+    def post(self, body):
+        """Send a Message without acks; the list of what is told of it."""
+        told = []
+        self.connection.post(write(0), body, None, told.append)
+        return told
+
+
+def write(acks=-1):
+    return Write(
+        topic="t",
+        write_partition=0,
+        producer_id="p",
+        epoch=0,
+        sequence=0,
+        first_unsettled=0,
+        acks=acks,
+        schema_id="s",
+        records=1,
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+    )
+
+
+async def turns(count=3):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_post_is_sent_with_its_last_byte():
+    """Not with its first slice, and not before those who asked are out of the call."""
+    link = Link()
+    body = bytes(range(256)) * (3 * SLICE_BYTES // 256)
+    link.transport.slow = True
+    told = link.post(body)
+    slices = 1
+    while link.connection.unsent_bytes:
+        await turns()
+        assert told == []
+        link.connection.resume_writing()
+        slices += 1
+    assert told == []
+    await turns()
+    assert told == [None]
+    assert slices == 4
+    assert max(map(len, link.transport.written)) <= SLICE_BYTES
+    (event,) = link.arrived()
+    assert bytes(event.body) == body
+
+
+@pytest.mark.parametrize("size", [1, JOIN_BYTES, JOIN_BYTES + 1])
+async def test_small_bodies_are_written_with_their_head(size):
+    """One system call for what is cheap to copy; what is large is not copied."""
+    link = Link()
+    told = link.post(b"x" * size)
+    assert len(link.transport.written) == (1 if size <= JOIN_BYTES else 2)
+    await turns()
+    assert told == [None]
+    (event,) = link.arrived()
+    assert event.oneway
+    assert link.connection._wire.in_flight == 0
+
+
+SIZES = st.sampled_from([0, 1, JOIN_BYTES, JOIN_BYTES + 1, SLICE_BYTES, SLICE_BYTES + 1, 700_000])
+
+
+@given(
+    steps=st.lists(st.one_of(SIZES, st.just("pause"), st.just("resume")), max_size=12),
+    end=st.sampled_from(["", "drop", "close", "lost", "damage"]),
+)
+def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
+    """However the transport stops and goes on, and however the connection ends."""
+
+    async def run():
+        link = Link()
+        told, bodies = [], []
+        for number, step in enumerate(steps):
+            if step == "pause":
+                link.connection.pause_writing()
+            elif step == "resume":
+                link.connection.resume_writing()
+            else:
+                bodies.append(bytes([number]) * step)
+                told.append(
+                    link.post(bodies[-1]) if number % 2 else link.send(write(), bodies[-1])[0]
+                )
+        if end == "":
+            link.connection.resume_writing()
+        elif end == "drop":
+            link.connection.drop("it is silent")
+        elif end == "close":
+            closing = asyncio.ensure_future(link.connection.close())
+            await turns()
+            assert not closing.done()
+        elif end == "damage":
+            link.give([b"MEMQ of another kind, or so it seems, and long enough for a head"])
+        else:
+            link.connection.connection_lost(OSError("reset"))
+        arrived = link.arrived()
+        await turns()
+        link.connection.resume_writing()
+        link.connection.connection_lost(None)
+        await turns()
+        assert link.transport.written == []
+        assert [bytes(event.body) for event in arrived] == bodies[: len(arrived)]
+        assert all(len(each) == 1 for each in told)
+        if end == "":
+            assert len(arrived) == len(bodies)
+        for number, outcome in enumerate(each[0] for each in told):
+            if outcome is not None:
+                expected = ClosedError if end == "close" else UnavailableError
+                assert type(outcome) is expected
+            else:
+                assert number < len(arrived) or end == ""
+        assert link.transport.aborted
+        assert link.connection.closed
+        assert (link.connection.unsent_bytes, len(link.connection._pending)) == (0, 0)
+        if end == "close":
+            await closing
+
+    asyncio.run(run())
+
+
+async def test_nothing_is_written_to_a_transport_that_closes():
+    """It says that it has broken only later."""
+    link = Link()
+    link.transport.closing = True
+    told = link.post(b"x")
+    await turns()
+    assert told == []
+    link.connection.connection_lost(OSError("reset"))
+    await turns()
+    assert [str(error) for error in told] == ["connection to broker a:1 broke: reset"]
+
+
+async def test_the_first_reason_of_an_end_is_told():
+    """What the transport says of the abort tells nobody anything."""
+    link = Link()
+    answers, _ = link.send()
+    link.connection.drop("it is silent")
+    link.connection.connection_lost(None)
+    assert answers == []  # whoever drops it is in the middle of something
+    await turns()
+    assert "it is silent" in str(answers[0])
+    with pytest.raises(UnavailableError, match="it is silent"):
+        link.send()
+    with pytest.raises(UnavailableError, match="it is silent"):
+        link.post(b"x")
+
+
+async def test_a_broker_that_does_not_read_is_given_no_more():
+    """Beyond a bound nothing is taken, until it reads again."""
+    link = Link()
+    link.connection.pause_writing()
+    told = [link.post(b"x") for _ in range(MAX_UNSENT)]
+    for send in (link.send, lambda: link.post(b"x")):
+        with pytest.raises(UnavailableError, match="does not read"):
+            send()
+    assert link.connection._pending == {}
+    link.connection.resume_writing()
+    link.send()
+    await turns()
+    assert told == [[None]] * MAX_UNSENT
+    assert len(link.arrived()) == MAX_UNSENT + 1
+
+
+async def test_a_request_that_is_given_up_frees_its_place_with_its_answer():
+    """Until that comes it counts as in flight, since the broker has it; one answered does not."""
+    link = Link()
+    answers, first = link.send()
+    _, second = link.send()
+    link.connection.forget(first)
+    link.connection.forget(first)
+    assert link.connection._wire.in_flight == 2
+    assert "1 pending, 1 forgotten" in repr(link.connection._wire)
+    assert [type(each) for each in link.arrived()] == [Request, Request]
+    link.give(link.wire.answer(first, Done()))
+    link.give(link.wire.fail(second, StorageError("slow")))
+    link.connection.forget(second)
+    await turns()
+    assert link.connection._wire.in_flight == 0
+    assert answers == []
+    assert not link.connection.closed
+
+
+async def test_answers_are_told_as_they_come():
+    """Each goes to its own request, at once and in any order."""
+    link = Link()
+    sent = [link.send(write(), b"x") for _ in range(3)]
+    link.arrived()
+    for at in (2, 0):
+        link.give(link.wire.answer(sent[at][1], WriteAnswer(offset=at)))
+        assert [answer.offset for answer in sent[at][0]] == [at]
+    link.give(link.wire.fail(sent[1][1], StorageError("slow")))
+    assert [type(answer) for answer in sent[1][0]] == [StorageError]
+    assert link.connection._pending == {}
+
+
+async def test_a_large_piece_of_a_batch_is_taken():
+    """The body of an answer may be far larger than any header."""
+    link = Link()
+    answers, correlation_id = link.send(FetchBatch(topic="t", uri="x", start=0, length=9 << 20))
+    link.arrived()
+    link.give(link.wire.answer(correlation_id, FetchBatchAnswer(), bytes(9 << 20)))
+    assert answers == [FetchBatchAnswer()]
+
+
+@pytest.mark.parametrize("kind", ["timeout", "cancelled", "just cancelled", "answered", "failed"])
+async def test_a_request_leaves_nothing_pending(kind):
+    """However it ends, its callback is gone, and what comes later does no harm."""
+    link = Link()
+    request = asyncio.ensure_future(
+        link.connection.request(TOPIC, timeout_s=0.01 if kind == "timeout" else 60)
+    )
+    await turns()
+    (event,) = link.arrived()
+    if kind == "timeout":
+        with pytest.raises(RequestTimeoutError):
+            await request
+    elif kind == "cancelled":
+        link.give(link.wire.answer(event.correlation_id, Done()))
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+    elif kind == "just cancelled":
+        request.cancel()
+        link.give(link.wire.answer(event.correlation_id, Done()))
+        await asyncio.gather(request, return_exceptions=True)
+    elif kind == "answered":
+        link.give(link.wire.answer(event.correlation_id, Done()))
+        assert await request == (Done(), b"")
+    else:
+        link.give(link.wire.fail(event.correlation_id, StorageError("slow")))
+        with pytest.raises(StorageError):
+            await request
+    assert link.connection._pending == {}
+    if kind == "timeout":
+        link.give(link.wire.answer(event.correlation_id, Done()))
+    assert link.connection._wire.in_flight == 0
+    assert not link.connection.closed
+
+
+@pytest.mark.parametrize(
+    "error", [CorruptDataError("bits"), ProtocolError("frames"), StorageError("fire")]
+)
+async def test_a_goodbye_is_the_reason_of_the_end(error):
+    """Who waits can send again; the cause says what the broker had to say."""
+    link = Link()
+    answers, _ = link.send()
+    link.give(link.wire.goodbye(error))
+    await turns()
+    (told,) = answers
+    assert (type(told), type(told.__cause__)) == (UnavailableError, type(error))
+    assert str(told.__cause__) == f"broker a:1: {error}"
+    assert isinstance(told, MemqError)
+
+
+async def test_the_socket_answers_at_once_and_notices_a_peer_that_is_gone():
+    """Small frames do not wait for others, and a machine that died is found within a minute."""
+    options = Link().transport.socket.options
+    tcp = socket.IPPROTO_TCP
+    assert options[tcp, socket.TCP_NODELAY] == 1
+    assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE] == 1
+    idle_s, each_s = options[tcp, socket.TCP_KEEPIDLE], options[tcp, socket.TCP_KEEPINTVL]
+    assert 5 < idle_s + each_s * options[tcp, socket.TCP_KEEPCNT] < 60
+    assert 10_000 < options[tcp, socket.TCP_USER_TIMEOUT] < 60_000
+
+
+@pytest.mark.parametrize("how", ["too late", "cancelled", "no broker"])
+async def test_an_attempt_to_open_that_fails_leaves_no_socket(how):
+    """The peer sees the end of the connection."""
+    asked, lost = asyncio.Event(), asyncio.Event()
+
+    class Peer(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            asked.set()
+            if how == "no broker":
+                self.transport.write(b"SSH-2.0-OpenSSH_9.6" + bytes(100))
+
+        def connection_lost(self, exc):
+            lost.set()
+
+    server = await asyncio.get_running_loop().create_server(Peer, "127.0.0.1")
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    timeout_s = 0.05 if how == "too late" else 60
+    opening = asyncio.ensure_future(BrokerConnection.open(address, connect_timeout_s=timeout_s))
+    await asked.wait()
+    if how == "cancelled":
+        opening.cancel()
+    kinds = {
+        "too late": UnavailableError,
+        "cancelled": asyncio.CancelledError,
+        "no broker": ProtocolError,
+    }
+    with pytest.raises(kinds[how]):
+        await opening
+    async with asyncio.timeout(20):
+        await lost.wait()
+    server.close()
+
+
+@pytest.mark.parametrize("error", [OSError("no route"), socket.gaierror("no such name")])
+async def test_whatever_keeps_a_socket_from_opening_may_pass(error, monkeypatch):
+    """A name that is not known yet, a network that is away: it is tried again."""
+
+    async def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse)
+    with pytest.raises(UnavailableError, match="cannot connect to broker a:1"):
+        await BrokerConnection.open("a:1", connect_timeout_s=5)
