@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -27,6 +28,16 @@ def still() -> Runtime:
     return Runtime(mono_s=lambda: 1_000.0, wall_ns=lambda: NOW_MS * 1_000_000)
 
 
+@asynccontextmanager
+async def quiet(tmp_path, **options):
+    """A broker that looks at nothing by itself, so that its state stays as a test makes it."""
+    async with broker(tmp_path, **options) as b:
+        for task in b._background:
+            task.cancel()
+        await asyncio.gather(*b._background, return_exceptions=True)
+        yield b
+
+
 async def page(b, path: str):
     """Status and content of a page, which is JSON where it says so."""
     url = f"http://127.0.0.1:{b.admin_port}{path}"
@@ -38,7 +49,7 @@ async def page(b, path: str):
 
 async def test_a_topic_has_its_offsets_and_watermark(tmp_path) -> None:
     """Each read partition with its own start and end, and the earliest watermark of any."""
-    async with broker(tmp_path, runtime=still()) as b, client(b) as c:
+    async with quiet(tmp_path, runtime=still()) as b, client(b) as c:
         await c.create("t", read_partitions=2, batch_messages=1)
         for sequence in range(3):
             await c.write(sequence)
@@ -77,7 +88,7 @@ async def test_a_topic_has_its_offsets_and_watermark(tmp_path) -> None:
 async def test_a_topic_that_is_not_here_or_cannot_be_told_of(tmp_path) -> None:
     """404 for none, and for one of other brokers; 503 for one whose queue fails now."""
     queue = InMemoryQueue()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
+    async with quiet(tmp_path, queue=queue) as b, client(b) as c:
         await c.create("t", read_partitions=2)
         status, found = await page(b, "/topics/nothing")
         assert (status, found["error"]) == (404, "unknown_topic")
@@ -110,7 +121,7 @@ async def test_a_topic_that_is_not_here_or_cannot_be_told_of(tmp_path) -> None:
 
 async def test_the_topic_that_is_late_is_that_which_its_age_explains_least(tmp_path) -> None:
     """Not that with the oldest watermark; and of a topic the write partition that is behind."""
-    async with broker(tmp_path, runtime=still()) as b, client(b) as c:
+    async with quiet(tmp_path, runtime=still()) as b, client(b) as c:
         assert b.admin.describe().late_topic == "_memq_audit"
         await c.create("slow", batch_age="10m", write_partitions=2)
         await c.create("fast", batch_age="1s", write_partitions=2)
@@ -134,7 +145,7 @@ async def test_the_topic_that_is_late_is_that_which_its_age_explains_least(tmp_p
 
 async def test_what_a_broker_says_of_itself(tmp_path) -> None:
     """Its identity, the services behind it, the room on its disks, and why it is not ready."""
-    async with broker(tmp_path, runtime=still(), broker_id="one", advertised="front:9") as b:
+    async with quiet(tmp_path, runtime=still(), broker_id="one", advertised="front:9") as b:
         b.context.disk.free_bytes = {"/a": 5, "/b": 7}
         found = b.admin.describe()
         assert (found.id, found.address, found.version) == ("one", "front:9", __version__)
@@ -157,7 +168,7 @@ async def test_what_a_broker_says_of_itself(tmp_path) -> None:
 async def test_the_status_page(tmp_path) -> None:
     """What each write partition holds, memory, and a few of the objects that are missing."""
     storage = GatedStorage()
-    async with broker(tmp_path, storage=storage, broker_id="one") as b, client(b) as c:
+    async with quiet(tmp_path, storage=storage, broker_id="one") as b, client(b) as c:
         await c.create("t", write_partitions=2, batch_age="1ms")
         storage.gate.clear()
         writing = asyncio.ensure_future(c.write(0, write_partition=1))
@@ -200,7 +211,7 @@ async def test_ready_is_who_can_be_given_something_to_do(
     tmp_path, leased, ready, lost, refusing
 ) -> None:
     """Each reason counts alone and they are told together; while it starts or stops only that."""
-    async with broker(tmp_path) as b:
+    async with quiet(tmp_path) as b:
         objects = tuple(MissingObject("t", 0, n, "k", "u") for n in range(lost))
         b.context.presence = Presence("r", 2, objects, 0)
         b.context.leased, b.context.apart = (lambda: leased), "no session"
@@ -224,7 +235,7 @@ async def test_ready_is_who_can_be_given_something_to_do(
 
 async def test_a_stop_ends_the_connections_of_the_admin_http(tmp_path) -> None:
     """A request that came only in part does not hold the broker up, and its timer is no more."""
-    async with broker(tmp_path) as b:
+    async with quiet(tmp_path) as b:
         host = ("127.0.0.1", b.admin_port)
         reader, writer = await asyncio.open_connection(*host)
         writer.write(b"GET /health HTTP/1.1\r\n")
@@ -244,7 +255,7 @@ async def test_a_stop_ends_the_connections_of_the_admin_http(tmp_path) -> None:
 
 async def test_an_admin_http_that_did_not_start_can_be_stopped(tmp_path) -> None:
     """A broker that has none stops as any other."""
-    async with broker(tmp_path, storage=InMemoryStorage()) as b:
+    async with quiet(tmp_path, storage=InMemoryStorage()) as b:
         idle = AdminServer(b.context, b.topics, b.connections, b.admin._lags)
         assert idle.port == 0
         await idle.stop()
@@ -257,6 +268,6 @@ async def test_a_storage_that_fails_costs_no_page(tmp_path) -> None:
         def get_range(self, *_):
             raise StorageError("503")
 
-    async with broker(tmp_path, storage=Broken()) as b:
+    async with quiet(tmp_path, storage=Broken()) as b:
         for path in ("/", "/health", "/status", "/metrics", "/topics/_memq_audit"):
             assert (await page(b, path))[0] == 200, path
