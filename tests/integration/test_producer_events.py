@@ -449,6 +449,24 @@ async def test_a_flush_waits_for_all_that_came_before_it(broker):
         assert second.done()
 
 
+async def test_a_flush_waits_for_an_earlier_message_than_the_last(broker):
+    """Where the last one is acked first, those before it are waited for all the same."""
+    broker.hold = True
+    async with producer(broker, max_in_flight=2) as p:
+        first, second = [(await p.write_table(pa.table({"value": [each]})))[0] for each in "ab"]
+        flushing = asyncio.ensure_future(p.flush())
+        await broker.until(lambda: len(broker.held) == 2)
+        connection, correlation_id, answer = broker.held.pop()
+        connection.reply(correlation_id, answer)
+        await second
+        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
+            await p.flush(0.01)
+        assert not flushing.done()
+        broker.release()
+        await flushing
+        assert first.done()
+
+
 async def test_what_is_not_sent_is_counted(broker):
     """Open, sealed or sent and not acked: all of it is lost when the program ends."""
     broker.hold = True

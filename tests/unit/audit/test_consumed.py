@@ -348,6 +348,14 @@ def test_report_over_a_notification_that_cannot_be_read_is_believed():
     assert check.doubtful() == []
 
 
+@pytest.mark.parametrize("unreadable", [2, 3, 9])
+def test_a_notification_that_cannot_be_read_vouches_for_no_other_report(unreadable):
+    """A wrong report over other offsets of the same partition is found."""
+    audit = Audit([told(0, 3), told(3, 9, records=1), told(9, END)], unreadable=[unreadable])
+    wrong = 0 if unreadable == 3 else records(*range(3, 9))
+    assert audit.found().get("mismatched", 0) == wrong
+
+
 def test_gaps_in_the_numbering_are_no_batches():
     """A queue whose offsets have gaps is read in full by reports across them."""
     offsets = [1, 2, 6, 9]
