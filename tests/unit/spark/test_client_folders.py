@@ -54,6 +54,17 @@ def test_a_folder_is_replaced_whole(root):
     assert folders.read(f"{root}/range/part/a.parquet") == b"a"
 
 
+def test_a_replacement_that_fails_leaves_the_old_folder_aside(root):
+    """It is not deleted before the new one is in its place, so nothing is lost."""
+    folders = ClientFolders()
+    folders.write(f"{root}/range/old.parquet", b"old")
+
+    with pytest.raises(StorageError, match="cannot rename"):
+        folders.replace(f"{root}/.gone", f"{root}/range", aside=f"{root}/.aside")
+
+    assert folders.names(f"{root}/.aside") == ["old.parquet"]
+
+
 def test_a_file_is_written_over_and_deleted(root):
     """A manifest takes the place of the one before; what is not there is none."""
     folders = ClientFolders()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -34,13 +36,19 @@ class Request:
 
 @pytest.fixture
 def interrupt():
-    """Interrupts the main thread, which waits."""
+    """Interrupts the main thread, as soon as it waits."""
+    main = threading.main_thread().ident
 
     def raising(*_):
         raise Interrupted
 
+    def when_it_waits():
+        while sys._current_frames()[main].f_code.co_name != "wait":
+            time.sleep(0.001)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, raising)
-    yield lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    yield when_it_waits
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -49,7 +57,7 @@ def test_a_wait_that_is_interrupted_gives_its_request_up(interrupt):
     waits, request = Waits(), Request()
     with pytest.raises(Interrupted):
         waits.until_done(request.run(interrupt))
-    assert request.cancelled.wait(9)
+    assert request.cancelled.wait(60)
     assert repr(waits) == "<Waits [0 under way]>"
 
 
@@ -58,7 +66,7 @@ def test_a_wait_whose_time_is_up_gives_its_request_up():
     waits, request = Waits(), Request()
     with pytest.raises(TimeoutError):
         waits.until_done(request.run(), 0.01)
-    assert request.cancelled.wait(9)
+    assert request.cancelled.wait(60)
     assert repr(waits) == "<Waits [0 under way]>"
 
 
@@ -87,14 +95,14 @@ def test_closing_ends_the_waits_of_one_storage_alone():
             pool.submit(waits.until_done, request.run())
             for waits, request in zip((mine, mine, others), requests, strict=True)
         ]
-        assert all(request.begun.wait(9) for request in requests)
+        assert all(request.begun.wait(60) for request in requests)
         assert repr(mine) == "<Waits [2 under way]>"
         mine.close()
         for future in waiting[:2]:
             with pytest.raises(ClosedError):
                 future.result(9)
-        assert requests[0].cancelled.wait(9)
-        assert requests[1].cancelled.wait(9)
+        assert requests[0].cancelled.wait(60)
+        assert requests[1].cancelled.wait(60)
         late = Request()
         with pytest.raises(ClosedError):
             mine.until_done(late.run())
