@@ -438,21 +438,24 @@ async def test_a_topic_is_made_with_what_it_needs_and_what_was_given(client):
 
 
 async def test_a_topic_that_is_there_has_the_partitions_it_has(client, monkeypatch):
-    """It is found with those; while it is still being deleted there is nothing to find."""
+    """It is found with those, once it is listed; one that is being deleted never is."""
     monkeypatch.setattr(confluent, "SETTLED_S", 0.1)
     monkeypatch.setattr(confluent, "LOOK_AGAIN_S", 0.01)
     list_topics, client._admin.error = client._admin.list_topics, "TOPIC_ALREADY_EXISTS"
+    lists = iter([{}, {}])  # of brokers of Kafka that have not heard of it
 
     def listed(timeout):
         client._admin.error = None
-        return list_topics(timeout)
+        found = list_topics(timeout)
+        found.topics = next(lists, found.topics)
+        return found
 
     client._admin.list_topics = listed
     assert await client.create_topic("c.t", 9, {}) == 3
     client._admin.error = "TOPIC_ALREADY_EXISTS"
     error = await error_of(client.create_topic("c.gone", 1, {}))
     assert type(error) is QueueError
-    assert "is being deleted; try again" in str(error)
+    assert "c.gone is there and cannot be used after 0.1 s: it is not listed" in str(error)
     assert error.retriable
 
 

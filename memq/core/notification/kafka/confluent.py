@@ -195,11 +195,15 @@ class ConfluentClient:
         try:
             asked = self._admin.create_topics([new], request_timeout=REQUEST_S)[name]
             await self._asked(asked, f"make topic {name}")
-        except _AlreadyThereError:
-            found = (await self.topics()).get(name)
-            if found is None:
-                raise QueueError(f"topic {name} of Kafka is being deleted; try again") from None
-            partitions = found
+        except _AlreadyThereError:  # not every broker of Kafka knows at once what was just made
+            found: dict[str, int] = {}
+
+            async def look() -> str:
+                found.update(await self.topics())
+                return "" if name in found else "it is not listed, or is being deleted"
+
+            await self._until(look, f"topic {name} is there and cannot be used")
+            partitions = found[name]
         places = [Place(name, partition) for partition in range(partitions)]
         await self._until(lambda: self._problem(places), f"topic {name} does not serve")
         return partitions
