@@ -17,6 +17,8 @@ What kazoo 2.11 does, and what is done about it:
   call has a deadline (`memq.core.governor.session`), and only its first end counts.
 - It does not tell what was sent when the connection was lost from what was not. So both are
   uncertain, when they were changes.
+- It waits for the answer to a handshake for as long as the session lasts, and a server that is just
+  starting may never give one: the session would be over. `_Handler` waits for a third of that.
 - What it has for TLS trusts the system's authorities beside the one that is given, does not compare
   names, and leaves sockets open when a connection fails. So `_Handler` connects.
 - It shows each server the latest transaction that it has seen, for ever, and says nothing when they
@@ -82,6 +84,7 @@ _kazoo_log.setLevel(logging.ERROR)
 
 CLOSE_S = 2.0  # a server that answers at all says goodbye within it
 ABORT_S = 2.0  # after which the threads have ended once their socket is shut down
+ANSWER_S = 1.0  # that a server has at least; sessions may last longer than was asked for
 RECONNECT_S = 1.0  # longest pause between attempts to connect; jitter adds up to 40 %
 
 _HANDSHAKE = struct.Struct(">iiiq")  # length, protocol version, session timeout in ms, session id
@@ -148,6 +151,12 @@ class _Connection:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's way to threads and sockets.
 
+    Args:
+        tls: what connections are encrypted with; None for plain ones.
+        clock_s: of the lease.
+        agreed: told of each handshake.
+        patience_s: longest wait for a socket.
+
     Attributes:
         over: the session is; no connection is made any more.
         trouble: why the latest attempt to connect failed.
@@ -158,8 +167,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         tls: ssl.SSLContext | None,
         clock_s: Callable[[], float],
         agreed: Callable[[int, float, float], None],
+        patience_s: float,
     ) -> None:
         super().__init__()
+        self._patience_s = patience_s
         self.over = False
         self.trouble = ""
         self._tls = tls
@@ -174,7 +185,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         connection = self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection.settimeout(timeout)
+            connection.settimeout(min(timeout, self._patience_s))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_hostname=hostname)
@@ -188,6 +199,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
         self.trouble = ""
         return _Connection(connection, self._clock_s, self._agreed)
+
+    def select(self, reads: Any, writes: Any, errors: Any, timeout_s: float) -> Any:
+        """Wait for sockets; kazoo connects again where an answer does not come."""
+        return super().select(reads, writes, errors, min(timeout_s, self._patience_s))
 
     def abort(self) -> None:
         """Shut down the connection, or the one that is being made, under whoever waits for it."""
@@ -226,7 +241,8 @@ class _KazooLink:
         self._session: Session
         self._asked: dict[asyncio.Future[Any], None] = {}
         self._stopped: asyncio.Future[None] | None = None
-        self._handler = _Handler(tls, clock_s, self._agreed)
+        timeout_s = options.session_timeout_ms / 1000
+        self._handler = _Handler(tls, clock_s, self._agreed, max(ANSWER_S, timeout_s / 3))
         identity = options.user, options.password
         self._acl = [make_digest_acl(*identity, all=True)] if options.user else OPEN_ACL_UNSAFE
         self._client = KazooClient(
@@ -234,7 +250,7 @@ class _KazooLink:
                 f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                 for host, port in options.addresses()
             ),
-            timeout=options.session_timeout_ms / 1000,
+            timeout=timeout_s,
             handler=self._handler,
             auth_data=[("digest", ":".join(identity))] if options.user else None,
             connection_retry=KazooRetry(max_tries=-1, max_delay=RECONNECT_S, sleep_func=time.sleep),

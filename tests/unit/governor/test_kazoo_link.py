@@ -360,7 +360,7 @@ def test_what_was_agreed_is_read_along_once(piece, timeout_ms):
 @pytest.fixture
 def handler():
     """One that has no session yet."""
-    return _Handler(None, lambda: 0.0, lambda *_: None)
+    return _Handler(None, lambda: 0.0, lambda *_: None, 20.0)
 
 
 def test_a_server_that_takes_no_connection_is_named_until_one_does(handler):
@@ -386,6 +386,27 @@ def test_a_server_that_takes_no_connection_is_named_until_one_does(handler):
         handler.over = False
         handler.create_connection(server.getsockname(), hostname="one", timeout=10).close()
     assert handler.trouble == ""
+
+
+def test_no_answer_is_waited_for_as_long_as_a_session_lasts():
+    """A server that just starts may take a connection and never answer; another one is made."""
+    patience_s = 0.01
+    handler = _Handler(None, lambda: 0.0, lambda *_: None, patience_s)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = handler.create_connection(server.getsockname(), hostname="one", timeout=60)
+        assert connection.gettimeout() == patience_s
+        assert handler.select([connection], [], [], 60) == ([], [], [])
+        assert handler.select([], [connection], [], 60) == ([], [connection], [])
+        connection.close()
+
+
+@pytest.mark.parametrize(("timeout_ms", "patience_s"), [(600, 1), (6_000, 2), (30_000, 10)])
+async def test_a_handshake_may_take_a_third_of_a_session(timeout_ms, patience_s):
+    """So that there is time for another one before the session is over; short ones are longer."""
+    options = ZooKeeperOptions(servers="one:1", session_timeout_ms=timeout_ms)
+    link = _KazooLink(options, None, lambda: 0.0)
+    assert link._handler._patience_s == patience_s
+    assert link._client._session_timeout == timeout_ms
 
 
 async def test_where_a_link_leads_says_what_is_wrong(link):
