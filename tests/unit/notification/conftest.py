@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+
 import pytest
 
 from memq.core.notification.kafka.queue import KafkaQueue
+from memq.testing import InMemoryKafka
 
 # Assertions inside the shared contract are explained like those of a test module.
 pytest.register_assert_rewrite("tests.contracts.queue")
+
+
+@pytest.fixture
+def kafka():
+    """A Kafka that has nothing and takes no time."""
+    return InMemoryKafka(rng=random.Random(1))
 
 
 @pytest.fixture
@@ -24,3 +34,21 @@ async def process(kafka):
     yield start
     for queue in opened:
         await queue.close()
+
+
+@pytest.fixture
+async def queue(process):
+    """A queue with the topic "t" of two read partitions, of which write partition 0 is owned."""
+    found = await process()
+    await found.create_topic("t", 2)
+    await found.fence("t", 0, 1)
+    return found
+
+
+@pytest.fixture
+async def unheard():
+    """What the event loop was told of: errors that nobody has asked for."""
+    found = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: found.append(context))
+    return found

@@ -33,21 +33,6 @@ from memq.errors import (
 from memq.testing import InMemoryKafka
 
 
-@pytest.fixture
-def kafka():
-    """A Kafka that has nothing and takes no time."""
-    return InMemoryKafka(rng=random.Random(1))
-
-
-@pytest.fixture
-async def queue(process):
-    """A queue with the topic "t" of two read partitions, of which write partition 0 is owned."""
-    found = await process()
-    await found.create_topic("t", 2)
-    await found.fence("t", 0, 1)
-    return found
-
-
 async def publish(queue, *payloads, write_partition=0, partition=0):
     """Publish payloads; gives their offsets."""
     publications = [Publication(partition, payload, 1) for payload in payloads]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -23,34 +22,9 @@ from memq.errors import (
     QueueFailedError,
     UnknownTopicError,
 )
-from memq.testing import InMemoryKafka
 from memq.testing.kafka import InMemoryTransactions
 
 STATE = Place("c.memq-state", 0)
-
-
-@pytest.fixture
-def kafka():
-    """A Kafka that has nothing and takes no time."""
-    return InMemoryKafka(rng=random.Random(1))
-
-
-@pytest.fixture
-async def queue(process):
-    """A queue with the topic "t" of two read partitions, of which write partition 0 is owned."""
-    found = await process()
-    await found.create_topic("t", 2)
-    await found.fence("t", 0, 1)
-    return found
-
-
-@pytest.fixture
-async def unheard():
-    """What the event loop was told of: errors that nobody has asked for."""
-    found = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: found.append(context))
-    return found
 
 
 async def publish(queue, *payloads, write_partition=0, topic="t"):
