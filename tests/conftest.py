@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from memq.testing.broker import BrokerProcess
 from tests.harness import spark_classes
-from tests.integration.lopsided import lopsided as lopsided_topic
+from tests.harness.lopsided import lopsided as lopsided_topic
 
 pytest_plugins = ["tests.harness.services.fixtures"]
 

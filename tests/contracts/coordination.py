@@ -5,7 +5,7 @@ fixture, `service`. Its sessions are closed after the test. It has
 
 - `open(session_timeout_s=…, request_timeout_s=…, user=…)`, which opens a session,
 - `reset`, `refuse`, `restore`, `freeze`, `thaw` and `lose_answer`, which do to the connection of a
-  session what `memq.testing.zookeeper` says of them; an answer may also be lost only at a `reset`,
+  session what `tests.fakes.zookeeper` says of them; an answer may also be lost only at a `reset`,
 - `clock_s`, that of the leases.
 """
 

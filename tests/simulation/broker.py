@@ -13,10 +13,12 @@ from memq.broker.server import Broker
 from memq.core import hedging
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.notification import decode_notification
-from memq.testing import Fault, FaultyQueue, FaultyStorage
+from tests.fakes.faults import Fault
+from tests.fakes.faulty_queue import FaultyQueue
+from tests.fakes.faulty_storage import FaultyStorage
+from tests.fakes.object_store import ROOT
 from tests.simulation.history import Durable, Removal, split
 from tests.simulation.kafka import open_kafka
-from tests.simulation.object_store import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,7 +30,7 @@ from memq.core.notification.kafka.client import Place
 from memq.core.notification.kafka.state import KafkaState
 from memq.core.wire.messages import GroupHeartbeat
 from memq.errors import MemqError, UnavailableError
-from memq.testing import InMemoryZooKeeper
+from tests.fakes.zookeeper import InMemoryZooKeeper
 from tests.simulation.history import STOPPED
 from tests.simulation.kafka import STATE
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from memq.core.governor.session import Session
     from memq.core.notification.notification import Notification
     from memq.core.wire.messages import WriteAnswer
-    from memq.testing.kafka import InMemoryClient
+    from tests.fakes.kafka import InMemoryClient
     from tests.simulation.broker import SimBroker
     from tests.simulation.plan import Deed
     from tests.simulation.run import Run

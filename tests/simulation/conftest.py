@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.loop import open_walls
+from tests.fakes.loop import open_walls
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 

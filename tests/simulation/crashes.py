@@ -16,8 +16,8 @@ import random
 import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tests.simulation import durable
-from tests.simulation.disk import ForgetfulDisk, PowerCut
+from tests.fakes import durable
+from tests.fakes.disk import ForgetfulDisk, PowerCut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

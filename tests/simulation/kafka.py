@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memq.core.notification.kafka.client import Place
 from memq.core.notification.kafka.queue import START_S, KafkaQueue
 from memq.core.notification.notification import decode_notification
-from memq.testing import InMemoryKafka
+from tests.fakes.kafka import InMemoryKafka
 from tests.simulation.history import Durable, Removal, split
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ from memq.core.files import sync_folder
 from memq.core.storage.keys import parse_object_key
 from memq.core.storage.open import open_uri
 from memq.errors import MemqError, OffsetOutOfRangeError
+from tests.fakes.disk import PowerCut
+from tests.fakes.object_store import ObjectStoreModel
 from tests.simulation import history as h
 from tests.simulation import workload
 from tests.simulation.broker import PORT, serve
 from tests.simulation.checkers import check
 from tests.simulation.cluster import SimCluster
-from tests.simulation.disk import PowerCut
 from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, kafka_of, serves
-from tests.simulation.object_store import ObjectStoreModel
 from tests.simulation.plan import FAULTS, OF_CLUSTER, OF_KAFKA, Reader
 from tests.simulation.world import BEGIN_NS, MAX_DRIFT, World
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
     from memq.core.audit.result import AuditResult
     from memq.core.notification.notification import Notification
-    from memq.testing.faults import Faults
+    from tests.fakes.faults import Faults
     from tests.simulation.broker import SimBroker
     from tests.simulation.plan import Deed, Plan
     from tests.simulation.recording import Promised

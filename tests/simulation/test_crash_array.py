@@ -9,8 +9,8 @@ import pytest
 
 from memq.core.bigqueue import BigArray, BigQueue
 from memq.errors import PublishUncertainError, QueueError
+from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, explore
-from tests.simulation.disk import ForgetfulDisk, PowerCut
 
 SMALL = {"page_bytes": 4096, "index_page_items": 8}
 

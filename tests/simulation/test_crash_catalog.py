@@ -9,8 +9,8 @@ import pytest
 from memq.core.governor.catalog import Catalog
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
+from tests.fakes.disk import ForgetfulDisk
 from tests.simulation.crashes import PLANS, explore
-from tests.simulation.disk import ForgetfulDisk
 
 NAMES = ("a", "b", "c")
 STEPS = ("create", "sync", "rename", "sync_folder")

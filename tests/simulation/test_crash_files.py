@@ -31,8 +31,8 @@ from memq.core.files import make_folders, replace_durably
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
 from memq.spark.client_folders import ClientFolders
+from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, STATES, Crashes
-from tests.simulation.disk import ForgetfulDisk, PowerCut
 
 OLD, NEW = b"old " * 2_000, b"new! " * 3_000
 ROWS = 500

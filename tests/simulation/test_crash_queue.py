@@ -11,8 +11,8 @@ import pytest
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.queue import Publication
 from memq.errors import PublishUncertainError, QueueError
+from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, STATES, InlineLoop, explore
-from tests.simulation.disk import ForgetfulDisk, PowerCut
 
 TOPICS = ("a", "b")
 PARTITIONS = 2

@@ -8,8 +8,8 @@ import pytest
 
 from memq.core.storage.local import LocalStorage
 from memq.errors import ObjectNotFoundError, StorageError
+from tests.fakes.disk import ForgetfulDisk
 from tests.simulation.crashes import PLANS, explore
-from tests.simulation.disk import ForgetfulDisk
 
 KEYS = ("a/1", "a/2", "b/c/1", "b/c/2", "d")
 STEPS = ("create", "write", "sync", "link", "sync_folder", "unlink", "mkdir")

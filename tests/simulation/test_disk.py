@@ -19,7 +19,7 @@ from memq.core.governor.catalog import Catalog
 from memq.core.storage.local import LocalStorage
 from memq.core.topic import TopicConfig
 from memq.errors import LockedError, StorageError
-from tests.simulation.disk import ForgetfulDisk, PowerCut
+from tests.fakes.disk import ForgetfulDisk, PowerCut
 
 SEEDS = range(40)
 

@@ -21,7 +21,7 @@ from memq.errors import (
     QueueFailedError,
     UnknownTopicError,
 )
-from tests.simulation.disk import ForgetfulDisk
+from tests.fakes.disk import ForgetfulDisk
 
 SMALL = {"page_bytes": 4096, "index_page_items": 8}
 CALLS = ("create", "allocate", "rename", "unlink", "mkdir", "sync_folder", "open", "read")

@@ -20,7 +20,7 @@ from memq.core.notification.kafka.client import Place
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.notification.queue import GROUPS, Publication
 from memq.errors import FencedError, MemqError, PublishUncertainError, QueueError
-from memq.testing import InMemoryKafka
+from tests.fakes.kafka import InMemoryKafka
 from tests.simulation.kafka import OF_KAFKA_USUALLY
 from tests.simulation.world import World
 

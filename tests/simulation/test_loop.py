@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.simulation.loop import DeadlockError, EscapeError, ProcessLoop, Timeline, Trace, sealed
+from tests.fakes.loop import DeadlockError, EscapeError, ProcessLoop, Timeline, Trace, sealed
 
 
 @pytest.fixture

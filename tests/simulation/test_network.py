@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.simulation.loop import sealed
+from tests.fakes.loop import sealed
 from tests.simulation.world import World
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from memq.core.runtime import Runtime
-from tests.simulation.disk import ForgetfulDisk, PowerCut
+from tests.fakes.disk import ForgetfulDisk, PowerCut
+from tests.fakes.loop import ProcessLoop, Timeline, Trace, sealed
+from tests.fakes.network import Network, SimServer
 from tests.simulation.history import CRASHED, STARTED, History, Life
-from tests.simulation.loop import ProcessLoop, Timeline, Trace, sealed
-from tests.simulation.network import Network, SimServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,13 +21,13 @@ from memq.core.wire.connection import (
 )
 from memq.core.wire.frame import FrameReader
 from memq.errors import MemqError, UnavailableError
-from tests.system.hostile import Arsenal
+from tests.fakes.hostile_frames import Arsenal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
-    from tests.system.hostile import Shot
+    from tests.fakes.hostile_frames import Shot
 
 PIPELINES = (1, 5, 30, 100, 300)  # frames sent at a time, before an answer is looked at
 STRANGERS = 0.05  # connections that begin without a handshake

@@ -5,7 +5,7 @@
     python -m tests.system.chaos --runs 200 --cluster 3
 
 One *run* is one data directory, some producers and topics, and several lives of the broker. Each
-life ends at an exact step of the protocol (see `memq.testing.crashing`), or by SIGKILL at a random
+life ends at an exact step of the protocol (see `tests.fakes.crashing`), or by SIGKILL at a random
 time, or by SIGTERM. The producers are never told; they retry. A reader follows meanwhile. The last
 broker lives on until all producers have their acks; then all is read back from the stored objects,
 by their notifications, and compared with what was sent. What is compared stands in `checker`.
@@ -33,9 +33,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.fakes.failing_kafka import in_kafka, kafka
+from tests.fakes.refusing_store import in_store, store
 from tests.system.cluster import draw_cluster, run_cluster
-from tests.system.kafka import in_kafka, kafka
-from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, draw, draw_retention, folder_of
 from tests.system.runs import Report, run
 from tests.system.services import draw_weather, pass_over, services

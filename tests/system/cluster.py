@@ -19,7 +19,7 @@ from memq.core.format.message import encode_message, encode_records
 from memq.core.retry import Backoff
 from memq.core.wire import messages as m
 from memq.errors import MemqError
-from memq.testing.crashing import MOMENTS, CrashPoint
+from tests.fakes.crashing import MOMENTS, CrashPoint
 from tests.simulation import history as h
 from tests.simulation.checkers.violation import Violation
 from tests.system.ledger import Name, Written, now_us, row_of

@@ -42,10 +42,10 @@ from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
+from tests.fakes.hostile_frames import GOOD_TOPIC, hostile_topics
 from tests.simulation.checkers import check
 from tests.system.attack import Outcome, attack
 from tests.system.follower import Follower
-from tests.system.hostile import GOOD_TOPIC, hostile_topics
 from tests.system.ledger import Ledger, Name, Written, now_us, row_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
 from memq.errors import MemqError
-from memq.testing.crashing import CrashPoint, run
+from tests.fakes.crashing import CrashPoint, run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -256,7 +256,7 @@ def _fork_server() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # Each child imports the main module, which is pytest or `chaos`; let it find all it needs.
     main = ["pytest"] if "pytest" in sys.modules else ["tests.system.runs"]
-    context.set_forkserver_preload(["memq.testing.crashing", "tests.system.faults", *main])
+    context.set_forkserver_preload(["tests.fakes.crashing", "tests.fakes.planted", *main])
     return context
 
 

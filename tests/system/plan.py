@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memq.testing.crashing import MOMENTS, STEPS, CrashPoint
-from tests.system.faults import flaky_queue, flaky_storage
+from tests.fakes.crashing import MOMENTS, STEPS, CrashPoint
+from tests.fakes.planted import flaky_queue, flaky_storage
 from tests.system.lives import Life, Seams
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from memq.client.cluster import Cluster
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError, TopicExistsError
+from tests.fakes.cutter import Cutter
 from tests.simulation import history as h
 from tests.simulation.checkers import check
 from tests.simulation.checkers.violation import Violation
-from tests.system.cutter import Cutter
 from tests.system.follower import Follower, Seen
 from tests.system.ledger import Ledger, now_us
 from tests.system.lives import BrokerEndedError, Lives

@@ -22,12 +22,12 @@ from memq.core.notification.open import open_kafka
 from memq.core.storage.object_store import ObjectStorage
 from memq.errors import MemqError
 from memq.testing import BrokerProcess
+from tests.fakes.refusing_store import rules
 from tests.harness.services.http_faults import HttpFaultProxy
 from tests.harness.services.kafka import Kafka
 from tests.harness.services.s3proxy import REGION, S3Proxy
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
-from tests.system.object_store import rules
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence

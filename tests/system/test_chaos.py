@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memq.errors import ConfigError
-from memq.testing.crashing import CrashPoint
-from tests.system import faults
+from tests.fakes import planted as faults
+from tests.fakes.crashing import CrashPoint
+from tests.fakes.failing_kafka import in_kafka, kafka
+from tests.fakes.refusing_store import in_store, store
 from tests.system.chaos import round_of, run_round
-from tests.system.kafka import in_kafka, kafka
 from tests.system.ledger import Name, name_in, row_of
 from tests.system.lives import Life, Seams
-from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
 from tests.system.services import services

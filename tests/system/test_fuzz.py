@@ -12,9 +12,9 @@ import pytest
 
 from memq.core.wire.frame import FrameReader
 from memq.core.wire.server_connection import ServerConnection
+from tests.fakes.hostile_frames import CLOSING, LETHAL, Arsenal
 from tests.system import attack, fuzz
 from tests.system.attack import Attacker
-from tests.system.hostile import CLOSING, LETHAL, Arsenal
 
 FRAMES = 20_000
 

@@ -15,8 +15,8 @@ from memq.core.format.message import encode_message, encode_records
 from memq.core.runtime import SYSTEM
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from tests.fakes.queue import InMemoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,8 +16,8 @@ from memq.broker.object_root import MAX_MISSING_NAMED, MissingObject, Presence
 from memq.core.runtime import Runtime
 from memq.core.version import __version__
 from memq.errors import CorruptDataError, QueueError, StorageError
-from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
 NOW_MS = 1_750_000_000_000

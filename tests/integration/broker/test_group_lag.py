@@ -10,7 +10,7 @@ from memq.broker import group_lag
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.wire import messages as m
 from memq.errors import QueueError
-from memq.testing.queue import InMemoryQueue
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client, until
 
 LAG = "memq_group_lag_"

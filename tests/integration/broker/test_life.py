@@ -36,8 +36,8 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
 

@@ -11,7 +11,7 @@ import pytest
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, FrameReader
 from memq.errors import SequenceConflictError
-from memq.testing.queue import InMemoryQueue
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 
 SIZES = (10, 1_000, 20_000, 200_000)

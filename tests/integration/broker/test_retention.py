@@ -13,11 +13,11 @@ from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, OffsetOutOfRangeError, QueueError
-from memq.testing import InMemoryKafka
-from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from tests.fakes.kafka import InMemoryKafka
+from tests.fakes.queue import InMemoryQueue
+from tests.harness.reading import queue_topic
 from tests.integration.broker.support import broker, client
-from tests.integration.reading import queue_topic
 
 SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 

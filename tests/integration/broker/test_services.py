@@ -21,8 +21,10 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from memq.testing import FaultyQueue, InMemoryQueue, InMemoryStorage
-from memq.testing.faults import Fault
+from memq.testing import InMemoryStorage
+from tests.fakes.faults import Fault
+from tests.fakes.faulty_queue import FaultyQueue
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
 

@@ -14,8 +14,8 @@ from memq.core.format.batch import ProducerRun
 from memq.core.notification.queue import QueueEntry
 from memq.core.storage.keys import batch_id_at
 from memq.core.topic import TopicConfig
-from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_clocks import Machine
 

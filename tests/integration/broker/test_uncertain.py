@@ -9,8 +9,8 @@ import pytest
 
 from memq.core.write_partition_effects import BatchState
 from memq.errors import PublishUncertainError, QueueError, QueueFailedError
-from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client, until
 from tests.integration.broker.test_clocks import Machine
 from tests.integration.broker.test_writes import notifications

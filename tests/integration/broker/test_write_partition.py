@@ -24,7 +24,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from memq.testing.queue import InMemoryQueue
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import Client, GatedStorage, broker, crc, until
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}

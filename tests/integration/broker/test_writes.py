@@ -31,8 +31,8 @@ from memq.errors import (
     UnauthorizedError,
     UnknownTopicError,
 )
-from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, crc, until
 
 

@@ -17,7 +17,7 @@ from memq.cli import cluster
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
 from tests.advice import follows
-from tests.integration.tiny_broker import TinyBroker
+from tests.fakes.tiny_broker import TinyBroker
 
 
 def described(*, draining=False, owned=(), moving=(), **fields):

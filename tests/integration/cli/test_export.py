@@ -31,7 +31,7 @@ SMALL = ("--file-bytes", "1KiB")  # a file for each Batch
 
 KILLED = """
 import sys
-from memq.testing.crashing import CrashPoint
+from tests.fakes.crashing import CrashPoint
 CrashPoint.parse(sys.argv[1]).arm(None, None)
 from memq.cli.main import main
 sys.exit(main(sys.argv[2:]))

@@ -19,7 +19,7 @@ from memq.cli.main import main
 from memq.core.wire import messages as m
 from memq.errors import InvalidRequestError, NotHostedError, UnavailableError
 from memq.testing import BrokerProcess
-from tests.integration.tiny_broker import TinyBroker
+from tests.fakes.tiny_broker import TinyBroker
 
 SINCE_MS = 1_795_000_000_000
 

@@ -13,7 +13,8 @@ from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.storage.local import LocalStorage
-from memq.testing import InMemoryKafka, InMemoryZooKeeper
+from tests.fakes.kafka import InMemoryKafka
+from tests.fakes.zookeeper import InMemoryZooKeeper
 from tests.integration.broker.support import Client, client, until
 
 if TYPE_CHECKING:

@@ -23,8 +23,10 @@ from memq.errors import (
     DataLossError,
     UnknownTopicError,
 )
-from memq.testing import Fault, FaultyStorage, InMemoryKafka
 from tests.advice import follows
+from tests.fakes.faults import Fault
+from tests.fakes.faulty_storage import FaultyStorage
+from tests.fakes.kafka import InMemoryKafka
 from tests.integration.broker.support import until
 
 AWAY = [Fault("get_range", "fail")]

@@ -45,7 +45,7 @@ from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import Compaction, compact
 from memq.spark.folders import Folders
 from memq.spark.parquet import RangeJob, range_to_parquet
-from tests.integration.reading import world
+from tests.harness.reading import world
 from tests.system.spark.conftest import SPARK_CONFIG
 from tests.system.spark.reading import NAME, ends_of
 

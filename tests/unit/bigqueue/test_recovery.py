@@ -11,7 +11,7 @@ import pytest
 from memq.core.bigqueue import BigArray, Recovery
 from memq.core.bigqueue.layout import ENTRY_BYTES
 from memq.errors import CorruptDataError, LockedError, MemqError
-from tests.simulation.disk import ForgetfulDisk, PowerCut
+from tests.fakes.disk import ForgetfulDisk, PowerCut
 
 ITEMS = [bytes([65 + n]) * (700 + n) for n in range(20)]  # five in a data page, eight in an index
 

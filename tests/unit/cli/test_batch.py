@@ -16,7 +16,7 @@ from memq.core.format.verify import VerifyReport
 from memq.core.named_values import parse_storage_options
 from memq.core.notification.notification import Notification, PublishedBatch
 from memq.errors import ConfigError, CorruptDataError, ObjectNotFoundError, StorageError
-from tests.unit.format.builders import START_US, joined, records, seal
+from tests.unit.core.format.builders import START_US, joined, records, seal
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from memq.cli.main import cli, main
-from tests.unit.format.builders import joined, records, seal
+from tests.unit.core.format.builders import joined, records, seal
 
 
 def commands(group=cli, path=()):

@@ -25,7 +25,7 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
-from tests.unit.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 TIMEOUT_S = 30.0
 RANGE_BYTES = 256

@@ -14,7 +14,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     UnavailableError,
 )
-from tests.unit.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 
 class Broker:

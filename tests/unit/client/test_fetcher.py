@@ -22,8 +22,8 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.integration.broker.support import until
-from tests.unit.audit.test_consumed import notification
-from tests.unit.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from tests.unit.core.audit.test_consumed import notification
+from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 OFFSETS = (2, 3, 7, 8)
 

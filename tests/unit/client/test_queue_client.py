@@ -28,7 +28,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from tests.unit.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 
 class Brokers:

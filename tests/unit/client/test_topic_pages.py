@@ -29,7 +29,7 @@ from memq.core.wire.messages import (
     WatermarkAnswer,
 )
 from memq.errors import CorruptDataError, InvalidRequestError, OffsetOutOfRangeError, ProtocolError
-from tests.unit.audit.test_consumed import notification
+from tests.unit.core.audit.test_consumed import notification
 
 
 class Queue(TopicClient):

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from memq.core.notification.kafka.queue import KafkaQueue
-from memq.testing import InMemoryKafka
+from tests.fakes.kafka import InMemoryKafka
 
 # Assertions inside the shared contract are explained like those of a test module.
 pytest.register_assert_rewrite("tests.contracts.queue")

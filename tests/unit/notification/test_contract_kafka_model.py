@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from memq.testing import InMemoryKafka
 from tests.contracts.queue import *  # noqa: F403 - the suite is the module
+from tests.fakes.kafka import InMemoryKafka
 
 
 @pytest.fixture(params=["at once", "after a while", "told late"])

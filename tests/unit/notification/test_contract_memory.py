@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memq.testing import FaultyQueue, InMemoryQueue
 from tests.contracts.queue import *  # noqa: F403 - the suite is the module
+from tests.fakes.faulty_queue import FaultyQueue
+from tests.fakes.queue import InMemoryQueue
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from memq.errors import (
     QueueFailedError,
     UnknownTopicError,
 )
-from memq.testing import InMemoryKafka
+from tests.fakes.kafka import InMemoryKafka
 
 
 async def publish(queue, *payloads, write_partition=0, partition=0):

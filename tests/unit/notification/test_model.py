@@ -13,7 +13,7 @@ from memq.core.clock import SavedTimes
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.queue import Publication
 from memq.errors import MemqError
-from memq.testing import InMemoryQueue
+from tests.fakes.queue import InMemoryQueue
 
 # Mostly what makes sense, or next to nothing would be published: the topics have two partitions.
 PARTITIONS = st.sampled_from([0, 0, 0, 0, 1, 1, 2])

@@ -22,7 +22,7 @@ from memq.errors import (
     QueueFailedError,
     UnknownTopicError,
 )
-from memq.testing.kafka import InMemoryTransactions
+from tests.fakes.kafka import InMemoryTransactions
 
 STATE = Place("c.memq-state", 0)
 

@@ -14,7 +14,7 @@ from memq.spark import parquet
 from memq.spark.examine import MessageTotals, RangeAccount
 from memq.spark.folders import Folders
 from memq.spark.parquet import RangeJob, consumed, range_to_parquet
-from tests.unit.test_manifest import MANIFEST
+from tests.unit.core.test_manifest import MANIFEST
 
 
 def test_a_report_says_what_the_manifest_says():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memq.core.storage.local import LocalStorage
-from memq.testing import FaultyStorage, InMemoryStorage
+from memq.testing import InMemoryStorage
 from tests.contracts.storage import *  # noqa: F403 - the suite is the module
+from tests.fakes.faulty_storage import FaultyStorage
 
 MAKERS = {
     "local": lambda folder: LocalStorage(folder / "objects"),

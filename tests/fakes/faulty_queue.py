@@ -1,0 +1,214 @@
+"""A notification queue that fails as planned."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from memq.core.notification.queue import NotificationQueue
+from memq.errors import FencedError, PublishUncertainError, QueueError
+from tests.fakes.faults import Faults, Strike, kill_this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from memq.core.notification.queue import Publication
+    from tests.fakes.faults import Fault
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_WRITE = frozenset({"disk_full", "lose_answer"})
+_NONE: frozenset[str] = frozenset()
+_APPLICABLE = {
+    "create_topic": _WRITE,
+    "delete_topic": _WRITE,
+    "topics": _NONE,
+    "service_id": _NONE,
+    "fence": frozenset({"lose_answer"}),
+    "release": _WRITE,
+    "wait_released": _NONE,
+    "publish": _WRITE | {"uncertain", "partial"},
+    "see_published": _NONE,
+    "fetch": _NONE,
+    "wait": _NONE,
+    "offsets": _NONE,
+    "offset_at": _NONE,
+    "offset_since": _NONE,
+    "times": _NONE,
+    "check": _NONE,
+    "save_times": _WRITE,
+    "truncate": _WRITE,
+    "commit": _WRITE,
+    "committed": _NONE,
+    "groups": _NONE,
+    "delete_group": _WRITE,
+    "hold": _WRITE,
+    "holdings": _NONE,
+    "holders": _NONE,
+}
+
+
+def _as_planned(
+    method: Callable[Concatenate[NotificationQueue, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[FaultyQueue, _P], Coroutine[Any, Any, _T]]:
+    """The method that does as the queue's does, or as planned."""
+
+    @wraps(method)
+    async def call(self: FaultyQueue, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        of_inner: Callable[_P, Awaitable[_T]] = getattr(self._inner, method.__name__)
+        return await self._call(method.__name__, lambda: of_inner(*args, **kwargs))
+
+    return call
+
+
+class FaultyQueue:
+    """A `NotificationQueue` around another one, with faults.
+
+    After an uncertain publication the write partition is refused until it is fenced, as the seam
+    asks for.
+
+    Args:
+        inner: the queue that does the work.
+        plan: which calls fail how; see `tests.fakes.faults`.
+        seed: of the chances in the plan.
+        sleep: waits for so many seconds; for "delay".
+        crash: called by "crash_before" and "crash_after".
+
+    Attributes:
+        faults: counts calls and faults.
+        hung: is set once a call hangs.
+
+    Raises:
+        ConfigError: the plan makes no sense for a queue.
+    """
+
+    def __init__(
+        self,
+        inner: NotificationQueue,
+        plan: Sequence[Fault],
+        *,
+        seed: int = 0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        crash: Callable[[], None] = kill_this_process,
+    ) -> None:
+        self.faults = Faults(plan, seed=seed, applicable=_APPLICABLE)
+        self.hung = asyncio.Event()
+        self._hangs_ended = asyncio.Event()
+        self._uncertain: set[tuple[str, int]] = set()
+        self._inner = inner
+        self._sleep = sleep
+        self._crash = crash
+
+    def __repr__(self) -> str:
+        return f"<FaultyQueue {self.faults!r} around {self._inner!r}>"
+
+    def end_hangs(self) -> None:
+        """Let the calls that hang go on; those that would hang later do not."""
+        self._hangs_ended.set()
+
+    create_topic = _as_planned(NotificationQueue.create_topic)
+    delete_topic = _as_planned(NotificationQueue.delete_topic)
+    topics = _as_planned(NotificationQueue.topics)
+    service_id = _as_planned(NotificationQueue.service_id)
+    release = _as_planned(NotificationQueue.release)
+    wait_released = _as_planned(NotificationQueue.wait_released)
+    fetch = _as_planned(NotificationQueue.fetch)
+    wait = _as_planned(NotificationQueue.wait)
+    offsets = _as_planned(NotificationQueue.offsets)
+    offset_at = _as_planned(NotificationQueue.offset_at)
+    offset_since = _as_planned(NotificationQueue.offset_since)
+    times = _as_planned(NotificationQueue.times)
+    save_times = _as_planned(NotificationQueue.save_times)
+    check = _as_planned(NotificationQueue.check)
+    see_published = _as_planned(NotificationQueue.see_published)
+    truncate = _as_planned(NotificationQueue.truncate)
+    commit = _as_planned(NotificationQueue.commit)
+    committed = _as_planned(NotificationQueue.committed)
+    groups = _as_planned(NotificationQueue.groups)
+    delete_group = _as_planned(NotificationQueue.delete_group)
+    hold = _as_planned(NotificationQueue.hold)
+    holdings = _as_planned(NotificationQueue.holdings)
+    holders = _as_planned(NotificationQueue.holders)
+
+    async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
+        """As the queue does, or as planned."""
+        await self._call("fence", lambda: self._inner.fence(topic, *write_partitions, again=again))
+        for write_partition in write_partitions:
+            self._uncertain.discard((topic, write_partition))
+
+    def owns(self, topic: str, write_partition: int) -> bool:
+        """As the queue does."""
+        return self._inner.owns(topic, write_partition)
+
+    def wake_owners(self) -> None:
+        """As the queue does."""
+        self._inner.wake_owners()
+
+    async def publish(
+        self, topic: str, write_partition: int, publications: Sequence[Publication]
+    ) -> list[int]:
+        """As the queue does, or as planned; then also uncertain, with or without effect."""
+        owner = (topic, write_partition)
+        strike = await self._before("publish")
+        if owner in self._uncertain:
+            raise FencedError(
+                f"write partition {write_partition} of {topic!r} had an uncertain publication; "
+                "fence it first"
+            )
+        try:
+            return await self._publish(strike, topic, write_partition, publications)
+        except PublishUncertainError:
+            self._uncertain.add(owner)
+            raise
+
+    async def close(self) -> None:
+        """As the queue does; calls that hang are let go."""
+        self.end_hangs()
+        await self._inner.close()
+
+    async def _call(self, operation: str, effect: Callable[[], Awaitable[_T]]) -> _T:
+        strike = await self._before(operation)
+        result = await effect()
+        if "crash_after" in strike:
+            self._crash()
+        if "lose_answer" in strike:
+            raise QueueError(f"{strike}: it was done, but the answer is lost")
+        return result
+
+    async def _publish(
+        self,
+        strike: Strike,
+        topic: str,
+        write_partition: int,
+        publications: Sequence[Publication],
+    ) -> list[int]:
+        if "uncertain" in strike:
+            raise PublishUncertainError(f"{strike}: nothing was published")
+        if "partial" in strike:
+            publications = publications[: len(publications) // 2]
+        offsets = await self._inner.publish(topic, write_partition, publications)
+        if "crash_after" in strike:
+            self._crash()
+        if "partial" in strike:
+            raise PublishUncertainError(f"{strike}: only the first {len(offsets)} were published")
+        if "lose_answer" in strike:
+            raise PublishUncertainError(f"{strike}: it was done, but the answer is lost")
+        return offsets
+
+    async def _before(self, operation: str) -> Strike:
+        """What is planned for a call, up to where it begins."""
+        strike = self.faults.strike(operation)
+        if strike.delay_s:
+            await self._sleep(strike.delay_s)
+        if "hang" in strike:
+            self.hung.set()
+            await self._hangs_ended.wait()
+        if "crash_before" in strike:
+            self._crash()
+        if "fail" in strike:
+            raise QueueError(str(strike))
+        if "disk_full" in strike:
+            raise QueueError(f"{strike}: No space left on device")
+        return strike

@@ -1,0 +1,443 @@
+"""The calls of this process that change files, and the disks that are told of them.
+
+A file belongs to a disk by its device and inode number, which is asked of the kernel at each call;
+paths and descriptor numbers are not remembered, so nothing goes wrong where they are used again.
+Folders are read in the order of their names, on a disk and elsewhere, so that runs can be repeated.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Self
+
+from tests.fakes.durable import real
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fakes.disk import ForgetfulDisk
+    from tests.fakes.durable import Inode
+
+Found = tuple["ForgetfulDisk", "Inode"]
+
+_disks: list[ForgetfulDisk] = []
+_real_open = io.open
+
+
+def install(disk: ForgetfulDisk) -> None:
+    """Tell a disk of the calls."""
+    if not _disks:
+        for name, call in _CALLS.items():
+            setattr(os, name, call)
+        builtins.open = io.open = _open_file  # type: ignore[assignment]
+    _disks.append(disk)
+
+
+def uninstall(disk: ForgetfulDisk) -> None:
+    """Tell it no more."""
+    _disks.remove(disk)
+    if not _disks:
+        for name in _CALLS:
+            setattr(os, name, getattr(real, name))
+        builtins.open = io.open = _real_open
+
+
+def key_of(fd: int) -> tuple[int, int] | None:
+    """Device and inode of a descriptor; None when it is not open."""
+    try:
+        found = real.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _find(key: tuple[int, int] | None) -> Found | None:
+    for disk in _disks:
+        inode = disk.inodes.get(key)
+        if inode is not None:
+            return disk, inode
+    return None
+
+
+def _at(path: Any, dir_fd: int | None = None) -> tuple[Found | None, os.stat_result | None]:
+    """What is at a path."""
+    try:
+        found = real.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except OSError:
+        return None, None
+    return _find((found.st_dev, found.st_ino)), found
+
+
+def _place(path: Any, dir_fd: int | None = None) -> tuple[Found | None, str]:
+    """The folder that a path lies in, if it is on a disk, and the name there."""
+    head, name = os.path.split(os.fsdecode(path).rstrip("/"))
+    try:
+        found = real.stat(head or ".", dir_fd=dir_fd)
+    except OSError:
+        return None, name
+    return _find((found.st_dev, found.st_ino)), name
+
+
+def _of(fd: int) -> str:
+    """A path by which the file of a descriptor can be opened."""
+    return f"/proc/self/fd/{fd}"
+
+
+# -- opening ------------------------------------------------------------------------------------
+
+
+def _open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    return _opening(
+        path,
+        dir_fd,
+        lambda: real.open(path, flags, mode, dir_fd=dir_fd),
+        writes=bool(flags & (os.O_WRONLY | os.O_RDWR)),
+        hidden=bool(flags & os.O_RDWR),
+        creates=bool(flags & os.O_CREAT),
+        truncates=bool(flags & os.O_TRUNC),
+    )
+
+
+def _open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    writes = not {"w", "x", "a", "+"}.isdisjoint(mode)
+    if isinstance(file, int):
+        opened = _real_open(file, mode, *args, **kwargs)
+        found = _find(key_of(file))
+        if writes and found is not None:
+            found[0].writable(found[1], _of(file), hidden=True)
+            found[0].closed(file)
+            found[0].opened_file(opened)
+        return opened
+    made: list[Any] = []
+
+    def call() -> int:
+        made.append(_real_open(file, mode, *args, **kwargs))
+        return made[0].fileno()
+
+    _opening(
+        file,
+        None,
+        call,
+        writes=writes,
+        hidden=True,
+        creates=not {"w", "x", "a"}.isdisjoint(mode),
+        truncates="w" in mode,
+        file=made,
+    )
+    return made[0]
+
+
+def _opening(
+    path: Any,
+    dir_fd: int | None,
+    call: Callable[[], int],
+    *,
+    writes: bool,
+    hidden: bool,
+    creates: bool,
+    truncates: bool,
+    file: list[Any] | None = None,
+) -> int:
+    folder, name = _place(path, dir_fd) if creates else (None, "")
+    there, found = _at(path, dir_fd)
+    if folder is not None and found is None:
+        disk, inode = folder
+        with disk.lock:
+            disk.step("create", path)
+            disk.claim(0 if disk.room_bytes is None else 1)
+            fd = call()
+            made = disk.new_inode(folder=False)
+            made.hidden_writes = hidden
+            disk.inodes[key_of(fd)] = made
+            disk.change((inode, name, made))
+            disk.stamp(fd)
+    elif there is not None:
+        disk = there[0]
+        with disk.lock:
+            disk.step("truncate" if truncates else "open", path)
+            if writes:
+                disk.writable(there[1], path, hidden=hidden)
+            fd = call()
+    else:
+        return call()
+    if file is None:
+        disk.opened(fd, key_of(fd))
+    else:
+        disk.opened_file(file[0])
+    return fd
+
+
+def _close(fd: int) -> None:
+    for disk in _disks:
+        disk.closed(fd)
+    real.close(fd)
+
+
+# -- content ------------------------------------------------------------------------------------
+
+
+def _write(fd: int, data: Any) -> int:
+    view = memoryview(data).cast("B")
+    return _writing(fd, view.nbytes, lambda count: real.write(fd, view[:count]))
+
+
+def _pwrite(fd: int, data: Any, offset: int) -> int:
+    view = memoryview(data).cast("B")
+    return _writing(fd, view.nbytes, lambda count: real.pwrite(fd, view[:count], offset))
+
+
+def _writev(fd: int, buffers: Any) -> int:
+    views = [memoryview(each).cast("B") for each in buffers]
+    return _writing(
+        fd,
+        sum(view.nbytes for view in views),
+        lambda count: real.writev(fd, list(_first(views, count))),
+    )
+
+
+def _first(views: list[memoryview], count: int) -> Iterator[memoryview]:
+    for view in views:
+        if count > 0:
+            yield view[:count]
+        count -= view.nbytes
+
+
+def _writing(fd: int, wanted: int, write: Callable[[int], int]) -> int:
+    found = _find(key_of(fd))
+    if found is None:
+        return write(wanted)
+    disk, inode = found
+    with disk.lock:
+        disk.step("write", _of(fd))
+        count = disk.claim(wanted, partly=True)
+        disk.writable(inode, _of(fd), hidden=False)
+        written = write(count)
+        disk.stamp(fd)
+        return written
+
+
+def _ftruncate(fd: int, length: int) -> None:
+    found = _find(key_of(fd))
+    if found is None:
+        real.ftruncate(fd, length)
+        return
+    disk, inode = found
+    with disk.lock:
+        disk.step("truncate", _of(fd))
+        disk.writable(inode, _of(fd), hidden=False)
+        real.ftruncate(fd, length)
+        disk.stamp(fd)
+
+
+def _posix_fallocate(fd: int, offset: int, length: int) -> None:
+    found = _find(key_of(fd))
+    if found is None:
+        real.posix_fallocate(fd, offset, length)
+        return
+    disk, inode = found
+    with disk.lock:
+        disk.step("allocate", _of(fd))
+        size = real.fstat(fd).st_size
+        disk.claim(max(0, offset + length - size))
+        disk.writable(inode, _of(fd), hidden=False)
+        if offset + length > size:
+            real.ftruncate(fd, offset + length)
+            disk.stamp(fd)
+
+
+def _fsync(fd: int) -> None:
+    found = _find(key_of(fd))
+    if found is None:
+        real.fsync(fd)
+        return
+    disk, inode = found
+    with disk.lock:
+        disk.step("sync" if inode.names is None else "sync_folder", _of(fd))
+        disk.sync(inode, _of(fd))
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    call = getattr(real, name)
+
+    def read(fd: int, *args: Any) -> Any:
+        found = _find(key_of(fd))
+        if found is not None:
+            found[0].step("read", _of(fd))
+        return call(fd, *args)
+
+    return read
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+def _link(
+    src: Any,
+    dst: Any,
+    *,
+    src_dir_fd: int | None = None,
+    dst_dir_fd: int | None = None,
+    follow_symlinks: bool = True,
+) -> None:
+    def call() -> None:
+        real.link(
+            src,
+            dst,
+            src_dir_fd=src_dir_fd,
+            dst_dir_fd=dst_dir_fd,
+            follow_symlinks=follow_symlinks,
+        )
+
+    folder, name = _place(dst, dst_dir_fd)
+    if folder is None:
+        call()
+        return
+    disk, inode = folder
+    with disk.lock:
+        disk.step("link", dst)
+        disk.claim(0 if disk.room_bytes is None else 1)
+        there, _ = _at(src, src_dir_fd)
+        if there is None or there[0] is not disk:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src, None, dst)
+        call()
+        disk.change((inode, name, there[1]))
+
+
+def _rename(
+    src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+) -> None:
+    old, old_name = _place(src, src_dir_fd)
+    new, new_name = _place(dst, dst_dir_fd)
+    if old is None and new is None:
+        real.rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        return
+    if old is None or new is None or old[0] is not new[0]:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src, None, dst)
+    disk = old[0]
+    with disk.lock:
+        disk.step("rename", dst)
+        moved, _ = _at(src, src_dir_fd)
+        replaced, found = _at(dst, dst_dir_fd)
+        if replaced is None:
+            disk.claim(0 if disk.room_bytes is None else 1)
+        else:
+            _keep_if_last(replaced, found, dst, dst_dir_fd)
+        real.rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        if moved != replaced:
+            disk.change((old[1], old_name, None), (new[1], new_name, moved[1]))
+
+
+def _unlink(path: Any, *, dir_fd: int | None = None) -> None:
+    folder, name = _place(path, dir_fd)
+    if folder is None:
+        real.unlink(path, dir_fd=dir_fd)
+        return
+    disk, inode = folder
+    with disk.lock:
+        there, found = _at(path, dir_fd)
+        if there is None:
+            real.unlink(path, dir_fd=dir_fd)
+            return
+        disk.step("unlink", path)
+        _keep_if_last(there, found, path, dir_fd)
+        real.unlink(path, dir_fd=dir_fd)
+        disk.change((inode, name, None))
+
+
+def _keep_if_last(there: Found, found: os.stat_result, path: Any, dir_fd: int | None) -> None:
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        there[0].keep(there[1], path, dir_fd)
+
+
+def _mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+    folder, name = _place(path, dir_fd)
+    if folder is None or _at(path, dir_fd)[1] is not None:
+        real.mkdir(path, mode, dir_fd=dir_fd)
+        return
+    disk, inode = folder
+    with disk.lock:
+        disk.step("mkdir", path)
+        disk.claim(0 if disk.room_bytes is None else 1)
+        real.mkdir(path, mode, dir_fd=dir_fd)
+        made = disk.new_inode(folder=True)
+        found = real.stat(path, dir_fd=dir_fd)
+        disk.inodes[found.st_dev, found.st_ino] = made
+        disk.change((inode, name, made))
+
+
+def _rmdir(path: Any, *, dir_fd: int | None = None) -> None:
+    folder, name = _place(path, dir_fd)
+    if folder is None:
+        real.rmdir(path, dir_fd=dir_fd)
+        return
+    disk, inode = folder
+    with disk.lock:
+        disk.step("rmdir", path)
+        _, found = _at(path, dir_fd)
+        real.rmdir(path, dir_fd=dir_fd)
+        if found is not None:
+            disk.inodes.pop((found.st_dev, found.st_ino), None)
+        disk.change((inode, name, None))
+
+
+# -- folders are read in order ------------------------------------------------------------------
+
+
+class _Entries:
+    """What `os.scandir` gives, in the order of names."""
+
+    def __init__(self, entries: Any) -> None:
+        with entries:
+            self._sorted = iter(sorted(entries, key=lambda entry: entry.name))
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> os.DirEntry[str]:
+        return next(self._sorted)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._sorted = iter(())
+
+
+def _scandir(path: Any = ".") -> _Entries:
+    return _Entries(real.scandir(path))
+
+
+def _listdir(path: Any = ".") -> list[Any]:
+    return sorted(real.listdir(path))
+
+
+_CALLS: dict[str, Callable[..., Any]] = {
+    "open": _open,
+    "close": _close,
+    "read": _reading("read"),
+    "pread": _reading("pread"),
+    "preadv": _reading("preadv"),
+    "write": _write,
+    "writev": _writev,
+    "pwrite": _pwrite,
+    "ftruncate": _ftruncate,
+    "posix_fallocate": _posix_fallocate,
+    "fsync": _fsync,
+    "fdatasync": _fsync,
+    "link": _link,
+    "rename": _rename,
+    "replace": _rename,
+    "unlink": _unlink,
+    "remove": _unlink,
+    "mkdir": _mkdir,
+    "rmdir": _rmdir,
+    "scandir": _scandir,
+    "listdir": _listdir,
+}

@@ -1,0 +1,569 @@
+"""What AsyncProducer makes of news, of errors that nobody expects, and of its own end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from msgspec import structs
+
+from memq.client.audit.reporter import CLOSE_TIMEOUT_S
+from memq.client.cluster import Cluster
+from memq.client.producer import producer as producer_module
+from memq.client.producer.options import answer_timeout_s
+from memq.client.producer.producer import AsyncProducer
+from memq.core.format.schema import schema_id, serialize_schema
+from memq.core.runtime import SYSTEM
+from memq.core.wire.messages import (
+    BrokerStatus,
+    DescribeCluster,
+    DescribeClusterAnswer,
+    ServiceState,
+    Write,
+)
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidRequestError,
+    MemqError,
+    NotHostedError,
+    ProducerFencedError,
+    RequestTimeoutError,
+    StorageError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from tests.fakes.tiny_broker import TinyBroker
+from tests.integration.broker.support import until
+
+OLD = pa.schema([("id", pa.int64())])
+NEW = pa.schema([("id", pa.int64()), ("name", pa.utf8())])
+
+
+@pytest.fixture
+async def broker():
+    async with TinyBroker().serve() as tiny:
+        yield tiny
+
+
+def producer(broker, topic="events", **options):
+    return AsyncProducer(broker.address, topic=topic, **options)
+
+
+def values(broker):
+    """Values of all records, in the order in which the broker took them."""
+    return [row["value"] for batch in broker.tables() for row in batch.to_pylist()]
+
+
+def grow(broker):
+    """Give the typed topic another column; return the id of its schema."""
+    config, _ = broker.topics["typed"]
+    broker.topics["typed"] = (config, serialize_schema(NEW))
+    return schema_id(serialize_schema(NEW))
+
+
+# -- the start ------------------------------------------------------------------------------
+
+
+async def test_the_start_may_make_the_topic_and_waits_no_longer_than_max_block(broker, monkeypatch):
+    """A broker that makes topics by itself is asked to, within the time that a write may block."""
+    asked = []
+    ask = Cluster.topic
+
+    async def topic(self, name, **options):
+        asked.append(options)
+        return await ask(self, name)
+
+    monkeypatch.setattr(Cluster, "topic", topic)
+    async with producer(broker, max_block="7s"):
+        assert asked == [{"create": True, "timeout_s": 7.0}]
+
+
+@pytest.mark.parametrize("how", ["interrupted", "wrong options", "no topic"])
+async def test_a_start_that_fails_leaves_no_connection(broker, how):
+    """Whatever ends it, nobody is left to close what it had opened."""
+    if how == "interrupted":
+        started = asyncio.Event()
+        p = producer(broker)
+        broker.topics.clear()
+        broker.metadata = lambda _: started.set()
+        starting = asyncio.ensure_future(p.start())
+        await started.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    elif how == "wrong options":
+        with pytest.raises(ConfigError):
+            await producer(broker, delivery_timeout="2h").start()
+    else:
+        with pytest.raises(UnknownTopicError):
+            await producer(broker, topic="nope").start()
+    await until(lambda: not broker.connections)
+
+
+@pytest.mark.parametrize(
+    ("options", "at_first", "later"),
+    [
+        ({}, 3, 4),
+        ({"producer_id": "job"}, 2, 2),
+        ({"partition_by": "key"}, 3, 3),
+        ({"producer_id": "job", "partition_by": "key"}, 2, 2),
+    ],
+)
+async def test_write_partitions_that_are_used(options, at_first, later):
+    """Names and keys stay with the write partitions of their start, names with those of the topic.
+
+    Others use what is added.
+    """
+    async with TinyBroker(write_partitions=2).serve() as broker:
+        broker.hosts = [broker.address] * 3
+        async with producer(broker, **options) as p:
+            assert p.write_partitions == at_first
+            broker.hosts.append(broker.address)
+            broker.faults.append(NotHostedError("moved"))
+            await p.write(b"a", b"k")
+            await p.flush()
+            assert p.write_partitions == later
+
+
+async def test_a_broker_has_as_long_to_answer_as_the_topic_says():
+    """A connection is given up after that, and not at the delivery deadline."""
+    broker = TinyBroker(upload_deadline="5s", batch_age="1s")
+    async with broker.serve(), producer(broker) as p:
+        config, _ = broker.topics["events"]
+        assert p._state_machine.options.answer_timeout_s == answer_timeout_s(config)
+        assert p._patience_s == 1 + producer_module.PATIENCE_S
+
+
+async def test_a_keyed_record_is_half_of_the_buffer_at_most():
+    """So that a Message can be open while another one is sent."""
+    async with TinyBroker(message_bytes="4MiB").serve() as broker:
+        options = {"message_bytes": "64KiB", "buffer_bytes": "2MiB"}
+        async with producer(broker, partition_by="key", **options) as p:
+            assert (1 << 20) - 2_000 < p.max_value_bytes < 1 << 20
+        async with producer(broker, **options) as p:
+            assert (2 << 20) - 2_000 < p.max_value_bytes < 2 << 20
+
+
+# -- news -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["asked for", "told"])
+async def test_a_schema_that_has_grown_is_used(broker, how):
+    """Rows have the columns that the topic has by then, and name their schema."""
+    broker.add_topic("typed", OLD)
+    broker.version = "1" if how == "told" else ""
+    async with producer(broker, "typed") as p:
+        (delivery,) = await p.write_table(pa.table({"id": [1]}))
+        await delivery
+        grown = grow(broker)
+        if how == "told":
+            await broker.until(lambda: broker.waiting)
+            broker.change("2")
+        else:
+            p._state_machine.refresh_failed(UnavailableError("down"), 0.0)
+            p._poll_soon()
+        await until(lambda: p.schema == NEW)
+        (delivery,) = await p.write_rows([{"id": 3, "name": "x"}])
+        await delivery
+    last = list(broker.published.values())[-1]
+    assert last.request.schema_id == grown
+
+
+@pytest.mark.parametrize("how", ["asked for", "told"])
+async def test_a_topic_that_was_recreated_is_another_one(broker, how):
+    """Asking for hosts ends the producer; news of the other topic are not news of this one."""
+    broker.version = "1"
+    async with TinyBroker().serve() as other:
+        p = await producer(broker).start()
+        await (await p.write(b"a"))
+        await broker.until(lambda: broker.waiting)
+        broker.incarnation = "1" * 16
+        broker.hosts = [other.address]
+        if how == "told":
+            before = broker.metadata_requests
+            broker.change("2")
+            await broker.until(lambda: broker.waiting)
+            assert broker.metadata_requests == before + 1
+            await (await p.write(b"b"))
+            assert values(broker) == [b"a", b"b"]
+            await p.close()
+        else:
+            broker.faults.append(NotHostedError("gone"))
+            with pytest.raises(TopicRecreatedError):
+                await (await p.write(b"b"))
+            with pytest.raises(TopicRecreatedError):
+                await p.write(b"c")
+            await p.close()
+        assert other.writes == 0
+
+
+async def test_news_are_waited_for_whatever_fails(broker, monkeypatch):
+    """Each failure in a row pauses longer, a success ends the row, and no error the waiting."""
+    failures, paused = [], []
+    script = [
+        UnavailableError("down"),
+        RequestTimeoutError("slow"),
+        UnknownTopicError("late to hear of it"),
+        InvalidRequestError("old"),
+        MemqError("bug"),
+        None,
+        StorageError("slow"),
+        None,
+    ]
+    sleep = asyncio.sleep
+
+    class Pauses:
+        def equal_jitter_s(self, count, _):
+            failures.append(count)
+            return count * 100.0
+
+    async def pause(seconds):
+        if seconds not in {producer_module.HEED_S, 0.001}:  # nor that of `until`
+            paused.append(seconds)
+            seconds = 0
+        await sleep(seconds)
+
+    async def next_topic(_, name, wait_s):
+        assert (name, wait_s) == ("events", producer_module.FOLLOW_S)
+        if not script:
+            await asyncio.Event().wait()
+        error = script.pop(0)
+        if error is not None:
+            raise error
+        return topic
+
+    monkeypatch.setattr(producer_module, "BROKER_BACKOFF", Pauses())
+    monkeypatch.setattr(producer_module.asyncio, "sleep", pause)
+    monkeypatch.setattr(Cluster, "next_topic", next_topic)
+    broker.version = "1"
+    async with TinyBroker().serve() as other:
+        topic = structs.replace(broker._info("events"), hosts=[other.address])
+        async with producer(broker) as p:
+            await until(lambda: len(paused) == 8)
+            await (await p.write(b"a"))
+        assert values(other) == [b"a"]
+    assert failures == [1, 2, 3, 4, 5, 0, 1, 0]
+    assert [seconds >= 100 for seconds in paused] == [bool(count) for count in failures]
+    assert all(0 < seconds <= 0.5 for seconds in paused if seconds < 100)
+
+
+# -- why acks do not come -------------------------------------------------------------------
+
+REFUSES = ServiceState(name="storage", since_ms=0, error="403")
+
+
+def described(*services, status=True):
+    return DescribeClusterAnswer(
+        cluster_id="tiny",
+        governor="",
+        brokers=[],
+        moving=[],
+        status=BrokerStatus(id="b", address="b:1", version="1", services=list(services))
+        if status
+        else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (described(REFUSES, ServiceState(name="kafka")), "broker {}: storage refuses since"),
+        (described(ServiceState(name="storage")), "the last error"),
+        (described(status=False), "the last error"),
+        (InvalidRequestError("no such request"), "the last error"),
+        (StorageError("busy"), "busy"),
+    ],
+    ids=["refuses", "all well", "says nothing", "old broker", "no answer"],
+)
+async def test_why_a_message_waits(broker, answer, said):
+    """The broker that keeps it is asked; where that tells nothing, the last error does."""
+    broker.answers[DescribeCluster] = answer
+    async with producer(broker) as p:
+        p._state_machine.overdue = lambda *_: (broker.address, "the last error")
+        assert (await p._trouble()).startswith(said.format(broker.address))
+        p._state_machine.overdue = lambda *_: ("", "nobody")
+        assert await p._trouble() == "nobody"
+        assert broker.count(DescribeCluster) == 1
+
+
+async def test_trouble_is_told_while_it_lasts(broker, monkeypatch, caplog):
+    """Whoever waits is told the reason of now, and the log as it begins and as it ends."""
+    caplog.set_level(logging.WARNING, producer_module.__name__)
+    monkeypatch.setattr(producer_module, "HEED_S", 0.0)
+    troubles, told = asyncio.Queue(), []
+    broker.hold = True
+    async with producer(broker) as p:
+        p._trouble = troubles.get
+        delivery = await p.write(b"a")
+        await broker.until(lambda: broker.held)
+        for trouble in ("", "one", "two", "", ""):
+            troubles.put_nowait(trouble)
+            await until(lambda: troubles.empty() and troubles._getters)
+            told.append((p._state_machine.trouble, p._budget.trouble, delivery.trouble))
+        broker.release()
+        await delivery
+    assert told == [("",) * 3, ("one",) * 3, ("two",) * 3, ("",) * 3, ("",) * 3]
+    assert [each.getMessage() for each in caplog.records] == [
+        "topic events: one",
+        "topic events: Messages are acked again",
+    ]
+
+
+# -- connections ----------------------------------------------------------------------------
+
+
+async def test_late_word_of_a_former_connection_leaves_the_present_one(broker):
+    """Only the connection that has ended is given up."""
+    broker.hold = True
+    async with producer(broker) as p:
+        delivery = await p.write(b"a")
+        await broker.until(lambda: broker.held)
+        (message,) = p._state_machine.unsettled()
+        former = SimpleNamespace(address=broker.address, closed=True)
+        present = p._connections[broker.address]
+        p._answered(message, former, UnavailableError("broke"), None)
+        broker.release()
+        await delivery
+        assert p._connections == {broker.address: present}
+        assert not present.closed
+
+
+async def test_what_wants_no_ack_is_sent_again_when_its_connection_breaks(broker):
+    """A Message that has not left by then has not been sent."""
+    async with producer(broker, acks=0) as p:
+        await (await p.write(b"first"))
+        (connection,) = p._connections.values()
+        connection.pause_writing()
+        delivery = await p.write(b"second")
+        await until(lambda: connection.unsent_bytes)
+        connection.drop("as if it broke")
+        await delivery
+        await broker.until(lambda: values(broker)[-1:] == [b"second"])
+        assert p._connections[broker.address] is not connection
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_a_message_that_the_connection_refuses_is_settled(broker, acks):
+    """What the limits of a broker do not allow fails alone, with its error."""
+    async with producer(broker, acks=acks) as p:
+        await (await p.write(b"a"))
+        (connection,) = p._connections.values()
+        connection._wire._max_body_bytes = 2_000
+        with pytest.raises(MemqError, match="limits"):
+            await (await p.write(bytes(4_000)))
+        await (await p.write(b"b"))
+        assert p.stats.in_flight == 0
+
+
+# -- the end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["connect", "refresh", "follow", "heed"])
+async def test_a_bug_in_any_task_ends_the_producer(broker, monkeypatch, task):
+    """What waits fails, and so does all that is written later."""
+
+    async def bug(*_, **__):
+        raise ZeroDivisionError("bug")
+
+    broker.version = "1"
+    monkeypatch.setattr(producer_module, "HEED_S", 0.0)
+    if task == "follow":
+        monkeypatch.setattr(Cluster, "next_topic", bug)
+    p = await producer(broker).start()
+    if task == "connect":
+        p._cluster.connection = bug
+    elif task == "refresh":
+        p._cluster.topic = bug
+        broker.faults.append(NotHostedError("moved"))
+    elif task == "heed":
+        p._trouble = bug
+    else:
+        broker.faults.append("ignore")
+    with pytest.raises(MemqError, match="internal error of the producer: ZeroDivisionError"):
+        await (await p.write(b"a"))
+    with pytest.raises(MemqError, match="internal error"):
+        await p.write(b"b")
+    await p.close()
+
+
+@pytest.mark.parametrize("linger", ["10ms", "60s"])
+async def test_an_end_reaches_whoever_waits(broker, linger):
+    """A Message that is open fails, and so does a write that waits for memory."""
+    options = {"message_bytes": "2KiB", "buffer_bytes": "4KiB", "linger": linger}
+    broker.hold = True
+    p = await producer(broker, **options).start()
+    sent = await p.write(bytes(1_300))
+    p._accumulator.seal()
+    await broker.until(lambda: broker.held)
+    opened = await p.write(b"a")
+    waiting = asyncio.ensure_future(p.write(bytes(1_900)))
+    await until(lambda: p._budget._waiting)
+    fenced = ProducerFencedError("by another epoch")
+    p._answered(p._state_machine.unsettled()[0], SimpleNamespace(closed=False), fenced, None)
+    for failed in (sent, opened, waiting):
+        with pytest.raises(ProducerFencedError):
+            await failed
+    await p.close()
+
+
+async def test_a_close_ends_writes_that_wait_for_memory(broker):
+    """They would wait for room that nobody needs any more."""
+    broker.hold = True
+    p = await producer(broker, message_bytes="2KiB", buffer_bytes="4KiB", linger="1ms").start()
+    for _ in range(2):
+        await p.write(bytes(1_300))
+    waiting = asyncio.ensure_future(p.write(bytes(3_000)))
+    await until(lambda: p._budget._waiting)
+    closing = asyncio.ensure_future(p.close())
+    with pytest.raises(ClosedError):
+        await waiting
+    broker.release()
+    await closing
+
+
+async def test_a_flush_waits_for_all_that_came_before_it(broker):
+    """However late the first of them is acked, and whatever comes afterwards."""
+    broker.hold = True
+    async with producer(broker, max_in_flight=1) as p:
+        first, second = [(await p.write_table(pa.table({"value": [each]})))[0] for each in "ab"]
+        flushing = [asyncio.ensure_future(p.flush()) for _ in range(2)]
+        await broker.until(lambda: broker.held)
+        with pytest.raises(RequestTimeoutError, match="2 Messages are not settled"):
+            await p.flush(0.01)
+        flushing[0].cancel()
+        (connection, correlation_id, answer), *broker.held = broker.held
+        connection.reply(correlation_id, answer)
+        await first
+        await broker.until(lambda: broker.held)
+        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
+            await p.flush(0.01)
+        assert not flushing[1].done()
+        broker.release()
+        await flushing[1]
+        assert second.done()
+
+
+async def test_a_flush_waits_for_an_earlier_message_than_the_last(broker):
+    """Where the last one is acked first, those before it are waited for all the same."""
+    broker.hold = True
+    async with producer(broker, max_in_flight=2) as p:
+        first, second = [(await p.write_table(pa.table({"value": [each]})))[0] for each in "ab"]
+        flushing = asyncio.ensure_future(p.flush())
+        await broker.until(lambda: len(broker.held) == 2)
+        connection, correlation_id, answer = broker.held.pop()
+        connection.reply(correlation_id, answer)
+        await second
+        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
+            await p.flush(0.01)
+        assert not flushing.done()
+        broker.release()
+        await flushing
+        assert first.done()
+
+
+async def test_what_is_not_sent_is_counted(broker):
+    """Open, sealed or sent and not acked: all of it is lost when the program ends."""
+    broker.hold = True
+    p = await producer(broker, max_in_flight=1, linger="60s").start()
+    assert p in producer_module._unclosed
+    for count, written in ((1, 1), (2, 3), (3, 6)):
+        await p.write_table(pa.table({"value": [b"x"] * count}))
+        assert p._unsent_records() == written
+    await broker.until(lambda: broker.held)
+    for _ in range(4):
+        await p.write(b"x")
+    assert p._unsent_records() == 10
+    with pytest.raises(RequestTimeoutError):
+        await p.close(0.01)
+    assert p not in producer_module._unclosed
+    assert p._unsent_records() == 0
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_nothing_runs_after_a_close(broker, works):
+    """Connections and tasks end with it, whether all was sent or not."""
+    broker.version = "1"
+    if not works:
+        broker.faults.append("ignore")
+    p = await producer(broker).start()
+    delivery = await p.write(b"a")
+    await until(lambda: broker.writes)
+    if works:
+        await p.close()
+        await delivery
+    else:
+        with pytest.raises(RequestTimeoutError):
+            await p.close(0.01)
+        assert isinstance(delivery.exception(), ClosedError)
+    await until(lambda: not broker.connections and not p._tasks)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "left_s"),
+    [(None, CLOSE_TIMEOUT_S), (100, CLOSE_TIMEOUT_S), (4, 1), (3, 0), (2, 0)],
+)
+async def test_the_audit_has_what_is_left_of_a_close(broker, timeout_s, left_s):
+    """Its last reports go before the connections do, and never hold a close up for long."""
+    now_s, given = [50.0], []
+    p = await producer(broker).start()
+    p._runtime = dataclasses.replace(SYSTEM, mono_s=lambda: now_s[0])
+
+    async def drain(within_s):
+        assert within_s == timeout_s
+        now_s[0] += 3
+
+    async def report(within_s):
+        assert not p._cluster._closed
+        given.append(within_s)
+
+    p._drain, p._reporter.close = drain, report
+    await p.close(timeout_s)
+    assert given == [left_s]
+    assert p._cluster._closed
+
+
+async def test_a_write_that_does_not_end_is_told_by_the_close(broker):
+    """Records that another thread keeps are not sent: whoever closes learns of it."""
+    p = await producer(broker, linger="60s").start()
+    await p.write(b"a")
+    p._accumulator.end = lambda _: None
+    with pytest.raises(RequestTimeoutError, match="1 record cannot be sent"):
+        await p.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"producer_id": "job"}])
+async def test_a_block_that_fails(broker, options):
+    """Half of a Message is not sent under a name that another run fills; all else is."""
+    p = producer(broker, linger="60s", **options)
+    deliveries = []
+
+    async def fail():
+        async with p:
+            deliveries.append(await p.write(b"a"))
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        await fail()
+    (delivery,) = deliveries
+    assert isinstance(delivery.exception(0), ClosedError) == bool(options)
+    assert values(broker) == ([] if options else [b"a"])
+    async with producer(broker, linger="60s", **options) as another:
+        await another.write(b"whole")
+    assert values(broker)[-1] == b"whole"
+    with pytest.raises(KeyError):
+        async with producer(broker, **options):
+            raise KeyError("before anything was written")
+    assert broker.count(Write) == 0
+
+
+async def test_a_block_that_never_began(broker):
+    """An error before the start is the caller's, and leaves nothing behind."""
+    p = producer(broker, producer_id="job")
+    await p.__aexit__(KeyError, KeyError("mine"), None)
+    assert not broker.connections

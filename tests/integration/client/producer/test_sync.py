@@ -1,0 +1,235 @@
+"""Producer, the one for threads, over real sockets."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pyarrow as pa
+import pytest
+
+from memq.client.producer.producer import Producer
+from memq.client.sync import EventLoopThread
+from memq.errors import (
+    BufferFullError,
+    ClosedError,
+    CorruptDataError,
+    InvalidRequestError,
+    UnknownTopicError,
+)
+from tests.fakes.tiny_broker import TinyBroker
+
+
+class BrokerThread:
+    """A tiny broker on an event loop of its own."""
+
+    def __init__(self):
+        self.tiny = TinyBroker()
+        self.loop = EventLoopThread("tiny-broker")
+        self.loop.run(self.tiny.start())
+        self.address = self.tiny.address
+
+    def run(self, function):
+        """Call a function on the broker's loop."""
+
+        async def call():
+            return function()
+
+        return self.loop.run(call())
+
+    def values(self):
+        """Values of all records, in order."""
+        return self.run(
+            lambda: [row["value"] for batch in self.tiny.tables() for row in batch.to_pylist()]
+        )
+
+    def close(self):
+        self.loop.run(self.tiny.stop())
+        self.loop.close()
+
+
+@pytest.fixture
+def broker():
+    thread = BrokerThread()
+    yield thread
+    thread.close()
+
+
+def producer(broker, **options):
+    return Producer(broker.address, topic="events", **options)
+
+
+def test_records_and_tables_arrive_in_order(broker):
+    """Everything written is delivered by the end of the block, in the order of writing."""
+    with producer(broker, message_bytes="4KiB", max_in_flight=1) as p:
+        first = p.write(b"first", key=b"k", headers={"h": b"1"}, timestamp=7)
+        table = pa.table({"value": [b"%03d" % number + b"x" * 100 for number in range(100)]})
+        deliveries = p.write_table(table)
+        p.write(b"last")
+    assert first.result(0).sequence == 0
+    assert all(delivery.done() for delivery in deliveries)
+    found = broker.values()
+    assert found == [b"first", *table.column("value").to_pylist(), b"last"]
+
+
+def test_result_waits_for_the_ack(broker):
+    """`result` gives the place that the broker told."""
+    with producer(broker) as p:
+        stored = p.write(b"a").result(20)
+        assert (stored.topic, stored.offset, stored.batch_id) == ("events", 0, "batch-0")
+        assert p.stats.acked_records == 1
+
+
+def test_many_threads_share_a_producer(broker):
+    """Each thread's records arrive once and in its order, with flushes in between."""
+    with producer(broker, message_bytes="8KiB", buffer_bytes="32KiB", max_in_flight=1) as p:
+
+        def work(number):
+            for count in range(1_000):
+                p.write(b"%d:%d" % (number, count))
+                if count == 500:
+                    p.flush(30)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = [value.split(b":") for value in broker.values()]
+    for number in range(4):
+        mine = [int(count) for owner, count in found if int(owner) == number]
+        assert mine == list(range(1_000))
+
+
+def test_full_memory_blocks_and_then_fails(broker):
+    """A write at the limit blocks; without an ack it fails after max_block."""
+    broker.tiny.hold = True
+    options = {"message_bytes": "2KiB", "buffer_bytes": "4KiB", "max_block": "50ms"}
+    with producer(broker, **options) as p:
+        table = pa.table({"value": [b"x" * 100] * 100})
+        with pytest.raises(BufferFullError, match=r"max_block = 0\.05 s"):
+            p.write_table(table)
+        with pytest.raises(BufferFullError, match="4096"):
+            p.write(b"x")
+        assert "0 waiting" in repr(p)
+        broker.run(broker.tiny.release)
+        p.flush()
+        p.write_table(pa.table({"value": [b"y" * 100] * 10}))
+    assert broker.values()[-1] == b"y" * 100
+
+
+def test_blocked_write_goes_on_with_the_next_ack(broker):
+    """A thread that waits for memory is woken when there is some."""
+    broker.tiny.hold = True
+    with producer(broker, message_bytes="2KiB", buffer_bytes="4KiB") as p:
+
+        def work():
+            for _ in range(200):
+                p.write(b"x" * 100)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        broker.loop.run(broker.tiny.until(lambda: broker.tiny.held))
+        broker.run(broker.tiny.release)
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(broker.values()) == 200
+
+
+def test_callback_may_write_but_not_wait(broker):
+    """A callback runs on the producer's loop: it can write, but not block on what it prevents."""
+    seen = []
+    done = threading.Event()
+    with producer(broker, message_bytes="2KiB", buffer_bytes="2KiB") as p:
+
+        def callback(_):
+            for act in (lambda: p.write(b"x" * 1_000), p.flush):
+                try:
+                    while True:
+                        seen.append(act())
+                except (BufferFullError, InvalidRequestError) as exc:
+                    seen.append(type(exc))
+            done.set()
+
+        p.write(b"a").add_done_callback(callback)
+        assert done.wait(20)
+    assert [kind for kind in seen if isinstance(kind, type)] == [
+        BufferFullError,
+        InvalidRequestError,
+    ]
+    assert len(broker.values()) >= 2
+
+
+def test_close_twice_and_calls_afterwards(broker):
+    """Closing again does nothing; whatever else is called says that the producer is closed."""
+    p = producer(broker)
+    p.write(b"a")
+    p.close()
+    p.close()
+    for call in (
+        lambda: p.write(b"b"),
+        p.flush,
+        lambda: p.write_table(pa.table({"value": [b"c"]})),
+    ):
+        with pytest.raises(ClosedError):
+            call()
+    assert repr(p) == "<Producer events closed>"
+    assert broker.values() == [b"a"]
+
+
+def test_error_in_the_block_is_the_one_that_comes_out(broker):
+    """What the caller raised is not hidden by what close had to say."""
+    broker.tiny.faults.append(CorruptDataError("bits fell over"))
+
+    def fail():
+        with producer(broker) as p:
+            p.write(b"a")
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    assert "bits fell over" in caught.value.__notes__[0]
+
+
+def test_failed_start_leaves_no_thread(broker):
+    """A producer that could not start has cleaned up after itself."""
+    before = set(threading.enumerate())
+    with pytest.raises(UnknownTopicError):
+        Producer(broker.address, topic="nope")
+    assert set(threading.enumerate()) <= before
+
+
+def test_forgotten_producer_warns(broker):
+    """A producer that is dropped without `close` says so."""
+    p = producer(broker)
+    client, loop = p._client, p._loop
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        p = None
+    loop.run(client.close())
+    loop.close()
+
+
+def test_forked_child_cannot_use_it_and_does_no_harm(broker):
+    """In a child process every call raises, close does nothing, and the parent goes on."""
+    with producer(broker) as p:
+        p.write(b"before")
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_misuse(p))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        p.write(b"after")
+    assert broker.values() == [b"before", b"after"]
+
+
+def _misuse(p):
+    try:
+        for call in (lambda: p.write(b"child"), p.flush):
+            try:
+                call()
+            except ClosedError:
+                continue
+            return 1
+        p.close()
+    except BaseException:  # noqa: BLE001 - the child must not go on with the tests
+        return 2
+    return 0

@@ -1,0 +1,296 @@
+"""The admin clients, over real sockets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import aiohttp
+import pyarrow as pa
+import pytest
+
+from memq.client import topic as topic_module
+from memq.client.admin import AdminClient, AsyncAdminClient
+from memq.core.format.schema import serialize_schema
+from memq.core.wire.messages import PartitionOffset
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    QueueError,
+    SchemaMismatchError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
+from tests.advice import follows
+from tests.fakes.queue import InMemoryQueue
+from tests.harness.reading import take, world
+
+
+async def test_topics(tmp_path):
+    """Topics are created, shown, changed and deleted."""
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        made = await admin.create_topic(
+            "clicks", read_partitions=3, batch_age="500ms", audited=False
+        )
+        assert (made.config.read_partitions, made.config.batch_age_ms) == (3, 500)
+        assert made.hosts == [w.address]
+        with pytest.raises(TopicExistsError):
+            await admin.create_topic("clicks")
+        changed = await admin.alter_topic("clicks", retention="1d", audited=True)
+        assert (changed.config.retention_ms, changed.config.audited) == (86_400_000, True)
+        assert (await admin.describe_topic("clicks")).config == changed.config
+        names = [topic.config.name for topic in await admin.list_topics()]
+        assert names == sorted(names)
+        assert {"clicks", "t"} <= set(names)
+        await admin.delete_topic("clicks")
+        with pytest.raises(UnknownTopicError):
+            await admin.describe_topic("clicks")
+        with pytest.raises(UnknownTopicError):
+            await admin.delete_topic("clicks")
+
+
+async def test_wrong_options(tmp_path):
+    """A wrong option or name is refused by an error that names it."""
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        with pytest.raises(ConfigError, match="batch_agee"):
+            await admin.create_topic("x", batch_agee="1s")
+        with pytest.raises(ConfigError, match="batch_age"):
+            await admin.alter_topic("t", batch_age="1 fortnight")
+        with pytest.raises(InvalidRequestError, match="a/b"):
+            await admin.create_topic("a/b")
+
+
+async def test_typed_topic(tmp_path):
+    """A schema is given as Arrow has it, or serialized; it grows by nullable columns."""
+    old = pa.schema([("x", pa.int64())])
+    new = old.append(pa.field("y", pa.utf8()))
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        made = await admin.create_topic("typed", schema=old)
+        assert made.config.schema == serialize_schema(old)
+        grown = await admin.alter_topic("typed", schema=serialize_schema(new))
+        assert grown.schemas[grown.schema_id] == serialize_schema(new)
+        assert len(grown.schemas) == 2
+
+
+@follows("Choose another name")
+@pytest.mark.parametrize("name", ["position", "Topic", "memq_incarnation"])
+async def test_a_column_that_comes_later_and_is_called_like_an_origin(tmp_path, name):
+    """It is refused: files and tables from before have under this name where a row is from."""
+    old = pa.schema([("sequence", pa.int64())])
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        await admin.create_topic("typed", schema=old)
+        with pytest.raises(SchemaMismatchError, match=f"column '{name}' cannot be added"):
+            await admin.alter_topic("typed", schema=old.append(pa.field(name, pa.int64())))
+        await admin.alter_topic("typed", schema=old.append(pa.field("place", pa.int64())))
+
+
+async def test_offsets_and_watermark(tmp_path):
+    """Offsets are those held, and with a time the first one since then."""
+    async with world(tmp_path, read_partitions=2) as w, AsyncAdminClient(w.address) as admin:
+        before = datetime.now(UTC)
+        for _ in range(5):
+            await w.write(b"v")
+        found = await admin.offsets("t", at=before)
+        assert sum(offsets.end for offsets in found) == 5
+        assert [(offsets.start, offsets.at) for offsets in found] == [(0, 0), (0, 0)]
+        assert [offsets.at for offsets in await admin.offsets("t")] == [None, None]
+        assert len((await admin.watermark("t")).read_partitions) == 2
+        with pytest.raises(ConfigError, match="no time zone"):
+            await admin.offsets("t", at=datetime(2020, 1, 1))  # noqa: DTZ001 - that is the point
+
+
+async def test_groups(tmp_path):
+    """Groups are listed with offsets and members, reset while they are idle, and deleted."""
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        for _ in range(4):
+            await w.write(b"v")
+        async with w.consumer(group="g", client="me") as consumer:
+            await take(consumer, 3)
+            await consumer.commit()
+            (group,) = await admin.groups("t")
+            assert (group.group, group.topic, group.offsets) == ("g", "t", [PartitionOffset(0, 3)])
+            assert [(m.client, m.partitions) for m in group.members] == [("me", [0])]
+            assert await admin.groups() == [group]
+            with pytest.raises(InvalidRequestError, match="1 live member"):
+                await admin.reset_offsets("g", "t", "earliest")
+            with pytest.raises(InvalidRequestError, match="1 live member"):
+                await admin.delete_group("g", "t")
+        assert await admin.reset_offsets("g", "t", {0: 1}) == {0: 1}
+        assert await admin.committed("g", "t") == {0: 1}
+        assert await admin.reset_offsets("g", "t", "latest", dry_run=True) == {0: 4}
+        assert await admin.committed("g", "t") == {0: 1}
+        with pytest.raises(OffsetOutOfRangeError):
+            await admin.reset_offsets("g", "t", {0: 5})
+        with pytest.raises(InvalidRequestError, match="no partition 1"):
+            await admin.reset_offsets("g", "t", {1: 0})
+        with pytest.raises(ConfigError, match="'yesterday'"):
+            await admin.reset_offsets("g", "t", "yesterday")
+        await admin.delete_group("g", "t")
+        assert await admin.groups() == []
+        with pytest.raises(UnknownGroupError):
+            await admin.delete_group("g", "t")
+
+
+async def test_lag(tmp_path):
+    """Lag is in Batches, records, bytes and seconds; what nobody committed is not guessed."""
+    async with world(tmp_path, read_partitions=2) as w, AsyncAdminClient(w.address) as admin:
+        now_us = w.broker.context.now().wall_ms * 1_000
+        for _ in range(6):
+            await w.write(b"a", b"b", min_timestamp_us=now_us - 60_000_000)
+        await admin.reset_offsets("g", "t", {0: 1})
+        await admin.reset_offsets("h", "t", "latest")
+
+        ours, theirs = await admin.lag()
+
+        assert (ours.group, ours.topic, ours.members, ours.removed) == ("g", "t", [], False)
+        committed, other = ours.partitions
+        sizes = [(await w.notification(0, offset)).size_bytes for offset in (1, 2)]
+        assert (committed.committed, committed.start, committed.end) == (1, 0, 3)
+        assert committed.lag[:3] == (2, 4, sum(sizes))
+        assert 60 <= committed.lag.seconds < 90
+        assert (other.committed, other.lag, other.end, other.error) == (None, None, 3, "")
+        assert ours.total == committed.lag
+        assert theirs.total == (0, 0, 0, 0.0)
+        assert await admin.lag(group="h") == [theirs]
+        assert await admin.lag("t", "nobody") == []
+        with pytest.raises(UnknownTopicError):
+            await admin.lag("nothing")
+
+
+async def test_lag_shows_who_reads(tmp_path):
+    """A group that has committed no more than where it began is there with its members."""
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        await w.write(b"v")
+        async with w.consumer(group="g", client="me", start="earliest") as consumer:
+            await take(consumer, 1)
+            [found] = await admin.lag("t")
+
+    [partition] = found.partitions
+    assert (partition.committed, partition.lag.batches) == (0, 1)
+    assert partition.member.client == "me"
+    assert found.total == partition.lag
+
+
+async def test_what_retention_removed_is_no_lag(tmp_path):
+    """A group does not lag by Batches that are gone: it is told that it has missed them."""
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        for _ in range(5):
+            await w.write(b"v")
+        await admin.reset_offsets("g", "t", {0: 1})
+        async with w.consumer(start="earliest") as consumer:
+            await w.queue.truncate(w.queue_topic, 0, 3)
+
+            [found] = await admin.lag("t")
+
+            assert found.removed
+            [partition] = found.partitions
+            assert (partition.committed, partition.start, partition.end) == (1, 3, 5)
+            assert (partition.lag.batches, partition.removed) == (2, True)
+            assert await consumer.lag() == {0: 2}
+
+
+async def test_lag_of_a_topic_made_again(tmp_path):
+    """Nothing that was counted of a topic is told of the next one of its name."""
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        for _ in range(5):
+            await w.write(b"v")
+        await admin.reset_offsets("g", "t", "earliest")
+        assert (await admin.lag("t"))[0].total.batches == 5
+        await admin.delete_topic("t")
+        assert await admin.lag() == []
+        await w.writer.create("t", batch_age="1ms")
+        await w.writer.write(0)
+        await admin.reset_offsets("g", "t", "earliest")
+        assert (await admin.lag("t"))[0].total.batches == 1
+
+
+async def test_lag_of_many_groups(tmp_path, monkeypatch):
+    """However many groups there are, each has its own lag."""
+    monkeypatch.setattr(topic_module, "LAG_POSITIONS", 3)
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        for _ in range(5):
+            await w.write(b"v")
+        for number in range(6):
+            await admin.reset_offsets(f"g{number}", "t", {0: number % 6})
+
+        found = await admin.lag("t")
+
+        assert [each.total.batches for each in found] == [5, 4, 3, 2, 1, 0]
+
+
+async def test_lag_over_damage(tmp_path):
+    """A damaged notification costs the lag of those who stand before it, and no other."""
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        await w.write(b"v")
+        await w.publish(0, b"{}")
+        await w.write(b"v")
+        await admin.reset_offsets("after", "t", {0: 2})
+        await admin.reset_offsets("before", "t", {0: 0})
+
+        after, before = await admin.lag("t")
+
+        assert after.total.batches == 1
+        assert before.partitions[0].lag is None
+        assert "offset 1: not a notification" in before.partitions[0].error
+
+
+async def test_closed(tmp_path):
+    """A closed client says so, and closing again is fine."""
+    async with world(tmp_path) as w:
+        admin = AsyncAdminClient(w.address)
+        await admin.close()
+        await admin.close()
+        with pytest.raises(ClosedError):
+            await admin.list_topics()
+
+
+def test_sync_client_without_broker():
+    """The sync client raises what the async one does, and ends its thread."""
+    with AdminClient("127.0.0.1:1", request_timeout_s=0.2) as admin:
+        with pytest.raises(UnavailableError):
+            admin.list_topics()
+        assert "AdminClient" in repr(admin)
+    admin.close()
+    with pytest.raises(ClosedError):
+        admin.list_topics()
+    with pytest.raises(ConfigError):
+        AdminClient("nonsense")
+
+
+class Forgetful(InMemoryQueue):
+    """A queue that knows no offsets any more, as Kafka where somebody has deleted its topic."""
+
+    forgets = False
+
+    async def offsets(self, topic, partition):
+        """Start and end, unless they are forgotten."""
+        if self.forgets:
+            raise UnknownTopicError("cannot look up offsets")
+        return await super().offsets(topic, partition)
+
+
+@pytest.mark.parametrize("groups_too", [False, True])
+async def test_lag_of_a_topic_that_the_queue_has_lost(groups_too, tmp_path, caplog):
+    """It is an error that names the topic, and no topic without groups; metrics warn of it."""
+    queue = Forgetful()
+    async with world(tmp_path, queue=queue) as w:
+        async with AsyncAdminClient(w.address, request_timeout_s=0.5) as admin:
+            await w.write(b"a")
+            await admin.reset_offsets("g", "t", "latest")
+            if groups_too:
+                await queue.delete_topic(w.queue_topic)
+            queue.forgets = True
+            for topic in (None, "t"):
+                with pytest.raises(QueueError, match="queue has lost topic 't': "):
+                    await admin.lag(topic)
+            with pytest.raises(UnknownTopicError, match="no topic 'u'"):
+                await admin.lag("u")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{w.broker.admin_port}/metrics"),
+        ):
+            pass
+    assert "t: lag is not known: " in caplog.text

@@ -1,0 +1,323 @@
+"""Reading by offset and time, as tables and as streams, against a broker process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from memq import AdminClient, Producer, async_scan, read_range, scan
+from memq.client import read_range as module
+from memq.client.read_plan import Selection
+from memq.client.read_range import AsyncTopicReader, TopicReader
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
+from tests.harness.reading import world
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def address(broker):
+    return broker.address
+
+
+def fill(address, name, minutes, **options):
+    """A topic with a Batch for each group of minutes; a record's value is its minute."""
+    with AdminClient(address) as admin:
+        settings = {"batch_age": "5ms", "read_partitions": 3, "audited": False}
+        admin.create_topic(name, **(settings | options))
+    with Producer(address, topic=name) as producer:
+        for group in minutes:
+            for minute in group:
+                producer.write(b"%d" % minute, timestamp=NOON + minute * MINUTE)
+            producer.flush()
+
+
+def found(table):
+    """The minutes in a table."""
+    return sorted(int(value) for value in table["value"].to_pylist())
+
+
+def test_times_are_exact_over_all_partitions(address):
+    """Records of a time are found wherever and whenever they were published; the end is not in."""
+    fill(address, "exact", [[0, 90], range(30), range(60, 70), [10, 200], [5], [59, 61], [11]])
+
+    table = read_range(
+        address, topic="exact", start_time=NOON + 10 * MINUTE, end_time=NOON + 60 * MINUTE
+    )
+
+    assert found(table) == sorted([*range(10, 30), 10, 59, 11])
+    assert found(read_range(address, topic="exact", end_time=NOON + MINUTE)) == [0, 0]
+    assert found(read_range(address, topic="exact", start_time=NOON + 90 * MINUTE)) == [90, 200]
+    assert read_range(address, topic="exact", start_time=NOON, end_time=NOON).num_rows == 0
+    assert read_range(address, topic="exact").num_rows == 48
+
+
+def test_batches_of_other_times_are_not_read(address):
+    """A Batch that cannot have a record of the times is not even opened."""
+    fill(address, "skipped", [[0], [1], [2], [3]], read_partitions=1)
+    with TopicReader(AsyncTopicReader(address, topic="skipped")) as reader:
+        plan = reader.plan(Selection(start_time=NOON + MINUTE, end_time=NOON + 3 * MINUTE))
+        assert [each.range[:3] for each in plan.pieces] == [(0, 1, 3)]
+        batches = list(reader.rows(plan))
+    assert [each.batch.offset for each in batches] == [1, 2]
+    with TopicReader(AsyncTopicReader(address, topic="skipped")) as reader:
+        late = Selection(start_time=NOON + 3 * MINUTE)
+        early = Selection(start_time=NOON - 2 * MINUTE, end_time=NOON)
+        assert (reader.plan(late).pieces[0].range.start, reader.plan(early).pieces) == (3, [])
+
+
+def test_a_time_of_1970_is_found_without_reading_all(address, monkeypatch):
+    """Without a start, Batches of later times are passed over by their indexes; none is missed."""
+    fill(address, "old", [[100], [200], [300]], read_partitions=1, batch_age="150ms")
+    with Producer(address, topic="old") as producer:
+        producer.write(b"0", timestamp=0)
+        producer.write(b"400", timestamp=NOON + 400 * MINUTE)
+    with Producer(address, topic="old") as one, Producer(address, topic="old") as other:
+        one.write(b"500", timestamp=NOON + 500 * MINUTE)
+        other.write(b"1", timestamp=0)
+    fetched = []
+    fetch = module.BatchSource.fetch
+
+    async def noting(self, batch):
+        fetched.append(batch.offset)
+        return await fetch(self, batch)
+
+    monkeypatch.setattr(module.BatchSource, "fetch", noting)
+
+    assert found(read_range(address, topic="old", end_time=NOON)) == [0, 1]
+    assert not {0, 1, 2} & set(fetched)
+
+
+def test_times_and_offsets_together(address):
+    """Offsets of a partition and times may both be given; what is left out is not limited."""
+    fill(address, "both", [[0, 5], [1, 6], [2, 7]], read_partitions=1)
+    arguments = {"topic": "both", "partition": 0}
+
+    assert found(read_range(address, **arguments, start=1)) == [1, 2, 6, 7]
+    assert found(read_range(address, **arguments, end=2)) == [0, 1, 5, 6]
+    assert found(read_range(address, **arguments, start=1, end_time=NOON + 3 * MINUTE)) == [1, 2]
+    with pytest.raises(InvalidRequestError, match="those of one partition; give it as well"):
+        read_range(address, topic="both", start=1)
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 1 to 8 of both/0: not retained"):
+        read_range(address, **arguments, start=1, end=9)
+    with pytest.raises(ConfigError, match="has no time zone"):
+        read_range(address, **arguments, start_time=datetime(2025, 6, 30))  # noqa: DTZ001
+
+
+def test_a_stream_is_what_the_table_is(address):
+    """A scan gives the rows of `read_range`, in the same order and with the same columns."""
+    fill(address, "stream", [range(n, n + 20) for n in range(12)])
+    times = {"start_time": NOON + 3 * MINUTE, "end_time": NOON + 25 * MINUTE}
+    for options in ({}, times, {"metadata": True}, times | {"columns": ["value"]}):
+        table = read_range(address, topic="stream", **options)
+        reader = scan(address, topic="stream", **options)
+        assert reader.schema == table.schema
+        assert reader.read_all().equals(table)
+
+
+async def test_an_async_stream_is_what_the_table_is(address):
+    """An async scan gives the same RecordBatches, and may be left early."""
+    fill(address, "astream", [range(n, n + 20) for n in range(5)])
+    expected = scan(address, topic="astream", start_time=NOON + MINUTE).read_all()
+
+    async with aclosing(async_scan(address, topic="astream", start_time=NOON + MINUTE)) as batches:
+        rows = [each async for each in batches]
+    assert pa.Table.from_batches(rows).equals(expected)
+    async with aclosing(async_scan(address, topic="astream")) as batches:
+        assert (await anext(batches)).num_rows
+
+
+def test_what_is_published_meanwhile_is_not_read(address):
+    """A scan is settled before its first row."""
+    fill(address, "meanwhile", [[1], [2]], read_partitions=1)
+    reader = scan(address, topic="meanwhile")
+    with Producer(address, topic="meanwhile") as producer:
+        producer.write(b"3").result()
+
+    assert found(reader.read_all()) == [1, 2]
+    assert found(read_range(address, topic="meanwhile")) == [1, 2, 3]
+
+
+def test_a_scan_can_be_read_again(address):
+    """Each reading gives the rows of the first: by pyarrow, twice in one query, and in a loop."""
+    fill(address, "twice", [range(n, n + 5) for n in range(0, 20, 5)])
+    rows = scan(address, topic="twice")
+    first = rows.read_all()
+    with Producer(address, topic="twice") as producer:
+        producer.write(b"later").result()
+
+    assert rows.read_all().equals(first)
+    assert pa.table(rows).equals(first)
+    assert pa.Table.from_batches(rows).equals(first)
+    [(joined,)] = duckdb.sql("select count(*) from rows a join rows b using (value)").fetchall()
+    assert joined == len(first) == 20
+    rows.close()
+    with pytest.raises(ClosedError):
+        rows.read_all()
+
+
+def test_a_scan_reads_only_a_little_ahead(address, monkeypatch):
+    """However much there is, a few Batches are fetched before somebody takes them."""
+    fill(address, "ahead", [[n] for n in range(30)], read_partitions=1)
+    fetched = []
+    fetch = module.BatchSource.fetch
+
+    async def noting(self, batch):
+        fetched.append(batch.offset)
+        return await fetch(self, batch)
+
+    monkeypatch.setattr(module.BatchSource, "fetch", noting)
+    with scan(address, topic="ahead") as found:
+        reader = found.reader()
+        for taken in range(1, 30):
+            reader.read_next_batch()
+            assert taken <= len(fetched) <= taken + module.FETCHES
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_scan_that_is_left_leaves_nothing(address, taken):
+    """A reader that is closed or forgotten, begun or not, ends its thread and connections."""
+    name = f"left-{taken}"
+    fill(address, name, [[1], [2], [3]])
+    before = set(threading.enumerate())
+    reader = scan(address, topic=name).reader()
+    for _ in range(taken):
+        reader.read_next_batch()
+    del reader
+    gc.collect()
+
+    # One that is in the middle of a fetch is told to end, and not waited for.
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(timeout=30.0)
+    assert not [thread for thread in left if thread.is_alive()]
+
+
+def test_an_error_is_raised_where_the_rows_would_come(address):
+    """A topic that is recreated while it is read ends the scan with its own error."""
+    fill(address, "again", [[n] for n in range(12)], read_partitions=1)
+    reader = scan(address, topic="again").reader()
+    reader.read_next_batch()
+    with AdminClient(address) as admin:
+        admin.delete_topic("again")
+        admin.create_topic("again")
+
+    with pytest.raises((TopicRecreatedError, UnknownTopicError, OffsetOutOfRangeError)):
+        reader.read_all()
+
+
+def test_records_without_a_time(address):
+    """A typed topic without a time is refused; rows from before it had one have none."""
+    old = pa.schema([("x", pa.int64())])
+    new = old.append(pa.field("timestamp", pa.timestamp("ms")))
+    with AdminClient(address) as admin:
+        admin.create_topic("timeless", schema=old, batch_age="5ms")
+        with Producer(address, topic="timeless") as producer:
+            producer.write_table(pa.table({"x": [1]}))
+        with pytest.raises(InvalidRequestError, match="'timeless' have no time: it has no column"):
+            scan(address, topic="timeless", start_time=NOON)
+        admin.alter_topic("timeless", schema=new)
+    noon = NOON.replace(tzinfo=None)
+    times = {"x": [2, 3, 4], "timestamp": [noon, None, datetime(1970, 1, 1)]}  # noqa: DTZ001
+    with Producer(address, topic="timeless") as producer:
+        producer.write_table(pa.table(times, schema=new))
+
+    def at(**times):
+        return read_range(address, topic="timeless", **times)["x"].to_pylist()
+
+    assert at() == [1, 2, 3, 4]
+    assert at(start_time=NOON) == [2]
+    assert at(end_time=NOON) == [4]
+    assert at(start_time=EPOCH) == [2, 4]
+
+
+async def test_times_as_text_and_a_limit(address):
+    """Times may be text as on the command line, and stand for offsets; a limit takes the first."""
+    fill(address, "texts", [range(n, n + 5) for n in range(0, 20, 5)], read_partitions=1)
+    begin, end = "2025-06-30T12:03Z", "2025-06-30T14:08+02:00"
+    for times in ({"start_time": begin, "end_time": end}, {"start": begin, "end": end}):
+        assert found(read_range(address, topic="texts", **times)) == [3, 4, 5, 6, 7]
+        assert found(scan(address, topic="texts", **times, limit=3).read_all()) == [3, 4, 5]
+    for limit in (0, 1, 5, 7, 20, 21, None):
+        table = read_range(address, topic="texts", start=NOON, limit=limit)
+        assert found(table) == list(range(20))[:limit]
+        async with aclosing(async_scan(address, topic="texts", limit=limit)) as batches:
+            assert sum([len(batch) async for batch in batches]) == len(table)
+    assert read_range(address, topic="texts", start="1h").num_rows == 0
+    for wrong, said in (
+        ({"start": "soon"}, "'soon' is not a time"),
+        ({"end_time": "2025-06-30T12:00"}, "has no time zone"),
+        ({"start": "1h", "start_time": NOON}, "start and start_time are both times"),
+        ({"limit": -1}, "limit = -1: must be a whole number"),
+        ({"limit": True}, "limit = True"),
+        ({"limit": 1.5}, "limit = 1.5"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read_range(address, topic="texts", **wrong)
+
+
+# -- a topic in the test process, whose records have the times 0, 1, 2 ... in microseconds -----
+
+
+async def test_retention_before_a_read_is_named(tmp_path, caplog):
+    """Where some of the times may have been removed, the rest is read and a warning says so."""
+    async with world(tmp_path) as w:
+        for _ in range(4):
+            await w.write()
+        await w.queue.truncate(w.queue_topic, 0, 2)
+
+        table = await table_of(w, start_time=EPOCH)
+        assert table["offset"].to_pylist() == [2, 3]
+        assert "topic t: retention has removed what was published before" in caplog.text
+        caplog.clear()
+        await table_of(w, start_time=datetime.now(UTC) + MINUTE)
+        await table_of(w, end_time=NOON)
+        assert caplog.text == ""
+
+
+async def test_retention_during_a_read_is_an_error(tmp_path, monkeypatch):
+    """Offsets that go while they are read, or the objects of a Batch that went, end the scan."""
+    monkeypatch.setattr("memq.client.topic.PAGE_ENTRIES", 4)
+    async with world(tmp_path) as w:
+        for _ in range(20):
+            await w.write()
+        async with aclosing(async_scan(w.address, topic="t", start_time=EPOCH)) as batches:
+            await anext(batches)
+            await w.queue.truncate(w.queue_topic, 0, 19)
+            with pytest.raises(OffsetOutOfRangeError, match="offset"):
+                async for _ in batches:
+                    pass
+
+
+async def test_a_message_comes_as_often_as_it_is_stored(tmp_path):
+    """What is published at two offsets, by hand, is read at both; its name tells that it is one."""
+    async with world(tmp_path) as w:
+        await w.write(b"x", b"y")
+        await w.republish(0, 0, 0)
+
+        for times in ({}, {"start_time": EPOCH}):
+            table = await table_of(w, **times)
+            assert table["value"].to_pylist() == [b"x", b"y"] * 2
+            assert table["offset"].to_pylist() == [0, 0, 1, 1]
+            assert set(table["sequence"].to_pylist()) == {0}
+
+
+async def table_of(w, **selection):
+    """What `read_range` gives, off the loop that the broker runs on."""
+    return await asyncio.to_thread(read_range, w.address, topic="t", metadata=True, **selection)

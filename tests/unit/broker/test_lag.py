@@ -1,0 +1,412 @@
+"""What is published after an offset is counted, whatever was asked before and whatever is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.broker import lag as lag_module
+from memq.broker.context import BrokerContext
+from memq.broker.lag import Backlog, LagCounter, Stretch
+from memq.core.format.batch import ProducerRun
+from memq.core.governor.catalog import Topic
+from memq.core.notification.notification import (
+    NOTIFICATION_VERSION,
+    Notification,
+    decode_counts,
+    encode_notification,
+)
+from memq.core.notification.queue import Publication, QueueEntry, out_of_range
+from memq.core.topic import TopicConfig
+from memq.core.wire.messages import PartitionOffset
+from memq.errors import CorruptDataError, InvalidRequestError, UnavailableError
+from tests.fakes.queue import InMemoryQueue
+
+TOPIC = Topic(
+    config=TopicConfig.create("t", read_partitions=2),
+    schemas={},
+    created_ms=0,
+    incarnation="0123456789abcdef",
+    named_partitions=1,
+)
+
+
+def payload(records=1, size_bytes=10, oldest_us=1, newest_us=2):
+    """A Notification of a Batch."""
+    return encode_notification(
+        Notification(
+            version=NOTIFICATION_VERSION,
+            topic="t",
+            incarnation=TOPIC.incarnation,
+            write_partition=0,
+            batch_id="b",
+            uri="file:///b",
+            size_bytes=size_bytes,
+            index_offset=1,
+            messages=1,
+            records=records,
+            min_timestamp_us=oldest_us,
+            max_timestamp_us=newest_us,
+            producers=[ProducerRun("p", 0, 0, 0, records, 0)],
+            schema_id="s",
+            broker_id="b",
+            sealed_ms=5,
+            stored_through_ms=5,
+        )
+    )
+
+
+class GappyQueue(InMemoryQueue):
+    """A queue in which only some offsets have an entry, as in Kafka, and some are damaged."""
+
+    def __init__(self, entries, start, end, damaged=()):
+        super().__init__()
+        self.entries, self.start, self.end, self.damaged = entries, start, end, damaged
+        self.fetched = 0
+
+    async def offsets(self, topic, partition):
+        await asyncio.sleep(0)
+        return self.start, self.end
+
+    async def fetch(self, topic, partition, offset, *, max_entries, max_bytes):
+        await asyncio.sleep(0)
+        if not self.start <= offset <= self.end:
+            raise out_of_range(topic, partition, offset, self.start, self.end)
+        found = []
+        for at in sorted(each for each in self.entries if each >= offset)[:3]:
+            if at in self.damaged:
+                if found:
+                    break
+                raise CorruptDataError(f"offset {at} is damaged")
+            found.append(QueueEntry(at, 7, payload(*self.entries[at])))
+        self.fetched += len(found)
+        return found
+
+
+def counter(queue, clock_s=lambda: 0.0):
+    """A counter over a queue."""
+    context = SimpleNamespace(queue=queue, runtime=SimpleNamespace(mono_s=clock_s))
+    context.entries = BrokerContext.entries.__get__(context)
+    return LagCounter(context)
+
+
+def expected(queue, offset):
+    """What lies from an offset on, counted one by one."""
+    backlog = Backlog()
+    for at, (records, size_bytes, oldest_us, _) in queue.entries.items():
+        if max(offset, queue.start) <= at < queue.end:
+            backlog = backlog.plus(Backlog(1, records, size_bytes, oldest_us))
+    return backlog
+
+
+def told(lag):
+    """The counts of an answer."""
+    return Backlog(lag.batches, lag.records, lag.size_bytes, lag.oldest_us)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(0, 3), st.integers(0, 1_000)),
+        st.tuples(st.just("ask"), st.integers(-2, 60), st.integers(0, 3)),
+        st.tuples(st.just("remove"), st.integers(0, 4), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def play(steps, max_blocks, block_batches):
+    """What happens, one after the other; every answer is compared with a plain count."""
+
+    async def run():
+        queue = GappyQueue({}, 0, 0)
+        counts = counter(queue)
+        for what, number, other in steps:
+            if what == "publish":
+                for _ in range(number):
+                    queue.end += other % 3  # a gap
+                    queue.entries[queue.end] = (other % 7, other, 1_000 - other, 2_000)
+                    queue.end += 1
+            elif what == "remove":
+                queue.start = min(queue.end, queue.start + number)
+            else:
+                offsets = [number, number + other]
+                positions = [PartitionOffset(0, each) for each in offsets]
+                lags = await counts.lags(TOPIC, positions)
+                for offset, lag in zip(offsets, lags, strict=True):
+                    assert told(lag) == expected(queue, offset)
+                    assert (lag.offset, lag.start, lag.end) == (offset, queue.start, queue.end)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lag_module, "MAX_BLOCKS", max_blocks)
+        patch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
+        asyncio.run(run())
+
+
+@given(STEPS, st.integers(2, 5), st.integers(1, 4))
+def test_counts_are_exact(steps, max_blocks, block_batches):
+    """However questions, publications, gaps and retention follow each other, each Batch that is
+    retained from the offset on is counted once.
+    """
+    play(steps, max_blocks, block_batches)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_stay_exact(seed):
+    """Also after very much has happened."""
+    chance, steps = Random(seed), []
+    end = 0
+    for _ in range(120):
+        what = chance.choice(["publish", "publish", "ask", "ask", "remove"])
+        if what == "publish":
+            steps.append((what, chance.randint(0, 3), chance.randint(0, 1_000)))
+            end += 2 * steps[-1][1]
+        elif what == "ask":
+            steps.append((what, chance.randint(0, end + 2), chance.randint(0, 9)))
+        else:
+            steps.append((what, chance.randint(0, 2), 0))
+    play(steps, chance.randint(2, 5), chance.randint(1, 4))
+
+
+async def test_a_reader_that_keeps_up_costs_what_is_new():
+    """Only what was published since the last question is read, and that once."""
+    queue = GappyQueue(dict.fromkeys(range(1000), (1, 1, 1, 1)), 0, 1_000)
+    counts = counter(queue)
+    await counts.lags(TOPIC, [PartitionOffset(0, 990)])
+    assert queue.fetched < 30
+    queue.entries |= dict.fromkeys(range(1000, 1010), (1, 1, 1, 1))
+    queue.end, queue.fetched = 1_010, 0
+
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 1_010)])
+
+    assert lag.batches == 0
+    assert queue.fetched == 10
+
+
+async def test_a_backlog_is_read_once():
+    """A second question far behind reads a block at most, whatever lies after it."""
+    queue = GappyQueue(dict.fromkeys(range(5000), (1, 1, 1, 1)), 0, 5_000)
+    counts = counter(queue)
+    await counts.lags(TOPIC, [PartitionOffset(0, 0)])
+    queue.fetched = 0
+
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 700)])
+
+    assert lag.batches == 4_300
+    assert queue.fetched <= lag_module.BLOCK_BATCHES + 3
+
+
+async def test_blocks_are_bounded():
+    """Memory does not grow with what is retained."""
+    stretch = Stretch()
+    for offset in range(lag_module.MAX_BLOCKS * lag_module.BLOCK_BATCHES + 1):
+        stretch.add(offset, Backlog(1, 1, 1, 1))
+
+    assert repr(stretch).endswith(f"[{lag_module.MAX_BLOCKS // 2 + 1} blocks]>")
+    assert stretch.whole_blocks(0)[1].batches == stretch.end
+
+
+async def test_stretches_are_bounded_and_forgotten(monkeypatch):
+    """The partition that was asked about least recently goes, and one that nobody asks about."""
+    monkeypatch.setattr(lag_module, "MAX_STRETCHES", 1)
+    now_s = [0.0]
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9)
+    counts = counter(queue, lambda: now_s[0])
+    for partition in (0, 1):
+        [lag] = await counts.lags(TOPIC, [PartitionOffset(partition, 3)])
+        assert lag.batches == 6
+        assert repr(counts) == "<LagCounter [1 read partitions]>"
+    queue.fetched = 0
+    await counts.lags(TOPIC, [PartitionOffset(1, 9)])
+    assert queue.fetched == 0
+    now_s[0] += lag_module.IDLE_S
+    await counts.lags(TOPIC, [PartitionOffset(1, 3)])
+    assert queue.fetched == 6
+
+
+async def test_what_lies_after_damage_is_counted():
+    """A damaged notification is named to those who stand before it, and to nobody else."""
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9, damaged=(4,))
+
+    before, after = await counter(queue).lags(TOPIC, [PartitionOffset(0, 2), PartitionOffset(0, 5)])
+
+    assert (before.batches, before.error) == (0, "offset 4 is damaged")
+    assert (after.batches, after.error) == (4, "")
+
+
+async def test_what_is_no_notification_is_named():
+    """Something else in the queue is an error that says where it stands."""
+    queue = InMemoryQueue()
+    await queue.create_topic(TOPIC.queue_topic, 2)
+    await queue.fence(TOPIC.queue_topic, 0)
+    await queue.publish(TOPIC.queue_topic, 0, [Publication(1, b"{}", 0)])
+
+    [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(1, 0)])
+
+    assert f"{TOPIC.queue_topic}/1 offset 0: not a notification" in lag.error
+
+
+async def test_batches_without_timestamps_have_the_age_of_their_publication():
+    """Rows without a timestamp are as old as their notification."""
+    queue = GappyQueue({0: (1, 1, 0, 0)}, 0, 1)
+
+    [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(0, 0)])
+
+    assert lag.oldest_us == 7_000
+    assert lag.age_s(now_us=2_007_000) == 2.0
+    assert lag.age_s(now_us=0) == 0.0  # a clock that was set back
+
+
+async def test_wrong_questions_are_refused():
+    """A partition that is not there, or too many of them, is an error that says what is allowed."""
+    counts = counter(GappyQueue({}, 0, 0))
+    with pytest.raises(InvalidRequestError, match="no read partition 2; it has 0 to 1"):
+        await counts.lags(TOPIC, [PartitionOffset(2, 0)])
+    with pytest.raises(InvalidRequestError, match="4097 positions"):
+        await counts.lags(TOPIC, [PartitionOffset(0, 0)] * 4_097)
+
+
+async def test_retention_that_is_always_quicker_ends_the_question():
+    """Counting is tried again a few times, and then is a retriable error."""
+
+    class Racing(GappyQueue):
+        async def fetch(self, topic, partition, offset, **limits):
+            self.start += 1
+            return await super().fetch(topic, partition, offset, **limits)
+
+    queue = Racing(dict.fromkeys(range(99), (1, 1, 1, 1)), 0, 99)
+    with pytest.raises(UnavailableError, match="try again"):
+        await counter(queue).lags(TOPIC, [PartitionOffset(0, 0)])
+
+
+def test_counts_of_another_version_are_refused():
+    """A notification that this reader does not know is not guessed at."""
+    with pytest.raises(CorruptDataError, match="version 9"):
+        decode_counts(payload().replace(b'"version":1', b'"version":9'))
+
+
+async def test_retention_that_was_quicker_once_is_no_error():
+    """What was counted before it is not counted twice, and what it removed not at all."""
+
+    class Racing(GappyQueue):
+        async def fetch(self, topic, partition, offset, **limits):
+            found = await super().fetch(topic, partition, offset, **limits)
+            if self.fetched > 5 and self.start == 0:
+                self.start = 20
+            return found
+
+    queue = Racing(dict.fromkeys(range(40), (1, 1, 1, 1)), 0, 40)
+    [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(0, 3)])
+    assert (lag.batches, lag.start, lag.end, lag.offset) == (20, 20, 40, 3)
+
+
+async def test_questions_at_once_count_each_batch_once():
+    """About one partition they wait for each other; each is told its own."""
+    queue = GappyQueue(dict.fromkeys(range(30), (1, 1, 1, 1)), 0, 30)
+    counts = counter(queue)
+    answers = await asyncio.gather(
+        *(counts.lags(TOPIC, [PartitionOffset(0, offset)]) for offset in (20, 3, 11, 0, 30))
+    )
+    assert [lag.batches for [lag] in answers] == [10, 27, 19, 30, 0]
+    queue.fetched = 0
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 30)])
+    assert (lag.batches, queue.fetched) == (0, 0)
+
+
+async def test_one_question_is_answered_in_its_order():
+    """However positions repeat, and whatever partitions they are of."""
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 2, 3, 3)), 0, 9)
+    asked = [PartitionOffset(p, at) for p, at in ((1, 5), (0, 8), (1, 0), (1, 5), (0, 99), (0, 2))]
+    lags = await counter(queue).lags(TOPIC, asked)
+    assert [(lag.partition, lag.offset) for lag in lags] == [
+        (each.partition, each.offset) for each in asked
+    ]
+    assert [lag.batches for lag in lags] == [4, 1, 9, 4, 0, 7]
+    with pytest.raises(InvalidRequestError, match="no read partition -1"):
+        await counter(queue).lags(TOPIC, [PartitionOffset(0, 0), PartitionOffset(-1, 0)])
+    assert len(await counter(queue).lags(TOPIC, asked * 682)) == 4_092
+
+
+async def test_damage_is_forgotten_when_it_is_gone():
+    """A partition whose notification was damaged is counted again from the queue."""
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9, damaged=(4,))
+    counts = counter(queue)
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
+    assert (lag.error, lag.start, lag.end) == ("offset 4 is damaged", 0, 9)
+    queue.damaged = ()
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
+    assert (lag.error, lag.batches) == ("", 7)
+
+
+async def test_who_was_asked_about_lately_stays(monkeypatch):
+    """Asking again counts; one that is idle goes though others are not."""
+    monkeypatch.setattr(lag_module, "MAX_STRETCHES", 2)
+    now_s = [0.0]
+    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9)
+    counts = counter(queue, lambda: now_s[0])
+    topics = [msgspec.structs.replace(TOPIC, incarnation=f"{n:016x}") for n in range(3)]
+    for topic in (topics[0], topics[1], topics[0], topics[2]):
+        await counts.lags(topic, [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(each.queue_topic, 0) for each in (topics[0], topics[2])}
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(each.queue_topic, 0) for each in topics[1:]}
+    now_s[0] += lag_module.IDLE_S - 1
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    now_s[0] += 1
+    await counts.lags(topics[1], [PartitionOffset(0, 0)])
+    assert set(counts._stretches) == {(topics[1].queue_topic, 0)}
+
+
+def batch(offset):
+    """How much the Batch at an offset is: unlike any other."""
+    return Backlog(1, 10 + offset, 100 + offset * offset, 1_000 - 7 * (offset % 5) + offset)
+
+
+def check_stretch(stretch, offsets):
+    """What it says of any offset is what lies from a later one on, and not much later."""
+    for asked in range(-1, max(offsets, default=0) + 3):
+        begin, backlog = stretch.whole_blocks(asked)
+        assert begin >= min(asked, stretch.end)
+        expected = Backlog()
+        for at in offsets:
+            if at >= begin:
+                expected = expected.plus(batch(at))
+        assert backlog == expected
+        skipped = [at for at in offsets if asked <= at < begin]
+        assert len(skipped) < stretch._block_batches
+
+
+@pytest.mark.parametrize("block_batches", [1, 2, 3])
+@pytest.mark.parametrize("step", [1, 3])
+def test_blocks_sum_up_what_is_in_them(monkeypatch, block_batches, step):
+    """However many have been joined, what came before was added, and what was removed."""
+    monkeypatch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
+    monkeypatch.setattr(lag_module, "MAX_BLOCKS", 3)
+    for count in (1, 2, 7, 8, 13):
+        offsets = [30 + step * at for at in range(count)]
+        stretch = Stretch(30)
+        for at in offsets:
+            stretch.add(at, batch(at))
+            check_stretch(stretch, [each for each in offsets if each <= at])
+        assert (stretch.start, stretch.end) == (30, offsets[-1] + 1)
+        earlier, before = Stretch(4), [4 + step * at for at in range(count % 8)]
+        for at in before:
+            earlier.add(at, batch(at))
+        stretch.put_before(earlier)
+        offsets = before + offsets
+        assert stretch.start == 4
+        check_stretch(stretch, offsets)
+        assert len(stretch._firsts) <= 3
+        for removed in range(3, stretch.end):
+            stretch.forget_before(removed)
+            assert all(at < removed for at in offsets if at < stretch.start)
+            offsets = [at for at in offsets if at >= stretch.start]
+            check_stretch(stretch, offsets)
+        stretch.forget_before(stretch.end + 5)
+        assert stretch.whole_blocks(0) == (stretch.end, Backlog())
+        assert stretch.start == stretch.end

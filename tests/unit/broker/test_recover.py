@@ -1,0 +1,701 @@
+"""Recovery of a data directory, on files made by hand: what is published, and crashes in it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from memq.broker.recover import recover
+from memq.broker.recover_scan import notification_of, open_partition, read_object
+from memq.core.checksum import crc32c
+from memq.core.files import lock_exclusively
+from memq.core.format.batch import BatchBuilder
+from memq.core.format.message import encode_message, encode_records
+from memq.core.format.reader import BatchReader
+from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.core.governor.catalog import Catalog
+from memq.core.notification.folders import TopicFile, TopicFolders
+from memq.core.notification.notification import decode_notification, encode_notification
+from memq.core.notification.queue import Publication
+from memq.core.notification.read_partition import Partition, payload_of, times_of
+from memq.core.runtime import Runtime
+from memq.core.storage.handler import ObjectInfo
+from memq.core.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
+from memq.core.storage.local import LocalStorage
+from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, TopicConfig
+from memq.core.units import parse_duration_ms
+from memq.errors import ConfigError, DataLossError, LockedError, UnknownTopicError
+from tests.fakes.disk import ForgetfulDisk, PowerCut
+
+PAGES = {"page_bytes": 1 << 16, "index_page_items": 64}
+INCARNATION = "0123456789abcdef"
+SCHEMA = serialize_schema(DEFAULT_SCHEMA)
+
+
+class Message(NamedTuple):
+    """One Message, by its name."""
+
+    producer: str
+    sequence: int
+    epoch: int = 0
+    write_partition: int = 0
+
+
+class Data:
+    """A data directory with a topic of two read partitions, filled by hand."""
+
+    def __init__(self, path, name="t", *, incarnation=INCARNATION, read_partitions=2):
+        self.path, self.name, self.incarnation = path, name, incarnation
+        self.root = ""
+        self.storage = LocalStorage(path / "objects")
+        (path / "queue/topics").mkdir(parents=True, exist_ok=True)
+        (path / "queue/moving").mkdir(exist_ok=True)
+        catalog = Catalog(path / "topics")
+        self.topic = catalog.new(
+            TopicConfig.create(name, read_partitions=read_partitions, write_partitions=2),
+            now_ms=1,
+            incarnation=incarnation,
+            request_id="",
+        )
+        catalog.save(self.topic)
+        self.folders = TopicFolders(path / "queue")
+        self.folders.make(self.topic.queue_topic, TopicFile(partitions=read_partitions, **PAGES))
+        self.folders.show(self.topic.queue_topic)
+        self.batches = 0
+
+    def store(self, *messages, publish_to=None, at_ms=None, schema=SCHEMA, **options):
+        """Store a Batch of these Messages and publish it, or not."""
+        self.batches += 1
+        sealed_ms = 1_700_000_000_000 + (at_ms or self.batches)
+        key = BatchKey(
+            "memq",
+            self.name,
+            self.incarnation,
+            messages[0].write_partition,
+            sealed_ms,
+            f"b{self.batches}",
+            running_ms=1_000 * self.batches,
+        )
+        builder = BatchBuilder(
+            schema,
+            batch_id=key.batch_id,
+            topic=self.name,
+            write_partition=key.write_partition,
+            **options,
+        )
+        for message in messages:
+            values = [repr(message).encode()]
+            body = encode_message(encode_records(None, values, None, [message.sequence]))
+            builder.add(
+                body.to_pybytes(),
+                producer_id=message.producer,
+                epoch=message.epoch,
+                sequence=message.sequence,
+                records=1,
+                min_timestamp_us=message.sequence,
+                max_timestamp_us=message.sequence,
+                crc32c=crc32c(body.to_pybytes()),
+            )
+        name = object_key(key)
+        sealed = builder.seal()
+        self.storage.put(name, sealed.buffers, timeout_s=9)
+        if publish_to is not None:
+            stored = read_object(self.storage, ObjectInfo(name, sealed.size_bytes, 0), {})
+            uri = f"{self.root}{name}" if self.root else self.storage.uri(name)
+            notification = notification_of(stored, uri, "the-broker")
+            times = (sealed_ms, key.running_ms)
+            self.append(publish_to, encode_notification(notification), *times)
+        return name
+
+    def append(self, number, payload, sealed_ms, running_ms=0):
+        """Publish a payload."""
+        partition = Partition(
+            self.name,
+            number,
+            self.folders.partition(self.topic.queue_topic, number),
+            clock_s=lambda: 0.0,
+            **PAGES,
+        )
+        partition.append([Publication(number, payload, sealed_ms, running_ms)])
+        partition.close()
+
+    def recover(self, *, execute=True):
+        """Run the recovery; what became of the topic."""
+        [outcome] = run(self.path, topic=self.name, execute=execute)
+        return outcome
+
+    def lose_page(self, number):
+        """Lose all notifications of a read partition, but not what its index says of them."""
+        folder = self.folders.partition(self.topic.queue_topic, number)
+        page = folder / "data/000000000000.page"
+        page.write_bytes(bytes(page.stat().st_size))
+
+    def published(self):
+        """The Messages behind all notifications, in the order of read partitions and offsets."""
+        topic = Catalog(self.path / "topics").get(self.name)
+        found = []
+        for number in range(topic.config.read_partitions):
+            with open_partition(self.folders, topic.queue_topic, number) as array:
+                for offset in range(array.start, array.end):
+                    notification = decode_notification(payload_of(array.get(offset)))
+                    assert notification.incarnation == topic.incarnation
+                    reader = BatchReader(self.storage.get(key_of_uri(notification.uri)))
+                    found += [
+                        row["value"].as_py().decode()
+                        for row in reader.read_all().to_batches()
+                        for row in [{"value": value} for value in row["value"]]
+                    ]
+        return found
+
+
+def run(path, *, topic=None, execute=True, **options):
+    """Run the recovery of a data directory."""
+    return recover(
+        path,
+        topic=topic,
+        execute=execute,
+        runtime=Runtime(),
+        progress=lambda *_: None,
+        **options,
+    )
+
+
+@pytest.fixture
+def data(tmp_path):
+    """An empty data directory."""
+    return Data(tmp_path / "data")
+
+
+def lose_queue(data):
+    """What a lost disk leaves."""
+    shutil.rmtree(data.path / "queue")
+
+
+def test_a_message_in_several_objects_is_published_once(data):
+    """An upload that was never published and its retries give each Message once, whole or cut."""
+    a, b, c, d, e = (Message("p", sequence) for sequence in range(5))
+    other = Message("p", 0, write_partition=1)
+    data.store(a, b)  # its upload was given up, and so retried:
+    data.store(a, c)
+    data.store(b)
+    data.store(d, e)
+    data.store(e, d, c)
+    data.store(other)  # the same name in another write partition is another Message
+    data.store(Message("p", 0, epoch=1))
+    lose_queue(data)
+    outcome = data.recover()
+    assert (outcome.action, outcome.messages, outcome.records) == ("rebuild", 7, 7)
+    assert (outcome.repeated, outcome.rewritten) == (2, 1)
+    expected = [a, b, c, d, e, other, Message("p", 0, epoch=1)]
+    assert sorted(data.published()) == sorted(map(repr, expected))
+
+
+def test_the_order_of_sealing_is_kept(data):
+    """The Batches of a write partition are published in the order in which they were sealed."""
+    messages = [Message("p", sequence) for sequence in range(6)]
+    for place in (3, 0, 5, 1, 4, 2):
+        data.store(messages[place], at_ms=1 + place)
+    lose_queue(data)
+    data.recover()
+    # Write partition 0 spreads over read partition 0 alone, as there are as many of both.
+    assert data.published() == list(map(repr, messages))
+
+
+def test_orphans_of_a_sound_topic_are_left_alone(data):
+    """Where no notification is lost nothing is published: what no notification names is no loss."""
+    data.store(Message("p", 0), publish_to=0)
+    data.store(Message("p", 1))
+    outcome = data.recover()
+    assert (outcome.action, outcome.sound, outcome.unnamed) == ("none", 1, 1)
+    assert data.published() == [repr(Message("p", 0))]
+
+
+def test_a_raised_time_is_proven_too(data):
+    """An entry that was sealed before the one in front of it had its time raised, and is found."""
+    for sequence, at_ms in enumerate((50, 10, 60, 20)):
+        data.store(Message("p", sequence), publish_to=0, at_ms=at_ms)
+    data.store(Message("p", 9), publish_to=1)  # says who the broker was, which no object does
+    before = data.published()
+    page = data.folders.partition(data.topic.queue_topic, 0) / "data/000000000000.page"
+    page.write_bytes(bytes(page.stat().st_size))
+    outcome = data.recover()
+    assert (outcome.action, outcome.published, outcome.lost) == ("restore", 4, 4)
+    assert data.published() == before
+    assert data.recover().action == "none"
+
+
+def test_what_cannot_be_proven_is_not_guessed(data):
+    """One lost notification whose object is gone, too: the topic is rebuilt, with all others."""
+    keys = [data.store(Message("p", sequence), publish_to=0) for sequence in range(4)]
+    page = data.folders.partition(data.topic.queue_topic, 0) / "data/000000000000.page"
+    page.write_bytes(bytes(page.stat().st_size))
+    data.storage.delete(keys[1])
+    outcome = data.recover()
+    assert (outcome.action, outcome.published, outcome.lost) == ("rebuild", 3, 4)
+    assert data.published() == [repr(Message("p", sequence)) for sequence in (0, 2, 3)]
+    assert (data.path / "recovered" / data.topic.queue_topic / "topic.json").exists()
+
+
+def test_a_folder_that_is_no_data_directory_is_refused(tmp_path):
+    """A mistyped path is an error and gets no files."""
+    with pytest.raises(ConfigError, match="is no data directory"):
+        recover(tmp_path, topic=None, execute=True, runtime=Runtime(), progress=lambda *_: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_changes_nothing(data):
+    """Without `execute` every file stays as it was."""
+    data.store(Message("p", 0), publish_to=0)
+    data.store(Message("p", 0), Message("p", 1))
+    shutil.rmtree(data.folders.partition(data.topic.queue_topic, 1))
+    before = files(data.path)
+    assert data.recover(execute=False).action == "rebuild"
+    assert files(data.path) == before
+
+
+def files(folder):
+    """Every file but locks, with its content."""
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_power_cut_anywhere_in_a_rebuild_loses_nothing(tmp_path, seed):
+    """Whatever step it is cut at, running it again ends with every Message published once."""
+    messages = [Message("p", sequence) for sequence in range(5)]
+    rng = random.Random(seed)
+    step, cuts = 1, 0
+    while True:
+        root = tmp_path / str(step)
+        data = Data(root)
+        data.store(messages[0], messages[1], publish_to=0)
+        data.store(messages[1], messages[2])
+        data.store(messages[3], publish_to=1)
+        data.store(messages[4], publish_to=0)
+        shutil.rmtree(data.folders.partition(data.topic.queue_topic, 0))
+        with ForgetfulDisk(root, rng) as disk:
+            disk.cut_after(step)
+            try:
+                data.recover()
+            except PowerCut:
+                cuts += 1
+                disk.crash()
+                finished = False
+            else:
+                finished = True
+        data.recover()
+        assert sorted(data.published()) == sorted(map(repr, messages)), f"cut at step {step}"
+        if finished:
+            break
+        step += 1 + rng.randrange(16)
+    assert cuts > 5
+
+
+# -- restoring -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", ["", "s3://elsewhere/some/root/"])
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 1)])
+def test_notifications_of_every_read_partition_are_restored(data, root, lost):
+    """What the lost ones said of broker and root is known from others, of any topic."""
+    other = Data(data.path, "other", incarnation="f" * 16)
+    other.root = data.root = root
+    other.store(Message("p", 0), publish_to=1)
+    for sequence in range(6):
+        data.store(Message("p", sequence), publish_to=sequence % 2, at_ms=9 - sequence)
+        data.store(Message("q", sequence))  # was never published
+    before = data.published()
+    for number in lost:
+        data.lose_page(number)
+    planned, done = data.recover(execute=False), data.recover()
+    assert planned == done
+    assert (done.action, done.published, done.lost) == ("restore", 3 * len(lost), 3 * len(lost))
+    assert (done.messages, done.records) == (3 * len(lost), 3 * len(lost))
+    assert data.published() == before
+    assert data.recover().action == "none"
+
+
+def test_a_partition_in_which_one_is_not_proven_is_restored_in_no_part(data):
+    """Offsets would be wrong for whoever stands behind it: the topic is rebuilt as a whole."""
+    Data(data.path, "other", incarnation="f" * 16).store(Message("p", 0), publish_to=0)
+    keys = [data.store(Message("p", number), publish_to=number % 2) for number in range(4)]
+    data.lose_page(0)
+    data.lose_page(1)
+    data.storage.delete(keys[3])
+    outcome = data.recover()
+    assert (outcome.action, outcome.published) == ("rebuild", 3)
+    assert sorted(data.published()) == [repr(Message("p", number)) for number in range(3)]
+
+
+# -- rebuilding ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 1_000])
+def test_a_rebuild_spreads_batches_as_a_broker_does(tmp_path, monkeypatch, at_once):
+    """Those of a write partition go to its read partitions in turn, each at its time."""
+    monkeypatch.setattr("memq.broker.recover.APPEND_ENTRIES", at_once)
+    data = Data(tmp_path, read_partitions=5)
+    messages = [
+        Message("p", number, write_partition=write_partition)
+        for number in range(7)
+        for write_partition in range(2)
+    ]
+    for message in messages:
+        data.store(message)
+    lose_queue(data)
+    data.recover()
+    topic = Catalog(data.path / "topics").get("t")
+    for write_partition in range(2):
+        share = topic.config.read_partitions_of(write_partition)
+        for place, number in enumerate(share):
+            mine = [each for each in messages if each.write_partition == write_partition]
+            expected = mine[place :: len(share)]
+            with open_partition(data.folders, topic.queue_topic, number) as array:
+                found = [array.get(offset) for offset in range(array.start, array.end)]
+            batches = [messages.index(each) + 1 for each in expected]
+            assert [times_of(item) for item in found] == [
+                (1_700_000_000_000 + batch, 1_000 * batch) for batch in batches
+            ]
+            assert [decode_notification(payload_of(item)).batch_id for item in found] == [
+                f"b{batch}" for batch in batches
+            ]
+
+
+def test_a_rewritten_object_says_of_its_messages_what_the_old_one_did(data):
+    """Sequence, time, count and checksum of each; and it sorts where the old one did."""
+    old = data.store(*(Message("p", number) for number in range(2)))
+    cut = data.store(*(Message("p", number) for number in (1, 2, 5)))
+    before = index_of(data, cut)
+    lose_queue(data)
+    outcome = data.recover()
+    assert (outcome.rewritten, outcome.published, outcome.messages) == (1, 2, 4)
+    kept, new = sorted(info.key for info in data.storage.list(""))
+    assert {old, cut}.isdisjoint({kept, new})
+    if parse_object_key(kept).batch_id != "b1":
+        kept, new = new, kept
+    parsed, was = parse_object_key(new), parse_object_key(cut)
+    assert parsed.batch_id.startswith(was.batch_id)
+    assert parsed._replace(batch_id="", incarnation="") == was._replace(batch_id="", incarnation="")
+    after = index_of(data, new)
+    assert [entry_of(each) for each in after] == [entry_of(each) for each in before[1:]]
+
+
+def index_of(data, key):
+    """The index of an object."""
+    (info,) = (info for info in data.storage.list("") if info.key == key)
+    return read_object(data.storage, info, {}).about.entries
+
+
+def entry_of(entry):
+    """What it says of a Message, but for where that is."""
+    return msgspec.structs.replace(entry, offset=0)
+
+
+def schema_with(column):
+    """The default schema with another column."""
+    return serialize_schema(DEFAULT_SCHEMA.append(pa.field(column, pa.int64())))
+
+
+def spoil_index(path):
+    """Its last bytes are others."""
+    path.write_bytes(path.read_bytes()[:-9] + bytes(9))
+
+
+def spoil_schema(path):
+    """Its first bytes are others."""
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+
+
+def hold_another(path):
+    """Another Batch has taken its name."""
+    others = sorted(path.parents[6].rglob("*-b9.arrows"))
+    path.write_bytes(others[0].read_bytes())
+
+
+@pytest.mark.parametrize("spoil", [spoil_index, spoil_schema, hold_another])
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_an_object_that_cannot_be_read_stops_no_other(data, spoil, place):
+    """It is named and stays where it is, whichever it is; the others are published."""
+    # Each has a schema of its own: one that was read before is not read again.
+    keys = [
+        data.store(Message("p", number), schema=schema_with(f"x{number}")) for number in range(9)
+    ]
+    spoil(data.path / "objects" / keys[place])
+    lose_queue(data)
+    planned, outcome = data.recover(execute=False), data.recover()
+    assert outcome.published == planned.published == 8
+    assert [line.partition(":")[0].split(" ")[0] for line in outcome.damaged] == [keys[place]]
+    topic = Catalog(data.path / "topics").get("t")
+    with open_partition(data.folders, topic.queue_topic, 0) as array:
+        found = [decode_notification(payload_of(array.get(offset))) for offset in range(8)]
+    assert [each.batch_id for each in found] == [f"b{n + 1}" for n in range(9) if n != place]
+    left = {info.key for info in data.storage.list("")}
+    assert left & set(keys) == {keys[place]}
+    assert len(left) == 9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_dry_run_says_what_is_done(tmp_path, seed):
+    """Of any topic, whatever is lost of it; once it is done nothing is left to do."""
+    rng = random.Random(seed)
+    data, other = Data(tmp_path / "data"), Data(tmp_path / "data", "t2", incarnation="f" * 16)
+    for topic in (data, other):
+        for _ in range(8):
+            messages = [
+                Message(rng.choice("pq"), sequence)
+                for sequence in rng.sample(range(6), rng.randint(1, 3))
+            ]
+            topic.store(*messages, publish_to=rng.choice((0, 1, None)))
+    other.store(Message("last", 0), publish_to=0)
+    rng.choice((data.lose_page, other.lose_page, lambda _: lose_queue(data)))(0)
+    planned = run(data.path, execute=False)
+    done = run(data.path)
+    assert [each.topic for each in done] == ["t", "t2"]
+    for plan, outcome in zip(planned, done, strict=True):
+        assert (outcome.incarnation == plan.incarnation) is (outcome.action != "rebuild")
+        plan.incarnation = outcome.incarnation
+        assert plan == outcome
+    for topic, outcome in zip((data, other), done, strict=True):
+        if outcome.action == "rebuild":
+            found = topic.published()
+            assert len(found) == len(set(found)) == outcome.messages
+    assert {each.action for each in run(data.path)} == {"none"}
+
+
+def test_a_topic_without_data_is_made_anew(data):
+    """Where others have objects nobody has taken them away."""
+    Data(data.path, "empty", incarnation="f" * 16)
+    data.store(Message("p", 0), publish_to=0)
+    lose_queue(data)
+    assert [(each.topic, each.action, each.published) for each in run(data.path)] == [
+        ("empty", "rebuild", 0),
+        ("t", "rebuild", 1),
+    ]
+    assert {each.action for each in run(data.path)} == {"none"}
+
+
+# -- which topics there are ----------------------------------------------------------------------
+
+
+def test_a_topic_is_recovered_and_no_other(data):
+    """Where one is asked for, and where one needs nothing."""
+    other = Data(data.path, "t2", incarnation="f" * 16)
+    for topic in (data, other):
+        topic.store(Message("p", 0), publish_to=0)
+        topic.store(Message("p", 1))
+        shutil.rmtree(topic.folders.partition(topic.topic.queue_topic, 1))
+    before = {path: text for path, text in files(data.path).items() if "t2" in str(path)}
+    assert data.recover().action == "rebuild"
+    after = files(data.path)
+    assert {path: text for path, text in after.items() if "t2" in str(path)} == before
+    assert [(each.topic, each.action) for each in run(data.path)] == [
+        ("t", "none"),
+        ("t2", "rebuild"),
+    ]
+    assert len(other.published()) == len(data.published()) == 2
+
+
+def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
+    """Nobody knows what it is, so nothing of it is changed; the others are recovered."""
+    other = Data(data.path, "a", incarnation="f" * 16)
+    for topic in (data, other):
+        topic.store(Message("p", 0))
+        shutil.rmtree(topic.folders.partition(topic.topic.queue_topic, 1))
+    (file,) = (path for path in (data.path / "topics").glob("t*") if path.is_file())
+    file.write_bytes(b"{")
+    before = {path: text for path, text in files(data.path).items() if "t.0" in str(path)}
+    found = {each.topic: each for each in run(data.path)}
+    assert (found["a"].action, found["t"].action) == ("rebuild", "none")
+    assert found["t"].reason
+    after = {path: text for path, text in files(data.path).items() if "t.0" in str(path)}
+    assert after == before
+
+
+def test_what_a_deletion_has_left_is_no_topic(data):
+    """Neither what is doomed, in queue and storage, nor objects that only the storage knows."""
+    gone = Data(data.path, "gone", incarnation="f" * 16)
+    gone.store(Message("p", 0), publish_to=0)
+    objects_alone = Data(data.path, "left", incarnation="e" * 16)
+    objects_alone.store(Message("p", 0))
+    catalog = Catalog(data.path / "topics")
+    catalog.delete("gone")
+    catalog.delete("left")
+    data.folders.remove(objects_alone.topic.queue_topic)
+    catalog.forget(objects_alone.topic)
+    data.store(Message("p", 0), publish_to=0)
+    assert [each.topic for each in run(data.path)] == ["t"]
+    assert (data.path / "queue/topics" / gone.topic.queue_topic).exists()
+    [outcome] = run(data.path, topic="left", execute=False)
+    assert (outcome.action, outcome.messages, outcome.adopted) == ("rebuild", 1, True)
+    with pytest.raises(UnknownTopicError, match="knows no topic 'gone'"):
+        run(data.path, topic="gone")
+
+
+@pytest.mark.parametrize("doomed", [True, False])
+def test_what_is_left_of_an_earlier_life_is_put_aside(data, doomed):
+    """Its queue, and objects that have a newer name; what is doomed the next start removes."""
+    for number in range(3):
+        data.store(Message("p", number), publish_to=0)
+    catalog = Catalog(data.path / "topics")
+    catalog.delete("t")
+    if not doomed:
+        catalog.forget(data.topic)
+    newer = Data(data.path, "t", incarnation="f" * 16)
+    for number in range(2):
+        newer.store(Message("p", number), publish_to=0)
+    other = Data(data.path, "t2", incarnation="e" * 16)
+    other.store(Message("p", 0), publish_to=0)
+    before = {info.key for info in data.storage.list("")}
+    assert [(each.topic, each.action) for each in run(data.path, execute=False)] == [
+        ("t", "none"),
+        ("t2", "none"),
+    ]
+    assert {info.key for info in data.storage.list("")} == before
+    run(data.path, topic="t")
+    assert (data.path / "queue/topics" / data.topic.queue_topic).exists() is doomed
+    assert (data.path / "recovered" / data.topic.queue_topic).exists() is not doomed
+    left = [parse_object_key(info.key) for info in data.storage.list("")]
+    assert sorted((each.topic, each.incarnation[0], each.batch_id) for each in left) == [
+        ("t", "0", "b3"),
+        ("t", "f", "b1"),
+        ("t", "f", "b2"),
+        ("t2", "e", "b1"),
+    ]
+    assert len(newer.published()) == 2
+    assert len(other.published()) == 1
+
+
+def test_a_lost_topic_is_made_again_from_what_the_queue_knows(data):
+    """That counts for more than objects, of an earlier life for instance, that are younger."""
+    data.store(Message("p", 0, write_partition=1), publish_to=1)
+    data.store(Message("p", 0), publish_to=0)
+    shutil.rmtree(data.path / "topics")
+    earlier = Data(data.path, "t", incarnation="f" * 16)
+    earlier.store(Message("p", 7))
+    data.folders.remove(earlier.topic.queue_topic)
+    shutil.rmtree(data.path / "topics")
+    [planned] = run(data.path, execute=False)
+    assert not list((data.path / "topics").glob("*"))
+    [outcome] = run(data.path)
+    assert planned == outcome
+    assert (outcome.action, outcome.incarnation, outcome.adopted) == ("adopt", INCARNATION, True)
+    config = Catalog(data.path / "topics").get("t").config
+    assert (config.read_partitions, config.write_partitions) == (2, 2)
+    assert config.retention_ms == parse_duration_ms("3650d")
+    assert len(data.published()) == 2
+    assert [each.action for each in run(data.path)] == ["none"]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_lost_topic_has_the_schemas_of_its_objects(data, typed):
+    """All that they have; new data takes the latest, unless the default is among them."""
+    other = schema_with("x")
+    last = schema_with("y") if typed else SCHEMA
+    data.store(Message("p", 0), publish_to=0, schema=other)
+    data.store(Message("p", 1), publish_to=0, schema=last)
+    (data.path / "topics").rename(data.path / "lost")
+    data.recover()
+    topic = Catalog(data.path / "topics").get("t")
+    assert set(topic.schemas.values()) == {other, last}
+    assert topic.created_ms == 1_700_000_000_001
+    assert topic.config.schema == (last if typed else None)
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_a_topic_of_which_only_objects_are_left_is_its_latest_life(data, newer):
+    """By when they were written; objects of the others stay where they are."""
+    data.store(Message("p", 0))
+    shutil.rmtree(data.path / "topics")
+    other = Data(data.path, "t", incarnation="f" * 16)
+    other.store(Message("p", 0), Message("p", 1))
+    for info in data.storage.list(""):
+        parsed = parse_object_key(info.key)
+        written_s = 2_000 if (parsed.incarnation == INCARNATION) is (newer == 0) else 1_000
+        os.utime(data.path / "objects" / info.key, (written_s, written_s))
+    lose_queue(data)
+    shutil.rmtree(data.path / "topics")
+    [outcome] = run(data.path)
+    assert (outcome.action, outcome.messages) == ("rebuild", 1 + newer)
+    left = {parse_object_key(info.key).incarnation for info in data.storage.list("")}
+    assert left == {outcome.incarnation, (other if newer == 0 else data).incarnation}
+
+
+def test_a_lost_topic_has_the_times_of_its_objects(data):
+    """The column that has them, and how many write partitions there were."""
+    schema = serialize_schema(DEFAULT_SCHEMA.append(pa.field("at", pa.timestamp("us"))))
+    for write_partition in (0, 3, 1):
+        message = Message("p", 0, write_partition=write_partition)
+        data.store(message, publish_to=0, schema=schema, time_column="at")
+    shutil.rmtree(data.path / "topics")
+    data.recover()
+    topic = Catalog(data.path / "topics").get("t")
+    assert topic.config.time_column == "at"
+    assert topic.config.write_partitions == topic.named_partitions == 4
+
+
+def test_a_lost_audit_topic_has_its_options(data):
+    """They are always the same, so nobody need set them; those of another are not known."""
+    reports = Data(data.path, AUDIT_TOPIC, incarnation="f" * 16)
+    for topic in (data, reports):
+        topic.store(Message("p", 0), publish_to=0)
+    shutil.rmtree(data.path / "topics")
+    run(data.path)
+    catalog = Catalog(data.path / "topics")
+    expected = TopicConfig.create(AUDIT_TOPIC, **AUDIT_OPTIONS)
+    found = catalog.get(AUDIT_TOPIC).config
+    assert (found.retention_ms, found.audited) == (expected.retention_ms, False)
+    assert catalog.get("t").config.audited
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def test_what_is_in_use_or_no_folder_is_refused(data, tmp_path):
+    """Before anything is read; and nothing is in use any more afterwards."""
+    data.store(Message("p", 0), publish_to=0)
+    for execute in (True, False):
+        held = lock_exclusively(data.path / "queue/lock")
+        with pytest.raises(LockedError):
+            run(data.path, execute=execute)
+        os.close(held)
+        assert run(data.path, execute=execute)[0].action == "none"
+    with pytest.raises(ConfigError, match="no folder of this machine"):
+        run(data.path, storage="s3://bucket/root")
+    with pytest.raises(UnknownTopicError, match="knows no topic 'no'"):
+        run(data.path, topic="no")
+    os.close(lock_exclusively(data.path / "queue/lock"))
+
+
+def test_objects_of_others_are_not_taken_without_a_name(tmp_path):
+    """A storage of its own may be that of several brokers: topics are named, and then recovered."""
+    theirs = Data(tmp_path / "theirs")
+    theirs.store(Message("p", 0), publish_to=0)
+    mine = tmp_path / "mine"
+    (mine / "topics").mkdir(parents=True)
+    storage = (theirs.path / "objects").as_uri()
+    with pytest.raises(ConfigError, match=r"name them one by one with --topic, out of t$"):
+        run(mine, storage=storage)
+    [outcome] = run(mine, storage=storage, topic="t")
+    assert (outcome.action, outcome.messages) == ("rebuild", 1)
+
+
+def test_where_there_is_no_object_at_all_nothing_is_rebuilt(data):
+    """The folder may not be mounted: an empty topic would be the loss of all of it."""
+    data.storage.delete(data.store(Message("p", 0), publish_to=0))
+    shutil.rmtree(data.folders.partition(data.topic.queue_topic, 1))
+    before = files(data.path)
+    for execute in (False, True):
+        with pytest.raises(DataLossError, match="is missing or empty"):
+            data.recover(execute=execute)
+    assert files(data.path) == before

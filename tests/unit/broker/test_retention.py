@@ -1,0 +1,301 @@
+"""What has expired is deleted, as far as the storage and the broker's life allow."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.broker import retention
+from memq.broker.context import BrokerContext
+from memq.broker.retention import delete_expired, forget_expired, scan_orphans
+from memq.core.clock import ClockReading
+from memq.core.notification.notification import decode_notification, encode_notification
+from memq.core.notification.queue import Publication
+from memq.core.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
+from memq.core.topic import TopicConfig
+from memq.errors import ClosedError, CorruptDataError, StorageError
+from memq.testing import InMemoryStorage
+from tests.fakes.queue import InMemoryQueue
+from tests.unit.core.audit.test_stored import NOTIFICATION
+
+
+class OneByOne(InMemoryStorage):
+    """Deletes no two objects in one request, and some of them not at all."""
+
+    refused: tuple[str, ...] = ()
+
+    def delete(self, *keys):
+        """Delete one object."""
+        if len(keys) > 1 or keys[0] in self.refused:
+            raise StorageError("503 SlowDown")
+        super().delete(*keys)
+
+
+@pytest.fixture
+def context():
+    """What of a broker's context deletions use; `stopping` tells threads to end."""
+
+    def check_not_stopping():
+        if found.stopping:
+            raise ClosedError("the broker is stopping")
+
+    with ThreadPoolExecutor(1) as reads:
+        found = SimpleNamespace(
+            forgotten_after_s=0,
+            reads=reads,
+            storage=OneByOne(),
+            stopping=False,
+            check_not_stopping=check_not_stopping,
+        )
+        for key in ("a", "b"):
+            found.storage.put(key, [b"x"], timeout_s=1)
+        yield found
+
+
+async def test_what_cannot_be_deleted_together_is_deleted_one_by_one(context):
+    """A storage that refuses the request for all of them still gets rid of each."""
+    await delete_expired(["a", "b"], context)
+    assert not list(context.storage.list(""))
+
+
+@pytest.mark.parametrize(
+    ("refused", "left"), [("a", "a"), ("ab", "ab"), ("abc", "abcdef"), ("ace", "acef"), ("f", "f")]
+)
+async def test_an_object_that_is_not_deleted_stops_no_other(context, refused, left):
+    """The others are deleted all the same, until the storage has failed `MAX_FAILURES` times."""
+    for key in "abcdef":
+        context.storage.put(key, [b"x"], timeout_s=1)
+    context.storage.refused = tuple(refused)
+    await delete_expired(list("abcdef"), context)
+    assert [info.key for info in context.storage.list("")] == list(left)
+
+
+async def test_a_broker_that_stops_amid_deletions_deletes_no_more(context, caplog):
+    """What is deleted is; the rest is left as orphans."""
+    caplog.set_level("INFO")
+    delete = context.storage.delete
+
+    def stopping(*keys):
+        delete(*keys)
+        context.stopping = True
+
+    context.storage.delete = stopping
+    await delete_expired(["a", "b"], context)
+    assert [info.key for info in context.storage.list("")] == ["b"]
+    assert "left, as orphans: the broker is stopping" in caplog.text
+
+
+async def test_a_broker_that_stops_leaves_the_rest_as_orphans(context, caplog):
+    """To stop amid deletions is no error, which would end the broker as if it had failed."""
+    caplog.set_level("INFO")
+    context.stopping = True
+    await delete_expired(["a", "b"], context)
+    assert len(list(context.storage.list(""))) == 2
+    assert "left, as orphans: the broker is stopping" in caplog.text
+
+
+# -- what expires, and what is an orphan ---------------------------------------------------------
+
+RETENTION_MS, DEADLINE_MS = 20_000, 1_000
+NOW = ClockReading(mono_ms=100_000, wall_ms=1_700_000_500_000)
+CUTOFF_MS = NOW.mono_ms - RETENTION_MS
+PARTITIONS = 3
+LIFE = "0" * 16
+
+
+class Hosted:
+    """A topic of three read partitions with a queue and a storage of its own."""
+
+    def __init__(self, clocks_differ_ms=0):
+        config = TopicConfig.create(
+            "t",
+            retention="20s",
+            dedup_window="10s",
+            upload_deadline="1s",
+            read_partitions=PARTITIONS,
+        )
+        self.topic = SimpleNamespace(name="t", incarnation=LIFE, config=config, queue_topic="q")
+        self.partitions = {}
+        self.expired_before_ms = 0
+        self.queue, self.storage = InMemoryQueue(), InMemoryStorage()
+        self.context = SimpleNamespace(
+            config=SimpleNamespace(cluster_id="c"),
+            now=lambda: NOW,
+            queue=self.queue,
+            storage=self.storage,
+            reads=None,
+            clocks_differ_ms=clocks_differ_ms,
+            check_not_stopping=lambda: None,
+        )
+        self.context.entries = partial(BrokerContext.entries, self.context)
+        self.context.objects_of = partial(BrokerContext.objects_of, self.context)
+        self.batches = 0
+
+    async def start(self):
+        await self.queue.create_topic("q", PARTITIONS)
+        await self.queue.fence("q", 0)
+        return self
+
+    def store(self, running_ms):
+        """Store a Batch that was sealed then, by a wall clock that goes backwards; its key."""
+        self.batches += 1
+        wall_ms = NOW.wall_ms - running_ms
+        key = object_key(BatchKey("c", "t", LIFE, 0, wall_ms, f"b{self.batches}", running_ms))
+        self.storage.put(key, [bytes(self.batches)], timeout_s=1)
+        return key
+
+    async def publish(self, partition, key, *, damaged=False):
+        """Publish it; or what nobody can read, in its place."""
+        parsed = parse_object_key(key)
+        notification = msgspec.structs.replace(
+            NOTIFICATION, batch_id=parsed.batch_id, uri=self.storage.uri(key)
+        )
+        payload = b"nonsense" if damaged else encode_notification(notification)
+        await self.queue.publish(
+            "q", 0, [Publication(partition, payload, parsed.sealed_ms, parsed.running_ms)]
+        )
+
+
+AGES_MS = st.sampled_from(
+    (0, 1, CUTOFF_MS - 2, CUTOFF_MS - 1, CUTOFF_MS, CUTOFF_MS + 1, NOW.mono_ms - 1)
+)
+ENTRIES = st.lists(
+    st.tuples(AGES_MS, st.integers(0, 9).map(lambda chance: chance == 0)), max_size=5
+)
+
+
+@given(st.lists(ENTRIES, min_size=PARTITIONS, max_size=PARTITIONS))
+async def test_what_is_older_than_retention_is_forgotten_in_each_partition(partitions):
+    """In every read partition, whatever is in the others; damage hides only what is behind it."""
+    hosted = await Hosted().start()
+    expected, starts, times_ms = [], [], [0]
+    for number, entries in enumerate(partitions):
+        for running_ms, damaged in sorted(entries):
+            await hosted.publish(number, hosted.store(running_ms), damaged=damaged)
+        found = hosted.context.entries("q", number, 0)
+        old = [entry async for entry in found if entry.running_ms < CUTOFF_MS]
+        starts.append(len(old))
+        for entry in old:
+            if entry.payload == b"nonsense":
+                times_ms.append(NOW.wall_ms)
+                break
+            expected.append(key_of_uri(decode_notification(entry.payload).uri))
+            times_ms.append(entry.timestamp_ms)
+    hosted.expired_before_ms = 7
+    assert await forget_expired(hosted, hosted.context) == expected
+    assert [(await hosted.queue.offsets("q", each))[0] for each in range(PARTITIONS)] == starts
+    assert hosted.expired_before_ms == (max(times_ms) + 1 if any(starts) else 7)
+
+
+async def test_how_far_retention_has_come_never_goes_back():
+    """Where a wall clock went back, what is forgotten later is older by it."""
+    hosted = await Hosted().start()
+    await hosted.publish(0, hosted.store(1))
+    hosted.expired_before_ms = before = NOW.wall_ms + 5
+    assert len(await forget_expired(hosted, hosted.context)) == 1
+    assert hosted.expired_before_ms == before
+
+
+@pytest.mark.parametrize("differ_ms", [0, 3_000])
+async def test_what_nothing_names_is_an_orphan_once_it_is_not_on_its_way(differ_ms):
+    """What was sealed so lately that it may still be notified is none, nor what is named."""
+    hosted = await Hosted(differ_ms).start()
+    young = range(NOW.mono_ms - 2 * DEADLINE_MS - differ_ms, NOW.mono_ms + differ_ms + 1)
+    edges = (young.start - 1, young.start, young[-1], young[-1] + 1)
+    keys = {running_ms: hosted.store(running_ms) for running_ms in edges}
+    expired = [hosted.store(running_ms) for running_ms in (0, CUTOFF_MS - 1)]
+    kept = hosted.store(CUTOFF_MS)
+    for number in range(PARTITIONS):
+        await hosted.publish(number, hosted.store(number))
+    await hosted.queue.truncate("q", 1, 1)  # what it named is an orphan now
+    forgotten = hosted.store(5)
+    await hosted.publish(2, forgotten)
+    open_one = hosted.store(6)
+    processor = SimpleNamespace(batch_ids={parse_object_key(open_one).batch_id})
+    hosted.partitions = {1: SimpleNamespace(processor=processor)}
+    hosted.storage.put("00/c/topics/t/" + LIFE + "/0/other", [b"x"], timeout_s=1)
+
+    report = await scan_orphans(hosted, hosted.context)
+
+    truncated = next(info.key for info in hosted.storage.list("") if "-b9." in info.key)
+    found = {*expired, kept, truncated, keys[young.start - 1], keys[young[-1] + 1]}
+    assert set(report.expired) == {*expired, truncated}
+    assert report.found == len(found)
+    sizes = {info.key: info.size_bytes for info in hosted.storage.list("")}
+    assert report.found_bytes == sum(sizes[key] for key in found)
+
+
+@pytest.mark.parametrize("moment", ["listed", "read"])
+async def test_a_batch_that_is_notified_while_orphans_are_looked_for_is_none(moment):
+    """However long it was on its way, and whatever has been read by then."""
+    hosted = await Hosted().start()
+    key = hosted.store(1)
+    processor = SimpleNamespace(batch_ids={parse_object_key(key).batch_id})
+    hosted.partitions = {0: SimpleNamespace(processor=processor)}
+
+    async def settle():
+        await hosted.publish(0, key)
+        processor.batch_ids = set()
+
+    offsets, objects_of = hosted.queue.offsets, hosted.context.objects_of
+
+    async def read(topic, partition):
+        if partition == 1:  # the first one was gone through
+            await settle()
+        return await offsets(topic, partition)
+
+    def listed(topic):
+        yield from objects_of(topic)
+        asyncio.run_coroutine_threadsafe(settle(), loop).result(9)
+
+    loop = asyncio.get_running_loop()
+    if moment == "read":
+        hosted.queue.offsets = read
+    else:
+        hosted.context.objects_of = listed
+    assert (await scan_orphans(hosted, hosted.context)).found == 0
+
+
+async def test_nothing_is_an_orphan_where_a_notification_cannot_be_read():
+    """It may name any of the objects, so nothing is said, and nothing deleted."""
+    hosted = await Hosted().start()
+    hosted.store(1)
+    await hosted.publish(2, hosted.store(1), damaged=True)
+    with pytest.raises(CorruptDataError):
+        await scan_orphans(hosted, hosted.context)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
+async def test_many_objects_are_deleted_some_at_a_time(context, monkeypatch, count):
+    """Each is deleted once, in requests of up to so many, and after the time that readers have."""
+    monkeypatch.setattr(retention, "DELETE_AT_ONCE", 3)
+    context.storage = storage = InMemoryStorage()
+    keys = [f"k{number}" for number in range(count)]
+    for key in keys:
+        storage.put(key, [b"x"], timeout_s=1)
+    context.forgotten_after_s, asked, waited = 5.0, [], []
+    delete = storage.delete
+
+    async def sleep(delay_s):
+        waited.append((delay_s, len(asked)))
+
+    def deleted(*some):
+        asked.append(some)
+        delete(*some)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    storage.delete = deleted
+    await delete_expired([], context)
+    assert (asked, waited) == ([], [])
+    await delete_expired(keys, context)
+    assert [key for some in asked for key in some] == keys
+    assert len(asked) == -(-count // 3)
+    assert waited == [(5.0, 0)]
+    assert not list(storage.list(""))

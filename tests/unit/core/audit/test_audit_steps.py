@@ -1,0 +1,736 @@
+"""The steps of an audit, each by itself: what is read, what belongs to it, what is removed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from memq.client.audit import audit, consumed
+from memq.client.audit.audit import Window
+from memq.client.audit.stored import BatchInspector, Damage, Inspection, ReportReader
+from memq.client.topic import RetainedSince
+from memq.core.audit.produced import ProducedReconciliation
+from memq.core.audit.reports import (
+    ConsumedReport,
+    StoredReport,
+    encode_report,
+    encode_reports,
+    report_key,
+)
+from memq.core.audit.sieve import ProducerSieve
+from memq.core.checksum import crc32c
+from memq.core.format.batch import BatchBuilder
+from memq.core.format.message import encode_message, encode_records
+from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.core.notification.notification import PublishedBatch, encode_notification
+from memq.core.ranges import OffsetRange
+from memq.core.retry import Retry
+from memq.core.runtime import Runtime
+from memq.core.wire.messages import NotificationEntry, WatermarkAnswer
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StorageError,
+    UnavailableError,
+)
+from tests.unit.core.audit.test_produced import report
+from tests.unit.core.audit.test_stored import DATA, NOTIFICATION
+from tests.unit.core.format.builders import joined
+
+LIFE = NOTIFICATION.incarnation
+INFO = SimpleNamespace(
+    incarnation=LIFE,
+    created_ms=1_000,
+    config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000),
+)
+RUN = NOTIFICATION.producers[0]
+JOB = ConsumedReport(
+    topic="t",
+    consumer="job",
+    partition=0,
+    start=0,
+    end=1,
+    batches=1,
+    messages=1,
+    records=1,
+    crc_sum=0,
+    window_start_ms=0,
+    window_end_ms=0,
+)
+
+
+async def each(items):
+    """A stream of some items."""
+    for item in items:
+        yield item
+
+
+def waters(topic_ms, reports_ms, partitions=()):
+    """How far a topic and the reports about it are stored."""
+    answers = [
+        WatermarkAnswer(ms, write_partitions, [], 0)
+        for ms, write_partitions in ((topic_ms, list(partitions)), (reports_ms, []))
+    ]
+    return audit._Watermarks(*answers)
+
+
+class Water:
+    """A topic that tells how far it is stored, one answer after the other."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    async def watermark(self):
+        return next(self.answers)
+
+
+# -- what can be judged --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("write_partition", "closed_ms"), [(-1, 5), (0, 7), (1, 9), (2, 5), (99, 5)]
+)
+def test_a_report_is_closed_by_its_own_write_partition(write_partition, closed_ms):
+    """Or by all of them, where the topic has no such one."""
+    about = report(0, 0, write_partition=write_partition)
+    assert waters(5, 99, partitions=(7, 9)).of_reports_about(about) == closed_ms
+
+
+@pytest.mark.parametrize(
+    ("end_ms", "times_ms"),
+    [
+        (None, [(0, 0)]),
+        (100, [(100, 100)]),
+        (101, [(100, 100), (101, 100), (100, 101), (102, 101)]),
+        (100 + 60_000, [(100, 100)]),  # it is not worth while
+    ],
+)
+async def test_an_audit_waits_for_a_window_that_ends_now(monkeypatch, end_ms, times_ms):
+    """Until the topic and its reports are both stored so far."""
+    monkeypatch.setattr(audit, "LOOK_S", 0.001)
+    monkeypatch.setattr(audit, "CLOSING_S", 50.0)
+    found = [waters(*pair) for pair in times_ms]
+    topic, reports = iter([one.topic for one in found]), iter([one.reports for one in found])
+    assert await audit._watermarks(Water(topic), Water(reports), end_ms) == found[-1]
+    assert not list(topic)
+
+
+async def test_an_audit_waits_for_no_window_for_long(monkeypatch):
+    """A topic that does not come so far is audited as far as it is."""
+    monkeypatch.setattr(audit, "LOOK_S", 0.001)
+    monkeypatch.setattr(audit, "CLOSING_S", 0.02)
+    found = waters(100, 100)
+    clients = (Water(itertools.repeat(one)) for one in found)
+    assert await audit._watermarks(*clients, 110) == found
+
+
+@pytest.mark.parametrize(
+    ("end_ms", "told"), [(None, False), (5, False), (6, True), (7, True), (8, True)]
+)
+def test_a_window_that_is_not_over_is_named(end_ms, told):
+    """Where the topic or its reports are not stored so far, whichever is behind."""
+    for found in (waters(5, 7), waters(7, 5)):
+        assert bool(audit._not_over("t", found, end_ms)) is told
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "partition"), [(None, 1), (0, 1), (8_999, 1), (9_000, None), (9_001, None)]
+)
+def test_a_window_that_begins_too_early_is_named(start_ms, partition):
+    """By the read partition in which retention has come furthest."""
+    since = [RetainedSince(0, 5_000), RetainedSince(1, 9_000), RetainedSince(2, -math.inf)]
+    for some in itertools.permutations(since):
+        lines = audit._not_retained("t", some, start_ms)
+        assert len(lines) == (partition is not None)
+        assert all("read partition 1 of 't'" in line for line in lines)
+    nothing_removed = [RetainedSince(0, -math.inf)]
+    assert audit._not_retained("t", nothing_removed, start_ms) == []
+
+
+def test_what_is_certainly_retained_begins_after_all_partitions():
+    """With room for clocks that differ, but no more than a tenth of the retention."""
+    since = [RetainedSince(0, 5_000), RetainedSince(1, 9_000), RetainedSince(2, -math.inf)]
+    for some in itertools.permutations(since):
+        assert audit._certain_ms(some, INFO) == 9_000 + 10_000
+    long = SimpleNamespace(config=SimpleNamespace(retention_ms=10**12))
+    assert audit._certain_ms(since, long) == 9_000 + audit.EXPIRY_SLACK_MS
+
+
+async def test_only_what_is_still_retained_is_read():
+    """Of each range what retention has left; nothing where that is none."""
+
+    async def starts():
+        return {0: 5, 1: 0, 2: 9, 3: 10}
+
+    topic = SimpleNamespace(starts=starts)
+    ranges = [OffsetRange(partition, 2, 10) for partition in range(4)]
+    assert await audit._still(topic, ranges) == [
+        OffsetRange(0, 5, 10),
+        OffsetRange(1, 2, 10),
+        OffsetRange(2, 9, 10),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "stored_ms", "about"),
+    [(LIFE, 0, True), ("f" * 16, 2_000, False), ("", 999, False), ("", 1_000, True)],
+)
+def test_a_report_is_about_one_life_of_a_topic(incarnation, stored_ms, about):
+    """By what it says, or else by when it was stored."""
+    stored = StoredReport(report(0, 0, incarnation=incarnation), stored_ms)
+    assert audit._is_about(INFO, stored) is about
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "duplicates", "began_ms"),
+    [
+        (400, 500, 0, 400),
+        (9_400, 9_500, 0, 900),  # a clock that is ahead: the report was stored after its window
+        (400, 300, 0, 400),  # one that was set back
+        (1_400, 1_300, 0, 1_000),
+        (400, 500, 1, 350),
+    ],
+)
+def test_messages_of_a_report_may_be_as_old_as_its_window(start_ms, end_ms, duplicates, began_ms):
+    """Or as old as the dedup_window before it, where some had been published before."""
+    about = report(0, 0, window_start_ms=start_ms, window_end_ms=end_ms, duplicates=duplicates)
+    assert audit._began_ms(StoredReport(about, 1_000), 50) == began_ms
+
+
+# -- which reports -------------------------------------------------------------------------------
+
+
+async def sifted(reports, *, judged=lambda _: True, named=(), only_consumed=False):
+    """What becomes of some reports, with a window from 1,000 to 2,000."""
+    sieve = ProducerSieve()
+    found = await audit._sift(
+        each(reports),
+        sieve,
+        judged,
+        INFO,
+        window=Window(1_000, 2_000),
+        named=named,
+        only_consumed=only_consumed,
+    )
+    return sieve, found
+
+
+async def test_reports_are_sifted():
+    """Those of consumers are kept, of those that are named; those of the window may be open."""
+    about = {"incarnation": LIFE}
+    reports = [
+        StoredReport(report(0, 1, window_start_ms=700, window_end_ms=800, **about), 1_500),
+        StoredReport(report(0, 9, incarnation="f" * 16), 1_500),
+        StoredReport(msgspec.structs.replace(JOB, incarnation="f" * 16), 1_500),
+        StoredReport(JOB, 1_600),
+        StoredReport(msgspec.structs.replace(JOB, consumer="other"), 1_600),
+        StoredReport(report(2, 3, window_start_ms=900, **about), 1_999),
+        StoredReport(report(4, 5, **about), 1_998),  # open
+        StoredReport(report(6, 7, **about), 2_000),  # after the window
+        StoredReport(report(8, 9, **about), 999),  # before it
+    ]
+
+    def judged(stored):
+        return stored.stored_ms in (1_500, 1_999)
+
+    sieve, (consumers, times_ms, open_reports) = await sifted(reports, judged=judged)
+    assert [stored.report.consumer for stored in consumers] == ["job", "other"]
+    assert (times_ms, open_reports) == ([700, 1_999], 1)
+    assert len(sieve._rows) == 1
+    _, (consumers, *_) = await sifted(reports, named=["other", "none"])
+    assert [stored.report.consumer for stored in consumers] == ["other"]
+    sieve, (consumers, times_ms, open_reports) = await sifted(
+        reports, judged=lambda _: False, only_consumed=True
+    )
+    assert (len(consumers), times_ms, open_reports, len(sieve._rows)) == (2, [], 0, 0)
+
+
+@pytest.mark.parametrize("most", [2, 3])
+async def test_reports_of_consumers_are_bounded(monkeypatch, most):
+    """Those that would not fit the memory are refused; those of nobody asked about do not count."""
+    monkeypatch.setattr(audit, "MAX_REPORTS", most)
+    reports = [StoredReport(JOB, 1_500)] * 3
+    others = [StoredReport(msgspec.structs.replace(JOB, consumer="other"), 1_500)] * 9
+    if most == 3:
+        _, (consumers, *_) = await sifted([*others, *reports], named=["job"])
+        assert len(consumers) == 3
+    else:
+        with pytest.raises(InvalidRequestError, match="more than 2 reports about 't'"):
+            await sifted(reports)
+
+
+async def test_only_reports_that_are_alike_are_joined(monkeypatch):
+    """Not those of other producers, nor judged ones to others, nor of what may soon be removed."""
+    monkeypatch.setattr(audit, "MAX_APART", 1)
+    since_ms = 10_000
+    ages_ms = {"old": 9_999, "soon": 10_000, "soon too": 3_609_999, "young": 3_610_000}
+    reports = []
+    for producer_id in ("p", "q", "no suspect"):
+        first = itertools.count()
+        for judged in (True, False):
+            for began_ms in ages_ms.values():
+                for _ in range(2):
+                    at = next(first)
+                    fields = {"window_start_ms": began_ms, "window_end_ms": began_ms}
+                    about = report(at, at, producer_id=producer_id, incarnation=LIFE, **fields)
+                    reports.append(StoredReport(about, began_ms + judged * 10**7))
+    reports.append(StoredReport(JOB, 10**7))
+    suspects = {
+        stored.report.name for stored in reports[:-1] if stored.report.producer_id in ("p", "q")
+    }
+    found = await audit._suspected(
+        each(reports), suspects, lambda stored: stored.stored_ms > 10**7, INFO, since_ms
+    )
+    runs = sorted(
+        (one.report.producer_id, one.report.first, one.report.last, one.alike[1], one.began_ms)
+        for one in audit._joined(found)
+    )
+    expected = [(0, 1, 9_999), (2, 5, 10_000), (6, 7, 3_610_000)]
+    assert runs == [
+        (producer_id, first + 8 * later, last + 8 * later, not later, began_ms)
+        for producer_id in "pq"
+        for later in range(2)
+        for first, last, began_ms in expected
+    ]
+    assert await audit._suspected(each(reports), set(), bool, INFO, since_ms) == []
+
+
+# -- looking into Batches ------------------------------------------------------------------------
+
+
+def published(partition, offset, timestamp_ms=1_500, notification=NOTIFICATION):
+    """A Batch of its topic."""
+    return PublishedBatch(partition, offset, timestamp_ms, notification)
+
+
+class Topic:
+    """A topic whose Batches and starts are decided by a test."""
+
+    def __init__(self, *batches):
+        self.batches, self.first, self.asked = batches, {0: 0, 1: 0}, 0
+        self.topic = "t"
+
+    def batches_by_time(self, _ranges, _damaged):
+        return each(self.batches)
+
+    async def starts(self):
+        self.asked += 1
+        return dict(self.first)
+
+
+class Told:
+    """A reconciliation that needs everything, and keeps what it is told."""
+
+    def __init__(self):
+        self.unread, self.sound = [], []
+
+    def needs(self, *_, **__):
+        return True
+
+    def unreadable(self, write_partition, run, *, gone, in_window):
+        self.unread.append((write_partition, run.first, run.last, gone, in_window))
+
+    def stored(self, name, sequence, records, crc, *, in_window):
+        self.sound.append((name.write_partition, sequence, in_window))
+
+
+def inspector(topic, damage, inspections, **options):
+    """An inspector that finds what is decided."""
+
+    async def inspect_batches(batches):
+        async for batch in batches:
+            yield batch, inspections(batch)
+
+    options = {"deep": False, "progress": None} | options
+    return BatchInspector(
+        topic,
+        None,
+        damage,
+        in_window=lambda time_ms: time_ms < 2_000,
+        inspect_batches=inspect_batches,
+        **options,
+    )
+
+
+async def test_what_retention_removes_meanwhile_is_not_called_lost():
+    """Whenever it does, in each read partition; what it has not removed is."""
+    places = [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3), (1, 5)]
+    topic = Topic(*(published(*place) for place in places))
+    starts = {(0, 0): {0: 1}, (0, 2): {0: 3}, (1, 5): {0: 4, 1: 5}}
+    removed = {(0, 0), (0, 2), (1, 1)}
+
+    def gone(batch):
+        topic.first |= starts.get((batch.partition, batch.offset), {})
+        if (batch.partition, batch.offset) == (1, 1):
+            topic.first[1] = 2
+        return Inspection(findings=["gone"], gone=True)
+
+    damage, told = Damage(), Told()
+    await inspector(topic, damage, gone).look([OffsetRange(0, 0, 9)], told)
+    named = [line.partition(" (")[0].rpartition("clicks/")[2] for line in damage.lines()]
+    assert named == [
+        f"{p}/{o}".replace("/", " offset ") for p, o in places if (p, o) not in removed
+    ]
+    assert told.unread == [(3, 0, 4, True, True)] * 4
+
+
+async def test_what_cannot_be_read_is_told_and_named():
+    """Damaged runs, those of a Batch that is gone, and what contradicts itself; nothing else."""
+    few = msgspec.structs.replace(RUN, first=7, last=7, records=1)
+    found = {
+        0: Inspection(damaged=[few], findings=["bad"], sound=[]),
+        1: Inspection(damaged=[few] * 7, findings=["bad", "worse"]),
+        2: Inspection(findings=["contradicts"]),
+        3: Inspection(),
+        4: Inspection(damaged=[few], findings=["late"]),
+    }
+    times_ms = {4: 2_000}
+    topic = Topic(*(published(0, at, times_ms.get(at, 1_500)) for at in found))
+    damage, told, seen = Damage(), Told(), []
+    look = inspector(
+        topic, damage, lambda batch: found[batch.offset], progress=lambda *at: seen.append(at)
+    )
+    await look.look([OffsetRange(0, 0, 5)], told)
+    assert told.unread == [(3, 7, 7, False, True)] * 8 + [(3, 7, 7, False, False)]
+    lines = [line.partition(": ")[2] for line in damage.lines()]
+    named = "producer producer-1 epoch 2 sequence 7 (1 LogMessage)"
+    assert lines == [
+        f"bad; it concerns {named}",
+        f"bad; it concerns {', '.join([named] * 5)}, 2 more runs",
+        f"worse; it concerns {', '.join([named] * 5)}, 2 more runs",
+        "contradicts",
+        f"late; it concerns {named}",
+    ]
+    assert topic.asked == 0
+    await look.look([OffsetRange(0, 0, 3)], told)
+    assert seen == [*((done, 5) for done in range(1, 6)), *((done, 8) for done in range(6, 11))]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("timestamp_ms", [1_500, 2_000])
+@pytest.mark.parametrize("sieve", [False, True])
+async def test_a_deep_look_is_at_everything_in_the_window_once(deep, timestamp_ms, sieve):
+    """Also at what no report needs; but not again where suspects are compared."""
+    check = ProducerSieve() if sieve else ProducedReconciliation("t", [], only=set())
+    topic = Topic(published(0, 0, timestamp_ms))
+    looked = []
+
+    def found(batch):
+        looked.append(batch)
+        return Inspection()
+
+    if sieve:
+        for run in NOTIFICATION.producers:  # all of it is reported, by others than the judged
+            about = report(0, 9, write_partition=3, producer_id=run.producer_id, epoch=run.epoch)
+            check.report(about, judged=False)
+    await inspector(topic, Damage(), found, deep=deep).look([OffsetRange(0, 0, 1)], check)
+    assert bool(looked) is (deep and timestamp_ms < 2_000 and sieve)
+
+
+# -- reading reports -----------------------------------------------------------------------------
+
+
+def stored_rows(rows):
+    """A Batch of the audit topic with these keys and values, and what notifies it."""
+    builder = BatchBuilder(
+        serialize_schema(DEFAULT_SCHEMA), batch_id="reports", topic="a", write_partition=0
+    )
+    keys, values = zip(*rows, strict=True)
+    body = encode_message(encode_records(list(keys), list(values), None, [0] * len(keys)))
+    builder.add(
+        body,
+        producer_id="r",
+        epoch=0,
+        sequence=0,
+        records=len(keys),
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+        crc32c=crc32c(body),
+    )
+    data = joined(builder.seal())
+    return data, msgspec.structs.replace(
+        NOTIFICATION, batch_id="reports", topic="a", size_bytes=len(data)
+    )
+
+
+async def read_reports(topic, get_range, *, end_ms=None):
+    """The reports about topic t that a reader finds, and what it says it cannot read."""
+    damage = Damage()
+    with ThreadPoolExecutor(1) as executor:
+        reader = ReportReader(topic, "t", executor, damage)
+        reader._objects = SimpleNamespace(get_range=get_range)
+        found = [stored async for stored in reader.read([], end_ms)]
+    return found, damage.lines()
+
+
+@pytest.mark.parametrize(("end_ms", "produced"), [(None, 3), (1_501, 3), (1_500, 0), (1_499, 0)])
+async def test_reports_about_a_topic_are_read(end_ms, produced):
+    """Those under its two names; of producers only what was stored before the end."""
+    several = [report(0, 1), report(0, 3, write_partition=1)]
+    other = report(0, 0, topic="t2")
+    data, notification = stored_rows(
+        [
+            *encode_reports(several),
+            (report_key(other), encode_report(other)),
+            (report_key(JOB), encode_report(JOB)),
+            (report_key(several[0]), b'{"kind": "of another release"}'),
+            *encode_reports([report(4, 4)]),
+        ]
+    )
+    found, damage = await read_reports(
+        Topic(published(0, 0, 1_500, notification)), lambda *_: data, end_ms=end_ms
+    )
+    assert {stored.stored_ms for stored in found} == {1_500}
+    reports = [stored.report for stored in found]
+    expected = [*several, JOB, report(4, 4)]
+    assert reports == [one for one in expected if produced or isinstance(one, ConsumedReport)]
+    assert damage == []
+
+
+async def test_a_report_that_is_none_hides_no_other():
+    """Neither one that cannot be decoded, nor one that is under the name of another."""
+    first, last = report(0, 1), report(2, 3)
+    other = encode_report(report(0, 0, topic="t2"))
+    rows = [(report_key(first), value) for value in (b"no JSON", b"", other, encode_report(JOB))]
+    data, notification = stored_rows([*encode_reports([first]), *rows, *encode_reports([last])])
+    found, damage = await read_reports(Topic(published(0, 0, 1_500, notification)), lambda *_: data)
+    assert [stored.report for stored in found] == [first, last]
+    assert len(damage) == 4
+    assert sum("not an audit report" in line for line in damage) == 2
+    assert sum("under the name of 't'" in line for line in damage) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "removed", "named"),
+    [
+        (ObjectNotFoundError("gone"), False, True),
+        (ObjectNotFoundError("gone"), True, False),
+        (StorageError("bad sector"), False, True),
+        (StorageError("bad sector"), True, True),
+        (CorruptDataError("none of this topic"), True, True),
+        (b"cut short", True, True),
+        (DATA, True, True),  # another Batch
+    ],
+)
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_reports_that_cannot_be_read_hide_no_others(error, removed, named, partition):
+    """Their Batch is named, unless retention has removed it meanwhile; the others are read."""
+    data, notification = stored_rows(encode_reports([report(0, 1)]))
+    bad = msgspec.structs.replace(notification, uri="bad")
+    topic = Topic(
+        published(0, 4, 1_500, notification),
+        published(partition, 5, 1_500, bad),
+        published(1, 6, 1_500, notification),
+    )
+    topic.first = {partition: 5 + removed, 1 - partition: 9 * (not removed)}
+
+    def get_range(uri, start, length):
+        if uri != "bad":
+            return data
+        if isinstance(error, bytes):
+            return error
+        raise error
+
+    found, damage = await read_reports(topic, get_range)
+    assert [stored.report for stored in found] == [report(0, 1)] * 2
+    assert len(damage) == named
+    assert all("held reports that cannot be read" in line for line in damage)
+
+
+async def test_an_audit_ends_where_nobody_can_be_asked():
+    """An outage is no damage: nothing is said of reports then."""
+    _, notification = stored_rows(encode_reports([report(0, 1)]))
+
+    def away(*_):
+        raise UnavailableError("the storage is away")
+
+    with pytest.raises(UnavailableError):
+        await read_reports(Topic(published(0, 0, 1_500, notification)), away)
+
+
+# -- reporting of jobs and administrators --------------------------------------------------------
+
+
+class Cluster:
+    """Brokers with an audited topic and one that is not, and a clock."""
+
+    request_timeout_s = 30.0
+
+    def __init__(self):
+        self.now_s, self.sent = 0.0, []
+        self.runtime = Runtime(mono_s=lambda: self.now_s, wall_ns=lambda: 5_000_000)
+
+    def retry(self, timeout_s):
+        return Retry(timeout_s, self.runtime)
+
+    async def topic(self, name):
+        return SimpleNamespace(config=SimpleNamespace(audited=name != "quiet"))
+
+    async def send(self, reports, timeout_s):
+        self.sent.append((list(reports), timeout_s))
+        self.now_s += 10
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """The brokers."""
+    found = Cluster()
+    monkeypatch.setattr(consumed, "ReportSender", lambda _: found)
+    return found
+
+
+async def test_all_reports_of_a_call_share_its_deadline(cluster, monkeypatch):
+    """However many Messages they take; those about topics that are not audited are left out."""
+    monkeypatch.setattr(consumed, "MAX_MESSAGE_BYTES", len(encode_report(JOB)) + 9)
+    reports = [
+        msgspec.structs.replace(JOB, topic=topic, partition=number)
+        for number, topic in enumerate(("t", "quiet", "t", "u"))
+    ]
+    await consumed._report(cluster, reports, 30.0)
+    assert cluster.sent == [
+        ([reports[0]], 30.0),
+        ([reports[2]], 20.0),
+        ([reports[3]], 10.0),
+    ]
+
+
+async def test_moving_a_group_forward_is_told_and_back_is_not(cluster):
+    """What it steps over is missed; where it had nothing committed it begins."""
+    topic = SimpleNamespace(cluster=cluster, topic="t", incarnation=LIFE)
+    moves = {0: (3, 7), 1: (7, 3), 2: (5, 5), 3: (None, 4), 4: (0, 1), 5: (None, 0)}
+    await consumed.report_moved(topic, "g", moves)
+    [(reports, timeout_s)] = cluster.sent
+    assert timeout_s == cluster.request_timeout_s
+    assert {one.partition: (one.start, one.end, one.skipped, one.began) for one in reports} == {
+        0: (7, 7, 4, False),
+        3: (4, 4, 0, True),
+        4: (1, 1, 1, False),
+        5: (0, 0, 0, True),
+    }
+    assert all(one.moved and not one.final and one.consumer == "g" for one in reports)
+    assert {one.window_start_ms for one in reports} == {5}
+    assert {one.incarnation for one in reports} == {LIFE}
+
+
+@pytest.mark.parametrize("error", [None, UnavailableError("away")])
+def test_a_job_that_reports_leaves_nothing_behind(monkeypatch, error):
+    """However it ends; and a report that makes no sense is refused before anybody is asked."""
+    made, told = [], []
+
+    class Brokers:
+        def __init__(self, bootstrap, **options):
+            self.said, self.closed = (bootstrap, options), False
+            made.append(self)
+
+        async def close(self):
+            self.closed = True
+
+    async def report_to(cluster, reports, timeout_s):
+        told.append((cluster, list(reports), timeout_s))
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(consumed, "Cluster", Brokers)
+    monkeypatch.setattr(consumed, "_report", report_to)
+    with pytest.raises(InvalidRequestError):
+        consumed.report_consumed("b:1", [JOB, msgspec.structs.replace(JOB, end=-1)])
+    assert made == told == []
+    given = {"token": "x", "zone": "z", "storage_options": {"region": "r"}}
+    with nullcontext() if error is None else pytest.raises(UnavailableError):
+        consumed.report_consumed("b:1", [JOB], timeout_s=7, **given)
+    (cluster,) = made
+    assert cluster.closed
+    assert told == [(cluster, [JOB], 7)]
+    assert cluster.said == ("b:1", {"client": "memq report", "request_timeout_s": 7} | given)
+    assert "memq-report-consumed" not in {thread.name for thread in threading.enumerate()}
+
+
+# -- what was consumed ---------------------------------------------------------------------------
+
+
+class Consumed:
+    """A topic of two read partitions with a Batch at each offset; some cannot be read."""
+
+    topic = "clicks"
+
+    def __init__(self, ends, damaged):
+        self.ends, self.damaged = ends, damaged
+
+    async def ranges_between(self, start_ms, end_ms):
+        return [
+            OffsetRange(partition, start_ms or 0, min(end, end_ms if end_ms is not None else end))
+            for partition, end in enumerate(self.ends)
+        ]
+
+    async def entries(self, ranges):
+        for partition, start, end, _ in ranges:
+            for offset in range(start, end):
+                damaged = (partition, offset) in self.damaged
+                payload = b"nonsense" if damaged else encode_notification(NOTIFICATION)
+                yield NotificationEntry(partition, offset, offset, payload)
+
+
+def job(partition, start, end, batches, **fields):
+    """A report of a job about some Batches."""
+    return StoredReport(
+        msgspec.structs.replace(
+            JOB,
+            topic="clicks",
+            partition=partition,
+            start=start,
+            end=end,
+            batches=batches,
+            messages=5 * batches,
+            records=NOTIFICATION.records * batches,
+            crc_sum=sum(run.crc_sum for run in NOTIFICATION.producers) * batches % 2**64,
+            **fields,
+        ),
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("damaged", "batches", "consumed_batches", "mismatched"),
+    [
+        ((), 4, 3, 0),
+        ((), 3, 1, 2),
+        ([(0, 2)], 4, 2, 0),  # what the report counted there nobody knows
+        ([(0, 0)], 4, 3, 0),
+        ([(1, 1)], 4, 2, 0),
+        ([(1, 1)], 3, 0, 2),
+    ],
+)
+async def test_a_notification_that_cannot_be_read_makes_no_report_wrong(
+    damaged, batches, consumed_batches, mismatched
+):
+    """Where a report covers it, and nowhere else; what is readable of the window is judged."""
+    topic = Consumed((4, 2), damaged)
+    found = await audit._audit_consumed(
+        topic,
+        Window(1, 3),
+        [job(0, 0, 4, batches), job(1, 0, 2, 2)],
+        named=(),
+        committed={},
+        due_ms=99,
+    )
+    (one,) = found
+    assert one.total("mismatched").messages == 5 * mismatched
+    assert one.total("consumed").messages == 5 * consumed_batches
+
+
+async def test_nothing_is_read_for_consumers_that_are_not_there():
+    """Where none has reported, and none is asked about."""
+    nothing = {"committed": {}, "due_ms": 0}
+    assert await audit._audit_consumed(None, Window(0, 9), [], named=(), **nothing) == []
+    (one,) = await audit._audit_consumed(
+        Consumed((2, 1), ()), Window(0, 9), [], named=["g"], **nothing
+    )
+    assert (one.consumer, one.reports, one.total("behind").messages) == ("g", 0, 15)

@@ -1,0 +1,172 @@
+"""Looking into Batches: what is sound, what is damaged, and whose it is."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.client.audit.stored import Damage, inspect
+from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
+from memq.errors import ObjectNotFoundError, StorageError, UnavailableError
+from tests.unit.core.format.builders import joined, records, seal
+
+SEALED = seal([records(2 + number) for number in range(5)])
+DATA = joined(SEALED)
+NOTIFICATION = Notification(
+    version=NOTIFICATION_VERSION,
+    topic="clicks",
+    incarnation="0" * 16,
+    write_partition=3,
+    batch_id=SEALED.metadata.batch_id,
+    uri="memory:///x",
+    size_bytes=len(DATA),
+    index_offset=SEALED.index_offset,
+    messages=5,
+    records=SEALED.records,
+    min_timestamp_us=0,
+    max_timestamp_us=0,
+    producers=SEALED.producers,
+    schema_id="s",
+    broker_id="b",
+    sealed_ms=0,
+    stored_through_ms=0,
+)
+
+
+def look(data, *, deep, **fields):
+    notification = msgspec.structs.replace(NOTIFICATION, **fields)
+    return inspect(
+        notification, lambda start, length: bytes(data[start : start + length]), deep=deep
+    )
+
+
+def sequences(runs):
+    return {s for run in runs for s in range(run.first, run.last + 1)}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_sound_batch_has_no_findings(deep):
+    """Every Message of a sound Batch counts, and nothing is said about it."""
+    found = look(DATA, deep=deep)
+    assert list(found.sound) == list(SEALED.entries)
+    assert (list(found.damaged), list(found.findings), found.gone) == ([], [], False)
+
+
+@given(position=st.integers(0, len(DATA) - 1), value=st.integers(1, 255))
+def test_no_wrong_byte_escapes_a_deep_look(position, value):
+    """Whatever byte is wrong, it is found, and only sound Messages count as such."""
+    data = bytearray(DATA)
+    data[position] ^= value
+    found = look(data, deep=True)
+    assert found.findings
+    assert {entry.sequence for entry in found.sound} | sequences(found.damaged) == set(range(5))
+    for entry in found.sound:
+        whole = slice(entry.offset, entry.offset + entry.length)
+        assert data[whole] == DATA[whole]
+    if SEALED.entries[0].offset <= position < SEALED.entries[-1].offset:
+        assert len(found.sound) == 4
+
+
+def test_messages_behind_a_damaged_schema_are_told_apart():
+    """Without a schema nothing can be decoded, but a CRC32C tells which Messages are whole."""
+    data = bytearray(DATA)
+    data[20] ^= 1
+    data[SEALED.entries[2].offset + 300] ^= 1
+    found = look(data, deep=True)
+    assert [entry.sequence for entry in found.sound] == [0, 1, 3, 4]
+    assert sequences(found.damaged) == {2}
+
+
+@given(position=st.integers(0, len(DATA) - 1), value=st.integers(1, 255))
+def test_index_alone_never_misleads(position, value):
+    """With any byte wrong, the index is the true one or the whole Batch is called damaged."""
+    data = bytearray(DATA)
+    data[position] ^= value
+    found = look(data, deep=False)
+    if position >= SEALED.index_offset:
+        assert sequences(found.damaged) == set(range(5))
+        assert found.findings
+    else:
+        assert list(found.sound) == list(SEALED.entries)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 20, len(DATA) - 1])
+def test_batch_cut_short_is_damaged(deep, size):
+    """An object that is shorter than it should be holds nothing that can be relied on."""
+    found = look(DATA[:size], deep=deep)
+    assert sequences(found.damaged) == set(range(5))
+
+
+def test_bytes_behind_the_end_are_found_by_looking_deep():
+    """An object that is longer than its notification says is not what was stored."""
+    found = look(DATA + b"x", deep=True)
+    assert "but more are there" in found.findings[0]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("size_bytes", [-1, 0, 5, len(DATA) - 8])
+def test_notification_with_a_wrong_size_is_no_crash(deep, size_bytes):
+    """A notification that lies about the size leads to a finding."""
+
+    def get_range(start, length):
+        if start < 0 or length < 0:
+            raise StorageError("negative")
+        return DATA[start : start + length]
+
+    notification = msgspec.structs.replace(NOTIFICATION, size_bytes=size_bytes)
+    assert inspect(notification, get_range, deep=deep).findings
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_another_batch_is_not_taken_for_this_one(deep):
+    """The object must hold the Batch that the notification names."""
+    found = look(DATA, deep=deep, batch_id="batch-2")
+    assert sequences(found.damaged) == set(range(5))
+    assert "another Batch, batch-1" in found.findings[0]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_notification_that_names_other_messages_is_a_finding(deep):
+    """Index and notification must agree; the Messages of the index count."""
+    found = look(DATA, deep=deep, producers=[])
+    assert len(found.sound) == 5
+    assert "name different Messages" in found.findings[0]
+
+
+def raising(error):
+    def get_range(start, length):
+        raise error
+
+    return get_range
+
+
+def test_missing_object_is_gone():
+    """An object that does not exist is gone, which is more than damaged."""
+    found = inspect(NOTIFICATION, raising(ObjectNotFoundError("no")), deep=False)
+    assert found.gone
+    assert list(found.findings) == ["the object does not exist"]
+
+
+def test_unreadable_object_is_damaged():
+    """An object that is there but cannot be read is damaged, with the storage's words."""
+    found = inspect(NOTIFICATION, raising(StorageError("bad sector")), deep=False)
+    assert sequences(found.damaged) == set(range(5))
+    assert list(found.findings) == ["bad sector"]
+
+
+def test_nobody_to_ask_is_no_finding():
+    """When neither storage nor broker can be asked, nothing is said about the object."""
+    with pytest.raises(UnavailableError):
+        inspect(NOTIFICATION, raising(UnavailableError("away")), deep=False)
+
+
+def test_damage_is_bounded(monkeypatch):
+    """A storage that is gone as a whole does not fill the memory with sentences."""
+    monkeypatch.setattr("memq.client.audit.stored.MAX_DAMAGE", 2)
+    damage = Damage()
+    for offset in range(5):
+        damage.add(f"gone {offset}")
+    assert damage.lines()[2:] == ["and 3 more objects that could not be read"]

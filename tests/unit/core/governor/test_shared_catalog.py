@@ -1,0 +1,692 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.format.schema import serialize_schema
+from memq.core.governor import topics
+from memq.core.governor.coordination import MAX_TRANSACTION_BYTES
+from memq.core.governor.nodes import DOOMED, TOPICS, make_persistent
+from memq.core.governor.session import GetNode, Transaction
+from memq.core.governor.shared_catalog import ATTEMPTS, MAX_TOPIC_BYTES, SharedCatalog
+from memq.core.governor.topics import altered_topic
+from memq.core.runtime import Runtime
+from memq.core.topic import TopicConfig
+from memq.errors import (
+    ChangeUncertainError,
+    ConfigError,
+    CorruptDataError,
+    InvalidRequestError,
+    LimitReachedError,
+    MemqError,
+    NoNodeError,
+    TopicExistsError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+    VersionConflictError,
+)
+from tests.advice import follows
+from tests.fakes.loop import ProcessLoop, Timeline, Trace
+from tests.unit.core.governor.servers import Slow, of
+
+LONG_S = 600
+RUNTIME = Runtime(random=random.Random(1).random)
+
+
+class Looked(Slow):
+    """Servers that look whether the rules are kept, whatever the brokers do.
+
+    Attributes:
+        made: incarnations of which something was made and not removed.
+        lived: what each incarnation that ever existed has held.
+        wrong: what should not have been.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[str, None] = {}
+        self.lived: dict[str, list] = {}
+        self.wrong: list[str] = []
+
+    def live(self):
+        """The topics that exist, by name."""
+        found = {}
+        for path, entry in self._tree.nodes.items():
+            if (name := path.removeprefix("/topics/")) != path:
+                with contextlib.suppress(CorruptDataError):
+                    found[name] = TOPICS.decode(name, entry.node.data), entry.node
+        return found
+
+    def carry_out(self, connection, request, answer):
+        before = self.live()
+        super().carry_out(connection, request, answer)
+        if isinstance(request, Transaction):
+            self.look(before, self.live())
+
+    def look(self, before, after):
+        for name, (topic, node) in after.items():
+            incarnation = topic.incarnation
+            if incarnation not in self.made:
+                self.wrong.append(f"{name} exists, and nothing of it was made")
+            if DOOMED.child(topic.queue_topic) in self._tree.nodes:
+                self.wrong.append(f"{name} exists and is doomed")
+            if name in before and before[name][1].created == node.created:
+                if before[name][0].incarnation != incarnation:
+                    self.wrong.append(f"{name} was altered to another incarnation")
+            elif incarnation in self.lived:
+                self.wrong.append(f"{name} has come back")
+            self.lived.setdefault(incarnation, []).append(topic)
+
+
+class Broker:
+    """A broker that makes topics and removes what is left of them."""
+
+    incarnations = 0
+
+    def __init__(self, service, session, name="a", runtime=RUNTIME) -> None:
+        self.service, self.session = service, session
+        self.catalog = SharedCatalog(session, name, runtime)
+
+    async def new(self, name, **options):
+        Broker.incarnations += 1
+        return await self.catalog.new(
+            TopicConfig.create(name, **options),
+            now_ms=5,
+            incarnation=f"{Broker.incarnations:016x}",
+            request_id="",
+        )
+
+    async def announce(self, name="t", **options):
+        """Announce a topic, and make what belongs to it."""
+        topic = await self.new(name, **options)
+        await self.catalog.announce(topic)
+        self.service.made[topic.incarnation] = None
+        return topic
+
+    async def create(self, name="t", **options):
+        topic = await self.announce(name, **options)
+        await self.catalog.save_new(topic)
+        return topic
+
+    async def alter(self, name="t", **options):
+        stored = await self.catalog.get(name)
+        return await self.catalog.alter(stored, altered_topic(stored.topic, options, None, 0))
+
+    async def remove(self, topic):
+        """Remove what is left of a topic, if there is anything to remove."""
+        if await self.catalog.claim_removal(topic):
+            self.service.made.pop(topic.incarnation, None)
+            await self.catalog.forget(topic)
+
+    async def remove_all(self):
+        for node in await self.catalog.doomed():
+            await self.remove(node.topic)
+
+
+@pytest.fixture
+async def service(virtual_time):
+    """Servers, and what every cluster has."""
+    service = Looked()
+    await make_persistent(await service.open())
+    yield service
+    assert service.wrong == []
+
+
+@pytest.fixture
+async def broker(service):
+    return Broker(service, await service.open())
+
+
+@pytest.fixture
+async def other(service):
+    return Broker(service, await service.open(), "b")
+
+
+def doomed(broker):
+    """What is doomed, with its maker."""
+
+    async def found():
+        return {each.topic.incarnation: each.by for each in await broker.catalog.doomed()}
+
+    return found()
+
+
+# -- as it should go ------------------------------------------------------------------------
+
+
+async def test_a_topic_is_made_in_two_steps(broker, other):
+    """It is announced by its maker; then it exists, for all, and is announced no more."""
+    topic = await broker.announce()
+    assert await doomed(other) == {topic.incarnation: "a"}
+    with pytest.raises(UnknownTopicError):
+        await other.catalog.get("t")
+    await broker.catalog.save_new(topic)
+    assert (await other.catalog.get("t")).topic == topic
+    assert await doomed(other) == {}
+
+
+async def test_a_topic_is_altered_and_deleted_by_any_broker(broker, other):
+    """What was deleted is doomed, without its schemas, until it is forgotten."""
+    topic = await broker.create(schema=serialize_schema(pa.schema([("x", pa.int64())])))
+    stored = await other.alter(batch_age="1s")
+    assert await broker.catalog.get("t") == stored
+    assert stored.topic.config.batch_age_ms == 1_000
+    assert await broker.catalog.delete("t") == stored.topic
+    (left,) = await other.catalog.doomed()
+    assert left.topic.queue_topic == topic.queue_topic
+    assert (left.by, left.topic.schemas, left.topic.config.schema) == ("", {}, None)
+    await other.remove(topic)
+    await other.remove(topic)
+    await other.catalog.forget(topic)
+    assert await doomed(other) == {}
+    assert broker.service.made == {}
+
+
+async def test_what_cannot_be_created_is_said_before(broker, other, monkeypatch):
+    """A name that is taken, and a topic too many."""
+    await broker.create("t")
+    with pytest.raises(TopicExistsError):
+        await other.new("t")
+    monkeypatch.setattr(topics, "MAX_TOPICS", 1)
+    with pytest.raises(ConfigError, match="there are 1 topics"):
+        await other.new("u")
+
+
+async def test_a_topic_that_is_not_there_has_no_other_taken_for_it(broker):
+    """The error names one that may have been meant."""
+    await broker.create("clicks")
+    with pytest.raises(UnknownTopicError, match="there is 'clicks'"):
+        await broker.catalog.get("click")
+    with pytest.raises(UnknownTopicError):
+        await broker.catalog.delete("click")
+
+
+async def test_a_damaged_topic_is_named(broker, other, service):
+    """It can be neither read nor deleted; a damaged doomed one removes nothing."""
+    topic = await broker.create()
+    await other.session.set(TOPICS.child("t"), b"?", 0)
+    for call in (broker.catalog.get, broker.catalog.delete):
+        with pytest.raises(CorruptDataError, match="/topics/t"):
+            await call("t")
+    await other.session.set(TOPICS.child("t"), TOPICS.encode(topic), 1)
+    await broker.catalog.delete("t")
+    await other.session.set(DOOMED.child(topic.queue_topic), b"?", 1)
+    assert await doomed(broker) == {}
+    for call in (broker.catalog.claim_removal, broker.catalog.forget):
+        with pytest.raises(CorruptDataError, match="/doomed/t"):
+            await call(topic)
+    service.wrong = []  # a person has let it come back
+
+
+# -- several at a time ----------------------------------------------------------------------
+
+
+async def test_of_two_that_create_one_topic_one_does(broker, other):
+    """The other one is told, and can remove what it made."""
+    mine, theirs = await broker.announce(), await other.announce()
+    await other.catalog.save_new(theirs)
+    with pytest.raises(TopicExistsError):
+        await broker.catalog.save_new(mine)
+    await broker.remove(mine)
+    assert list(broker.service.made) == [theirs.incarnation]
+    assert await doomed(broker) == {}
+
+
+@follows("was not created, for another broker has begun to remove what was made of it; retry")
+async def test_a_creation_whose_remains_were_claimed_fails(broker, other):
+    """Before anything was removed, and after; it is then created anew."""
+    for forgotten in (False, True):
+        topic = await broker.announce()
+        assert await other.catalog.claim_removal(topic)
+        assert await other.catalog.claim_removal(topic)
+        if forgotten:
+            await other.catalog.forget(topic)
+        with pytest.raises(UnavailableError):
+            await broker.catalog.save_new(topic)
+    await broker.create()
+
+
+async def test_what_exists_cannot_be_claimed(broker, other):
+    """Whoever has seen it announced comes too late."""
+    topic = await broker.announce()
+    (seen,) = await other.catalog.doomed()
+    await broker.catalog.save_new(topic)
+    assert not await other.catalog.claim_removal(seen.topic)
+
+
+async def test_what_was_not_claimed_is_not_forgotten(broker, other):
+    """Its maker may be about to let it exist."""
+    topic = await broker.announce()
+    with pytest.raises(InvalidRequestError, match="not claimed"):
+        await other.catalog.forget(topic)
+    await broker.catalog.save_new(topic)
+
+
+async def test_of_two_alterations_one_is_made(broker, other):
+    """The other one is told that the topic has changed."""
+    await broker.create()
+    stored = await broker.catalog.get("t")
+    await other.alter(batch_age="1s")
+    altered = altered_topic(stored.topic, {"batch_age": "2s"}, None, 0)
+    with pytest.raises(VersionConflictError, match="'t' was altered"):
+        await broker.catalog.alter(stored, altered)
+    assert (await broker.catalog.get("t")).topic.config.batch_age_ms == 1_000
+
+
+async def test_a_later_incarnation_is_not_altered_for_an_earlier_one(broker, other):
+    """Though its node has the same version."""
+    await broker.create()
+    stored = await broker.catalog.get("t")
+    await other.catalog.delete("t")
+    with pytest.raises(VersionConflictError, match="'t' was deleted"):
+        await broker.catalog.alter(stored, stored.topic)
+    later = await other.create()
+    assert (await other.catalog.get("t")).version == stored.version
+    with pytest.raises(VersionConflictError, match="'t' was deleted"):
+        await broker.catalog.alter(stored, stored.topic)
+    assert (await other.catalog.get("t")).topic == later
+
+
+async def test_what_is_read_while_it_is_made_anew_is_of_one_life(broker, other, service):
+    """What is altered then is what was read, or nothing."""
+    await broker.create()
+    service.hold(of(broker.session, GetNode(TOPICS.path)))
+    late = asyncio.ensure_future(broker.alter(batch_age="1s"))
+    while not service.held:
+        await asyncio.sleep(0.01)
+    await other.catalog.delete("t")
+    later = await other.create()
+    service.release()
+    await asyncio.gather(late, return_exceptions=True)
+    assert (await other.catalog.get("t")).topic.incarnation == later.incarnation
+
+
+async def test_what_was_deleted_does_not_come_back(broker, other):
+    """Though its creation is sent again, before it is removed and after."""
+    topic = await broker.create()
+    await other.catalog.delete("t")
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            await broker.catalog.save_new(topic)
+        await other.remove(topic)
+
+
+async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, other, service):
+    """Neither when it is named nor when it comes in between."""
+    topic = await broker.create()
+    service.hold(of(broker.session, Transaction))
+    late = asyncio.ensure_future(broker.catalog.delete("t"))
+    while not service.held:
+        await asyncio.sleep(0.01)
+    await other.catalog.delete("t")
+    later = await other.create()
+    service.release()
+    with pytest.raises(TopicRecreatedError, match=later.incarnation):
+        await late
+    with pytest.raises(TopicRecreatedError):
+        await broker.catalog.delete("t", topic.incarnation)
+    assert (await other.catalog.get("t")).topic == later
+
+
+async def test_deletions_of_other_topics_disturb_no_change(broker, other, service):
+    """It is tried again by itself."""
+    for name in "tuvw":
+        await broker.create(name)
+    stored = await broker.catalog.get("t")
+    await other.catalog.delete("u")
+    found = await broker.catalog.alter(
+        stored, altered_topic(stored.topic, {"batch_age": "3s"}, None, 0)
+    )
+    assert found == await broker.catalog.get("t")
+    service.delay(broker.session, 0.01)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(broker.catalog.delete("t"))
+        tasks.create_task(other.catalog.delete("v"))
+        tasks.create_task(other.catalog.delete("w"))
+    assert await other.session.children(TOPICS.path) == ()
+
+
+# -- answers that get lost ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deed", ["announce", "create", "alter", "delete", "claim", "forget"])
+async def test_what_was_done_without_an_answer_is_found(service, broker, other, deed):
+    """It is done once, and its caller is told so."""
+    topic = None
+    if deed != "announce":
+        topic = await (
+            broker.announce if deed in ("create", "claim", "forget") else broker.create
+        )()
+    if deed == "forget":
+        await broker.catalog.claim_removal(topic)
+    service.lose_answer(broker.session)
+    if deed == "announce":
+        topic = await broker.announce()
+        assert await doomed(other) == {topic.incarnation: "a"}
+    elif deed == "create":
+        await broker.catalog.save_new(topic)
+        assert (await other.catalog.get("t")).topic == topic
+    elif deed == "alter":
+        stored = await broker.alter(batch_age="1s")
+        assert await other.catalog.get("t") == stored
+        assert stored.version == 1
+    elif deed == "delete":
+        assert await broker.catalog.delete("t") == topic
+        assert await doomed(other) == {topic.incarnation: ""}
+    elif deed == "claim":
+        assert await broker.catalog.claim_removal(topic)
+        assert await doomed(other) == {topic.incarnation: ""}
+    else:
+        await broker.catalog.forget(topic)
+        assert await doomed(other) == {}
+
+
+class Deaf(Looked):
+    """Servers that never hear of some changes."""
+
+    deaf = 0
+
+    def carry_out(self, connection, request, answer):
+        if self.deaf and isinstance(request, Transaction):
+            self.deaf -= 1
+            connection.link.reset()
+        else:
+            super().carry_out(connection, request, answer)
+
+
+DEEDS = {
+    "announce": lambda broker, _: broker.announce("new"),
+    "create": lambda broker, topic: broker.catalog.save_new(topic),
+    "alter": lambda broker, _: broker.alter("old", batch_age="1s"),
+    "delete": lambda broker, _: broker.catalog.delete("old"),
+    "claim": lambda broker, topic: broker.catalog.claim_removal(topic),
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+async def test_what_was_not_done_is_tried_again_so_often(virtual_time, deed):
+    """When it is certain that it was not, up to a limit; then nobody knows."""
+    service = Deaf()
+    await make_persistent(await service.open())
+    broker = Broker(service, await service.open())
+    await broker.create("old")
+    topic = await broker.announce("t")
+    service.deaf = ATTEMPTS - 1
+    await DEEDS[deed](broker, topic)
+    assert service.deaf == 0
+    broker = Broker(service, await service.open())
+    await broker.create("old") if deed == "delete" else None
+    topic = await broker.announce("u")
+    service.deaf = ATTEMPTS
+    with pytest.raises(ChangeUncertainError):
+        await DEEDS[deed](broker, topic)
+    assert (service.deaf, service.wrong) == (0, [])
+
+
+async def test_what_cannot_be_looked_up_is_uncertain(service, broker, other):
+    """Nobody takes it for failed; whatever became of it, it can be removed or exists."""
+    topic = await broker.announce()
+    broker.session._request_timeout_s = 1
+    service.lose_answer(broker.session)
+    late = asyncio.ensure_future(broker.catalog.save_new(topic))
+    while "/topics/t" not in service._tree.nodes:
+        await asyncio.sleep(0)
+    service.refuse(broker.session)
+    with pytest.raises(ChangeUncertainError):
+        await late
+    service.restore(broker.session)
+    assert not await broker.catalog.claim_removal(topic)
+    assert (await other.catalog.get("t")).topic == topic
+
+
+@pytest.mark.parametrize(
+    ("deed", "refused"),
+    [
+        ("alter", VersionConflictError),
+        ("alter", NoNodeError),
+        ("alter", ChangeUncertainError),
+        ("delete", VersionConflictError),
+        ("delete", NoNodeError),
+        ("delete", ChangeUncertainError),
+        ("create", ChangeUncertainError),
+    ],
+)
+async def test_what_a_refusal_means_is_not_guessed(broker, deed, refused):
+    """Who cannot look why it was refused is told just that; of what may have happened, this."""
+    await broker.create("old")
+    topic = await broker.announce("new")
+    session, get = broker.session, broker.session.get
+
+    async def refuse(_):
+        session.get = away
+        raise refused("refused")
+
+    async def away(_):
+        raise UnavailableError("away")
+
+    session.transact = refuse
+    error = ChangeUncertainError if refused is ChangeUncertainError else UnavailableError
+    with pytest.raises(error, match="refused" if error is refused else "away"):
+        await DEEDS[deed](broker, topic)
+    session.get = get
+
+
+@pytest.mark.parametrize("error", [VersionConflictError, ChangeUncertainError])
+async def test_a_removal_that_another_one_meets_goes_on(broker, other, error):
+    """Two brokers may both take themselves for the one that removes a topic."""
+    topic = await broker.announce()
+    for name, call in (("set", broker.catalog.claim_removal), ("delete", broker.catalog.forget)):
+        done, refused = getattr(broker.session, name), []
+
+        async def once(*args, done=done, refused=refused):
+            if not refused:
+                refused.append(args)
+                raise error("not now")
+            return await done(*args)
+
+        setattr(broker.session, name, once)
+        await call(topic)
+        assert refused
+    assert await doomed(other) == {}
+    broker.service.made.clear()
+
+
+async def test_a_damaged_node_hides_no_other_that_is_doomed(broker, other):
+    """Nothing is removed for it; what comes before and after is told."""
+    await broker.session.create(DOOMED.child(f"m.{'0' * 16}"), b"?")
+    topics = [await broker.announce(name) for name in "az"]
+    assert await doomed(other) == {each.incarnation: "a" for each in topics}
+
+
+@follows("attempts to change a topic met other changes; retry")
+async def test_others_that_change_all_the_time_are_not_awaited_for_ever(broker, other, service):
+    """A deletion ends with an error that passes when they stop."""
+    await broker.create()
+    service.hold(of(broker.session, Transaction))
+    late = asyncio.ensure_future(broker.catalog.delete("t"))
+    for number in range(ATTEMPTS):
+        while not service.held:
+            await asyncio.sleep(0.01)
+        await other.session.set(TOPICS.path, b"", number)
+        service.release()
+        service.hold(of(broker.session, Transaction))
+    with pytest.raises(UnavailableError, match="met other changes"):
+        await late
+    service.release()
+    await broker.catalog.delete("t")
+
+
+# -- limits ---------------------------------------------------------------------------------
+
+
+def wide(columns):
+    """A schema with so many columns."""
+    fields = [pa.field(f"column-{number:04}-{'x' * 200}", pa.int64()) for number in range(columns)]
+    return serialize_schema(pa.schema(fields))
+
+
+@follows("create another topic with the new schema")
+async def test_a_topic_with_too_many_large_schemas_is_refused(broker, other):
+    """Before anything is made or changed; another topic takes the new schema."""
+    topic = await broker.create(schema=wide(100))
+    stored = await broker.catalog.get("t")
+    columns = 100
+    with pytest.raises(LimitReachedError, match=rf"schemas, more than {MAX_TOPIC_BYTES}") as caught:
+        while True:
+            columns += 100
+            altered = altered_topic(stored.topic, {}, wide(columns), 0)
+            stored = await broker.catalog.alter(stored, altered)
+    assert "'t' takes" in str(caught.value)
+    assert len(stored.topic.schemas) > 3
+    assert await other.catalog.get("t") == stored
+    await broker.create("u", schema=wide(columns))
+    with pytest.raises(LimitReachedError):
+        await broker.announce("v", schema=wide(2_000))
+    assert await doomed(broker) == {}
+    await broker.catalog.delete("t")
+    await broker.remove(topic)
+
+
+async def test_the_largest_topic_can_be_created_altered_and_deleted(broker):
+    """Each of the transactions has room for it."""
+    topic = await broker.new("t" * 200)
+    schemas = topic.schemas | {"0" * 16: b"x" * (MAX_TOPIC_BYTES * 3 // 4 - 1_000)}
+    largest = msgspec.structs.replace(topic, schemas=schemas)
+    missing = MAX_TOPIC_BYTES - len(TOPICS.encode(largest))
+    assert 0 < missing < 1_000
+    largest = msgspec.structs.replace(largest, request_id="x" * missing)
+    assert len(TOPICS.encode(largest)) == MAX_TOPIC_BYTES < MAX_TRANSACTION_BYTES
+    await broker.catalog.announce(largest)
+    broker.service.made[largest.incarnation] = None
+    await broker.catalog.save_new(largest)
+    stored = await broker.catalog.get(largest.name)
+    await broker.catalog.alter(stored, largest)
+    await broker.catalog.delete(largest.name)
+
+
+# -- any history ----------------------------------------------------------------------------
+
+DEEDS_AT_RANDOM = st.sampled_from(["create", "create", "alter", "delete", "delete", "remove"])
+FAULTS = st.sampled_from(
+    ["lose_answer", "lose_answer", "reset", "freeze", "thaw", "refuse", "restore", "expire"]
+)
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 1),  # by which broker
+        st.one_of(st.tuples(DEEDS_AT_RANDOM, st.sampled_from("tu")), FAULTS),
+        st.sampled_from([0.0, 0.0, 0.005, 0.2, 3.0]),  # pause after it
+    ),
+    max_size=40,
+)
+
+
+class History:
+    """Two brokers with many things under way at a time, each in a session that may end."""
+
+    def __init__(self, service, runtime) -> None:
+        self.service, self.runtime = service, runtime
+        self.brokers: list[Broker] = []
+        self.under_way: list[asyncio.Task] = []
+        self.making: dict[str, None] = {}  # by brokers that have not given up
+
+    async def open(self, number):
+        session = await self.service.open(request_timeout_s=2.0)
+        self.service.delay(session, 0.001)
+        return Broker(self.service, session, "ab"[number], self.runtime)
+
+    async def take(self, number, step):
+        if isinstance(step, tuple):
+            deed = self.do(self.brokers[number], *step)
+            self.under_way.append(asyncio.ensure_future(deed))
+        else:
+            getattr(self.service, step)(self.brokers[number].session)
+            if step == "expire":
+                self.brokers[number] = await self.open(number)
+
+    async def do(self, broker, deed, name):
+        """Do it; errors that may come may come."""
+        with contextlib.suppress(MemqError):
+            await getattr(self, deed)(broker, name)
+
+    def is_live(self, topic):
+        live = self.service.live().get(topic.name)
+        return live is not None and live[0].incarnation == topic.incarnation
+
+    async def create(self, broker, name):
+        topic = await broker.new(name)
+        incarnation = topic.incarnation
+        self.making[incarnation] = None
+        try:
+            await broker.catalog.announce(topic)
+            self.service.made[incarnation] = None
+            await broker.catalog.save_new(topic)
+            assert incarnation in self.service.lived, "told that it exists"
+        except (TopicExistsError, UnavailableError):
+            assert not self.is_live(topic), "told that it does not exist"
+            raise
+        finally:
+            self.making.pop(incarnation)
+
+    async def alter(self, broker, name):
+        stored = await broker.catalog.get(name)
+        options = {"batch_age": f"{1 + int(self.runtime.random() * 500)}ms"}
+        altered = altered_topic(stored.topic, options, None, 0)
+        before = len(self.service.lived[altered.incarnation])
+        try:
+            await broker.catalog.alter(stored, altered)
+            assert altered in self.service.lived[altered.incarnation]
+        except VersionConflictError:
+            since = self.service.lived[altered.incarnation][before - 1 :]
+            assert len(since) > 1 or not self.is_live(altered), "nothing has changed"
+            raise
+
+    async def delete(self, broker, name):
+        topic = await broker.catalog.delete(name)
+        assert not self.is_live(topic), "told that it is gone"
+
+    async def remove(self, broker, _):
+        """As the broker does that governs: not what somebody is making, unless he may be gone."""
+        for node in await broker.catalog.doomed():
+            making = node.by and node.topic.incarnation in self.making
+            if not making or self.runtime.random() < 0.3:
+                await broker.remove(node.topic)
+
+    async def end(self):
+        """Nothing fails any more, and all that is left is removed."""
+        for broker in self.brokers:
+            self.service.restore(broker.session)
+        await asyncio.gather(*self.under_way)
+        await asyncio.sleep(1)  # for what is still on its way
+        successor = await self.open(0)
+        await successor.remove_all()
+        live = sorted(topic.incarnation for topic, _ in self.service.live().values())
+        assert sorted(self.service.made) == live
+        assert await doomed(successor) == {}
+
+
+@given(STEPS, st.integers(0, 1_000))
+def test_whatever_happens_a_topic_is_there_as_a_whole_or_not_at_all(steps, seed):
+    """Nothing live is doomed or removed, nothing else is left, and nobody is told otherwise."""
+    loop = ProcessLoop(Timeline(random.Random(seed), Trace()), "all")
+
+    async def run():
+        service = Looked()
+        runtime = Runtime(random=random.Random(seed).random)
+        await make_persistent(await service.open())
+        history = History(service, runtime)
+        history.brokers = [await history.open(number) for number in (0, 1)]
+        for number, step, pause_s in steps:
+            await history.take(number, step)
+            await asyncio.sleep(pause_s)
+        await history.end()
+        assert service.wrong == []
+
+    loop.run(run(), timeout_s=LONG_S)

@@ -1,0 +1,194 @@
+"""Files, notifications and records of which a byte is damaged: a typed error, whichever byte."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import logging
+import re
+
+import msgspec
+import pytest
+
+from memq.cli.export_job import MANIFEST as EXPORT_MANIFEST
+from memq.cli.export_job import MANIFEST_VERSION, Request, _read_manifest
+from memq.cli.export_job import Manifest as ExportManifest
+from memq.core.audit.reports import ProducerName, decode_reports, encode_report
+from memq.core.audit.result import AuditResult, ProducerAudit, decode_result, encode_result
+from memq.core.clock import SavedTimes
+from memq.core.governor.catalog import Catalog
+from memq.core.governor.nodes import BROKERS, BrokerNode
+from memq.core.manifest import decode_manifest, encode_manifest
+from memq.core.notification.folders import TopicFile, TopicFolders
+from memq.core.notification.kafka.client import Record
+from memq.core.notification.kafka.state import KafkaState, held_record
+from memq.core.notification.notification import (
+    decode_counts,
+    decode_notification,
+    encode_notification,
+)
+from memq.core.notification.queue import Holding
+from memq.core.topic import TopicConfig
+from memq.errors import CorruptDataError, MemqError
+from memq.tables.ledger import decode_ledger
+from tests.unit.client.batches import Sent, notify, records, seal
+from tests.unit.core.audit.test_reports import CONSUMED, REPORT
+from tests.unit.core.test_manifest import MANIFEST
+from tests.unit.project.test_conventions import PRODUCT, ROOT
+
+DEEP = b"[" * 100_000
+NOTIFICATION = encode_notification(notify(seal(Sent("p", 0, records(b"v")))))
+
+
+def damaged(whole):
+    """What may become of some JSON: a byte that no UTF-8 has, at each place, and deep nesting."""
+    yield from (whole[:at] + b"\xff" + whole[at + 1 :] for at in range(len(whole)))
+    yield from (whole[: at + 1] + DEEP for at, byte in enumerate(whole) if byte in b":[")
+    yield DEEP
+
+
+DECODERS = {
+    "notification": (decode_notification, NOTIFICATION),
+    "counts of a notification": (decode_counts, NOTIFICATION),
+    "report of a producer": (decode_reports, encode_report(REPORT)),
+    "report of a consumer": (decode_reports, encode_report(CONSUMED)),
+    "result of an audit": (
+        decode_result,
+        encode_result(AuditResult("t", [ProducerAudit(ProducerName(0, "p", 0))])),
+    ),
+    "manifest of a range": (decode_manifest, encode_manifest(MANIFEST)),
+    "ledger of a table": (decode_ledger, b'{"topics":{"t":{"i":{"0":[]}}},"version":1}'),
+    "node of a broker": (
+        lambda data: BROKERS.decode("b", data),
+        BROKERS.encode(BrokerNode(id="b", address="h:1", zone="z")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_damaged_is_whole_or_a_typed_error(name):
+    """A decoder gives something, or says that the data is corrupt."""
+    decode, whole = DECODERS[name]
+    refused = 0
+    for each in damaged(whole):
+        try:
+            decode(each)
+        except CorruptDataError:
+            refused += 1
+    assert refused > 10
+
+
+def test_files_of_the_queue_that_are_damaged_are_named(tmp_path):
+    """Of a topic, a group, its members and the times: one that is damaged stops nothing else."""
+    folders = TopicFolders(tmp_path)
+    folders.load()
+    folders.make("t", TopicFile(partitions=1, page_bytes=1 << 20, index_page_items=128))
+    folders.show("t")
+    folders.store_offsets("t", "g", {0: 1})
+    folders.store_holdings("t", "g", {"m": Holding(1_000, [0])})
+    folders.store_times(SavedTimes(5, 7))
+    reads = {
+        "topics/t/topic.json": folders.load,
+        "topics/t/groups/g.json": lambda: folders.offsets("t", "g"),
+        "topics/t/members/g.json": lambda: folders.holdings("t", "g"),
+        "times.json": folders.times,
+    }
+    for name, read in reads.items():
+        path = tmp_path / name
+        whole = path.read_bytes()
+        for each in damaged(whole):
+            path.write_bytes(each)
+            with contextlib.suppress(CorruptDataError):
+                read()
+        path.write_bytes(whole)
+    assert folders.times() == SavedTimes(5, 7)
+
+
+def test_a_topic_that_is_damaged_stops_no_other(tmp_path):
+    """The catalog has the others, and names the one."""
+    catalog = Catalog(tmp_path)
+    for name in ("a", "t"):
+        topic = catalog.new(TopicConfig.create(name), now_ms=1, incarnation="0" * 16, request_id="")
+        catalog.save(topic)
+    path = tmp_path / "t.json"
+    whole = path.read_bytes()
+    for each in damaged(whole):
+        path.write_bytes(each)
+        assert "a" in Catalog(tmp_path).names()
+
+
+def test_a_removal_that_is_damaged_stops_no_other(tmp_path):
+    """Whatever stands before and after it in the folder is removed."""
+    catalog = Catalog(tmp_path)
+    for name in ("a", "t", "z"):
+        config = TopicConfig.create(name)
+        incarnation = f"{ord(name):016x}"
+        catalog.announce(catalog.new(config, now_ms=1, incarnation=incarnation, request_id=""))
+    (path,) = tmp_path.glob("t.*")
+    path.write_bytes(b"{")
+    assert sorted(topic.name for topic in Catalog(tmp_path).doomed()) == ["a", "z"]
+
+
+def test_an_export_whose_manifest_is_damaged_is_not_gone_on_with(tmp_path):
+    """It is refused by name, and nothing in the folder is touched."""
+    request = Request(
+        topic="t",
+        format="csv",
+        columns=None,
+        metadata=False,
+        range="",
+        start="",
+        end="",
+        start_us=None,
+        end_us=None,
+    )
+    path = tmp_path / EXPORT_MANIFEST
+    whole = msgspec.json.encode(
+        ExportManifest(
+            version=MANIFEST_VERSION,
+            request=request,
+            incarnation="i",
+            schema_id="s",
+            planned_ms=1,
+            parts=[],
+        )
+    )
+    for each in damaged(whole):
+        path.write_bytes(each)
+        with contextlib.suppress(MemqError):
+            _read_manifest(tmp_path, request)
+
+
+def test_a_record_of_the_state_that_is_damaged_changes_nothing(caplog):
+    """Brokers pass over it, with a line in the log, and read on."""
+    caplog.set_level(logging.CRITICAL)
+    state = KafkaState()
+    record = held_record("t", "g", {"m": Holding(1_000, [0])})
+    for key in damaged(record.key):
+        state.read(Record(0, 0, record.value, key))
+    for value in damaged(record.value):
+        state.read(Record(0, 0, value, record.key))
+    state.read(Record(0, 0, record.value, record.key))
+    assert state.held("t", "g") == {"m": Holding(1_000, [0])}
+
+
+def test_errors_of_decoding_are_named_together():
+    """Who catches one kind of what decoding raises catches all (`memq.core.decoding`)."""
+    found = []
+    for package in PRODUCT:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Try):
+                    body = "".join(map(ast.unparse, node.body))
+                    converts = "msgspec.convert(" in body
+                    named = {ast.unparse(each.type or node) for each in node.handlers}
+                    if " json.loads(" in body and not {"RecursionError", "BaseException"} & set(
+                        re.findall(r"\w+", "".join(named))
+                    ):
+                        found.append(f"{path}: json.loads, and {named}")
+                    found += [
+                        f"{path}: {each}"
+                        for each in named
+                        if "msgspec." in each and not (converts and "ValidationError" in each)
+                    ]
+    assert found == []

@@ -1,0 +1,722 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from memq import errors
+from memq.core.wire import client_connection as client_module
+from memq.core.wire import server_connection as server_module
+from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.connection import (
+    CLIENT_MAX_HEADER_BYTES,
+    HANDSHAKE_MAX_HEADER_BYTES,
+    MAX_ERROR_CHARS,
+    MAX_IN_FLIGHT,
+    SERVER_MAX_BODY_BYTES,
+    Answer,
+    Failure,
+    HandshakeDone,
+    LateAnswer,
+    Refused,
+    Request,
+)
+from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, encode_frame
+from memq.core.wire.messages import (
+    REQUESTS,
+    DeleteTopic,
+    Done,
+    ErrorAnswer,
+    FetchBatch,
+    FetchBatchAnswer,
+    FetchOffsets,
+    Handshake,
+    HandshakeAnswer,
+    Metadata,
+    MetadataAnswer,
+    Write,
+    WriteAnswer,
+)
+from memq.errors import (
+    ClosedError,
+    CorruptDataError,
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    NotHostedError,
+    ProtocolError,
+    UnauthorizedError,
+    UnavailableError,
+    UnsupportedVersionError,
+)
+from tests.unit.core.wire.builders import ConnectionPair, bodies, client_reader, new_server, structs
+from tests.unit.core.wire.builders import server_reader as reader
+
+OPEN_REQUESTS = {code: pair for code, pair in REQUESTS.items() if code != 1}
+ALL_ERRORS = [
+    error
+    for error in vars(errors).values()
+    if isinstance(error, type) and issubclass(error, MemqError)
+]
+encode = msgspec.msgpack.encode
+
+
+def write(**fields):
+    some = {"topic": "t", "write_partition": 0, "producer_id": "p", "epoch": 0, "sequence": 0}
+    some |= {"first_unsettled": 0, "acks": -1, "schema_id": "s", "records": 1}
+    return Write(**some | {"min_timestamp_us": 0, "max_timestamp_us": 0} | fields)
+
+
+def frame(code, correlation_id, header=b"\x80", body=b"", flags=0):
+    """A frame as the reader of either side gives it."""
+    [made] = client_reader().feed(
+        b"".join(encode_frame(code, correlation_id, header, body, flags=flags))
+    )
+    return made
+
+
+# -- the handshake --------------------------------------------------------------------------
+
+
+def test_handshake_opens_both_ends():
+    """The handshake tells the client who answers and which limits hold."""
+    pair = ConnectionPair(max_header_bytes=5_000, max_body_bytes=6_000)
+
+    assert pair.limits == HandshakeAnswer(
+        version=1, cluster_id="c", broker_id="b", max_header_bytes=5_000, max_body_bytes=6_000
+    )
+    assert repr(pair.client) == "<ClientConnection open, 0 pending, 0 forgotten>"
+    assert repr(pair.server) == "<ServerConnection open, client 'tester', 0 in flight>"
+
+
+def test_no_common_version():
+    """A client that speaks no version of the broker is told both lists."""
+    server = new_server()
+    with pytest.raises(UnsupportedVersionError, match=r"versions \[7, 8\], the broker \[1\]") as no:
+        server.receive(frame(1, 1, encode(Handshake(versions=[7, 8]))))
+
+    client = ClientConnection("tester")
+    client.open()
+    with pytest.raises(UnsupportedVersionError, match=r"\[7, 8\].*\[1\]"):
+        client.receive(reader().feed(b"".join(server.goodbye(no.value)))[0])
+
+
+def test_a_version_among_others_is_found():
+    """A client that speaks newer versions as well is welcome."""
+    event = new_server().receive(frame(1, 1, encode(Handshake(versions=[3, 1, 2], client="x"))))
+
+    assert event.client == "x"
+
+
+def test_version_that_was_not_offered():
+    """A broker that chooses a version which the client did not offer is refused."""
+    client = ClientConnection("tester")
+    client.open()
+    answer = HandshakeAnswer(
+        version=2, cluster_id="c", broker_id="b", max_header_bytes=1, max_body_bytes=1
+    )
+    with pytest.raises(UnsupportedVersionError, match=r"version 2; .* offered \[1\]"):
+        client.receive(frame(1, 1, encode(answer), flags=RESPONSE))
+
+
+def test_token():
+    """The token decides who is welcome, and is shown nowhere."""
+    asked = []
+
+    def authorize(token):
+        asked.append(token)
+        return token in welcome
+
+    welcome = ["right"]
+    for token in ("right", "wrong"):
+        client, server = ClientConnection("me", token), new_server(authorize)
+        [opening] = reader().feed(b"".join(client.open()))
+        if token in welcome:
+            server.receive(opening)
+        else:
+            with pytest.raises(UnauthorizedError, match="client 'me'") as refusal:
+                server.receive(opening)
+            assert "wrong" not in str(refusal.value)
+        assert token not in repr(client) + repr(server)
+    assert asked == ["right", "wrong"]
+
+
+def test_token_that_is_too_long():
+    """A handshake that the broker would not read fails at the client."""
+    client = ClientConnection("me", "x" * HANDSHAKE_MAX_HEADER_BYTES)
+    with pytest.raises(MessageTooLargeError, match="4096"):
+        client.open()
+    assert repr(client).startswith("<ClientConnection new")
+
+
+@pytest.mark.parametrize("options", [{"flags": ONEWAY}, {"flags": RESPONSE}, {"correlation_id": 0}])
+def test_handshake_out_of_form(options):
+    """A handshake has a correlation id and no flags."""
+    header = encode(Handshake(versions=[1]))
+    with pytest.raises(ProtocolError, match="not on a handshake"):
+        new_server().receive(frame(**{"code": 1, "correlation_id": 1, "header": header} | options))
+
+
+@pytest.mark.parametrize("header", [b"", b"\x80", b"\xc0", encode({"versions": ["1"]})])
+def test_handshake_that_does_not_fit(header):
+    """A handshake whose header does not fit ends the connection."""
+    with pytest.raises(ProtocolError, match="Handshake does not fit"):
+        new_server().receive(frame(1, 1, header))
+
+
+def test_request_before_the_handshake():
+    """A server takes no request before the handshake, nor after it failed."""
+    server = new_server()
+    with pytest.raises(ProtocolError, match="a request on a connection that is new"):
+        server.receive(frame(2, 1))
+    with pytest.raises(ClosedError):
+        server.receive(frame(1, 1, encode(Handshake(versions=[1]))))
+
+
+def test_second_handshake():
+    """A second handshake ends the connection."""
+    pair = ConnectionPair()
+    with pytest.raises(ProtocolError, match="a handshake on a connection that is open"):
+        pair.server.receive(frame(1, 5, encode(Handshake(versions=[1]))))
+
+
+def test_client_calls_out_of_order():
+    """A client opens once, and sends requests only when it is open."""
+    client = ClientConnection("me")
+    with pytest.raises(ProtocolError, match="a request on a connection that is new"):
+        client.request(Metadata())
+    client.open()
+    with pytest.raises(ProtocolError, match="waiting for the answer"):
+        client.request(Metadata())
+    with pytest.raises(ProtocolError, match="a handshake on a connection that is waiting"):
+        client.open()
+    with pytest.raises(ProtocolError):
+        ClientConnection("me").receive(frame(1, 1, flags=RESPONSE))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"flags": 0}, "do not answer a handshake"),
+        ({"code": 2}, "do not answer a handshake"),
+        ({"correlation_id": 2}, "do not answer a handshake"),
+        ({"header": b"\xc0"}, "does not fit"),
+    ],
+)
+def test_answer_to_the_handshake_out_of_form(options, text):
+    """A client takes nothing but the answer to its handshake, or a goodbye."""
+    client = ClientConnection("me")
+    client.open()
+    with pytest.raises(ProtocolError, match=text):
+        client.receive(frame(**{"code": 1, "correlation_id": 1, "flags": RESPONSE} | options))
+    with pytest.raises(ClosedError):
+        client.request(Metadata())
+
+
+# -- requests and answers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", OPEN_REQUESTS)
+@given(data=st.data())
+@settings(max_examples=5)
+def test_every_request_and_answer_travels(code, data):
+    """Every request and its answer, with any values and body, arrive as they were sent."""
+    request_type, answer_type = REQUESTS[code]
+    header, answer = data.draw(structs(request_type)), data.draw(structs(answer_type))
+    body, answer_body = data.draw(bodies()), data.draw(bodies())
+    pair = ConnectionPair()
+
+    correlation_id, request = pair.request(header, body)
+    assert type(request.header) is request_type
+    assert (request.header, bytes(request.body), request.oneway) == (header, body, False)
+
+    [heard] = pair.reply(pair.server.answer(request.correlation_id, answer, answer_body))
+    assert isinstance(heard, Answer)
+    assert (heard.correlation_id, heard.header, heard.body) == (correlation_id, answer, answer_body)
+
+
+@pytest.mark.parametrize("error", ALL_ERRORS, ids=lambda error: error.__name__)
+def test_every_error_travels(error):
+    """Every error arrives as its own type, with its text; the connection lives."""
+    pair = ConnectionPair()
+    correlation_id, request = pair.request(Metadata())
+
+    [heard] = pair.reply(pair.server.fail(request.correlation_id, error("what was wrong")))
+
+    assert isinstance(heard, Failure)
+    assert heard.correlation_id == correlation_id
+    assert type(heard.error) is error
+    assert str(heard.error) == "what was wrong"
+    assert heard.error.retriable is error.retriable
+    pair.request(Metadata())
+
+
+@pytest.mark.parametrize("error", [UnavailableError, CorruptDataError])
+def test_error_answer_says_whether_to_try_again(error):
+    """A client that does not know the code still learns whether it is retriable."""
+    pair = ConnectionPair()
+    _, request = pair.request(Metadata())
+    [answer] = client_reader().feed(b"".join(pair.server.fail(request.correlation_id, error("x"))))
+
+    told = msgspec.msgpack.decode(answer.header, type=ErrorAnswer)
+    assert told == ErrorAnswer(code=error.code, message="x", retriable=error.retriable)
+
+
+def test_address_of_another_broker_travels():
+    """`NotHostedError` says where to go instead."""
+    pair = ConnectionPair()
+    _, request = pair.request(Metadata())
+
+    [heard] = pair.reply(pair.server.fail(request.correlation_id, NotHostedError("no", "h:1")))
+
+    assert heard.error.address == "h:1"
+
+
+def test_foreign_errors_are_internal():
+    """An error that is not ours is told with its type, and is not retriable."""
+    pair = ConnectionPair()
+    _, request = pair.request(Metadata())
+
+    [heard] = pair.reply(pair.server.fail(request.correlation_id, KeyError("x")))
+
+    assert (type(heard.error), str(heard.error)) == (MemqError, "KeyError: 'x'")
+
+
+def test_long_and_broken_texts_are_mended():
+    """An error's text is cut, and text that is no UTF-8 does not stop it."""
+    pair = ConnectionPair()
+    _, request = pair.request(Metadata())
+    error = InvalidRequestError("\udcff" + "x" * 10_000)
+
+    [heard] = pair.reply(pair.server.fail(request.correlation_id, error))
+
+    assert str(heard.error) == r"\udcff" + "x" * (MAX_ERROR_CHARS - 1)
+
+
+@pytest.mark.parametrize(("retriable", "expected"), [(True, UnavailableError), (False, MemqError)])
+def test_error_of_a_newer_broker(retriable, expected):
+    """A code that the client does not know keeps its text, and whether to try again."""
+    pair = ConnectionPair()
+    correlation_id, _ = pair.request(Metadata())
+    answer = encode(ErrorAnswer(code="new", message="text", retriable=retriable))
+
+    heard = pair.client.receive(frame(2, correlation_id, answer, flags=RESPONSE | ERROR))
+
+    assert (type(heard.error), str(heard.error)) == (expected, "new: text")
+
+
+def test_fields_of_a_newer_peer_are_skipped():
+    """A field that the receiver does not know is no error."""
+    pair = ConnectionPair()
+    event = pair.server.receive(frame(5, 9, encode({"topic": "t", "new": [1, {"x": 2}]})))
+
+    assert event.header == DeleteTopic(topic="t")
+
+
+def test_answers_come_in_any_order():
+    """An answer finds its request whatever was answered before."""
+    pair = ConnectionPair()
+    first, one = pair.request(Metadata())
+    second, two = pair.request(FetchOffsets(topic="t"))
+
+    [heard] = pair.reply(pair.server.fail(two.correlation_id, UnavailableError("later")))
+    assert heard.correlation_id == second
+    answer = MetadataAnswer(cluster_id="c", brokers=[], topics=[])
+    [heard] = pair.reply(pair.server.answer(one.correlation_id, answer))
+    assert (heard.correlation_id, heard.header) == (first, answer)
+
+
+def test_known_body_crc_is_sent_as_it_is():
+    """The CRC of a body belongs to its producer: neither side makes it new on the way."""
+    pair = ConnectionPair()
+    _, request = pair.request(write(), b"123456789", body_crc=0xE3069283)
+    assert request.body_crc == 0xE3069283
+
+    _, buffers = pair.client.request(write(), b"damaged", body_crc=0xE3069283)
+    with pytest.raises(CorruptDataError):
+        pair.send(buffers)
+    with pytest.raises(CorruptDataError):
+        pair.reply(
+            pair.server.answer(request.correlation_id, WriteAnswer(), b"damaged", 0xE3069283)
+        )
+
+
+def test_one_way():
+    """A one-way Write is never in flight and takes no answer."""
+    pair = ConnectionPair()
+    correlation_id, request = pair.request(write(acks=0), b"body", oneway=True)
+
+    assert request.oneway
+    assert pair.client.in_flight == pair.server.in_flight == 0
+    with pytest.raises(ProtocolError, match="not in flight"):
+        pair.server.answer(correlation_id, WriteAnswer())
+    with pytest.raises(ProtocolError, match="not in flight"):
+        pair.server.fail(correlation_id, UnavailableError("no"))
+
+
+@pytest.mark.parametrize("header", [Metadata(), write(acks=1)])
+def test_only_a_write_with_acks_0_is_one_way(header):
+    """A one-way request that would need an answer ends the connection."""
+    pair = ConnectionPair()
+    _, buffers = pair.client.request(header, oneway=True)
+    with pytest.raises(ProtocolError, match="only a Write with acks=0"):
+        pair.send(buffers)
+
+
+# -- what fails a request -------------------------------------------------------------------
+
+DEEP = b"\x81\xa1x" + b"\x91" * 5_000 + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    ("code", "header", "text"),
+    [
+        (99, b"\x80", "unknown request type 99"),
+        (0, b"\x80", "unknown request type 0"),
+        (2, b"", "Metadata does not fit: Input data was truncated"),
+        (2, b"\xc1", "does not fit"),
+        (2, b"\x90", "Expected `object`, got `array`"),
+        (2, encode({"topics": [1]}), r"Expected `str`, got `int` - at `\$.topics\[0\]`"),
+        (2, b"\x81\xa6topics\x91\xa1\xff", "utf-8"),
+        (2, b"\x81\xa6topics\xdd\xff\xff\xff\xff", "truncated"),
+        (2, b"\xdf\xff\xff\xff\xff", "truncated"),
+        (2, b"\x80\x80", "trailing"),
+        (2, DEEP, "recursion"),
+        (5, b"\x80", "missing required field `topic`"),
+        (10, encode({"topic": "t"}), "missing required field"),
+        (30, encode({"group": "g", "topic": "t", "member_id": "", "offsets": [[1]]}), "length 2"),
+    ],
+)
+def test_bad_header_fails_its_request_alone(code, header, text):
+    """What is wrong inside a good frame is answered with an error; the next request works."""
+    pair = ConnectionPair()
+    event = pair.server.receive(frame(code, 77, header))
+
+    assert isinstance(event, Refused)
+    assert type(event.error) is InvalidRequestError
+    with pytest.raises(InvalidRequestError, match=text):
+        raise event.error
+    [answer] = client_reader().feed(b"".join(event.buffers_to_send))
+    assert (answer.type, answer.correlation_id, answer.flags) == (code, 77, RESPONSE | ERROR)
+    assert pair.server.in_flight == 0
+    pair.request(Metadata())
+
+
+def test_bad_one_way_request_is_dropped():
+    """Nobody wants to hear why a one-way request failed; it is told for the logs alone."""
+    event = ConnectionPair().server.receive(frame(10, 77, b"\x80", flags=ONEWAY))
+
+    assert event.buffers_to_send == []
+    assert "Write does not fit" in str(event.error)
+
+
+def test_too_many_in_flight(monkeypatch):
+    """The request over the limit fails on its own, at the client or at the server."""
+    assert MAX_IN_FLIGHT == client_module.MAX_IN_FLIGHT == server_module.MAX_IN_FLIGHT
+    monkeypatch.setattr(client_module, "MAX_IN_FLIGHT", 3)
+    pair = ConnectionPair()
+    _, request = [pair.request(Metadata()) for _ in range(3)][-1]
+    with pytest.raises(UnavailableError, match="3 requests are in flight"):
+        pair.client.request(Metadata())
+    pair.request(write(acks=0), oneway=True)
+
+    monkeypatch.setattr(server_module, "MAX_IN_FLIGHT", 3)
+    event = pair.server.receive(frame(2, 99))
+    assert isinstance(event, Refused)
+    assert type(event.error) is UnavailableError
+    assert pair.server.in_flight == 3
+
+    pair.reply(pair.server.fail(request.correlation_id, UnavailableError("later")))
+    pair.request(Metadata())
+
+
+def test_forgotten_requests_count_as_in_flight(monkeypatch):
+    """A client that forgets does not overrun a server that has not forgotten."""
+    monkeypatch.setattr(client_module, "MAX_IN_FLIGHT", 1)
+    pair = ConnectionPair()
+    correlation_id, _ = pair.request(Metadata())
+    pair.client.forget(correlation_id)
+    with pytest.raises(UnavailableError):
+        pair.client.request(Metadata())
+
+
+# -- what ends the connection ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"flags": RESPONSE},
+        {"flags": ERROR},
+        {"flags": RESPONSE | ONEWAY},
+        {"correlation_id": 0},
+        {"correlation_id": 2},
+    ],
+)
+def test_request_out_of_form(options):
+    """An answer from a client, or a correlation id of 0 or in use, ends the connection."""
+    pair = ConnectionPair()
+    in_use, _ = pair.request(Metadata())
+    assert in_use == 2
+    with pytest.raises(ProtocolError, match="the id must be neither 0 nor in flight"):
+        pair.server.receive(frame(**{"code": 2, "correlation_id": 77} | options))
+    with pytest.raises(ClosedError):
+        pair.server.receive(frame(2, 78))
+    assert repr(pair.server).startswith("<ServerConnection closed")
+
+
+def test_correlation_id_is_free_after_its_answer():
+    """An id may be used again when its request has been answered."""
+    server = ConnectionPair().server
+    server.receive(frame(5, 9, encode({"topic": "t"})))
+    server.answer(9, Done())
+
+    assert isinstance(server.receive(frame(5, 9, encode({"topic": "t"}))), Request)
+
+
+def test_goodbye_ends_the_client():
+    """A goodbye raises the broker's error, and nothing goes on after it."""
+    pair = ConnectionPair()
+    correlation_id, _ = pair.request(Metadata())
+    with pytest.raises(UnavailableError, match="draining"):
+        pair.reply(pair.server.goodbye(UnavailableError("draining")))
+
+    with pytest.raises(ClosedError):
+        pair.client.request(Metadata())
+    with pytest.raises(ClosedError):
+        pair.client.receive(frame(2, correlation_id, flags=RESPONSE))
+
+
+def test_answers_after_a_goodbye_come_to_nothing():
+    """A handler that finishes after the connection ended has nothing to send, and no error."""
+    pair = ConnectionPair()
+    _, first = pair.request(Metadata())
+    _, second = pair.request(DeleteTopic(topic="t"))
+    pair.server.goodbye(UnavailableError("draining"))
+
+    assert pair.server.fail(first.correlation_id, UnavailableError("x")) == []
+    assert pair.server.answer(second.correlation_id, Done()) == []
+    assert pair.server.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"flags": 0}, "no answer"),
+        ({"flags": ERROR}, "no answer"),
+        ({"flags": RESPONSE | ONEWAY}, "no answer"),
+        ({"correlation_id": 3}, "request 3 of type 2, which is not in flight"),
+        ({"correlation_id": 1}, "not in flight"),
+        ({"correlation_id": 0, "code": 0}, "not in flight"),
+        ({"code": 5}, "not in flight"),
+        ({"flags": RESPONSE | ERROR, "header": b"\xc0"}, "an error answer does not fit"),
+    ],
+)
+def test_answer_out_of_form(options, text):
+    """An answer that cannot be paired with its request ends the connection."""
+    pair = ConnectionPair()
+    correlation_id, _ = pair.request(Metadata())
+    assert correlation_id == 2
+    with pytest.raises(ProtocolError, match=text):
+        pair.client.receive(frame(**{"code": 2, "correlation_id": 2, "flags": RESPONSE} | options))
+    assert repr(pair.client).startswith("<ClientConnection closed")
+
+
+def test_answer_that_does_not_fit_fails_its_request_alone():
+    """A header that the client cannot read fails one request."""
+    pair = ConnectionPair()
+    correlation_id, _ = pair.request(Metadata())
+
+    heard = pair.client.receive(frame(2, correlation_id, b"\x80", flags=RESPONSE))
+
+    assert isinstance(heard, Failure)
+    assert type(heard.error) is ProtocolError
+    assert "answer to Metadata does not fit" in str(heard.error)
+    pair.request(Metadata())
+
+
+# -- late answers ---------------------------------------------------------------------------
+
+
+def test_late_answer():
+    """The answer to a forgotten request is dropped quietly, once."""
+    pair = ConnectionPair()
+    correlation_id, request = pair.request(DeleteTopic(topic="t"))
+    pair.client.forget(correlation_id)
+    assert repr(pair.client) == "<ClientConnection open, 0 pending, 1 forgotten>"
+
+    buffers = pair.server.answer(request.correlation_id, Done())
+    assert pair.reply(buffers) == [LateAnswer(correlation_id)]
+    assert pair.client.in_flight == 0
+    with pytest.raises(ProtocolError, match="not in flight"):
+        pair.reply(buffers)
+
+
+def test_late_failure():
+    """A failure may be late as well."""
+    pair = ConnectionPair()
+    correlation_id, request = pair.request(DeleteTopic(topic="t"))
+    pair.client.forget(correlation_id)
+
+    buffers = pair.server.fail(request.correlation_id, UnavailableError("no"))
+
+    assert pair.reply(buffers) == [LateAnswer(correlation_id)]
+
+
+def test_forgetting_what_is_answered_does_nothing():
+    """A deadline that strikes just after the answer changes nothing."""
+    pair = ConnectionPair()
+    correlation_id, request = pair.request(DeleteTopic(topic="t"))
+    pair.reply(pair.server.answer(request.correlation_id, Done()))
+
+    pair.client.forget(correlation_id)
+
+    assert pair.client.in_flight == 0
+
+
+# -- sizes and mistakes of the caller -------------------------------------------------------
+
+
+def test_client_keeps_the_limits_of_the_broker():
+    """What the broker would refuse fails at the client, and the connection lives."""
+    pair = ConnectionPair(max_header_bytes=500, max_body_bytes=1_000)
+    pair.request(write(topic="x" * 100), bytes(1_000))
+
+    with pytest.raises(MessageTooLargeError, match=r"body of 1001 bytes; .* 500 and 1000"):
+        pair.client.request(write(), bytes(1_001))
+    with pytest.raises(MessageTooLargeError, match="body of 1004 bytes"):
+        pair.client.request(write(), memoryview(bytes(1_004)).cast("I"))
+    with pytest.raises(MessageTooLargeError, match="header of"):
+        pair.client.request(write(topic="x" * 500))
+    assert pair.client.in_flight == 1
+    pair.request(Metadata())
+
+
+def test_default_body_limit_is_told():
+    """Without another word the broker takes bodies of the protocol's limit."""
+    assert ConnectionPair().limits.max_body_bytes == SERVER_MAX_BODY_BYTES
+
+
+def test_answer_that_no_client_would_take():
+    """A server does not send what ends the client's connection; it can still fail the request."""
+    pair = ConnectionPair()
+    _, request = pair.request(Metadata())
+    huge = MetadataAnswer(cluster_id="c" * CLIENT_MAX_HEADER_BYTES, brokers=[], topics=[])
+
+    with pytest.raises(MessageTooLargeError, match="ask for less") as caught:
+        pair.server.answer(request.correlation_id, huge)
+    [heard] = pair.reply(pair.server.fail(request.correlation_id, caught.value))
+    assert type(heard.error) is MessageTooLargeError
+
+
+def test_answer_body_is_not_copied():
+    """The body of an answer is sent from where it lies."""
+    pair = ConnectionPair()
+    _, request = pair.request(FetchBatch(topic="t", uri="u", start=0, length=4))
+    body = bytearray(b"body")
+
+    assert pair.server.answer(request.correlation_id, FetchBatchAnswer(), body)[1] is body
+
+
+def test_wrong_answer_is_noticed():
+    """An answer of the wrong type is the caller's mistake, not sent."""
+    pair = ConnectionPair()
+    _, request = pair.request(Metadata())
+    with pytest.raises(ProtocolError, match="Done does not answer request 2, which is Metadata"):
+        pair.server.answer(request.correlation_id, Done())
+    with pytest.raises(ProtocolError, match="not in flight"):
+        pair.server.answer(999, Done())
+
+
+@pytest.mark.parametrize("header", [Done(), Handshake(versions=[1])])
+def test_only_requests_are_sent(header):
+    """A header that is no request of an open connection is not sent."""
+    with pytest.raises(InvalidRequestError, match="is not a request"):
+        ConnectionPair().client.request(header)
+
+
+@pytest.mark.parametrize("value", ["\udc80", 1 << 70, object()])
+def test_values_that_cannot_be_sent(value):
+    """A value that msgpack cannot carry fails its request alone, with a typed error."""
+    pair = ConnectionPair()
+    with pytest.raises(InvalidRequestError, match="DeleteTopic cannot be sent"):
+        pair.client.request(DeleteTopic(topic=value))
+    pair.request(Metadata())
+
+
+# -- everything at once ---------------------------------------------------------------------
+
+
+class Conversation(RuleBasedStateMachine):
+    """A client and a server against a model of what is in flight."""
+
+    def __init__(self):
+        super().__init__()
+        self.pair = ConnectionPair()
+        self.asked: dict[int, bool] = {}  # in flight: is it forgotten?
+
+    def some(self, data):
+        return data.draw(st.sampled_from(sorted(self.asked)))
+
+    @rule(oneway=st.booleans(), body=bodies())
+    def send(self, oneway, body):
+        """Send a Write."""
+        header = write(acks=0 if oneway else -1)
+        correlation_id, request = self.pair.request(header, body, oneway=oneway)
+        assert (request.correlation_id, request.oneway) == (correlation_id, oneway)
+        assert request.body == body
+        if not oneway:
+            self.asked[correlation_id] = False
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), offset=st.none() | st.integers(0, 9))
+    def settle(self, data, offset):
+        """Answer or fail any request."""
+        correlation_id = self.some(data)
+        if offset is None:
+            buffers = self.pair.server.fail(correlation_id, UnavailableError("no"))
+        else:
+            buffers = self.pair.server.answer(correlation_id, WriteAnswer(offset=offset))
+        [heard] = self.pair.reply(buffers)
+        if self.asked.pop(correlation_id):
+            assert heard == LateAnswer(correlation_id)
+        elif offset is None:
+            assert (heard.correlation_id, type(heard.error)) == (correlation_id, UnavailableError)
+        else:
+            assert heard == Answer(correlation_id, WriteAnswer(offset=offset), b"", 0)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def forget(self, data):
+        """Give up on any request."""
+        correlation_id = self.some(data)
+        self.pair.client.forget(correlation_id)
+        self.asked[correlation_id] = True
+
+    @rule(code=st.sampled_from([2, 10, 99]))
+    def spoil(self, code):
+        """Send something that fails alone."""
+        heard = self.pair.server.receive(frame(code, 1_000_000, b"\xc0"))
+        assert isinstance(heard, Refused)
+
+    @invariant()
+    def agree(self):
+        """Both ends agree with the model on what is in flight."""
+        assert self.pair.client.in_flight == self.pair.server.in_flight == len(self.asked)
+        forgotten = sum(self.asked.values())
+        assert repr(self.pair.client) == (
+            f"<ClientConnection open, {len(self.asked) - forgotten} pending, {forgotten} forgotten>"
+        )
+
+
+test_conversation = Conversation.TestCase
+test_conversation.settings = settings(stateful_step_count=30)
+
+
+def test_open_pair_heard_its_welcome():
+    """The first thing that a client hears is the end of its handshake."""
+    pair = ConnectionPair(opened=False)
+
+    assert [type(event) for event in pair.send(pair.client.open())] == [HandshakeDone]

@@ -1,0 +1,488 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import struct
+import weakref
+from array import array
+from collections import deque
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.wire.frame import (
+    DIRECT_BYTES,
+    ERROR,
+    HEAD_BYTES,
+    ONEWAY,
+    PREFIX_BYTES,
+    RESPONSE,
+    SCRATCH_BYTES,
+    SLICE_BYTES,
+    FrameReader,
+    encode_frame,
+)
+from memq.errors import (
+    CorruptDataError,
+    MemqError,
+    MessageTooLargeError,
+    ProtocolError,
+    UnavailableError,
+    UnsupportedVersionError,
+)
+from tests.unit.core.wire.builders import content, encoded_frames
+
+MAX_HEADER, MAX_BODY = 4_096, 100_000
+
+
+def reader(**options):
+    limits = {"max_header_bytes": MAX_HEADER, "max_body_bytes": MAX_BODY}
+    return FrameReader(**(limits | options))
+
+
+def join(*args, **options):
+    return b"".join(encode_frame(*args, **options))
+
+
+def slow_crc32c(data):
+    """CRC32C from its definition, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def prefix(*, magic=b"MEMQ", version=1, flags=0, header=b"", body=0, body_crc=0):
+    """A prefix with a good head CRC, whatever else is wrong; `header` may be a mere length."""
+    length, rest = (header, b"") if isinstance(header, int) else (len(header), header)
+    head = struct.pack("<4sBBHQIII", magic, version, 10, flags, 1, length, body, body_crc)
+    return head + struct.pack("<I", slow_crc32c(head + rest)) + rest
+
+
+def pump(target, data, cuts):
+    """Give data to a reader as asyncio does, no read going past a cut; yields after each read."""
+    position = 0
+    for cut in [*sorted(cuts), len(data)]:
+        while position < cut:
+            buffer = target.get_buffer()
+            count = min(len(buffer), cut - position)
+            buffer[:count] = data[position : position + count]
+            position += count
+            yield target.buffer_updated(count)
+
+
+# -- layout ---------------------------------------------------------------------------------
+
+
+def test_layout():
+    """Every field stands where the documentation says, in little endian."""
+    data = join(0x0A, 0x0102030405060708, b"head", b"123456789", flags=ONEWAY)
+
+    assert data[:8] == b"MEMQ\x01\x0a\x04\x00"
+    assert data[8:16] == bytes([8, 7, 6, 5, 4, 3, 2, 1])
+    assert data[16:24] == b"\x04\0\0\0\x09\0\0\0"
+    assert data[24:28] == bytes.fromhex("839206e3")
+    assert struct.unpack_from("<I", data, 28)[0] == slow_crc32c(data[:28] + b"head")
+    assert data[32:] == b"head123456789"
+
+
+def test_flags_have_the_documented_values():
+    """The three flags are bits 0, 1 and 2."""
+    assert (RESPONSE, ERROR, ONEWAY) == (1, 2, 4)
+
+
+def test_body_is_not_copied():
+    """The body's buffer is sent as it is; an empty one is not sent at all."""
+    body = bytearray(b"body")
+
+    assert encode_frame(1, 1, b"", body)[1] is body
+    assert len(encode_frame(1, 1, b"header", b"")) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"abcdefgh",
+        bytearray(b"abcdefgh"),
+        memoryview(array("I", [1, 2])),
+        pa.py_buffer(b"abcdefgh"),
+    ],
+    ids=lambda body: type(body).__name__,
+)
+def test_any_buffer_is_a_body(body):
+    """Every kind of buffer is a body, with its size counted in bytes."""
+    [frame] = reader().feed(join(1, 1, b"h", body))
+
+    assert frame.body == bytes(body)
+
+
+def test_known_body_crc_is_not_computed_again():
+    """A body CRC that is given travels on as it is, so that old damage is still noticed."""
+    [frame] = reader().feed(join(1, 1, b"h", b"body", body_crc=slow_crc32c(b"body")))
+    assert frame.body_crc == slow_crc32c(b"body")
+
+    with pytest.raises(CorruptDataError, match="0x00000005"):
+        reader().feed(join(1, 1, b"h", b"body", body_crc=5))
+
+
+def test_body_of_4_gib_does_not_fit():
+    """A body whose length needs more than 32 bits is refused by the sender."""
+
+    class Huge(bytes):
+        def __len__(self):
+            return 1 << 32
+
+    with pytest.raises(MessageTooLargeError, match="4294967296"):
+        encode_frame(1, 1, b"", Huge(), body_crc=0)
+
+
+# -- cutting --------------------------------------------------------------------------------
+
+
+@given(st.lists(encoded_frames(), max_size=6), st.data())
+def test_any_cuts_give_the_same_frames(frames, data):
+    """However the bytes are cut, `feed` and `buffer_updated` give the same frames."""
+    stream = b"".join(encoded for encoded, _ in frames)
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=20))
+    fed, pumped = reader(), reader(scratch=memoryview(bytearray(data.draw(st.integers(1, 300)))))
+
+    bounds = [0, *sorted(cuts), len(stream)]
+    by_feed = [frame for start, end in pairwise(bounds) for frame in fed.feed(stream[start:end])]
+    by_pump = [frame for frames in pump(pumped, stream, cuts) for frame in frames]
+
+    expected = [told for _, told in frames]
+    assert [content(frame) for frame in by_feed] == expected
+    assert [content(frame) for frame in by_pump] == expected
+    assert fed.at_boundary
+    assert pumped.at_boundary
+
+
+@given(st.lists(st.lists(encoded_frames(), max_size=3), min_size=2, max_size=4), st.data())
+def test_readers_share_a_scratch(streams, data):
+    """Readers that take turns on one scratch do not disturb each other or keep any of it."""
+    scratch = memoryview(bytearray(100))
+    pumps, got = [], [[] for _ in streams]
+    for frames in streams:
+        stream = b"".join(encoded for encoded, _ in frames)
+        cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
+        pumps.append(pump(reader(scratch=scratch), stream, cuts))
+
+    turns = data.draw(st.lists(st.integers(0, len(streams) - 1), max_size=60))
+    for turn in [*turns, *(i for i in range(len(streams)) for _ in range(3_000))]:
+        got[turn] += next(pumps[turn], [])
+        scratch[:] = b"\xaa" * len(scratch)
+
+    expected = [[told for _, told in frames] for frames in streams]
+    assert [[content(frame) for frame in frames] for frames in got] == expected
+
+
+def test_byte_by_byte():
+    """A stream that drips in byte by byte gives its frames, each with its last byte."""
+    encoded = join(3, 9, b"header", b"body") + join(4, 10, b"", b"")
+    target = reader()
+    counts = [len(target.feed(encoded[i : i + 1])) for i in range(len(encoded))]
+
+    assert [i for i, count in enumerate(counts) if count] == [41, 73]
+
+
+def test_long_body_is_received_in_place():
+    """A long body goes straight into the memory that `allocate` gave, which becomes the body."""
+    given_out = []
+
+    def allocate(size):
+        given_out.append(bytearray(size))
+        return memoryview(given_out[-1])
+
+    target = reader(allocate=allocate)
+    head, body = encode_frame(10, 1, b"header", b"x" * 50_000)
+    assert target.feed(head + body[:100]) == []
+
+    buffer = target.get_buffer()
+    assert len(buffer) == 49_900
+    assert buffer.obj is given_out[0]
+    buffer[:49_000] = body[100:49_100]
+    assert target.buffer_updated(49_000) == []
+
+    assert len(target.get_buffer()) == SCRATCH_BYTES, "a short rest comes through the scratch"
+    [frame] = target.feed(body[49_100:])
+    assert frame.body.obj is given_out[0]
+    assert frame.body == body
+    assert len(given_out) == 1
+
+
+def test_larger_body_is_received_in_slices():
+    """Each slice is checked while it is in the caches; the last takes in the next head."""
+    size = 3 * SLICE_BYTES + 100
+    target = reader(
+        max_body_bytes=size, allocate=lambda size: memoryview(bytearray(size + HEAD_BYTES))
+    )
+    head, body = encode_frame(10, 1, b"header", os.urandom(size))
+    target.feed(head)
+    rest, taken, frames = body, [], []
+    while rest:
+        buffer = target.get_buffer()
+        taken.append(len(buffer))
+        part = rest[: len(buffer)]
+        buffer[: len(part)], rest = part, rest[len(part) :]
+        frames += target.buffer_updated(len(part))
+
+    assert taken == [SLICE_BYTES, SLICE_BYTES, SLICE_BYTES + 100 + HEAD_BYTES]
+    assert [frame.body for frame in frames] == [body]
+
+
+def test_memory_from_arrow_serves():
+    """Memory of a pyarrow buffer can be given for bodies, though its items are signed."""
+    target = reader(allocate=lambda size: memoryview(pa.allocate_buffer(size)))
+    head, body = encode_frame(10, 1, b"header", b"x" * 50_000)
+
+    assert target.feed(head) == []
+    [frame] = target.feed(body)
+    assert frame.body == body
+
+
+def test_bodies_outlive_the_scratch():
+    """A small body is a copy: it does not change when the scratch is used again."""
+    scratch = memoryview(bytearray(1_000))
+    target = reader(scratch=scratch)
+    encoded = join(10, 1, b"header", b"body")
+    scratch[: len(encoded)] = encoded
+
+    [frame] = target.buffer_updated(len(encoded))
+    scratch[:] = bytes(1_000)
+
+    assert (frame.header, frame.body) == (b"header", b"body")
+
+
+# -- damage ---------------------------------------------------------------------------------
+
+
+def test_every_bit_flip_is_detected():
+    """No frame with one flipped bit passes, whichever bit it is."""
+    encoded = join(10, 7, b"header", b"body")
+    for bit in range(len(encoded) * 8):
+        damaged = bytearray(encoded)
+        damaged[bit // 8] ^= 1 << bit % 8
+        target = reader()
+        # A longer header waits for its bytes; they come from what follows.
+        with pytest.raises(MemqError):
+            assert target.feed(damaged + bytes(MAX_HEADER)) == [], f"bit {bit}"
+
+
+def test_every_truncation_waits():
+    """A part of a frame is neither a frame nor an error; the rest completes it."""
+    encoded = join(10, 7, b"header", b"body")
+    for length in range(1, len(encoded)):
+        target = reader()
+        assert target.feed(encoded[:length]) == []
+        assert not target.at_boundary
+        assert len(target.feed(encoded[length:])) == 1
+        assert target.at_boundary
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "text"),
+    [
+        (
+            b"GET / HTTP/1.1\r\n",
+            ProtocolError,
+            "looks like HTTP, which a broker speaks at its admin",
+        ),
+        (b"MEMX", ProtocolError, "b'MEMX', not b'MEMQ'"),
+        (prefix(magic=b"memq"), ProtocolError, "not a MemQ frame: it starts with b'm"),
+        (prefix(version=2), UnsupportedVersionError, "version 2; this side reads 1"),
+        (prefix(version=2)[:5], UnsupportedVersionError, "version 2"),
+        (prefix(flags=8), ProtocolError, "unknown flags 0x8"),
+        (prefix(flags=0x8001), ProtocolError, "unknown flags 0x8001"),
+        (prefix(header=MAX_HEADER + 1), MessageTooLargeError, "4097"),
+        (prefix(header=0xFFFFFFFF), MessageTooLargeError, "4294967295"),
+        (prefix(body=MAX_BODY + 1), MessageTooLargeError, "100001"),
+        (prefix(body=0xFFFFFFFF), MessageTooLargeError, "4294967295"),
+        (prefix()[:-4] + b"\0\0\0\0", CorruptDataError, "head"),
+        (prefix(header=b"header")[:-1] + b"!", CorruptDataError, "head"),
+        (prefix(body_crc=1), CorruptDataError, "body of request 1"),
+        (prefix(body=4, body_crc=1) + b"body", CorruptDataError, "body of request 1"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 1_000])
+def test_bad_frames_are_refused(data, error, text, step):
+    """Each kind of bad frame raises its error, which names the value, at once or drop by drop."""
+    target = reader()
+    pieces = [data[start : start + step] for start in range(0, len(data), step)]
+    with pytest.raises(error, match=text) as caught:
+        deque(map(target.feed, pieces), maxlen=0)
+    assert type(caught.value) is error
+
+
+def test_longest_frame_passes():
+    """Header and body of exactly the limits are accepted."""
+    [frame] = reader().feed(join(1, 1, bytes(MAX_HEADER), bytes(MAX_BODY)))
+
+    assert (len(frame.header), len(frame.body)) == (MAX_HEADER, MAX_BODY)
+
+
+def test_limits_can_be_raised_between_reads():
+    """A reader that takes no bodies takes them once its limit is raised."""
+    target = reader(max_body_bytes=0)
+    assert len(target.feed(join(1, 1, b"h"))) == 1
+
+    target.max_body_bytes = 10
+    assert len(target.feed(join(1, 1, b"h", b"body"))) == 1
+
+    target.max_body_bytes = 0
+    with pytest.raises(MessageTooLargeError):
+        target.feed(join(1, 1, b"h", b"body"))
+
+
+def test_nothing_is_allocated_before_the_head_is_checked():
+    """A length over its limit, or in a damaged head, costs no memory."""
+    asked = []
+
+    def allocate(size):
+        asked.append(size)
+        return memoryview(bytearray(size))
+
+    for head in (
+        prefix(body=MAX_BODY + 1),
+        prefix(body=MAX_BODY)[:-1] + b"!",
+        prefix(body=MAX_BODY, header=5),
+    ):
+        target = reader(allocate=allocate)
+        try:
+            target.feed(head)
+        except MemqError:
+            assert target.buffered_bytes == 0
+        assert asked == []
+
+    reader(allocate=allocate).feed(prefix(body=MAX_BODY))
+    assert asked == [MAX_BODY]
+
+
+def test_broken_reader_stays_broken():
+    """After an error a reader raises it again, whatever comes, and holds no memory."""
+    target = reader()
+    head, body = encode_frame(1, 1, b"h", b"x" * 50_000, body_crc=3)
+    with pytest.raises(CorruptDataError) as first:
+        target.feed(head + body)
+
+    with pytest.raises(CorruptDataError) as second:
+        target.feed(join(1, 1, b"h"))
+    assert str(second.value) == str(first.value)
+    assert target.buffered_bytes == 0
+    assert len(target.get_buffer()) == SCRATCH_BYTES
+    assert repr(target).startswith("<FrameReader broken: the body of request 1")
+
+
+def test_body_of_a_damaged_frame_is_freed_at_once():
+    """A broken reader does not keep the refused body alive until the garbage collector runs."""
+
+    class Memory(bytearray):
+        """Memory whose end can be observed."""
+
+    given_out = []
+
+    def allocate(size):
+        memory = Memory(size)
+        given_out.append(weakref.ref(memory))
+        return memoryview(memory)
+
+    target = reader(allocate=allocate)
+    head, body = encode_frame(1, 1, b"h", b"x" * 50_000, body_crc=3)
+    target.feed(head)
+    [memory] = given_out
+    assert memory() is not None
+    gc.disable()
+    try:
+        with contextlib.suppress(CorruptDataError):
+            target.feed(body)
+        assert memory() is None
+    finally:
+        gc.enable()
+
+
+def test_damage_in_place_is_detected():
+    """A body that is received in place is checked like any other."""
+    head, body = encode_frame(1, 1, b"h", b"x" * 50_000)
+    with pytest.raises(CorruptDataError):
+        list(pump(reader(), head + body[:-1] + b"y", [len(head)]))
+
+
+def test_memory_may_be_refused():
+    """An error of `allocate` passes through; no memory at all is `UnavailableError`."""
+
+    def refuse(size):
+        raise UnavailableError(f"no room for {size}")
+
+    def fail(size):
+        raise MemoryError
+
+    for allocate, text in ((refuse, "no room for 20000"), (fail, "no memory .* 20000")):
+        with pytest.raises(UnavailableError, match=text):
+            reader(allocate=allocate).feed(prefix(body=20_000))
+
+
+# -- state ----------------------------------------------------------------------------------
+
+
+def test_repr_and_sizes_follow_the_frame():
+    """A reader says how far it is, and counts the memory that it holds."""
+    target = reader()
+    head, body = encode_frame(1, 1, b"header", b"x" * (DIRECT_BYTES + 10))
+
+    assert repr(target) == "<FrameReader at a frame boundary>"
+    assert (target.at_boundary, target.buffered_bytes) == (True, 0)
+
+    target.feed(head[:35])
+    assert repr(target) == "<FrameReader 35 bytes of a head>"
+    assert (target.at_boundary, target.buffered_bytes) == (False, 35)
+
+    target.feed(head[35:])
+    target.feed(body[:7])
+    assert repr(target) == "<FrameReader 7 of 16394 bytes of a body>"
+    assert (target.at_boundary, target.buffered_bytes) == (False, 16_394)
+
+    target.feed(body[7:])
+    assert (target.at_boundary, target.buffered_bytes) == (True, 0)
+
+
+def test_prefix_size():
+    """The constant that others size their buffers by is the size of the prefix."""
+    assert len(join(1, 1, b"")) == PREFIX_BYTES
+
+
+def test_memory_behind_a_body_takes_in_the_next_frames_head():
+    """With room behind the body one read completes it and begins the next frame, whole or not."""
+    first, second = (b"".join(encode_frame(10, n, b"h", bytes([n]) * 60_000)) for n in (1, 2))
+    for beyond in (0, 1, 20, 40, 500, 4_096):
+        given_out = []
+
+        def allocate(size, beyond=beyond, given_out=given_out):
+            given_out.append(bytearray(size + beyond))
+            return memoryview(given_out[-1])
+
+        target = reader(allocate=allocate)
+        frames = target.feed(first[:1_000])
+        rest = first[1_000:] + second
+        while rest:
+            buffer = target.get_buffer()
+            count = min(len(buffer), len(rest))
+            buffer[:count], rest = rest[:count], rest[count:]
+            frames += target.buffer_updated(count)
+        assert [frame.correlation_id for frame in frames] == [1, 2]
+        assert [bytes(frame.body) for frame in frames] == [b"\1" * 60_000, b"\2" * 60_000]
+        assert target.at_boundary
+
+
+def test_without_reading_ahead_a_complete_body_ends_at_a_boundary():
+    """With `read_ahead` off no byte of the next frame is taken in, whatever room there is."""
+    target = reader(allocate=lambda size: memoryview(bytearray(size + 4_096)))
+    head, _ = encode_frame(10, 1, b"h", bytes(60_000))
+    target.feed(head)
+    assert len(target.get_buffer()) == 64_096
+    target.read_ahead = False
+    assert len(target.get_buffer()) == 60_000

@@ -1,0 +1,179 @@
+"""Hostile peers: whatever they send, the answer is an event or a typed error, within the limits."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES, HandshakeReceived, Refused, Request
+from memq.core.wire.frame import FrameReader, encode_frame
+from memq.core.wire.messages import REQUESTS, Handshake
+from memq.errors import ClosedError, MemqError
+from tests.unit.core.wire.builders import ConnectionPair, client_reader, new_server, server_reader
+
+MAX_HEADER, MAX_BODY = 1_000, 5_000
+MSGPACK = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=10,
+)
+NAMES = sorted(
+    {field.name for pair in REQUESTS.values() for s in pair for field in msgspec.structs.fields(s)}
+)
+HEADERS = st.one_of(
+    st.binary(max_size=50),
+    MSGPACK.map(msgspec.msgpack.encode),
+    st.dictionaries(st.sampled_from(NAMES), MSGPACK).map(msgspec.msgpack.encode),
+)
+CODES = st.sampled_from([0, *REQUESTS]) | st.integers(0, 255)
+WELL_FRAMED = st.builds(
+    lambda code, cid, header, body, flags: encode_frame(code, cid, header, body, flags=flags),
+    CODES,
+    st.integers(0, 5) | st.integers(0, 2**64 - 1),
+    HEADERS,
+    st.binary(max_size=50),
+    st.sampled_from([0, 0, 0, 1, 2, 3, 4]) | st.integers(0, 2**16 - 1),
+).map(b"".join)
+HELLO = b"".join(
+    encode_frame(1, 1, msgspec.msgpack.encode(Handshake(versions=[1]), order="deterministic"))
+)
+
+
+def damage(data, position, value):
+    """Data with one byte replaced."""
+    if not data:
+        return data
+    position %= len(data)
+    return data[:position] + bytes([value]) + data[position + 1 :]
+
+
+STREAMS = st.lists(
+    st.one_of(
+        WELL_FRAMED,
+        st.just(HELLO),
+        st.binary(max_size=60),
+        st.builds(damage, WELL_FRAMED, st.integers(0, 500), st.integers(0, 255)),
+    ),
+    max_size=8,
+).map(b"".join)
+
+
+@given(STREAMS, st.integers(1, 200))
+def test_reader_survives_any_bytes(stream, step):
+    """Random bytes give frames or a `MemqError`; no allocation or buffer exceeds a limit."""
+    asked = []
+
+    def allocate(size):
+        asked.append(size)
+        return memoryview(bytearray(size))
+
+    reader = FrameReader(max_header_bytes=MAX_HEADER, max_body_bytes=MAX_BODY, allocate=allocate)
+    try:
+        for start in range(0, len(stream), step):
+            for frame in reader.feed(stream[start : start + step]):
+                assert len(frame.header) <= MAX_HEADER
+                assert len(frame.body) <= MAX_BODY
+            assert reader.buffered_bytes <= 32 + MAX_HEADER + MAX_BODY
+    except MemqError:
+        assert reader.buffered_bytes == 0
+    assert all(0 < size <= MAX_BODY for size in asked)
+
+
+@given(st.booleans(), STREAMS)
+@example(True, HELLO)
+def test_server_survives_any_bytes(opened, stream):
+    """A server turns random frames into events, or ends with a `MemqError` and stays ended."""
+    server, reader = new_server(), server_reader()
+    try:
+        for frame in reader.feed(HELLO * opened + stream):
+            event = server.receive(frame)
+            assert isinstance(event, HandshakeReceived | Request | Refused)
+            if not isinstance(event, Request):
+                assert all(client_reader().feed(buffer) for buffer in event.buffers_to_send)
+    except MemqError as exc:
+        [goodbye] = client_reader().feed(b"".join(server.goodbye(exc)))
+        assert (goodbye.type, goodbye.correlation_id) == (0, 0)
+        with pytest.raises(ClosedError):
+            server.receive(goodbye)
+    assert server.in_flight <= len(stream)
+
+
+@given(st.booleans(), st.integers(0, 4), STREAMS)
+def test_client_survives_any_bytes(opened, requests, stream):
+    """A client turns random frames into events, or ends with a `MemqError` and stays ended."""
+    pair = ConnectionPair(opened=opened)
+    if opened:
+        for request_type, _ in list(REQUESTS.values())[1 : 1 + requests]:
+            fields = msgspec.structs.fields(request_type)
+            nothing = {field.name: None for field in fields if field.required}
+            pair.client.request(request_type(**nothing))
+    before = pair.client.in_flight
+    try:
+        for frame in pair.to_client.feed(stream):
+            pair.client.receive(frame)
+    except MemqError:
+        pass
+    assert pair.client.in_flight <= before
+
+
+@given(code=st.sampled_from(list(REQUESTS)), header=HEADERS)
+def test_headers_of_every_request(code, header):
+    """Any header of any request, in any state, is an event or a `MemqError`."""
+    frame = server_reader().feed(b"".join(encode_frame(code, 9, header)))[0]
+    for server in (new_server(), ConnectionPair().server):
+        try:
+            event = server.receive(frame)
+        except MemqError:
+            continue
+        assert isinstance(event, HandshakeReceived | Request | Refused)
+
+
+@given(code=st.sampled_from(list(REQUESTS)), header=HEADERS)
+def test_headers_of_every_answer(code, header):
+    """Any header of any answer, good or bad, is an event or a `MemqError`."""
+    for flags in (1, 3):
+        pair = ConnectionPair(opened=code != 1)
+        if code == 1:
+            pair.client.open()
+            correlation_id = 1
+        else:
+            required = msgspec.structs.fields(REQUESTS[code][0])
+            nothing = {field.name: None for field in required if field.required}
+            correlation_id, _ = pair.client.request(REQUESTS[code][0](**nothing))
+        data = b"".join(encode_frame(code, correlation_id, header, flags=flags))
+        [frame] = client_reader().feed(data)
+        try:
+            event = pair.client.receive(frame)
+        except MemqError:
+            continue
+        assert event.correlation_id == correlation_id or code == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x81\xa6topics\xdd\xff\xff\xff\xff",
+        b"\x81\xa6topics\xdb\xff\xff\xff\xff",
+        b"\x81\xa6topics\xc6\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x81\xa6topics\xdc\xff\xf0".ljust(SERVER_MAX_HEADER_BYTES, b"\xa0"),
+        b"\x81\xa1x" + b"\x91" * (SERVER_MAX_HEADER_BYTES - 4) + b"\xc0",
+    ],
+    ids=["array", "text", "bin", "map", "full array", "deep"],
+)
+def test_lengths_inside_a_header_cost_no_memory(header):
+    """A length that msgpack claims is not believed: memory follows the bytes that came."""
+    server = ConnectionPair().server
+    [frame] = server_reader().feed(b"".join(encode_frame(2, 9, header)))
+    tracemalloc.start()
+    try:
+        server.receive(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2 << 20

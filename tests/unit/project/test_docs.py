@@ -1,0 +1,450 @@
+"""The documents say what is so: links, commands, paths, options, limits, metrics, log lines."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import tomllib
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from docs.generate.configuration import SECTIONS
+from memq.broker.config import BrokerConfig
+from memq.broker.metrics import Metrics
+from memq.cli.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCS = ROOT / "docs"
+
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+PATH = re.compile(r"(?:memq|tests|docs|demo|benchmarks|core|broker|client)/[\w./]*\w/?")
+LIMIT = re.compile(r"`(\w+)` in `([\w/]+)\.py` = ([\d,]+)(?: (KiB|MiB|s))?")
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "s": 1}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    """The page without its code blocks."""
+    return FENCE.sub("", text_of(page))
+
+
+def rows_of(page: Path, heading: str) -> list[list[str]]:
+    """Cells of the table rows below a heading, up to the next heading."""
+    section = text_of(page).split(f"# {heading}\n", 1)[1].split("\n#", 1)[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[2:]]
+
+
+# -- links and paths ------------------------------------------------------------------------
+
+
+def slugs_of(page: Path) -> set[str]:
+    """The anchors that headings get."""
+    headings = HEADING.findall(prose_of(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in LINK.findall(SPAN.sub("", prose_of(page))):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in slugs_of(target)):
+            broken.append(link)
+    return broken
+
+
+@each_page
+def test_links_resolve(page):
+    """A relative link leads to a file that is there, and its anchor to a heading."""
+    assert broken_links(page) == []
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "page.md#nowhere", "#nowhere"])
+def test_a_broken_link_is_seen(tmp_path, link):
+    """The check finds a missing file and a missing heading."""
+    page = tmp_path / "page.md"
+    page.write_text(f"# Here\n\n[a](page.md#here) [b]({link})\n")
+
+    assert broken_links(page) == [link]
+
+
+@each_page
+def test_paths_exist(page):
+    """A file or folder of ours that a page names is there; `core/…` stands for `memq/core/…`."""
+    named = [span for span in SPAN.findall(prose_of(page)) if PATH.fullmatch(span)]
+
+    assert [n for n in named if not (ROOT / n).exists() and not (ROOT / "memq" / n).exists()] == []
+
+
+# -- commands -------------------------------------------------------------------------------
+
+
+def commands_in(line: str) -> list[list[str]]:
+    """The `memq` commands of a shell line."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for token in lexer:
+        if set(token) <= set("|&;<>"):
+            commands.append([])
+        else:
+            commands[-1].append(token)
+    return [command for command in commands if command[:1] == ["memq"]]
+
+
+def complete_commands(page: Path) -> list[list[str]]:
+    """Commands in shell blocks, which a reader copies."""
+    lines = []
+    for language, block in FENCE.findall(text_of(page)):
+        if language in ("", "sh", "bash", "console"):
+            lines += [
+                line.strip().removeprefix("$ ")
+                for line in re.sub(r"\\\n(?:> )?\s*", "", block).splitlines()
+                if re.search(r"\bmemq ", line)
+                if language != "console" or line.startswith("$ ")  # the rest is output
+            ]
+    return [command for line in lines for command in commands_in(line)]
+
+
+def mentioned_commands(page: Path) -> list[list[str]]:
+    """Commands within sentences, which may lack arguments."""
+    spans = [" ".join(span.split()) for span in SPAN.findall(prose_of(page))]
+    lines = [span.partition("…")[0] for span in spans if span.startswith("memq ")]
+    return [command for line in lines for command in commands_in(line)]
+
+
+def check_command(tokens: list[str], *, complete: bool) -> None:
+    """Refuse a command, option or argument that does not exist, as the command line does."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="memq")
+    rest = tokens[1:]
+    while isinstance(command, click.Group):
+        _, rest, _ = command.make_parser(context).parse_args(list(rest))
+        if not rest:
+            return
+        found = command.get_command(context, rest[0])
+        if found is None:
+            raise click.UsageError(f"no command {rest[0]!r}")
+        command, rest = found, rest[1:]
+        context = click.Context(command, parent=context, info_name=command.name)
+    positional = [each for each in command.params if isinstance(each, click.Argument)]
+    flags = [each for each in command.params if isinstance(each, click.Option)]
+    # Only the words are looked at: files need not exist, and arguments may be placeholders.
+    parser = click.Command(command.name, params=flags).make_parser(context)
+    _, rest, _ = parser.parse_args(list(rest))
+    needed = len([each for each in positional if each.required])
+    most = len(rest) if any(each.nargs < 0 for each in positional) else len(positional)
+    if len(rest) > most or (complete and len(rest) < needed):
+        raise click.UsageError(f"{rest} are not the arguments of {command.name}")
+
+
+@each_page
+def test_commands_parse(page):
+    """Every `memq …` that a page shows is a command with options that exist."""
+    for tokens in complete_commands(page):
+        check_command(tokens, complete=True)
+    for tokens in mentioned_commands(page):
+        check_command(tokens, complete=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "memq nothing",
+        "memq topic nothing",
+        "memq produce hello --nothing",
+        "seq 3 | memq produce",
+        "memq offsets one two",
+        "memq produce hello --acks",
+    ],
+)
+def test_a_wrong_command_is_seen(line):
+    """The check finds commands, options and arguments that do not exist or are missing."""
+    (tokens,) = commands_in(line)
+
+    with pytest.raises(click.UsageError):
+        check_command(tokens, complete=True)
+
+
+@each_page
+def test_make_words_exist(page):
+    """Every `make …` that a page shows is a word of the Makefile."""
+    blocks = [block for _, block in FENCE.findall(text_of(page))]
+    shown = [line for block in blocks for line in block.splitlines()] + SPAN.findall(prose_of(page))
+    words = {match[1] for line in shown if (match := re.match(r"make ([a-z-]+)", line.strip()))}
+    known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+    assert words <= set(known)
+
+
+# -- names, limits, metrics -----------------------------------------------------------------
+
+NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+|[a-z]+(?:[A-Z][a-z]*)+")
+"""How options, fields, functions, columns and metrics are written: `like_this` or `likeThis`."""
+
+PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags")
+
+OTHERS = {
+    "kafka_server": "a fixture of the tests",
+    "memq_uploads_hedged_total": "a counter, as Prometheus writes it",
+    "object_store": "the crate behind obstore",
+    "s3_server": "a fixture of the tests",
+    "server_side_encryption": "an option of obstore",
+    "sse_bucket_key_enabled": "an option of obstore",
+    "timestamp_ntz": "a type of Spark",
+    "sse_kms_key_id": "an option of obstore",
+    "unsigned_payload": "an option of obstore",
+    "virtual_hosted_style_request": "an option of obstore",
+    "zookeeper_server": "a fixture of the tests",
+    "asset_event": "a table of Airflow",
+    "assume_role_kwargs": "an extra field of Airflow's connections to AWS",
+    "config_kwargs": "an extra field of Airflow's connections to AWS",
+    "current_timestamp": "a function of Spark",
+    "endpoint_url": "an extra field of Airflow's connections to AWS",
+    "execution_timeout": "an argument of Airflow's operators",
+    "histogram_quantile": "a function of Prometheus",
+    "offsets_for_times": "a method of confluent-kafka's consumer",
+    "openlineage_inject_parent_job_info": "an argument of Airflow's SparkSubmitOperator",
+    "properties_file": "an argument of Airflow's SparkSubmitOperator",
+    "pushFilters": "a method of PySpark's data sources",
+    "readStream": "a property of a Spark session",
+    "recursiveFileLookup": "an option of Spark's own sources",
+    "service_config": "an extra field of Airflow's connections to AWS",
+    "waitAppCompletion": "the end of a setting of Spark on YARN",
+    "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",
+}
+"""Names that are not ours, and that our code does not use."""
+
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    """Names that a module defines or uses, but for its local variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.arg(arg=str(name)) | ast.keyword(arg=str(name)) | ast.Attribute(attr=name):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.alias(name=name):
+                yield name
+            case ast.Constant(value=str(text)) if NAME.fullmatch(text):
+                yield text  # a column, a key of JSON, a metric, a variable
+            case ast.Constant(value=str(text)):  # a template, such as "{{ var.value.get('it') }}"
+                yield from re.findall(r"'(\w+)'", text)
+
+
+@cache
+def known_names() -> set[str]:
+    """All names in the product, also without their unit, as options are written."""
+    paths = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
+    names = {name for path in paths for name in names_in(ast.parse(path.read_text()))}
+    names |= {re.sub(r"_(ms|us|s)$", "", name) for name in names}
+    options = {option.name for section in SECTIONS for option in section.options}
+    return names | options | set(PRODUCT) | set(OTHERS)
+
+
+def unknown_names(page: Path) -> list[str]:
+    known = known_names()
+    spans = SPAN.findall(prose_of(page))
+    named = [re.sub(r" *=.*|\(.*\)$", "", span, flags=re.DOTALL) for span in spans]
+    return [name for name in named if NAME.fullmatch(name) and name not in known]
+
+
+@each_page
+def test_names_exist(page):
+    """A name that a page writes as code is that of an option, field, function, column or metric."""
+    assert unknown_names(page) == []
+
+
+def test_a_wrong_name_is_seen(tmp_path):
+    """The check finds an option that does not exist, in either way of writing them."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`batch_age`, `orphan_age = 1s`, `read_range(a)`, `minPartitions`, `maxPartitions`\n"
+    )
+
+    assert unknown_names(page) == ["orphan_age", "maxPartitions"]
+
+
+PLAIN_NAME = re.compile(r"(?<![\w/.])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w/.(])")
+OPTION = re.compile(r"`([a-z_]+) ?= ?[^`]*`|\boptions? `(\w+)`|`(\w+)` option\b")
+
+OTHERS_OPTIONS = {
+    "profile": "one of the storage_options",
+    "conf": "an argument of Airflow's SparkSubmitOperator",
+    "max_active_runs": "an argument of Airflow's DAG",
+    "max_active_tis_per_dag": "an argument of Airflow's operators",
+    "memq_incarnation": "the end of a folder's name",
+    "openlineage_inject_parent_job_info": "an argument of Airflow's SparkSubmitOperator",
+    "packages": "an argument of Airflow's SparkSubmitOperator",
+    "partitioner": "an option of librdkafka",
+    "schedule": "an argument of Airflow's DAG",
+    "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",
+}
+"""What pages set that is not ours."""
+
+
+@cache
+def option_names() -> set[str]:
+    """All that can be set: options, and arguments and fields of the product's functions."""
+    names = {option.name for section in SECTIONS for option in section.options}
+    for folder in PRODUCT:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.arg(arg=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                        names |= {name, re.sub(r"_(ms|us|s)$", "", name)}
+    return names | set(OTHERS_OPTIONS)
+
+
+def unknown_options(page: Path) -> list[str]:
+    """What a page sets or calls an option, and nobody can set."""
+    found = [next(filter(None, match.groups())) for match in OPTION.finditer(prose_of(page))]
+    return [name for name in found if name not in option_names()]
+
+
+@each_page
+def test_options_exist(page):
+    """What a page sets, as in `name = value`, or calls an option, can be set."""
+    assert unknown_options(page) == []
+
+
+@each_page
+def test_names_in_plain_words_exist(page):
+    """A name that is not marked as code is one of ours all the same."""
+    prose = re.sub(r"<!--.*?-->", "", prose_of(page), flags=re.DOTALL)
+    plain_text = SPAN.sub(" ", LINK.sub(" ", prose))
+    assert [each for each in PLAIN_NAME.findall(plain_text) if each not in known_names()] == []
+
+
+def test_a_wrong_option_is_seen(tmp_path):
+    """The check finds an option that is an attribute or a function, or nothing at all."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "The option `orphan_age`, `acks = 1`, options `linger` and the "
+        "`orphan_interval` option, `poll=1`, `retention_age=3d`\n"
+    )
+
+    assert unknown_options(page) == ["orphan_age", "poll", "retention_age"]
+
+
+def test_limits_equal_the_constants():
+    """A number in the tables of limits is that of the constant it names."""
+    limits = LIMIT.findall(text_of(DOCS / "architecture.md"))
+
+    assert len(limits) > 20
+    for name, module, number, unit in limits:
+        scale = 1_000 if unit == "s" and name.endswith("_MS") else UNITS[unit]
+        value = getattr(import_module(f"memq.{module.replace('/', '.')}"), name)
+        assert (name, value) == (name, int(number.replace(",", "")) * scale)
+
+
+def test_every_metric_is_explained():
+    """`docs/operations.md` names each metric as Prometheus sees it, and no other."""
+    metrics = Metrics().registry.collect()
+    names = {each.name + ("_total" if each.type == "counter" else "") for each in metrics}
+    shown = re.findall(r"\bmemq_[a-z_]+", prose_of(DOCS / "operations.md"))
+
+    of_the_process = {name for name in names if name.startswith("process_")}
+    assert of_the_process
+    assert names - of_the_process == set(shown) - {"memq_audit"}
+
+
+def test_the_example_configuration_is_valid():
+    """The TOML that operators copy is a configuration of a broker."""
+    blocks = FENCE.findall(text_of(DOCS / "operations.md"))
+    examples = [tomllib.loads(block) for language, block in blocks if language == "toml"]
+
+    assert [topic.name for each in examples for topic in BrokerConfig.create(each).topics] == [
+        "clicks"
+    ]
+
+
+# -- what the broker says -------------------------------------------------------------------
+
+
+def plain(template: str) -> str:
+    """A text with `…` in place of its values, and without quoting."""
+    return re.sub(r"%(?:\.\d+)?[a-z]", "…", template).replace("`", "")
+
+
+def template_of(node: ast.expr) -> str | None:
+    """The text of a string or an f-string."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            plain(str(part.value)) if isinstance(part, ast.Constant) else "…"
+            for part in node.values
+        )
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return plain(node.value)
+    return None
+
+
+@cache
+def templates() -> list[str]:
+    """Every text in the package."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "memq").rglob("*.py")]
+    found = (template_of(node) for tree in trees for node in ast.walk(tree))
+    return [template for template in found if template]
+
+
+def warnings_of(source: str) -> list[str]:
+    """What a module logs at level warning or above."""
+    return [
+        template
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("log", "_log")
+        and node.func.attr in ("warning", "error", "critical", "exception")
+        and (template := template_of(node.args[0]))
+    ]
+
+
+def test_every_warning_is_explained():
+    """An operator finds each line that a broker logs at warning or above, with what to do."""
+    folders = [ROOT / "memq" / "broker", ROOT / "memq" / "core" / "notification"]
+    logged = {
+        template
+        for folder in folders
+        for path in folder.rglob("*.py")
+        for template in warnings_of(path.read_text())
+    }
+    explained = {row[0].strip("`") for row in rows_of(DOCS / "operations.md", "Log lines")}
+
+    assert len(logged) > 10
+    assert logged - explained == set()
+
+
+@pytest.mark.parametrize("heading", ["Log lines", "It does not start"])
+def test_what_is_explained_is_said(heading):
+    """A line or an error that the page explains is a text of the program."""
+    shown = [
+        span for row in rows_of(DOCS / "operations.md", heading) for span in SPAN.findall(row[0])
+    ]
+    patterns = {span: ".*".join(map(re.escape, span.split("…"))) for span in shown}
+
+    assert len(shown) > 5
+    for span, pattern in patterns.items():
+        assert any(re.search(pattern, template) for template in templates()), span

@@ -1,0 +1,288 @@
+"""Imports point one way and never in a circle, and `import memq` is light.
+
+The direction is what keeps the core free of sockets, and the client free of the broker. Every
+import counts: at the top, inside a function, and for type checking only.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import memq
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+ROOT = Path(__file__).parents[3]
+
+ALLOWED = {
+    "memq": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
+    "memq.errors": (),
+    "memq.core": ("memq.errors",),
+    "memq.core.bigqueue": ("memq.core.checksum", "memq.errors"),  # a library by itself
+    "memq.client": ("memq.core", "memq.errors"),
+    "memq.tables": ("memq.client", "memq.core", "memq.errors"),
+    "memq.broker": ("memq.core", "memq.errors"),
+    "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
+    "memq.spark": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
+    "memq.spark.apps": (
+        "memq.spark",
+        "memq.cli",
+        "memq.client",
+        "memq.core",
+        "memq.errors",
+        "memq.tables",
+    ),
+    "pyspark_memq": ("memq.spark",),
+    "airflow_provider_memq": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
+    "memq.__main__": ("memq.cli",),
+    "memq.cli": ("memq",),
+}
+"""What of ours each package may import beside itself. A new package needs a row."""
+
+PUBLIC = re.compile(
+    r"memq|memq\.(errors|spark|testing|core\.bigqueue)|(airflow_provider_memq|pyspark_memq)(\..*)?"
+)
+"""Where the pages may tell users to import from; `memq.core.bigqueue` is a library by itself."""
+
+PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq")
+"""Packages that users install."""
+
+IMPORT_LIMIT_US = 300_000  # `import memq` is paid by every command and every Airflow parse
+
+LIGHT = {"memq", "msgspec"}
+"""All that `import memq` may load beside the standard library; the rest waits until it is used."""
+
+
+def module_name(path: Path) -> str:
+    """Dotted name of the module in a file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    module_name(path): path
+    for folder in ROOT.iterdir()
+    if folder.is_dir() and folder.name != "tests" and not folder.name.startswith(".")
+    for path in folder.rglob("*.py")
+}
+
+
+def within(module: str, package: str) -> bool:
+    """Whether a module is the package or inside it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+def imports_of(source: str, modules: Collection[str] = SOURCES) -> set[str]:
+    """Names of our modules that the source imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = str(node.module)  # lint allows no relative import
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            found.update(name if name in modules else base for name in names)
+    return {name for name in found if any(within(name, package) for package in PRODUCT)}
+
+
+def row_of(module: str) -> str | None:
+    """The most specific row of `ALLOWED` for a module; the first row is for `memq` itself only."""
+    rows = [row for row in ALLOWED if within(module, row) and (row != "memq" or module == "memq")]
+    return max(rows, key=len, default=None)
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What the source imports against the direction."""
+    row = row_of(module)
+    names = imports_of(source)
+    wrong = {name for name in names if within(name, "memq.testing") and row != "memq.testing"}
+    wrong -= {"memq.testing.broker"} if within(module, "benchmarks") else set()  # a real process
+    if row is not None:
+        own = () if row == "memq" else (row,)  # all of ours is within `memq`
+        allowed = (*own, *ALLOWED[row])
+        wrong |= {name for name in names if not any(within(name, package) for package in allowed)}
+    return sorted(f"{module} imports {name}" for name in wrong)
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_imports_point_one_way(module):
+    """No module imports what its layer may not know; fakes are for tests only."""
+    assert violations(module, SOURCES[module].read_text()) == []
+
+
+@pytest.mark.parametrize("module", sorted(name for name in SOURCES if within(name, "memq")))
+def test_every_package_has_a_row(module):
+    """A package that is not in the table would not be checked at all."""
+    assert row_of(module) is not None
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("memq.core.topic", "from memq.broker import config"),
+        ("memq.core.topic", "def f():\n    import memq.client.producer.producer"),
+        ("memq.core.bigqueue.page", "from memq.core.units import parse_size_bytes"),
+        ("memq.client.producer.producer", "if TYPE_CHECKING:\n    from memq import broker"),
+        ("memq.broker.server", "from memq import Producer"),
+        ("memq.cli.main", "from memq.testing import anything"),
+        ("benchmarks.produce", "import memq.testing"),
+        ("memq.errors", "from memq.core import units"),
+        ("memq", "from memq.broker import config"),
+    ],
+)
+def test_a_wrong_import_is_seen(module, source):
+    """Every form of a wrong import is caught."""
+    assert len(violations(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("memq.core.topic", "from memq.errors import ConfigError\nfrom memq import errors"),
+        ("memq.core.topic", "from memq.core import units\nimport memq.core.options"),
+        ("memq.cli.main", "from memq.broker.config import BROKER_OPTIONS"),
+        ("memq.testing.storage", "from memq.testing import clock"),
+        ("benchmarks.produce", "from memq import Producer\nimport memqueue"),
+    ],
+)
+def test_a_right_import_is_allowed(module, source):
+    """Imports along the direction pass."""
+    assert violations(module, source) == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_pages_import_from_public_modules(page):
+    """What a page tells users to import stands in a public module, and is there."""
+    for module, names in re.findall(
+        r"^ *from ((?:memq|airflow_provider_memq|pyspark_memq)\S*) import (\([^)]*\)|.*)$",
+        page.read_text(),
+        re.MULTILINE,
+    ):
+        assert PUBLIC.fullmatch(module), f"{page.name} imports from {module}"
+        for name in re.findall(r"\w+", names):
+            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+
+
+def circles(sources: Mapping[str, str]) -> list[list[str]]:
+    """Modules that import each other, directly or through others, circle by circle.
+
+    They are the strongly connected components of more than one module, found as Tarjan does. That a
+    package is loaded before what is in it counts only where it is named in an import.
+    """
+    imports = {module: imports_of(source, sources) for module, source in sources.items()}
+    found: list[list[str]] = []
+    path: list[str] = []  # visited, and not yet known to be of a component
+    reached: dict[str, int] = {}  # when a module was visited
+    earliest: dict[str, int] = {}  # the earliest one on the path that leads on from it
+
+    def visit(module: str) -> None:
+        reached[module] = earliest[module] = len(reached)
+        path.append(module)
+        for name in sorted(imports[module] & imports.keys()):
+            if name not in reached:
+                visit(name)
+            if name in path:
+                earliest[module] = min(earliest[module], earliest[name])
+        if earliest[module] == reached[module]:
+            at = path.index(module)
+            if len(path) - at > 1 or module in imports[module]:
+                found.append(sorted(path[at:]))
+            del path[at:]
+
+    for module in sources:
+        if module not in reached:
+            visit(module)
+    return sorted(found)
+
+
+def test_no_modules_import_each_other():
+    """There is no circle of imports, not inside a package and not for type checking either."""
+    sources = {
+        module: path.read_text()
+        for module, path in SOURCES.items()
+        if any(within(module, package) for package in PRODUCT)
+    }
+    assert circles(sources) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from memq.core.a import A",
+        "from memq.core import a",
+        "def f():\n    import memq.core.a",
+        "if TYPE_CHECKING:\n    from memq.core.a import A",
+    ],
+)
+def test_a_circle_is_seen(back):
+    """A circle over three modules is named whole, whatever the import that closes it looks like."""
+    sources = {
+        "memq.core": "",
+        "memq.core.a": "from memq.core import b",
+        "memq.core.b": "from memq.core.c import C\nfrom memq.core.d import D",
+        "memq.core.c": back,
+        "memq.core.d": "from memq.core import b as own" if back.startswith("def") else "",
+    }
+    expected = ["memq.core.a", "memq.core.b", "memq.core.c"]
+    assert circles(sources) == [expected + ["memq.core.d"] * bool(sources["memq.core.d"])]
+
+
+def test_a_diamond_is_no_circle():
+    """Modules that are imported twice, and imports of other packages, make no circle."""
+    sources = {
+        "memq.core.a": "from memq.core import b, c\nimport memq",
+        "memq.core.b": "from memq.core.d import D",
+        "memq.core.c": "from memq.core.d import D\nimport asyncio",
+        "memq.core.d": "",
+    }
+    assert circles(sources) == []
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python afresh in the repository."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def test_import_pulls_no_optional_package():
+    """`import memq` loads nothing heavy: no Arrow, no HTTP, no command line."""
+    code = "import sys; before = set(sys.modules); import memq; print(*set(sys.modules) - before)"
+
+    loaded = {name.partition(".")[0] for name in run_python("-c", code).stdout.split()}
+
+    assert "memq" in loaded
+    assert loaded - sys.stdlib_module_names <= LIGHT
+
+
+def test_the_version_is_told():
+    """`memq.__version__` is that of the distribution, and is looked up when it is asked for."""
+    assert memq.__version__ == version("memq")
+
+
+def test_import_is_quick():
+    """`import memq` takes less than 0.3 s; the best of three, for the machine may be busy."""
+
+    def import_us() -> int:
+        report = run_python("-X", "importtime", "-c", "import memq").stderr
+        line = next(line for line in report.splitlines() if line.endswith("| memq"))
+        return int(line.split("|")[1])
+
+    assert min(import_us() for _ in range(3)) < IMPORT_LIMIT_US
