@@ -72,8 +72,9 @@ simulate: $(INSTALLED) ## Faults of all kinds in simulated time, and check; SEED
 fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000 SEED=random
 	$(BIN)/python -m tests.system.fuzz --frames $(or $(FRAMES),1000000) $(if $(SEED),--seed $(SEED))
 
-mutants: $(INSTALLED) ## Plant small bugs one by one; each must be caught; ARGS="NAME --seeds 100"
-	$(BIN)/python -m tests.simulation.mutants $(ARGS)
+mutants: $(INSTALLED) ## Plant bugs one by one; each must be caught; ARGS=NAME, or ROOM=client/consumer COUNT=20 SEED=7
+	$(BIN)/python -m $(if $(ROOM),tests.mutants.generated $(ROOM) $(if $(COUNT),--count $(COUNT)) \
+		$(if $(SEED),--seed $(SEED)),tests.simulation.mutants) $(ARGS)
 
 soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers write, and check
 	$(BIN)/python -m tests.system.airflow.soak $(ARGS)

@@ -1,0 +1,141 @@
+"""Plant generated bugs in a room of the product, and say which of them no test notices.
+
+    make mutants ROOM=client/producer COUNT=20 SEED=7
+
+Bugs are drawn from all that `operators` can plant in the room's files. Each is planted alone, in a
+copy of the tree. There the tests run that have the file's name, then those of the room, unit tests
+first: the tests mirror the product. `TESTS="tests/contracts/queue.py …"` adds others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.mutants.operators import Bug, bugs_of
+
+ROOT = Path(__file__).parents[2]
+PARTS = (
+    "memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags", "tests", "docs",
+    "examples", "README.md", "CONTRIBUTING.md", "pyproject.toml",
+)  # fmt: skip
+SERVICES = ".services"
+ROOMS = {"airflow": "airflow_provider_memq"}  # others are folders of memq
+KINDS = ("tests/unit", "tests/integration")
+TIMEOUT_S = 600  # of the tests for one bug; a bug that makes them hang is noticed
+
+
+def sources_of(room: str) -> list[Path]:
+    """Return the files of a room, or the one file; paths are below the root, sorted."""
+    first, _, rest = room.partition("/")
+    folder = Path(ROOMS.get(first, f"memq/{first}")) / rest
+    found = [folder.with_suffix(".py")] if (ROOT / folder).with_suffix(".py").is_file() else []
+    found += sorted(path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.py"))
+    if not found:
+        raise SystemExit(
+            f"there is no room {room!r}: give a folder or file below memq/, or airflow"
+        )
+    return found
+
+
+def tests_of(source: Path) -> list[list[str]]:
+    """Return the tests that are to notice a bug in a file, the nearest first."""
+    room = Path("airflow", *source.parts[1:-1]) if source.parts[0] != "memq" else Path()
+    room = room if room.parts else Path(*source.parts[1:-1])
+    near: list[str] = []
+    all_of: list[str] = []
+    while room.parts and not all_of:
+        folders = [Path(kind) / room for kind in KINDS if (ROOT / kind / room).is_dir()]
+        near += [
+            str(path.relative_to(ROOT))
+            for folder in folders
+            for path in sorted((ROOT / folder).rglob(f"test_{source.stem}*.py"))
+        ]
+        all_of += map(str, folders)
+        room = room.parent
+    return [tests for tests in (near, all_of) if tests]
+
+
+def copy_tree(copy: Path) -> None:
+    """Copy what tests need of the tree."""
+    for part in PARTS:
+        if (ROOT / part).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.patch")
+            shutil.copytree(ROOT / part, copy / part, ignore=ignored, symlinks=True)
+        else:
+            shutil.copy(ROOT / part, copy / part)
+    (ROOT / SERVICES).mkdir(exist_ok=True)
+    (copy / SERVICES).symlink_to(ROOT / SERVICES)  # nothing is fetched anew
+
+
+def caught_by(copy: Path, source: Path, bug: Bug, others: list[str]) -> str:
+    """Plant a bug in the copy and return the test that fails; empty when none does."""
+    original = (copy / source).read_text()
+    (copy / source).write_text(bug.source)
+    try:
+        for tests in [*tests_of(source), others]:
+            if tests and (failed := _failed(copy, tests)):
+                return failed
+        return ""
+    finally:
+        (copy / source).write_text(original)
+
+
+def _failed(copy: Path, tests: list[str]) -> str:
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+            cwd=copy, env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no end within {TIMEOUT_S} s"
+    if result.returncode in (0, 5):  # 5: there are no tests of that name
+        return ""
+    failed = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("FAILED ")]
+    return failed[0] if failed else f"pytest ended with {result.returncode}"
+
+
+def main() -> int:
+    """Try the bugs and print each; the exit code is 0 when all were caught."""
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("room", help="a folder or file below memq/, or airflow/…")
+    parser.add_argument("--count", type=int, default=20, help="how many bugs; 0: all there are")
+    parser.add_argument("--seed", type=int, default=1, help="which bugs")
+    parser.add_argument("--list", action="store_true", help="only show them")
+    parser.add_argument("--tests", nargs="*", default=[], help="to run beside those of the room")
+    options = parser.parse_args()
+    there = [
+        (source, bug)
+        for source in sources_of(options.room)
+        for bug in bugs_of((ROOT / source).read_text())
+    ]
+    chance = random.Random(options.seed)
+    chosen = chance.sample(there, min(options.count or len(there), len(there)))
+    survived = 0
+    with tempfile.TemporaryDirectory(prefix="memq-mutant-") as folder:
+        if not options.list:
+            copy_tree(Path(folder))
+        for source, bug in chosen:
+            place = f"{source}:{bug.line}: {bug.what}"
+            if options.list:
+                print(place)
+                continue
+            began_s = time.monotonic()
+            by = caught_by(Path(folder), source, bug, options.tests)
+            survived += not by
+            print(f"{by or 'SURVIVED'}, {time.monotonic() - began_s:.0f} s: {place}", flush=True)
+    if not options.list:
+        print(f"{len(chosen) - survived} of {len(chosen)} caught, of {len(there)} there are")
+    return int(survived > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
