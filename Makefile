@@ -74,7 +74,7 @@ fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000
 
 mutants: $(INSTALLED) ## Plant bugs one by one; each must be caught; ARGS=NAME, or ROOM=client/consumer COUNT=20 SEED=7
 	$(BIN)/python -m $(if $(ROOM),tests.mutants.generated $(ROOM) $(if $(COUNT),--count $(COUNT)) \
-		$(if $(SEED),--seed $(SEED)),tests.simulation.mutants) $(ARGS)
+		$(if $(SEED),--seed $(SEED)),tests.mutants.planted) $(ARGS)
 
 soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers write, and check
 	$(BIN)/python -m tests.system.airflow.soak $(ARGS)

@@ -10,26 +10,17 @@ first: the tests mirror the product. `TESTS="tests/contracts/queue.py …"` adds
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from tests.mutants.copies import ROOT, copy_tree, failed_test
 from tests.mutants.operators import Bug, bugs_of
 
-ROOT = Path(__file__).parents[2]
-PARTS = (
-    "memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags", "tests", "docs",
-    "examples", "README.md", "CONTRIBUTING.md", "pyproject.toml",
-)  # fmt: skip
-SERVICES = ".services"
 ROOMS = {"airflow": "airflow_provider_memq"}  # others are folders of memq
 KINDS = ("tests/unit", "tests/integration")
-TIMEOUT_S = 600  # of the tests for one bug; a bug that makes them hang is noticed
 
 
 def sources_of(room: str) -> list[Path]:
@@ -63,44 +54,17 @@ def tests_of(source: Path) -> list[list[str]]:
     return [tests for tests in (near, all_of) if tests]
 
 
-def copy_tree(copy: Path) -> None:
-    """Copy what tests need of the tree."""
-    for part in PARTS:
-        if (ROOT / part).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.patch")
-            shutil.copytree(ROOT / part, copy / part, ignore=ignored, symlinks=True)
-        else:
-            shutil.copy(ROOT / part, copy / part)
-    (ROOT / SERVICES).mkdir(exist_ok=True)
-    (copy / SERVICES).symlink_to(ROOT / SERVICES)  # nothing is fetched anew
-
-
 def caught_by(copy: Path, source: Path, bug: Bug, others: list[str]) -> str:
     """Plant a bug in the copy and return the test that fails; empty when none does."""
     original = (copy / source).read_text()
     (copy / source).write_text(bug.source)
     try:
         for tests in [*tests_of(source), others]:
-            if tests and (failed := _failed(copy, tests)):
+            if tests and (failed := failed_test(copy, tests)):
                 return failed
         return ""
     finally:
         (copy / source).write_text(original)
-
-
-def _failed(copy: Path, tests: list[str]) -> str:
-    try:
-        result = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
-            cwd=copy, env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"no end within {TIMEOUT_S} s"
-    if result.returncode in (0, 5):  # 5: there are no tests of that name
-        return ""
-    failed = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("FAILED ")]
-    return failed[0] if failed else f"pytest ended with {result.returncode}"
 
 
 def main() -> int:
