@@ -18,7 +18,7 @@ COMPILE := $(BIN)/uv pip compile $(PROJECTS) --all-extras --group dev --universa
 	--python-version 3.11 --excludes <(echo memq) \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench dist demo demo-cluster docs clean
+.PHONY: help setup requirements test test-unit check lint format chaos simulate fuzz mutants soak bench dist demo demo-cluster docs clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,7 +49,9 @@ test: $(INSTALLED) ## Run the whole test suite, in three processes; ARGS="-k nam
 	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
 
 test-unit: $(INSTALLED) ## Run the quick tests, which need no service
-	$(BIN)/python -m pytest tests/unit $(ARGS)
+	$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
+
+check: lint test-unit ## What to run before each commit: make lint, make test-unit
 
 lint: $(INSTALLED) ## Check style, formatting and types
 	$(BIN)/ruff check

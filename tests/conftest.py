@@ -13,9 +13,9 @@ from hypothesis import settings
 
 from memq.testing.broker import BrokerProcess
 from tests.harness import spark_classes
-from tests.harness.lopsided import lopsided as lopsided_topic
+from tests.topics.lopsided import lopsided as lopsided_topic
 
-pytest_plugins = ["tests.harness.services.fixtures"]
+pytest_plugins = ["tests.harness.services.fixtures", "tests.harness.scheduling"]
 
 # No deadline: a busy machine is not a failing test. `--hypothesis-profile=thorough` looks longer.
 settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)

@@ -1,8 +1,8 @@
 """Do simulation and tests catch bugs at the promises? Each is planted alone, and must be caught.
 
-A mutant is a patch of the product, `planted/NAME.patch`. Its first lines say, after
-`# Breaks:`, what it breaks, and after `# Caught by:` which files of tests are nearest to it. It is applied
-to a copy of the tree. There the simulation runs first, seed after seed, and then, where it found
+A mutant is a patch of the product, `planted/NAME.patch`. Its first lines say, after `# Breaks:`,
+what it breaks, and after `# Caught by:` which files of tests are nearest to it. It is applied to a
+copy of the tree. There the simulation runs first, seed after seed, and then, where it found
 nothing, these tests. A mutant that neither of them notices has survived: the tests have a hole.
 
 Without any mutant the same seeds must pass, or else nothing would follow from one that fails. What

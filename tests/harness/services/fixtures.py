@@ -62,11 +62,6 @@ def openlineage_jar(service_jars: Jars) -> Path:
     return jar
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Begin to count."""
-    config.stash[MISSING] = Missing()
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Turn the error of a service that this machine cannot run into a skip."""
@@ -77,7 +72,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     call.excinfo = skipped.excinfo
     why = f"{error.service}: {error.reason.splitlines()[0]}"
     item.user_properties.append((PROPERTY, why))
-    item.config.stash[MISSING].add(why)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what is skipped, in whichever process."""
+    config.pluginmanager.register(_Counting(config))
+
+
+class _Counting:
+    def __init__(self, config: pytest.Config) -> None:
+        self._missing = config.stash[MISSING] = Missing()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test that was skipped for want of a service."""
+        for name, why in report.user_properties:
+            if name == PROPERTY and report.skipped:
+                self._missing.add(str(why))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

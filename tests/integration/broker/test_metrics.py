@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from memq.core.runtime import Runtime
 from memq.core.wire import messages as m
 from memq.errors import InvalidRequestError, MemqError, StorageError, UnknownTopicError
-from tests.harness.reading import queue_topic
 from tests.integration.broker.support import GatedStorage, broker, client, until
+from tests.topics.reading import queue_topic
 
 BEGIN_S = 1_750_000_000
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, float("inf"))

@@ -16,8 +16,8 @@ from memq.errors import CorruptDataError, OffsetOutOfRangeError, QueueError
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.kafka import InMemoryKafka
 from tests.fakes.queue import InMemoryQueue
-from tests.harness.reading import queue_topic
 from tests.integration.broker.support import broker, client
+from tests.topics.reading import queue_topic
 
 SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 

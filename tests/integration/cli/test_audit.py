@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from memq.cli.main import main
-from tests.harness.audited import Topic, report
+from tests.topics.audited import Topic, report
 
 
 def test_command_ends_with_clean(broker, capsys):

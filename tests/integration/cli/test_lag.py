@@ -10,8 +10,8 @@ import pytest
 
 from memq.cli.main import main
 from memq.client.sync import EventLoopThread
-from tests.harness.reading import world
 from tests.integration.cli.processes import start
+from tests.topics.reading import world
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from tests.harness.reading import world
+from tests.topics.reading import world
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)

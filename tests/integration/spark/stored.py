@@ -16,7 +16,7 @@ from memq.core.notification.notification import encode_notification
 from memq.core.notification.queue import Publication
 from memq.core.storage.local import LocalStorage
 from memq.testing.broker import BrokerProcess
-from tests.harness.reading import queue_topic
+from tests.topics.reading import queue_topic
 from tests.unit.client.batches import notify, seal
 
 if TYPE_CHECKING:

@@ -45,9 +45,9 @@ from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import Compaction, compact
 from memq.spark.folders import Folders
 from memq.spark.parquet import RangeJob, range_to_parquet
-from tests.harness.reading import world
 from tests.system.spark.conftest import SPARK_CONFIG
 from tests.system.spark.reading import NAME, ends_of
+from tests.topics.reading import world
 
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent

@@ -20,7 +20,7 @@ from memq.core.format.reader import BatchReader
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError, UnavailableError
 from memq.testing.broker import BrokerProcess
-from tests.harness.audited import Topic, names
+from tests.topics.audited import Topic, names
 from tests.unit.core.audit.test_backlog import report
 
 

@@ -21,7 +21,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from tests.harness.audited import Topic, job_report, report
+from tests.topics.audited import Topic, job_report, report
 
 
 def consume(topic, batches, *, group="g", commit=True, **options):

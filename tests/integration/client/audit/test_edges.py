@@ -23,9 +23,9 @@ from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
-from tests.harness.reading import queue_topic
 from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_retention import later
+from tests.topics.reading import queue_topic
 
 
 class World:

@@ -10,7 +10,7 @@ from memq import AdminClient
 from memq.cli.main import main
 from memq.core.audit.reports import runs_of
 from memq.testing.broker import BrokerProcess
-from tests.harness.audited import Topic
+from tests.topics.audited import Topic
 
 SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from memq.client.read_range import read_range
 from memq.core.keys import partition_of
 from memq.errors import ConfigError
 from memq.testing.broker import BrokerProcess
-from tests.harness.reading import world
+from tests.topics.reading import world
 
 PARTITIONS = 4
 KEYS = [b"user-%d" % number for number in range(40)]

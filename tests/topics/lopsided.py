@@ -18,7 +18,7 @@ from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from tests.fakes.kafka import InMemoryKafka
 from tests.fakes.queue import InMemoryQueue
-from tests.harness.reading import World, world
+from tests.topics.reading import World, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

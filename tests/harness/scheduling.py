@@ -1,0 +1,59 @@
+"""A pytest plugin: which tests stay in one process, and in which order they begin.
+
+A file of tests stays in one process, for it may share a broker; so do the folders of `TOGETHER`,
+whose tests share what takes long to start. These begin first, as they take longest; the others
+follow, large files first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+
+TOGETHER = (
+    "tests/system/airflow",  # waits most of the time
+    "tests/system/spark",
+    "tests/integration/cluster",
+    "tests/integration/notification",
+    "tests/integration/services",
+)
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out files and folders as units."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+def unit_of(nodeid: str) -> str:
+    """Return what a test is handed out with: a folder, or its file."""
+    path = nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if path.startswith(f"{folder}/")), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Hand out units."""
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the units, and keep the order of tests in each."""
+    sizes: dict[str, int] = {}
+    for item in items:
+        unit = unit_of(item.nodeid)
+        sizes[unit] = sizes.get(unit, 0) + 1
+
+    def place(item: pytest.Item) -> tuple[int, int, str]:
+        unit = unit_of(item.nodeid)
+        first = TOGETHER.index(unit) if unit in TOGETHER else len(TOGETHER)
+        return first, -sizes[unit] if first == len(TOGETHER) else 0, unit
+
+    items.sort(key=place)
