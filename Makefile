@@ -18,7 +18,7 @@ COMPILE := $(BIN)/uv pip compile $(PROJECTS) --all-extras --group dev --universa
 	--python-version 3.11 --excludes <(echo memq) \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit check lint format chaos simulate fuzz mutants soak bench dist demo demo-cluster docs clean
+.PHONY: help setup requirements test test-unit check lint format chaos simulate crashes fuzz mutants soak bench dist demo demo-cluster docs clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,10 @@ chaos: $(INSTALLED) ## Kill brokers while producers write, and check; RUNS=200 S
 simulate: $(INSTALLED) ## Faults of all kinds in simulated time, and check; SEEDS=200 SEED=7 MINUTES=m
 	$(BIN)/python -m tests.simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+crashes: $(INSTALLED) ## Power cuts at each step of files, and take-overs in Kafka; PLANS=20 STATES=10
+	MEMQ_CRASH_PLANS=$(or $(PLANS),20) MEMQ_CRASH_STATES=$(or $(STATES),10) $(BIN)/python -m pytest \
+		-n 2 tests/simulation/test_crash_*.py tests/simulation/test_kafka_owners.py $(ARGS)
 
 fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000 SEED=random
 	$(BIN)/python -m tests.system.fuzz --frames $(or $(FRAMES),1000000) $(if $(SEED),--seed $(SEED))

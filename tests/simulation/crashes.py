@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STATES = int(os.environ.get("MEMQ_CRASH_STATES", "3"))
-PLANS = int(os.environ.get("MEMQ_CRASH_PLANS", "4"))
+PLANS = int(os.environ.get("MEMQ_CRASH_PLANS", "2"))
 _AGAIN = 0.2
 """How many states are crashed again."""
 _USED = 0.4

@@ -21,10 +21,11 @@ from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.notification.queue import GROUPS, Publication
 from memq.errors import FencedError, MemqError, PublishUncertainError, QueueError
 from tests.fakes.kafka import InMemoryKafka
+from tests.simulation.crashes import PLANS
 from tests.simulation.kafka import OF_KAFKA_USUALLY
 from tests.simulation.world import World
 
-SEEDS = 60
+SEEDS = 6 * PLANS
 TOPIC = "t"
 READ_PARTITIONS = 2
 WRITE_PARTITIONS = 3

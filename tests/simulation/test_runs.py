@@ -1,4 +1,4 @@
-"""Some dozens of seeds in the suite; `make simulate` runs as many as there is time for."""
+"""Some seeds in the suite; `make simulate` runs as many as there is time for."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LATE_PUT = 7_004_993
 """A put takes effect five seconds after it was asked for: an orphan that retention removes."""
 
 
-@pytest.mark.parametrize("seed", [*range(200, 216), LATE_PUT])
+@pytest.mark.parametrize("seed", [*range(200, 208), LATE_PUT])
 def test_a_seed_keeps_every_promise(seed):
     """Whatever the faults of this seed, no promise is broken."""
     assert run(draw(seed)).violations == []
 
 
-@pytest.mark.parametrize("seed", range(1_100, 1_104))
+@pytest.mark.parametrize("seed", range(1_100, 1_102))
 def test_a_run_can_be_repeated(seed):
     """The same seed calls the same callbacks at the same microsecond."""
     first, second = run(draw(seed)), run(draw(seed))
