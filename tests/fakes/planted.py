@@ -48,7 +48,6 @@ def flaky_queue(directory: Path) -> FaultyQueue:
 # -- planted bugs ---------------------------------------------------------------------------
 
 EACH = 7  # call that a planted bug strikes, so that there are sound ones around it
-DAY_S = 86_400
 
 
 class _Struck:
@@ -70,28 +69,6 @@ class DroppingStorage(_Struck, LocalStorage):
             super().put(key, buffers, timeout_s=timeout_s)
 
 
-class DamagingStorage(_Struck, LocalStorage):
-    """Stores a Batch with one bit flipped."""
-
-    def put(self, key, buffers, *, timeout_s):
-        content = bytearray(b"".join(buffers))
-        if self._strikes():
-            content[len(content) // 3] ^= 4
-        super().put(key, [content], timeout_s=timeout_s)
-
-
-class SwappingStorage(_Struck, LocalStorage):
-    """Stores the Batch before under the key of a new one."""
-
-    _before = None
-
-    def put(self, key, buffers, *, timeout_s):
-        if self._strikes() and self._before is not None:
-            buffers = self._before
-        self._before = [b"".join(buffers)]
-        super().put(key, buffers, timeout_s=timeout_s)
-
-
 class DoublingQueue(_Struck, EmbeddedQueue):
     """Publishes a Batch twice, as a retry without a look into the queue would."""
 
@@ -110,28 +87,3 @@ class LosingQueue(_Struck, EmbeddedQueue):
             _, end = await self.offsets(topic, publications[0].partition)
             return [end] * len(publications)
         return await super().publish(topic, write_partition, publications)
-
-
-class ReversingQueue(EmbeddedQueue):
-    """Publishes Batches that were stored in the meantime in the wrong order."""
-
-    async def publish(self, topic, write_partition, publications):
-        offsets = await super().publish(topic, write_partition, publications[::-1])
-        return offsets[::-1]
-
-
-class ForgettingQueue(EmbeddedQueue):
-    """Hides from a broker that takes over what was published before: it forgets what it acked."""
-
-    async def offset_since(self, topic, partition, running_ms):
-        if running_ms < -DAY_S * 1_000:  # retention asks; leave it alone
-            return await super().offset_since(topic, partition, running_ms)
-        _, end = await self.offsets(topic, partition)
-        return end
-
-
-class ForgettingCommits(EmbeddedQueue):
-    """Acks commits that it does not store. All of them: on a busy machine there are few."""
-
-    async def commit(self, group, topic, offsets):
-        pass

@@ -1,4 +1,7 @@
-"""Brokers are killed while producers write; and bugs are planted that this must find."""
+"""Brokers are killed while producers write; `make chaos` does it for longer.
+
+A storage and queues with a bug show that what is lost or doubled is found.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memq.errors import ConfigError
 from tests.fakes import planted as faults
 from tests.fakes.crashing import CrashPoint
 from tests.fakes.failing_kafka import in_kafka, kafka
 from tests.fakes.refusing_store import in_store, store
 from tests.system.chaos import round_of, run_round
-from tests.system.ledger import Name, name_in, row_of
 from tests.system.lives import Life, Seams
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
@@ -24,29 +25,21 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 8  # runs mostly wait; so many share two cores well
 RETENTION_SEED = "fixed/retention"
-SEEDS = [RETENTION_SEED, *(f"fixed/{number}" for number in range(15))]
+SEEDS = [RETENTION_SEED, *(f"fixed/{number}" for number in range(6))]
 PLANTED = {
     "nothing": (Seams(), set()),
     "put dropped": (Seams(faults.DroppingStorage), {"unsound", "unseen"}),
-    "bit flipped": (Seams(faults.DamagingStorage), {"unsound"}),
-    "objects swapped": (Seams(faults.SwappingStorage), {"unsound", "duplicate", "unseen"}),
     "published twice": (Seams(queue=faults.DoublingQueue), {"duplicate"}),
     "publish lost": (Seams(queue=faults.LosingQueue), {"unseen"}),
-    "published out of order": (
-        Seams(faults.flaky_storage, faults.ReversingQueue),
-        {"non-monotonic send"},
-    ),
-    "window forgotten": (Seams(queue=faults.ForgettingQueue), {"duplicate"}),
-    "commit lost": (Seams(queue=faults.ForgettingCommits), {"commit lost"}),
 }
 """Seams with a bug, and the kinds of violation by which it must be found."""
 
-IN_STORE = [f"s3/{number}" for number in range(6)]
+IN_STORE = [f"s3/{number}" for number in range(2)]
 """Seeds of runs with their Batches in an object store that fails."""
-IN_KAFKA = ("in kafka/0", "in kafka/1", "in kafka/2")
+IN_KAFKA = ("in kafka/0",)
 """Seeds of runs with their notifications in a Kafka that fails."""
 
-OF_CLUSTERS = [f"cluster/{number}" for number in range(3)]
+OF_CLUSTERS = ["cluster/0"]
 """Seeds of runs of clusters; all are of one round."""
 
 CHANCES = 5  # runs for a planted bug: where the machine is slow, a run may not come to its mistake
@@ -177,35 +170,3 @@ def _plan(bug: str, seams: Seams) -> Plan:
         options={"memory_bytes": "8MiB", "log_level": "warning"},
         seams=seams,
     )
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_job_is_repeated_that_its_topic_may_have_forgotten(seed) -> None:
-    """Where topics forget within the run, no producer comes again with what they have forgotten."""
-    plan = draw_retention(str(seed))
-    assert all("dedup_window" in options for options in plan.topics.values())
-    assert not any(producer.abandoned_after for producer in plan.producers)
-
-
-def test_content_names_itself() -> None:
-    """From each row its name can be read, and the row from its name."""
-    for number in range(50):
-        name = Name("p", number)
-        row = row_of(name, (0, 10, 1_000))
-        assert name_in(row.value) == name
-        assert row == row_of(name, (0, 10, 1_000))
-    for foreign in (None, b"", b"p", b"p|x|", b"p|12"):
-        assert name_in(foreign) is None
-
-
-@pytest.mark.parametrize("text", ["", "put", "put:before", "put:during:1", "get:before:1"])
-def test_crash_point_that_is_none_is_refused(text) -> None:
-    """A crash point that would never be reached is refused, with what there is."""
-    with pytest.raises(ConfigError, match="write it like put:before:3"):
-        CrashPoint.parse(text)
-
-
-@pytest.mark.parametrize("text", ["put:before:1", "os.fsync:after:12"])
-def test_crash_point_is_shown_as_it_is_written(text) -> None:
-    """What is printed of a run can be given to the command."""
-    assert str(CrashPoint.parse(text)) == text
