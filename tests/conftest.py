@@ -17,8 +17,8 @@ from tests.topics.lopsided import lopsided as lopsided_topic
 
 pytest_plugins = ["tests.harness.services.fixtures", "tests.harness.scheduling"]
 
-# No deadline: a busy machine is not a failing test. `--hypothesis-profile=thorough` looks longer.
-settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
+# No deadline: a busy machine is not a failing test. `--hypothesis-profile=thorough` looks for longer.
+settings.register_profile("default", max_examples=15, deadline=None, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("default")
 
