@@ -17,7 +17,7 @@ from tests.topics.lopsided import lopsided as lopsided_topic
 
 pytest_plugins = ["tests.harness.services.fixtures", "tests.harness.scheduling"]
 
-# No deadline: a busy machine is not a failing test. `--hypothesis-profile=thorough` looks for longer.
+# No deadline: a busy machine is not a failing test. `--hypothesis-profile=thorough` tries more.
 settings.register_profile("default", max_examples=15, deadline=None, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("default")
