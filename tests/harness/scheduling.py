@@ -39,7 +39,8 @@ def unit_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """Hand out units."""
+    """Hand out units in their order here, and not by how many tests they have."""
+    config.option.loadscopereorder = False
     return Scheduling(config, log)
 
 
