@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -37,6 +38,16 @@ os.environ["SPARK_LOCAL_DIRS"] = _spark_files
 os.environ[spark_classes.VARIABLE] = (
     f"{spark_classes.java_options()} -Djava.io.tmpdir={_spark_files}"
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _logging():
+    """Take back what a module does to logging: Airflow makes it write to stdout, for good."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="module")
