@@ -21,6 +21,7 @@ from tests.mutants.operators import Bug, bugs_of
 
 ROOMS = {"airflow": "airflow_provider_memq"}  # others are folders of memq
 KINDS = ("tests/unit", "tests/integration")
+ADAPTERS = ("bigqueue", "notification", "storage")  # their tests do not stand below core
 
 
 def sources_of(room: str) -> list[Path]:
@@ -38,20 +39,17 @@ def sources_of(room: str) -> list[Path]:
 
 def tests_of(source: Path) -> list[list[str]]:
     """Return the tests that are to notice a bug in a file, the nearest first."""
-    room = Path("airflow", *source.parts[1:-1]) if source.parts[0] != "memq" else Path()
-    room = room if room.parts else Path(*source.parts[1:-1])
-    near: list[str] = []
-    all_of: list[str] = []
-    while room.parts and not all_of:
-        folders = [Path(kind) / room for kind in KINDS if (ROOT / kind / room).is_dir()]
-        near += [
-            str(path.relative_to(ROOT))
-            for folder in folders
-            for path in sorted((ROOT / folder).rglob(f"test_{source.stem}*.py"))
-        ]
-        all_of += map(str, folders)
+    room = Path(*source.parts[1:-1])
+    if source.parts[0] != "memq":
+        room = "airflow" / room
+    elif room.parts[1:2] and room.parts[1] in ADAPTERS:
+        room = Path(*room.parts[1:])
+    while not any((ROOT / kind / room).is_dir() for kind in KINDS):
         room = room.parent
-    return [tests for tests in (near, all_of) if tests]
+    folders = [Path(kind) / room for kind in KINDS if (ROOT / kind / room).is_dir()]
+    named = f"test_{source.stem}*.py"
+    near = [path for folder in folders for path in sorted((ROOT / folder).rglob(named))]
+    return [[str(path.relative_to(ROOT)) for path in near], [str(path) for path in folders]]
 
 
 def caught_by(copy: Path, source: Path, bug: Bug, others: list[str]) -> str:

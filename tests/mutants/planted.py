@@ -1,9 +1,9 @@
 """Do simulation and tests catch bugs at the promises? Each is planted alone, and must be caught.
 
-A mutant is a patch of the product, `planted/NAME.patch`. Its first lines say, after `# Breaks:`,
-what it breaks, and after `# Caught by:` which files of tests are nearest to it. It is applied to a
-copy of the tree. There the simulation runs first, seed after seed, and then, where it found
-nothing, these tests. A mutant that neither of them notices has survived: the tests have a hole.
+A mutant is a patch of the product, `planted/NAME.patch`. Its first line says, after `# Breaks:`,
+what it breaks. It is applied to a copy of the tree. There the simulation runs first, seed after
+seed; where it found nothing, the tests of the rooms that the patch changes, and files of tests that
+a line `# Caught by:` names. A mutant that none of them notices has survived: the tests have a hole.
 
 Without any mutant the same seeds must pass, or else nothing would follow from one that fails. What
 the simulation does not run (`UNSIMULATED`) goes to the tests at once.
@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from tests.mutants.copies import ROOT, copy_tree, failed_test, run_python
+from tests.mutants.generated import tests_of
 
 PATCHES = Path(__file__).parent / "planted"
 AT_ONCE = 2  # as many as there are cores; more only make every wait too short
@@ -52,13 +53,13 @@ class Mutant(NamedTuple):
     Attributes:
         name: of its patch.
         breaks: what it breaks, in a few words.
-        tests: files of the tests that are nearest to it.
+        tests: files and folders of tests, the nearest first.
         simulated: whether the simulation runs what it changes.
     """
 
     name: str
     breaks: str
-    tests: list[str]
+    tests: list[list[str]]
     simulated: bool
 
 
@@ -80,14 +81,17 @@ def read_mutant(path: Path) -> Mutant:
     """A mutant from its patch."""
     text = path.read_text()
     breaks = re.search(r"^# Breaks: (.+)$", text, re.MULTILINE)
-    tests = re.findall(r"^# Caught by: (.+)$", text, re.MULTILINE)
-    if breaks is None or not tests:
-        raise SystemExit(f"{path.name} does not begin with '# Breaks:' and '# Caught by:' lines")
+    named = re.findall(r"^# Caught by: (.+)$", text, re.MULTILINE)
+    if breaks is None:
+        raise SystemExit(f"{path.name} does not begin with a line '# Breaks:'")
     changed = re.findall(r"^\+\+\+ b/(\S+)", text, re.MULTILINE)
     return Mutant(
         path.stem,
         breaks[1],
-        [name for line in tests for name in line.split()],
+        [
+            [name for line in named for name in line.split()],
+            *(tests for name in changed for tests in tests_of(Path(name))),
+        ],
         not all(each.startswith(UNSIMULATED) for each in changed),
     )
 
@@ -102,7 +106,9 @@ def try_mutant(mutant: Mutant, seeds: int) -> Verdict:
         caught, ran = False, 0
         if seeds and mutant.simulated:
             caught, ran, _ = simulate(copy, seeds)
-        by = "simulation" if caught else failed_test(copy, mutant.tests)
+        by = "simulation" if caught else ""
+        for tests in mutant.tests:
+            by = by or (failed_test(copy, tests) if tests else "")
     return Verdict(by, ran, time.monotonic() - started_s)
 
 
