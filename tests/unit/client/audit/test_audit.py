@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from memq.client.audit import audit, consumed
+from memq.client.audit import audit
 from memq.client.audit.audit import Window
 from memq.client.audit.stored import BatchInspector, Damage, Inspection, ReportReader
 from memq.client.topic import RetainedSince
@@ -29,20 +27,17 @@ from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import PublishedBatch, encode_notification
+from memq.core.notification.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
-from memq.core.retry import Retry
-from memq.core.runtime import Runtime
-from memq.core.wire.messages import NotificationEntry, WatermarkAnswer
+from memq.core.wire.messages import WatermarkAnswer
 from memq.errors import (
     CorruptDataError,
-    InvalidRequestError,
     ObjectNotFoundError,
     StorageError,
     UnavailableError,
 )
+from tests.unit.client.audit.test_stored import DATA, NOTIFICATION
 from tests.unit.core.audit.test_produced import report
-from tests.unit.core.audit.test_stored import DATA, NOTIFICATION
 from tests.unit.core.format.builders import joined
 
 LIFE = NOTIFICATION.incarnation
@@ -96,15 +91,6 @@ class Water:
 
 
 @pytest.mark.parametrize(
-    ("write_partition", "closed_ms"), [(-1, 5), (0, 7), (1, 9), (2, 5), (99, 5)]
-)
-def test_a_report_is_closed_by_its_own_write_partition(write_partition, closed_ms):
-    """Or by all of them, where the topic has no such one."""
-    about = report(0, 0, write_partition=write_partition)
-    assert waters(5, 99, partitions=(7, 9)).of_reports_about(about) == closed_ms
-
-
-@pytest.mark.parametrize(
     ("end_ms", "times_ms"),
     [
         (None, [(0, 0)]),
@@ -121,15 +107,6 @@ async def test_an_audit_waits_for_a_window_that_ends_now(monkeypatch, end_ms, ti
     topic, reports = iter([one.topic for one in found]), iter([one.reports for one in found])
     assert await audit._watermarks(Water(topic), Water(reports), end_ms) == found[-1]
     assert not list(topic)
-
-
-async def test_an_audit_waits_for_no_window_for_long(monkeypatch):
-    """A topic that does not come so far is audited as far as it is."""
-    monkeypatch.setattr(audit, "LOOK_S", 0.001)
-    monkeypatch.setattr(audit, "CLOSING_S", 0.02)
-    found = waters(100, 100)
-    clients = (Water(itertools.repeat(one)) for one in found)
-    assert await audit._watermarks(*clients, 110) == found
 
 
 @pytest.mark.parametrize(
@@ -251,20 +228,6 @@ async def test_reports_are_sifted():
         reports, judged=lambda _: False, only_consumed=True
     )
     assert (len(consumers), times_ms, open_reports, len(sieve._rows)) == (2, [], 0, 0)
-
-
-@pytest.mark.parametrize("most", [2, 3])
-async def test_reports_of_consumers_are_bounded(monkeypatch, most):
-    """Those that would not fit the memory are refused; those of nobody asked about do not count."""
-    monkeypatch.setattr(audit, "MAX_REPORTS", most)
-    reports = [StoredReport(JOB, 1_500)] * 3
-    others = [StoredReport(msgspec.structs.replace(JOB, consumer="other"), 1_500)] * 9
-    if most == 3:
-        _, (consumers, *_) = await sifted([*others, *reports], named=["job"])
-        assert len(consumers) == 3
-    else:
-        with pytest.raises(InvalidRequestError, match="more than 2 reports about 't'"):
-            await sifted(reports)
 
 
 async def test_only_reports_that_are_alike_are_joined(monkeypatch):
@@ -556,181 +519,25 @@ async def test_an_audit_ends_where_nobody_can_be_asked():
         await read_reports(Topic(published(0, 0, 1_500, notification)), away)
 
 
-# -- reporting of jobs and administrators --------------------------------------------------------
-
-
-class Cluster:
-    """Brokers with an audited topic and one that is not, and a clock."""
-
-    request_timeout_s = 30.0
-
-    def __init__(self):
-        self.now_s, self.sent = 0.0, []
-        self.runtime = Runtime(mono_s=lambda: self.now_s, wall_ns=lambda: 5_000_000)
-
-    def retry(self, timeout_s):
-        return Retry(timeout_s, self.runtime)
-
-    async def topic(self, name):
-        return SimpleNamespace(config=SimpleNamespace(audited=name != "quiet"))
-
-    async def send(self, reports, timeout_s):
-        self.sent.append((list(reports), timeout_s))
-        self.now_s += 10
-
-
-@pytest.fixture
-def cluster(monkeypatch):
-    """The brokers."""
-    found = Cluster()
-    monkeypatch.setattr(consumed, "ReportSender", lambda _: found)
-    return found
-
-
-async def test_all_reports_of_a_call_share_its_deadline(cluster, monkeypatch):
-    """However many Messages they take; those about topics that are not audited are left out."""
-    monkeypatch.setattr(consumed, "MAX_MESSAGE_BYTES", len(encode_report(JOB)) + 9)
-    reports = [
-        msgspec.structs.replace(JOB, topic=topic, partition=number)
-        for number, topic in enumerate(("t", "quiet", "t", "u"))
-    ]
-    await consumed._report(cluster, reports, 30.0)
-    assert cluster.sent == [
-        ([reports[0]], 30.0),
-        ([reports[2]], 20.0),
-        ([reports[3]], 10.0),
-    ]
-
-
-async def test_moving_a_group_forward_is_told_and_back_is_not(cluster):
-    """What it steps over is missed; where it had nothing committed it begins."""
-    topic = SimpleNamespace(cluster=cluster, topic="t", incarnation=LIFE)
-    moves = {0: (3, 7), 1: (7, 3), 2: (5, 5), 3: (None, 4), 4: (0, 1), 5: (None, 0)}
-    await consumed.report_moved(topic, "g", moves)
-    [(reports, timeout_s)] = cluster.sent
-    assert timeout_s == cluster.request_timeout_s
-    assert {one.partition: (one.start, one.end, one.skipped, one.began) for one in reports} == {
-        0: (7, 7, 4, False),
-        3: (4, 4, 0, True),
-        4: (1, 1, 1, False),
-        5: (0, 0, 0, True),
-    }
-    assert all(one.moved and not one.final and one.consumer == "g" for one in reports)
-    assert {one.window_start_ms for one in reports} == {5}
-    assert {one.incarnation for one in reports} == {LIFE}
-
-
-@pytest.mark.parametrize("error", [None, UnavailableError("away")])
-def test_a_job_that_reports_leaves_nothing_behind(monkeypatch, error):
-    """However it ends; and a report that makes no sense is refused before anybody is asked."""
-    made, told = [], []
-
-    class Brokers:
-        def __init__(self, bootstrap, **options):
-            self.said, self.closed = (bootstrap, options), False
-            made.append(self)
-
-        async def close(self):
-            self.closed = True
-
-    async def report_to(cluster, reports, timeout_s):
-        told.append((cluster, list(reports), timeout_s))
-        if error is not None:
-            raise error
-
-    monkeypatch.setattr(consumed, "Cluster", Brokers)
-    monkeypatch.setattr(consumed, "_report", report_to)
-    with pytest.raises(InvalidRequestError):
-        consumed.report_consumed("b:1", [JOB, msgspec.structs.replace(JOB, end=-1)])
-    assert made == told == []
-    given = {"token": "x", "zone": "z", "storage_options": {"region": "r"}}
-    with nullcontext() if error is None else pytest.raises(UnavailableError):
-        consumed.report_consumed("b:1", [JOB], timeout_s=7, **given)
-    (cluster,) = made
-    assert cluster.closed
-    assert told == [(cluster, [JOB], 7)]
-    assert cluster.said == ("b:1", {"client": "memq report", "request_timeout_s": 7} | given)
-    assert "memq-report-consumed" not in {thread.name for thread in threading.enumerate()}
-
-
-# -- what was consumed ---------------------------------------------------------------------------
-
-
-class Consumed:
-    """A topic of two read partitions with a Batch at each offset; some cannot be read."""
-
-    topic = "clicks"
-
-    def __init__(self, ends, damaged):
-        self.ends, self.damaged = ends, damaged
-
-    async def ranges_between(self, start_ms, end_ms):
-        return [
-            OffsetRange(partition, start_ms or 0, min(end, end_ms if end_ms is not None else end))
-            for partition, end in enumerate(self.ends)
-        ]
-
-    async def entries(self, ranges):
-        for partition, start, end, _ in ranges:
-            for offset in range(start, end):
-                damaged = (partition, offset) in self.damaged
-                payload = b"nonsense" if damaged else encode_notification(NOTIFICATION)
-                yield NotificationEntry(partition, offset, offset, payload)
-
-
-def job(partition, start, end, batches, **fields):
-    """A report of a job about some Batches."""
-    return StoredReport(
-        msgspec.structs.replace(
-            JOB,
-            topic="clicks",
-            partition=partition,
-            start=start,
-            end=end,
-            batches=batches,
-            messages=5 * batches,
-            records=NOTIFICATION.records * batches,
-            crc_sum=sum(run.crc_sum for run in NOTIFICATION.producers) * batches % 2**64,
-            **fields,
-        ),
-        0,
-    )
+# -- the window of an audit ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("damaged", "batches", "consumed_batches", "mismatched"),
+    ("window", "held"),
     [
-        ((), 4, 3, 0),
-        ((), 3, 1, 2),
-        ([(0, 2)], 4, 2, 0),  # what the report counted there nobody knows
-        ([(0, 0)], 4, 3, 0),
-        ([(1, 1)], 4, 2, 0),
-        ([(1, 1)], 3, 0, 2),
+        (Window(None, None), [0, 5, 9]),
+        (Window(5, None), [5, 9]),
+        (Window(None, 5), [0]),
+        (Window(5, 9), [5]),
     ],
 )
-async def test_a_notification_that_cannot_be_read_makes_no_report_wrong(
-    damaged, batches, consumed_batches, mismatched
-):
-    """Where a report covers it, and nowhere else; what is readable of the window is judged."""
-    topic = Consumed((4, 2), damaged)
-    found = await audit._audit_consumed(
-        topic,
-        Window(1, 3),
-        [job(0, 0, 4, batches), job(1, 0, 2, 2)],
-        named=(),
-        committed={},
-        due_ms=99,
-    )
-    (one,) = found
-    assert one.total("mismatched").messages == 5 * mismatched
-    assert one.total("consumed").messages == 5 * consumed_batches
+def test_window_holds_its_start_and_not_its_end(window, held):
+    """Windows that meet hold each time once."""
+    assert [time_ms for time_ms in (0, 5, 9) if window.holds(time_ms)] == held
 
 
-async def test_nothing_is_read_for_consumers_that_are_not_there():
-    """Where none has reported, and none is asked about."""
-    nothing = {"committed": {}, "due_ms": 0}
-    assert await audit._audit_consumed(None, Window(0, 9), [], named=(), **nothing) == []
-    (one,) = await audit._audit_consumed(
-        Consumed((2, 1), ()), Window(0, 9), [], named=["g"], **nothing
-    )
-    assert (one.consumer, one.reports, one.total("behind").messages) == ("g", 0, 15)
+def test_window_widens_around_times():
+    """A widened window has room on both sides of all that was asked for; no bound stays none."""
+    assert Window(100, 200).widened(10, [50, 150, 300]) == Window(40, 310)
+    assert Window(5, 6).widened(10) == Window(0, 16)
+    assert Window(None, None).widened(10, [50]) == Window(None, None)

@@ -1,30 +1,228 @@
-"""Reports on their way to a broker that misbehaves on demand: the data never pays for its audit."""
+"""Reports that wait to be delivered: nothing said twice, nothing forgotten, memory bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 
-import msgspec
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from memq.client.audit.reporter import AuditReporter, ReportSender
+from memq.client.audit import reporter
+from memq.client.audit.counters import ProducedCounters
+from memq.client.audit.reporter import AuditReporter, ReportBacklog, ReportSender
 from memq.client.cluster import Cluster
-from memq.client.consumer.consumer import AsyncConsumer
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery, StoredAt
 from memq.client.producer.producer import AsyncProducer
-from memq.core.audit.reports import decode_reports
+from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
+from memq.core.audit import reports as audit
+from memq.core.audit.reports import (
+    REPORT_VERSION,
+    ProducedReport,
+    SequenceRun,
+    decode_reports,
+    encode_report,
+    encode_reports,
+)
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
-from memq.errors import SequenceConflictError
-from tests.fakes.faults import Fault
-from tests.fakes.faulty_queue import FaultyQueue
-from tests.fakes.queue import InMemoryQueue
+from memq.errors import DeliveryTimeoutError, SequenceConflictError
 from tests.fakes.tiny_broker import TinyBroker
-from tests.integration.broker.support import broker as running
-from tests.integration.broker.support import client, until
-from tests.unit.core.audit.test_backlog import report
+from tests.integration.broker.support import until
+
+OPTIONS = StateMachineOptions(
+    topic="t",
+    incarnation="0" * 16,
+    producer_id="p",
+    epoch=0,
+    acks=-1,
+    ordered=False,
+    fixed_partitions=False,
+    max_in_flight=1,
+    delivery_timeout_s=1,
+    answer_timeout_s=1,
+)
+ROOM = 1 << 20
+
+
+def report(first, last, *, failed=(), write_partition=0, **fields):
+    values = {
+        "version": REPORT_VERSION,
+        "topic": "t",
+        "write_partition": write_partition,
+        "producer_id": "p",
+        "epoch": 0,
+        "first": first,
+        "last": last,
+        "records": 1,
+        "size_bytes": 1,
+        "crc_sum": 1,
+        "failed": [SequenceRun(*run) for run in failed],
+        "window_start_ms": first,
+        "window_end_ms": last,
+    }
+    return ProducedReport(**(values | fields))
+
+
+class Producer:
+    """Submits and settles Messages in any order, and remembers what became of them."""
+
+    def __init__(self, write_partitions):
+        self.counters = ProducedCounters(OPTIONS, "", now_ms=lambda: 1)
+        self.partitions = [WritePartition(number, "") for number in range(write_partitions)]
+        self.open = []
+        self.sealed = defaultdict(dict)  # write partition -> sequence -> message
+        self.failed = set()
+
+    def seal(self, number):
+        partition = self.partitions[number]
+        sequence = partition.next_sequence
+        partition.next_sequence += 1
+        crc = (number * 1_000 + sequence) * 2_654_435_761 % 2**32
+        body = pa.py_buffer(bytes(sequence + 1))
+        message = SealedMessage(body, crc, "s", sequence + 1, 0, 0, 0.0, Delivery())
+        entry = NamedMessage(message, partition, sequence, 0.0)
+        self.sealed[number][sequence] = message
+        self.counters.submitted(entry)
+        self.open.append(entry)
+
+    def settle(self, place, delivered):
+        entry = self.open.pop(place % len(self.open))
+        if not delivered:
+            self.failed.add((entry.partition.number, entry.sequence))
+        stored = StoredAt("t", 0, 0, "b", entry.partition.number, entry.sequence, duplicate=False)
+        self.counters.settled(entry, stored if delivered else DeliveryTimeoutError("late"))
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("seal"), st.integers(0, 2)),
+        st.tuples(st.just("settle"), st.tuples(st.integers(0, 99), st.booleans())),
+        st.tuples(st.just("report"), st.sampled_from(["delivered", "failed"])),
+    ),
+    max_size=120,
+)
+
+
+@given(steps=steps, room=st.sampled_from([300, 600, ROOM]))
+def test_delivered_reports_cover_each_sequence_once(steps, room):
+    """However Messages are settled and reports fail, each sequence ends up in just one report,
+    whose sums are those of its Messages.
+    """
+    producer, backlog, delivered = Producer(3), ReportBacklog(), []
+
+    def send(outcome):
+        backlog.add(producer.counters.take_reports())
+        while taken := backlog.take(room):
+            if outcome == "failed":
+                backlog.put_back(taken)
+                return
+            delivered.extend(
+                report for _, value in encode_reports(taken) for report in decode_reports(value)
+            )
+
+    for step, argument in steps:
+        if step == "seal":
+            producer.seal(argument)
+        elif step == "settle" and producer.open:
+            producer.settle(*argument)
+        elif step == "report":
+            send(argument)
+            assert len(backlog._waiting) <= 3
+            assert all(len(queue) <= 1 for queue in backlog._waiting.values())
+    while producer.open:
+        producer.settle(0, delivered=True)
+    send("delivered")
+
+    assert backlog.messages == backlog.dropped_messages == 0
+    assert backlog._weight == 0
+    ends = defaultdict(int)
+    for each in delivered:
+        number = each.write_partition
+        assert each.first == ends[number]
+        ends[number] = each.last + 1
+        failed = {s for first, last in each.failed for s in range(first, last + 1)}
+        assert failed == {
+            s for s in range(each.first, each.last + 1) if (number, s) in producer.failed
+        }
+        messages = [
+            producer.sealed[number][s] for s in range(each.first, each.last + 1) if s not in failed
+        ]
+        assert each.records == sum(message.records for message in messages)
+        assert each.size_bytes == sum(message.size_bytes for message in messages)
+        assert each.crc_sum == sum(message.crc32c for message in messages) % 2**64
+    assert ends == {number: len(sealed) for number, sealed in producer.sealed.items()}
+
+
+def test_waiting_reports_are_joined():
+    """Reports that follow each other become one; failed runs that touch become one as well."""
+    backlog = ReportBacklog()
+    backlog.add([report(0, 4, failed=[(1, 1), (4, 4)]), report(5, 9, failed=[(5, 6)])])
+    (joined,) = backlog.take(ROOM)
+    assert joined == report(
+        0,
+        9,
+        failed=[(1, 1), (4, 6)],
+        records=2,
+        size_bytes=2,
+        crc_sum=2,
+        window_start_ms=0,
+        window_end_ms=9,
+    )
+    assert backlog.take(ROOM) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "second"),
+    [
+        ("MAX_REPORT_MESSAGES", 9, report(5, 9)),
+        ("MAX_FAILED_RUNS", 1, report(5, 9, failed=[(6, 6)])),
+    ],
+)
+def test_reports_are_not_joined_beyond_what_a_reader_takes(monkeypatch, limit, value, second):
+    """A joined report keeps to the limits of a report."""
+    monkeypatch.setattr(audit, limit, value)
+    backlog = ReportBacklog()
+    backlog.add([report(0, 4, failed=[(1, 1)]), second])
+    assert [each.first for each in backlog.take(ROOM)] == [0, 5]
+
+
+def test_oldest_report_is_dropped_when_too_much_waits(monkeypatch):
+    """At the bound the oldest report goes, and its Messages are counted."""
+    monkeypatch.setattr(audit, "MAX_FAILED_RUNS", 1)
+    monkeypatch.setattr(reporter, "MAX_WEIGHT", 5)
+    backlog = ReportBacklog()
+    backlog.add([report(at, at + 4, failed=[(at, at)]) for at in (0, 5, 10)])
+    assert backlog.dropped_messages == 5
+    assert [each.first for each in backlog.take(ROOM)] == [5, 10]
+    assert backlog._weight == 0
+
+
+def test_messages_of_reports_keep_to_their_size():
+    """Reports are handed out in Messages of the size asked for, the rest comes later."""
+    backlog = ReportBacklog()
+    backlog.add([report(0, 0, write_partition=number) for number in range(5)])
+    size = len(encode_report(backlog.take(ROOM)[0]))
+    backlog.add([report(0, 0, write_partition=number) for number in range(5)])
+    assert [len(backlog.take(2 * size + 1)) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_report_that_fits_no_message_is_dropped():
+    """A report too large for any Message does not keep the others back."""
+    backlog = ReportBacklog()
+    backlog.add([report(0, 6, client="x" * 1_000), report(0, 0, write_partition=1)])
+    assert [each.write_partition for each in backlog.take(900)] == [1]
+    assert backlog.dropped_messages == 7
+
+
+# -- reports on their way to a broker that misbehaves on demand ---------------------------------
+
 
 LOGGER = "memq.client.audit.reporter"
 
@@ -78,55 +276,32 @@ class Reports:
 
 
 async def test_producer_reports_when_it_closes(broker):
-    """Closing a producer leaves one report, under the topic's name, over all that it sent."""
-    async with AsyncProducer(broker.address, topic="events", client="shop") as producer:
+    """Closing a producer leaves one report, under the topic's name, over all that it sent; what
+    the broker refused for good is named, and not counted.
+    """
+    options = {"topic": "events", "client": "shop", "linger": "0ms"}
+    async with AsyncProducer(broker.address, **options) as producer:
         for number in range(3):
             await (await producer.write(b"%d" % number))
+        broker.faults.append(SequenceConflictError("full"))
+        with pytest.raises(SequenceConflictError):
+            await (await producer.write(b"refused"))
     ((key, found),) = told(broker)
     assert key == b"events"
     assert (found.producer_id, found.client) == (producer.producer_id, "shop")
-    assert (found.first, found.last, found.records, found.failed) == (0, 2, 3, [])
+    assert (found.first, found.last, found.records, found.failed) == (0, 3, 3, [(3, 3)])
     sent = [each for each in broker.published.values() if each.request.topic == "events"]
     assert found.crc_sum == sum(each.crc for each in sent)
 
 
-async def test_what_was_given_up_is_reported_as_failed(broker):
-    """A Message that the broker refused for good is named, and not counted."""
-    async with AsyncProducer(broker.address, topic="events", linger="0ms") as producer:
-        await (await producer.write(b"fine"))
-        broker.faults.append(SequenceConflictError("full"))
-        delivery = await producer.write(b"refused")
-        with pytest.raises(SequenceConflictError):
-            await delivery
-    ((_, found),) = told(broker)
-    assert (found.first, found.last, found.records, found.failed) == (0, 1, 1, [(1, 1)])
-
-
-async def test_topic_that_is_not_audited_is_not_reported(broker):
-    """Producers report only where the topic says so."""
+async def test_producer_that_sent_nothing_reports_nothing(broker):
+    """Nor does one of a topic that is not audited."""
+    async with AsyncProducer(broker.address, topic="events"):
+        pass
     broker.add_topic("quiet")
     async with AsyncProducer(broker.address, topic="quiet") as producer:
         await (await producer.write(b"x"))
     assert told(broker) == []
-
-
-async def test_producer_that_sent_nothing_reports_nothing(broker):
-    """Nothing to say means no Message in the audit topic."""
-    async with AsyncProducer(broker.address, topic="events"):
-        pass
-    assert told(broker) == []
-
-
-async def test_reports_go_out_at_intervals(broker, cluster):
-    """A producer that runs on is heard of all the same."""
-    source = Reports(report(0, 4))
-    reporter = AuditReporter(cluster, source, interval_s=0.01)
-    reporter.start()
-    await until(lambda: len(told(broker)) == 1)
-    source.waiting = [report(5, 6)]
-    await until(lambda: len(told(broker)) == 2)
-    await reporter.close()
-    assert ranges(broker) == [(0, 4), (5, 6)]
 
 
 @pytest.mark.parametrize(
@@ -151,15 +326,6 @@ async def test_older_producer_reports_after_full_minutes(broker, age_s, wall_s, 
         10,
     )
     await cluster.close()
-
-
-async def test_write_partitions_share_a_value(broker, cluster):
-    """What a producer says of several write partitions leaves as one LogMessage."""
-    several = [msgspec.structs.replace(report(0, 4), write_partition=at) for at in range(3)]
-    assert await AuditReporter(cluster, Reports(*several)).report()
-    assert [each for _, each in told(broker)] == several
-    (published,) = broker.published.values()
-    assert published.request.records == 1
 
 
 async def test_lost_ack_does_not_report_twice(broker, cluster):
@@ -211,26 +377,6 @@ async def test_close_ends_within_its_timeout(broker, caplog):
         assert asyncio.get_running_loop().time() - started_s < 2
     assert "not reported" in caplog.records[-1].message
     assert told(broker) == []
-
-
-async def test_a_consumer_closes_within_its_timeout(tmp_path):
-    """A report that the broker does not store holds up a consumer no longer than a producer."""
-    queue = FaultyQueue(InMemoryQueue(), [Fault("publish", "hang", first=2, times=None)])
-    async with running(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create()
-        await c.write(0)
-        consumer = AsyncConsumer(
-            b.address, topic="t", group="g", start="earliest", read_through="broker"
-        )
-        await consumer.start()
-        assert await consumer.poll(10) is not None
-        await consumer.commit()
-        await until(queue.hung.is_set)
-        started_s = asyncio.get_running_loop().time()
-        await consumer.close(timeout=0.2)
-        took_s = asyncio.get_running_loop().time() - started_s
-        queue.end_hangs()
-        assert took_s < 2
 
 
 async def test_close_waits_for_the_report_under_way(broker, cluster):
@@ -286,20 +432,6 @@ async def test_what_should_not_wait_leaves_once_in_an_interval(broker, cluster):
     assert ranges(broker) == [(0, 4), (5, 6)]
 
 
-async def test_each_message_of_reports_has_a_name_of_its_own(broker, cluster):
-    """Also one that was refused: what is sent next is not taken for it, and waits for nothing."""
-    sender = ReportSender(cluster)
-    await sender.send([report(0, 4)], 9)
-    broker.faults.append(SequenceConflictError("full"))
-    with pytest.raises(SequenceConflictError):
-        await sender.send([report(5, 6)], 9)
-    await sender.send([report(5, 6)], 9)
-    requests = [each.request for each in broker.published.values()]
-    assert [(each.sequence, each.first_unsettled) for each in requests] == [(0, 0), (2, 2)]
-    assert len({(each.producer_id, each.write_partition) for each in requests}) == 1
-    assert ReportSender(cluster)._id != sender._id
-
-
 async def test_a_message_of_reports_has_one_deadline(broker, cluster, monkeypatch):
     """What it takes to find the topic is not there for the write any more."""
     now_s = [0.0]
@@ -335,13 +467,3 @@ async def test_a_report_that_is_interrupted_waits(broker, cluster):
     source.waiting = [report(5, 9)]
     assert await reporter.report()
     assert sorted(ranges(broker)[-2:]) == [(0, 1), (0, 9)]
-
-
-async def test_what_was_dropped_is_told_when_a_client_closes(broker, cluster, caplog):
-    """It is in no report either, though none waits any more."""
-    reporter = AuditReporter(cluster, Reports())
-    reporter.start()
-    reporter._backlog.dropped_messages = 3
-    with caplog.at_level(logging.WARNING, LOGGER):
-        await reporter.close()
-    assert "3 Messages of this client not reported" in caplog.text
