@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from concurrent.futures import Executor, Future
+from contextlib import aclosing
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, check_span, read_broker
+from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, check_span, map_ahead, read_broker
+from memq.client.read_plan import ReadPlan
+from memq.client.read_range import read_batches
 from memq.client.topic import Page
 from memq.core.notification.notification import PublishedBatch, encode_notification
 from memq.core.wire.messages import FetchBatch, NotificationEntry, PartitionOffsets
 from memq.errors import (
     CorruptDataError,
     DataLossError,
-    InvalidRequestError,
     MemqError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
@@ -140,26 +142,6 @@ async def test_a_batch_that_is_nowhere_is_lost(uris, looks):
     assert len(topic.pages) == looks
 
 
-async def test_what_stands_after_a_batch_that_is_gone_is_another_batch():
-    """Where the queue has a gap by now the Batch is lost, and not the next one damaged."""
-    topic = Topic("memory:b")
-    topic.at = 4
-    topic.objects["memory:b"] = object_bytes(SEALED)
-    with pytest.raises(DataLossError, match="t/1 offset 3"):
-        await values(topic)
-
-
-@pytest.mark.parametrize("compression", [None, "zstd"])
-async def test_a_batch_takes_the_memory_of_its_object_or_of_its_rows(compression):
-    """Whichever is more: rows that were not compressed lie in the bytes of the object."""
-    sealed = seal(Sent("p", 0, records(b"v" * 10_000)), compression=compression)
-    topic = Topic()
-    topic.objects["memory:a"] = object_bytes(sealed)
-    there = PublishedBatch(1, 3, 0, notify(sealed, "memory:a"))
-    fetched = await source(topic).fetch(there)
-    assert fetched.size_bytes >= max(10_000, sealed.size_bytes)
-
-
 @pytest.mark.parametrize("start", [3, 4])
 async def test_a_batch_that_retention_removed_is_out_of_range(start):
     """Only what comes before the first offset that is retained; that one itself is lost."""
@@ -187,20 +169,6 @@ async def test_what_may_pass_is_tried_until_the_deadline(error):
         await values(topic)
     assert asyncio.get_running_loop().time() - began_s <= TIMEOUT_S
     assert asyncio.get_running_loop().time() - began_s > TIMEOUT_S / 2
-
-
-async def test_a_batch_that_moves_and_then_fails_shares_the_deadline():
-    """Looking where it is now is part of the call."""
-    topic = Topic("memory:b")
-    topic.objects["memory:b"] = StorageError("slow down")
-    with pytest.raises(StorageError):
-        await values(topic)
-    assert len(topic.pages) == 1
-    topic.objects["memory:b"] = InvalidRequestError("not of this topic")
-    topic.timeouts.clear()
-    with pytest.raises(InvalidRequestError, match="t/1 offset 3"):
-        await values(topic)
-    assert len(topic.timeouts) == 2, "what will not pass is not tried again"
 
 
 @pytest.mark.parametrize("how", ["short", "long", "another", "damaged", "absurd"])
@@ -280,3 +248,106 @@ async def test_times_are_not_known_where_the_index_cannot_be_read():
         topic.objects["memory:a"] = object_bytes(sealed)
         there = PublishedBatch(1, 3, 0, notify(sealed, "memory:a"))
         assert await source(topic).times_are_known(there) is known
+
+
+# -- work done ahead on items, such as the notifications of a range -----------------------------
+
+
+async def numbers(count):
+    for number in range(count):
+        yield number
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, 1), (7, 3), (100, 20)])
+async def test_work_ahead_is_bounded_by_weight(most, expected):
+    """No more is under way than may weigh so much; what is heavier is worked on by itself."""
+    running = peak = 0
+
+    async def note(number):
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return number
+
+    weighed = map_ahead(note, numbers(20), most, lambda _: 2)
+    assert [found async for _, found in weighed] == list(range(20))
+    assert peak == expected
+
+
+@pytest.mark.parametrize("weight", [1, 3])
+async def test_work_ahead_stays_ahead(weight):
+    """From the first result to the last, as much is begun as may be; not only at first."""
+    begun = []
+
+    async def note(number):
+        begun.append(number)
+
+    taken = 0
+    async for _ in map_ahead(note, numbers(20), 4 * weight, lambda _: weight):
+        await asyncio.sleep(0)
+        assert len(begun) == min(20, taken + 4)
+        taken += 1
+    assert taken == 20
+
+
+async def test_work_ahead_is_cancelled_when_it_is_left():
+    """Leaving early, or an error, leaves no work behind."""
+    started, ended = [], []
+
+    async def work(number):
+        started.append(number)
+        try:
+            if number:
+                await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    async with aclosing(map_ahead(work, numbers(10), 4)) as found:
+        async for number, _ in found:
+            assert number == 0
+            break
+    await asyncio.sleep(0)
+    assert len(started) > 1
+    assert sorted(ended) == started
+
+
+async def test_error_in_the_work_is_raised_in_its_turn():
+    """An error comes where its result would have come."""
+
+    async def invert(number):
+        return 1 / (number - 2)
+
+    found = []
+
+    async def collect():
+        async for number, _ in map_ahead(invert, numbers(5), 3):
+            found.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        await collect()
+    assert found == [0, 1]
+
+
+async def test_a_range_that_fails_closes_what_it_reads():
+    """An object that cannot be read ends the reading of notifications at once."""
+    closed = []
+
+    class Topic:
+        async def batches(self, ranges):
+            try:
+                for offset in range(9):
+                    yield PublishedBatch(0, offset, 1, notify(seal(Sent("p", 0, records(b"v")))))
+            finally:
+                closed.append(True)
+
+    class Source:
+        async def fetch(self, batch):
+            raise CorruptDataError(f"{batch.offset} is damaged")
+
+    plan = ReadPlan(times=None, pieces=[])
+    with pytest.raises(CorruptDataError, match="0 is damaged"):
+        async with aclosing(read_batches(Topic(), Source(), plan, [], list)) as batches:
+            await anext(batches)
+    assert closed == [True]

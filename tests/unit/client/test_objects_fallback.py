@@ -14,7 +14,6 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     InvalidRequestError,
-    ObjectNotFoundError,
     StorageError,
     UnavailableError,
 )
@@ -78,13 +77,6 @@ async def test_a_storage_that_is_away_says_nothing_of_an_object(read, tmp_path):
     (root / KEY).parent.mkdir(parents=True)
     (root / KEY).write_bytes(b"a")
     assert bytes(await read()) == b"a"
-
-
-async def test_an_object_of_which_nothing_is_there_is_gone(read, tmp_path):
-    """An object that the storage does not find is called gone, whatever else is there."""
-    (tmp_path / "root").mkdir()
-    with pytest.raises(ObjectNotFoundError):
-        await read()
 
 
 async def test_options_that_no_storage_knows_are_refused(topic):

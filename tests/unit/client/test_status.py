@@ -41,35 +41,6 @@ def test_nothing_is_wrong_with_what_is_as_it_should_be():
     assert status(fine).problems() == []
 
 
-def test_a_service_is_one_problem_whoever_it_refuses():
-    """It is named once, since it began, with all brokers that say so; and its reasons not again."""
-    first, later = refusing("storage", 1_000), refusing("storage", 9_000)
-    found = status(
-        broker("b1", services=[later], not_ready=[later.words()]),
-        broker("b2", services=[first], not_ready=[first.words()]),
-    )
-    (problem,) = found.problems()
-    assert problem.startswith("storage (x) refuses since 1970-01-01T00:00:01.000Z: 503 (at b1, b2)")
-    assert problem.endswith("; mend storage, or the way to it")
-
-
-def test_those_who_are_not_heard_are_named():
-    """A silent broker, a lost one, and a Governor that does not answer are problems each."""
-
-    class Described(DescribeClusterAnswer, kw_only=True):
-        lost: dict[str, int]
-
-    described = Described(cluster_id="c", governor="b1", brokers=[], lost={"b2": 1, "b3": 1})
-    found = status(
-        broker("b1"), silent={"b2": "frozen"}, cluster=described, problem="no answer"
-    ).problems()
-    assert [each.partition(";")[0] for each in found] == [
-        "broker b2 does not answer: frozen",
-        "broker b3 is lost since 1970-01-01T00:00:00.001Z",
-        "the Governor does not answer: no answer",
-    ]
-
-
 def test_each_of_several_services_is_a_problem_with_its_own_brokers():
     """One that refuses only here is told beside one that refuses everywhere, and before brokers."""
     storage, kafka = refusing("storage", 1_000), refusing("kafka", 2_000)
@@ -186,13 +157,6 @@ async def test_nobody_answers():
             await cluster_status(Asked(seeds), 60)
 
 
-async def test_a_broker_that_tells_nothing_of_itself_is_neither_silent_nor_listed():
-    """An older one; the others are asked all the same."""
-    cluster = Asked("a", a=says("a", "b", tells=False), b=says("b"))
-    found = await cluster_status(cluster, 60)
-    assert ([each.id for each in found.brokers], found.silent) == (["b"], {})
-
-
 async def test_each_round_has_half_of_what_is_left():
     """No broker holds the status up for more than two seconds, and none beyond the deadline."""
     chain = {
@@ -293,10 +257,3 @@ async def test_the_worst_lag_is_that_with_the_most_to_read(monkeypatch):
     assert await worst([lag("g", 3)], a=says("a", services=[away])) is None
     with pytest.raises(ZeroDivisionError):
         await worst(ZeroDivisionError())
-
-
-async def test_the_lag_has_its_time_within_that_of_the_status():
-    """Brokers are waited for so much less, so that the whole ends in its time."""
-    cluster = Asked("a", a=says("a"))
-    await Lags(cluster, []).status(3.0)
-    assert cluster.limits["a:1"] == [(3.0 - admin.LAG_S) / 2]

@@ -6,12 +6,9 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
 
 from memq.client.consumer import consumer as consumer_module
-from memq.client.consumer.consumer import AsyncConsumer
-from memq.core.notification.notification import encode_notification
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -22,9 +19,8 @@ from memq.errors import (
     OffsetOutOfRangeError,
     StorageError,
     UnavailableError,
-    UnknownTopicError,
 )
-from tests.harness.reading import TIMEOUT_S, drain, forever, take, values, world
+from tests.harness.reading import TIMEOUT_S, forever, take, values, world
 from tests.integration.broker.support import until
 
 
@@ -57,15 +53,6 @@ async def test_follows_what_is_published(tmp_path):
         assert time.monotonic() - began < 5
 
 
-async def test_latest(tmp_path):
-    """With start="latest" only what is published after the start is handed out."""
-    async with world(tmp_path) as w:
-        await w.write(b"old")
-        async with w.consumer(start="latest") as consumer:
-            await w.write(b"new")
-            assert values(await take(consumer, 1)) == [b"new"]
-
-
 async def test_a_start_that_failed_may_be_tried_again(tmp_path):
     """A consumer whose start met an unready broker starts at the next call, and reads."""
     async with world(tmp_path) as w:
@@ -85,31 +72,6 @@ async def test_a_start_that_failed_may_be_tried_again(tmp_path):
             assert repr(consumer) == "<AsyncConsumer t not started>"
             async with consumer:
                 assert values(await take(consumer, 1)) == [b"a"]
-
-
-async def test_a_size_that_no_object_has_names_the_batch(tmp_path):
-    """Reading through a broker, a notification with an absurd size is damage at a named offset."""
-    async with world(tmp_path) as w:
-        partition, offset = await w.write(b"a")
-        good = await w.notification(partition, offset)
-        absurd = msgspec.structs.replace(good, size_bytes=3 << 30)
-        await w.publish(partition, encode_notification(absurd))
-        async with w.consumer(read_through="broker") as consumer:
-            assert values(await take(consumer, 1)) == [b"a"]
-            with pytest.raises(
-                CorruptDataError, match=r"at t/0 offset 1 .* is damaged: bytes 0 to"
-            ):
-                await forever(consumer)
-
-
-async def test_start_at_offsets(tmp_path):
-    """A mapping says where each partition begins; others begin at the earliest Batch."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for n in range(6):
-            await w.write(b"%d" % n)
-        async with w.consumer(start={0: 2}) as consumer:
-            batches = await take(consumer, 4)
-    assert sorted((b.partition, b.offset) for b in batches) == [(0, 2), (1, 0), (1, 1), (1, 2)]
 
 
 async def test_start_at_a_time(tmp_path):
@@ -145,7 +107,12 @@ async def test_seek(tmp_path):
             assert values(await take(consumer, 1)) == [b"0"]
             assert await consumer.lag() == {0: 3}
             await consumer.seek_to_end()
-            assert await consumer.poll(0.1) is None
+            async with w.consumer(start="latest") as late:
+                await w.write(b"new")
+                assert values(await take(late, 1)) == [b"new"]
+            async for batch in consumer:
+                assert values([batch]) == [b"new"]
+                break
 
 
 async def test_a_seek_of_what_is_not_read_moves_nothing(tmp_path):
@@ -172,7 +139,8 @@ async def test_assign(tmp_path):
     async with world(tmp_path, read_partitions=3) as w:
         for n in range(9):
             await w.write(b"%d" % n)
-        async with w.consumer() as consumer:
+        async with w.consumer(start={0: 2}) as consumer:
+            assert [consumer.position(p) for p in range(3)] == [2, 0, 0]
             await consumer.assign({1: 2})
             assert [(b.partition, b.offset) for b in await take(consumer, 1)] == [(1, 2)]
             await consumer.assign([0])
@@ -239,27 +207,6 @@ async def test_a_start_that_fails_leaves_no_connection(tmp_path, monkeypatch, fa
             with pytest.raises(UnavailableError):
                 await w.consumer().start()
         assert len(closed) == 1
-
-
-async def test_unknown_topic(tmp_path):
-    """A topic that there is not fails at the start, and leaves nothing open."""
-    async with world(tmp_path) as w:
-        with pytest.raises(UnknownTopicError, match="nowhere"):
-            await AsyncConsumer(w.address, topic="nowhere").start()
-
-
-async def test_iteration(tmp_path):
-    """A consumer can be iterated: Batches without end."""
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        found = []
-        async with w.consumer() as consumer:
-            async for batch in consumer:
-                found.append(batch)
-                if len(found) == 3:
-                    break
-        assert values(found) == [b"0", b"1", b"2"]
 
 
 async def test_read_through_broker(tmp_path, monkeypatch):
@@ -348,41 +295,12 @@ async def test_damaged_object(tmp_path):
             assert values(await take(consumer, 1)) == [b"fine"]
 
 
-async def test_damaged_notification(tmp_path):
-    """A notification that cannot be read is named, after everything before it was handed out."""
-    async with world(tmp_path) as w:
-        await w.write(b"before")
-        bad = await w.publish(0, b'{"version": 99}')
-        await w.write(b"after")
-        async with w.consumer() as consumer:
-            assert values(await take(consumer, 1)) == [b"before"]
-            for _ in range(2):
-                with pytest.raises(CorruptDataError, match=f"t/0 offset {bad}: not a notification"):
-                    await consumer.poll(TIMEOUT_S)
-            await consumer.seek(0, bad + 1)
-            assert values(await take(consumer, 1)) == [b"after"]
-
-
 async def expire(w, end):
     """What retention does: forget notifications, then delete their objects."""
     paths = [await w.path(0, offset) for offset in range(end)]
     await w.queue.truncate(w.queue_topic, 0, end)
     for path in paths:
         path.unlink()
-
-
-@pytest.mark.parametrize(("policy", "expected"), [("earliest", b"3"), ("latest", b"new")])
-async def test_retention_overtakes(tmp_path, policy, expected):
-    """A consumer that retention has overtaken goes on where it was told to."""
-    async with world(tmp_path) as w:
-        for n in range(5):
-            await w.write(b"%d" % n)
-        async with w.consumer(start={0: 1}, on_out_of_range=policy) as consumer:
-            await expire(w, 3)
-            if policy == "latest":
-                assert await consumer.poll(0.3) is None
-                await w.write(b"new")
-            assert values(await take(consumer, 1)) == [expected]
 
 
 async def test_retention_overtakes_is_an_error(tmp_path):
@@ -404,65 +322,6 @@ async def test_retention_overtakes_is_an_error(tmp_path):
                 await consumer.poll(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("policy", ["earliest", "error"])
-async def test_retention_overtakes_what_was_planned(tmp_path, policy):
-    """A Batch whose notification was read before retention took it is out of range, not lost."""
-    async with world(tmp_path) as w:
-        for n in range(5):
-            await w.write(b"%d" % n)
-        options = {"prefetch_bytes": 1, "fetch_threads": 1, "on_out_of_range": policy}
-        async with w.consumer(**options) as consumer:
-            assert values(await take(consumer, 1)) == [b"0"]
-            await until(lambda: not consumer._fetcher._fetching)
-            await expire(w, 4)
-            assert values(await take(consumer, 1)) == [b"1"]  # it was in memory
-            if policy == "error":
-                with pytest.raises(OffsetOutOfRangeError, match="retained is only offset 4"):
-                    await forever(consumer)
-            else:
-                assert values(await take(consumer, 1)) == [b"4"]
-
-
-async def test_what_notifications_name_is_handed_out(tmp_path):
-    """A Batch that is published twice, by hand, comes at both offsets: nothing is dropped."""
-    async with world(tmp_path) as w:
-        await w.write(b"x", b"y")
-        await w.republish(0, 0, 0)
-        async with w.consumer() as consumer:
-            batches = await drain(consumer)
-        assert [(each.offset, values([each])) for each in batches] == [
-            (0, [b"x", b"y"]),
-            (1, [b"x", b"y"]),
-        ]
-
-
-async def test_prefetch_is_bounded(tmp_path):
-    """No more is fetched ahead than the bound allows, whatever the application does."""
-    async with world(tmp_path) as w:
-        for n in range(20):
-            await w.write(b"%d" % n * 1000)
-        size = (await w.notification(0, 0)).size_bytes
-        async with w.consumer(prefetch_bytes=3 * size) as consumer:
-            fetcher = consumer._fetcher
-            seen = []
-            while len(seen) < 20:
-                seen += await take(consumer, 1)
-                planned = [each for buffer in fetcher._buffers.values() for each in buffer.batches]
-                held = sum(each.held_bytes for each in planned)
-                assert held == fetcher._held_bytes <= 3 * size + 3000
-            assert [b.offset for b in seen] == list(range(20))
-            assert fetcher._held_bytes == 0
-
-
-async def test_batch_above_the_bound(tmp_path):
-    """A Batch that is larger than the memory bound is fetched by itself."""
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        async with w.consumer(prefetch_bytes=1) as consumer:
-            assert values(await take(consumer, 3)) == [b"0", b"1", b"2"]
-
-
 async def test_broker_away(tmp_path):
     """While the broker is away polls end in time; only a long outage is an error, to be retried."""
     async with world(tmp_path) as w:
@@ -477,18 +336,3 @@ async def test_broker_away(tmp_path):
                 await forever(consumer)
             assert caught.value.retriable
             assert time.monotonic() - began < 20
-
-
-async def test_shows_its_state(tmp_path):
-    """A consumer shows what it is doing."""
-    async with world(tmp_path) as w:
-        consumer = w.consumer()
-        assert repr(consumer) == "<AsyncConsumer t not started>"
-        async with consumer:
-            await w.write(b"0")
-            await take(consumer, 1)
-            assert repr(consumer) == (
-                "<AsyncConsumer t [<Commits no group [1 pending]> | <Fetcher t [1 partitions | "
-                "0 planned | 0 fetching | 0 bytes held]>]>"
-            )
-        assert "[closed" in repr(consumer)

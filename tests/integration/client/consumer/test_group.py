@@ -60,6 +60,8 @@ async def test_goes_on_after_the_last_commit(tmp_path):
             await consumer.commit()
             assert "[0 pending]" in repr(consumer._commits)
             assert await consumer.committed() == {0: 3}
+            with pytest.raises(OffsetOutOfRangeError):
+                await consumer.commit({0: 99})
             assert values(await take(consumer, 1)) == [b"3"]
         async with w.consumer(group="g") as consumer:
             assert values(await take(consumer, 1)) == [b"3"]
@@ -68,22 +70,6 @@ async def test_goes_on_after_the_last_commit(tmp_path):
             assert values(await take(consumer, 1)) == [b"1"]
         async with w.consumer(group="other") as consumer:
             assert values(await take(consumer, 1)) == [b"0"]
-
-
-async def test_commit_covers_what_was_handed_out(tmp_path):
-    """What is only fetched ahead is not committed; a seek is."""
-    async with world(tmp_path) as w:
-        for n in range(5):
-            await w.write(b"%d" % n)
-        async with w.consumer(group="g") as consumer:
-            await consumer.poll(0.2)
-            await consumer.commit()
-            assert await consumer.committed() == {0: 1}
-            await consumer.seek(0, 4)
-            await consumer.commit()
-            assert await consumer.committed() == {0: 4}
-            with pytest.raises(OffsetOutOfRangeError):
-                await consumer.commit({0: 99})
 
 
 async def test_auto_commit(tmp_path):
@@ -224,38 +210,6 @@ async def test_where_a_group_begins_is_where_on_assign_has_put_it(tmp_path):
             while len(assigned) < 2 or consumer._moving is not None:
                 await consumer.poll(0.01)
             assert await consumer.committed() == {0: 1, 1: 3}
-
-
-async def test_begin_that_is_refused_keeps_those_of_others(tmp_path):
-    """A start beyond the end is for reading to refuse; the group begins in the other partitions."""
-    async with world(tmp_path, read_partitions=2, write_partitions=2) as w:
-        async with w.consumer(group="g", start={0: 0, 1: 1_000}) as consumer:
-            while not await consumer.committed():
-                with contextlib.suppress(OffsetOutOfRangeError):
-                    await consumer.poll(0.01)
-        assert await w.queue.committed("g", w.queue_topic) == {0: 0}
-
-
-@pytest.mark.parametrize("options", [{"audit": False}, {}], ids=["audit=False", "not audited"])
-async def test_who_does_not_report_counts_nothing(tmp_path, options):
-    """Reports that nobody sends would take memory for ever."""
-    async with world(tmp_path, audited="audit" in options) as w:
-        for _ in range(3):
-            await w.write()
-        async with w.consumer(group="g", **options) as consumer:
-            for _ in range(3):
-                assert await consumer.poll(5) is not None
-                await consumer.commit()
-            assert consumer._consumed.take_reports() == []
-
-
-async def test_auto_commit_not_after_an_error(tmp_path):
-    """When the application fails, what it had in work is not committed."""
-    async with world(tmp_path) as w:
-        await w.write(b"0")
-        with pytest.raises(ZeroDivisionError):
-            await _fail_with(w.consumer(group="g", auto_commit=True))
-        assert await w.queue.committed("g", w.queue_topic) == {0: 0}  # where it began
 
 
 async def test_members_share_the_partitions(tmp_path):
@@ -451,17 +405,6 @@ async def test_a_last_commit_that_fails_does_not_keep_the_partitions(tmp_path, s
             consumer._executor.submit(print)
 
 
-async def test_closing_ends_a_poll(tmp_path):
-    """It says that the consumer is closed, in place of waiting on."""
-    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
-        await balance(consumer, partitions=1)
-        polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
-        await asyncio.sleep(0)
-        await consumer.close()
-        with pytest.raises(ClosedError):
-            await polling
-
-
 async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
     """Nothing is committed and `on_revoke` is not called; but the group need not wait for it."""
     revoked = []
@@ -471,6 +414,7 @@ async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
         with pytest.raises(ZeroDivisionError):
             await _fail_with(w.consumer(group="g", **options))
         assert revoked == []
+        assert await w.queue.committed("g", w.queue_topic) == {0: 0}  # where it began
         assert w.broker.groups.members("g", "t", 0) == []
         async with w.consumer(group="g", **options) as consumer:
             await take(consumer, 1)
@@ -519,21 +463,6 @@ async def test_an_assignment_that_fails_changes_nothing(tmp_path):
             assert consumer._commits.pending() == {}, "what was handed out as a member is over"
             assert values(await take(consumer, 1)) == [b"0"]
             assert w.broker.groups.members("g", "t", 0) == []
-
-
-async def test_what_was_lost_is_not_committed_by_a_later_session(tmp_path):
-    """The member that comes back goes on where the group is, and owes nothing from before."""
-    lost = []
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        options = {"auto_commit": True, "auto_commit_interval": "1h", "on_lost": lost.append}
-        async with w.consumer(group="g", **options) as consumer:
-            assert values(await take(consumer, 2)) == [b"0", b"1"]
-            consumer._session.membership.lose()
-            assert values(await take(consumer, 1)) == [b"0"], "nothing was committed"
-            assert lost == [[0]]
-            assert consumer._commits.pending() == {0: 1}
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -589,20 +518,6 @@ async def test_stuck_member_loses_its_partitions(tmp_path):
             await stuck.commit()
 
 
-async def test_failing_callback_is_raised(tmp_path):
-    """What a callback raises comes out of the poll, and the group goes on."""
-
-    def fail(partitions):
-        raise ZeroDivisionError(partitions)
-
-    async with world(tmp_path) as w:
-        await w.write(b"v")
-        async with w.consumer(group="g", on_assign=fail) as consumer:
-            with pytest.raises(ZeroDivisionError):
-                await consumer.poll(TIMEOUT_S)
-            assert values(await take(consumer, 1)) == [b"v"]
-
-
 async def test_assigning_by_hand_leaves_the_group(tmp_path):
     """A member that is assigned partitions leaves; it commits only while the group is empty."""
     async with world(tmp_path, read_partitions=2) as w:
@@ -656,13 +571,6 @@ async def test_lost_session_stops_by_itself(tmp_path):
             assert caught.value.retriable
             assert lost == [[0]]
             assert consumer.assignment == []
-
-
-async def test_no_such_group_name(tmp_path):
-    """A group that cannot be is refused before anything is sent."""
-    async with world(tmp_path) as w:
-        with pytest.raises(InvalidRequestError, match="group 'a/b'"):
-            w.consumer(group="a/b")
 
 
 async def test_unexpected_refusal_is_raised(tmp_path):

@@ -9,9 +9,8 @@ import pytest
 
 from memq.client.connection import BrokerConnection
 from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.queue import Holding
 from memq.core.wire import messages as m
-from memq.errors import InvalidRequestError, MemqError, NotOwnerError, QueueError
+from memq.errors import InvalidRequestError, NotOwnerError, QueueError
 from memq.testing.broker import BrokerProcess
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
@@ -123,19 +122,6 @@ async def test_members_that_come_back_at_once_go_on_at_once(tmp_path) -> None:
             assert await Member(c, "new").beat() == [0, 1]
 
 
-async def test_a_group_that_has_ended_holds_nothing_after_a_restart(tmp_path) -> None:
-    """What is stored of a group goes when its last member has gone."""
-    queue = InMemoryQueue()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        topic = await c.create()
-        assert topic.config.name == "t"
-        name = b.topics.get("t").topic.queue_topic
-        await Member(c, "a").beat()
-        assert await queue.holdings("g", name) == {"a": Holding(10_000, [0])}
-        await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
-        await until(lambda: not queue._topic(name).holdings)
-
-
 async def test_nobody_is_told_what_is_not_stored(tmp_path) -> None:
     """While the disk refuses, a member is given nothing; a restart then knows of nobody."""
     inner = InMemoryQueue()
@@ -230,29 +216,3 @@ async def test_a_commit_that_was_sent_again_and_comes_late_changes_nothing(tmp_p
             assert await committed(c) == [m.PartitionOffset(0, 2)]
             if member.name:
                 await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
-
-
-async def test_an_administrator_goes_back_on_purpose(tmp_path) -> None:
-    """Without live members any offset may be set, also after a restart."""
-    with BrokerProcess(tmp_path) as process:
-        async with connected(process) as c:
-            await c.create(batch_messages=1)
-            await c.write(0)
-            member = Member(c, "a", session_ms=1_000)
-            await member.beat()
-            await member.commit(1)
-        process.restart()
-        async with connected(process) as c:
-            reset = m.CommitOffsets(
-                group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)], committer="r"
-            )
-            reset.sequence = 1
-            async with asyncio.timeout(TIMEOUT_S):
-                while True:
-                    try:
-                        await c.ask(reset)
-                        break
-                    except MemqError as exc:
-                        assert "1 live member" in str(exc)
-                        await asyncio.sleep(0.05)
-            assert await committed(c) == [m.PartitionOffset(0, 0)]
