@@ -88,22 +88,6 @@ def test_a_time_of_1970_is_found_without_reading_all(address, monkeypatch):
     assert not {0, 1, 2} & set(fetched)
 
 
-def test_times_and_offsets_together(address):
-    """Offsets of a partition and times may both be given; what is left out is not limited."""
-    fill(address, "both", [[0, 5], [1, 6], [2, 7]], read_partitions=1)
-    arguments = {"topic": "both", "partition": 0}
-
-    assert found(read_range(address, **arguments, start=1)) == [1, 2, 6, 7]
-    assert found(read_range(address, **arguments, end=2)) == [0, 1, 5, 6]
-    assert found(read_range(address, **arguments, start=1, end_time=NOON + 3 * MINUTE)) == [1, 2]
-    with pytest.raises(InvalidRequestError, match="those of one partition; give it as well"):
-        read_range(address, topic="both", start=1)
-    with pytest.raises(OffsetOutOfRangeError, match="offsets 1 to 8 of both/0: not retained"):
-        read_range(address, **arguments, start=1, end=9)
-    with pytest.raises(ConfigError, match="has no time zone"):
-        read_range(address, **arguments, start_time=datetime(2025, 6, 30))  # noqa: DTZ001
-
-
 def test_a_stream_is_what_the_table_is(address):
     """A scan gives the rows of `read_range`, in the same order and with the same columns."""
     fill(address, "stream", [range(n, n + 20) for n in range(12)])
@@ -246,22 +230,6 @@ async def test_times_as_text_and_a_limit(address):
 
 
 # -- a topic in the test process, whose records have the times 0, 1, 2 ... in microseconds -----
-
-
-async def test_retention_before_a_read_is_named(tmp_path, caplog):
-    """Where some of the times may have been removed, the rest is read and a warning says so."""
-    async with world(tmp_path) as w:
-        for _ in range(4):
-            await w.write()
-        await w.queue.truncate(w.queue_topic, 0, 2)
-
-        table = await table_of(w, start_time=EPOCH)
-        assert table["offset"].to_pylist() == [2, 3]
-        assert "topic t: retention has removed what was published before" in caplog.text
-        caplog.clear()
-        await table_of(w, start_time=datetime.now(UTC) + MINUTE)
-        await table_of(w, end_time=NOON)
-        assert caplog.text == ""
 
 
 async def test_retention_during_a_read_is_an_error(tmp_path, monkeypatch):

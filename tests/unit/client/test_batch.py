@@ -54,15 +54,6 @@ def test_describes_itself():
     assert repr(batch) == f"<Batch t/3/7 [2 records, {size} bytes]>"
 
 
-def test_arrow_table_is_a_view():
-    """Making the table copies no rows."""
-    batch = open_batch(Sent("p", 0, records(*[b"x" * 1000] * 1000)))
-    before = pa.total_allocated_bytes()
-    table = batch.to_arrow()
-    assert pa.total_allocated_bytes() - before < 10_000
-    assert table.num_rows == 1000
-
-
 def test_pandas_is_optional():
     """Without pandas `to_pandas` says what to install; with it the rows come as a DataFrame."""
     batch = open_batch(Sent("p", 0, records(b"a", b"b")))

@@ -11,9 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, check_span, map_ahead, read_broker
-from memq.client.read_plan import ReadPlan
-from memq.client.read_range import read_batches
+from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
 from memq.client.topic import Page
 from memq.core.notification.notification import PublishedBatch, encode_notification
 from memq.core.wire.messages import FetchBatch, NotificationEntry, PartitionOffsets
@@ -209,25 +207,6 @@ async def test_an_object_is_read_in_ranges(extra, monkeypatch):
     assert await read_broker(topic, "memory:a", 0, 0) == b""
 
 
-@pytest.mark.parametrize(
-    ("start", "length", "allowed"),
-    [
-        (0, MAX_OBJECT_BYTES, True),
-        (MAX_OBJECT_BYTES, 0, True),
-        (1, MAX_OBJECT_BYTES, False),
-        (-1, 1, False),
-        (1, -1, False),
-    ],
-)
-def test_spans_that_no_object_has_are_refused(start, length, allowed):
-    """Before memory is taken for them."""
-    if allowed:
-        check_span("memory:a", start, length)
-    else:
-        with pytest.raises(CorruptDataError, match=f"bytes {start} to"):
-            check_span("memory:a", start, length)
-
-
 async def test_times_are_not_known_where_the_index_cannot_be_read():
     """Whatever fails: reading the Batch says why. One Message without times is enough."""
     topic = Topic()
@@ -276,22 +255,6 @@ async def test_work_ahead_is_bounded_by_weight(most, expected):
     assert peak == expected
 
 
-@pytest.mark.parametrize("weight", [1, 3])
-async def test_work_ahead_stays_ahead(weight):
-    """From the first result to the last, as much is begun as may be; not only at first."""
-    begun = []
-
-    async def note(number):
-        begun.append(number)
-
-    taken = 0
-    async for _ in map_ahead(note, numbers(20), 4 * weight, lambda _: weight):
-        await asyncio.sleep(0)
-        assert len(begun) == min(20, taken + 4)
-        taken += 1
-    assert taken == 20
-
-
 async def test_work_ahead_is_cancelled_when_it_is_left():
     """Leaving early, or an error, leaves no work behind."""
     started, ended = [], []
@@ -328,26 +291,3 @@ async def test_error_in_the_work_is_raised_in_its_turn():
     with pytest.raises(ZeroDivisionError):
         await collect()
     assert found == [0, 1]
-
-
-async def test_a_range_that_fails_closes_what_it_reads():
-    """An object that cannot be read ends the reading of notifications at once."""
-    closed = []
-
-    class Topic:
-        async def batches(self, ranges):
-            try:
-                for offset in range(9):
-                    yield PublishedBatch(0, offset, 1, notify(seal(Sent("p", 0, records(b"v")))))
-            finally:
-                closed.append(True)
-
-    class Source:
-        async def fetch(self, batch):
-            raise CorruptDataError(f"{batch.offset} is damaged")
-
-    plan = ReadPlan(times=None, pieces=[])
-    with pytest.raises(CorruptDataError, match="0 is damaged"):
-        async with aclosing(read_batches(Topic(), Source(), plan, [], list)) as batches:
-            await anext(batches)
-    assert closed == [True]

@@ -90,14 +90,6 @@ async def test_options_that_no_storage_knows_are_refused(topic):
         await asyncio.to_thread(reader.get_range, f"s3://bucket/{KEY}", 0, 1)
 
 
-async def test_a_refusal_is_no_failure_of_the_storage(read, topic, tmp_path):
-    """What the broker says is no object of the topic is damage, and not retried."""
-    (tmp_path / "root").mkdir()
-    topic.refuses = True
-    with pytest.raises(CorruptDataError, match="no Batch of topic"):
-        await read()
-
-
 async def test_an_object_that_could_not_be_read_a_moment_ago_is_read(read, tmp_path, monkeypatch):
     """Once the storage has answered for another object, it is asked again before it is blamed."""
     path = tmp_path / "root" / KEY

@@ -157,26 +157,6 @@ async def test_nobody_answers():
             await cluster_status(Asked(seeds), 60)
 
 
-async def test_each_round_has_half_of_what_is_left():
-    """No broker holds the status up for more than two seconds, and none beyond the deadline."""
-    chain = {
-        name: says(name, after, services=[ZOOKEEPER])
-        for name, after in ("ab", "bc", "cd", "de", "ef", "fg", "ga")
-    }
-    cluster = Asked("a", **chain)
-    cluster.governor = says("a")
-    await cluster_status(cluster, 5.5)
-    limits = [cluster.limits[f"{name}:1"] for name in "abcdefg"]
-    assert limits == [[2.0], [2.0], [1.75], [1.25], [0.75], [0.25], [0.0]]
-    assert cluster.described == [("a:1", 0.0)]
-    cluster = Asked("a", a=says("a", services=[ZOOKEEPER]))
-    await cluster_status(cluster, 2)
-    assert cluster.described == [("a:1", 1.0)]
-    cluster = Asked("a", a=says("a", services=[ZOOKEEPER]))
-    await cluster_status(cluster, 60)
-    assert cluster.described == [("a:1", 1.5)]
-
-
 async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
     """Not while any broker says that ZooKeeper refuses it, nor where there is none."""
     gone = ServiceState(name="zookeeper", since_ms=5, error="no answer")
@@ -194,22 +174,6 @@ async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
         assert bool(cluster.described) == asked
         assert found.cluster is (described if asked else None)
         assert found.problem == ""
-
-
-async def test_when_the_governor_does_not_answer_its_broker_is_asked_again():
-    """By then it may know which service has gone; if it is silent, what it said before counts."""
-    gone = ServiceState(name="zookeeper", since_ms=5, error="no answer")
-    again = says("a", services=[gone])
-    cluster = Asked("a", a=[says("a", services=[ZOOKEEPER]), again])
-    found = await cluster_status(cluster, 10)
-    assert cluster.limits["a:1"] == [2.0, 9.0]
-    assert found.brokers == [again.status]
-    assert found.problem == "nobody governs"
-    cluster = Asked("a", a=[says("a", services=[ZOOKEEPER]), UnavailableError("away by now")])
-    found = await cluster_status(cluster, 10)
-    assert [each.id for each in found.brokers] == ["a"]
-    assert found.silent == {}
-    assert found.problem == "nobody governs"
 
 
 # -- and the lag ----------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 from memq.client import topic as topic_module
 from memq.client.topic import (
     ATTEMPT_S,
-    Page,
     RetainedSince,
     TopicClient,
     check_retained,
@@ -24,9 +23,7 @@ from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     Done,
-    FetchLag,
     FetchLagAnswer,
-    FetchNotifications,
     FetchNotificationsAnswer,
     FetchOffsets,
     FetchOffsetsAnswer,
@@ -181,20 +178,6 @@ async def test_nobody_to_ask(question):
     assert brokers.asked == []
 
 
-async def test_a_topic_that_nobody_knows_is_looked_up_once():
-    """The look itself has asked those who know: there is nothing to wait for."""
-    looks = []
-
-    class Counting(Brokers):
-        async def topic(self, name, *, timeout_s=None):
-            looks.append(name)
-            return await super().topic(name)
-
-    with pytest.raises(UnknownTopicError):
-        await TopicClient(Counting((Done(), b""), incarnations=[None]), "t").ask(Done())
-    assert looks == ["t"]
-
-
 # -- watermarks -----------------------------------------------------------------------------
 
 
@@ -228,12 +211,6 @@ def test_two_owners_of_one_write_partition():
     assert (merged.write_partitions, merged.stored_through_ms) == ([30, 20], 20)
 
 
-def test_an_owner_that_has_nothing_any_more():
-    """Who has just let go of all it had says nothing of the read partitions, and takes nothing."""
-    merged = merge_watermarks("t", 2, [told([-1, -1], [-1, -1]), told([30, 40], [30, 35])])
-    assert merged == told([30, 40], [30, 35])
-
-
 @pytest.mark.parametrize(
     ("count", "answers"),
     [
@@ -255,28 +232,6 @@ async def test_watermark_waits_for_owners():
     )
     assert (await TopicClient(brokers, "t").watermark()).stored_through_ms == 20
     assert brokers.asked == ["a:1", "b:2"]
-
-
-async def test_watermark_asks_again_where_an_owner_fails():
-    """An answer that lacks an owner is none."""
-    brokers = Brokers(
-        (told([30, -1], [30]), b""),
-        UnavailableError("down"),
-        (told([50, 40], [40]), b""),
-        addresses=["a:1 b:2", "a:1"],
-    )
-    assert (await TopicClient(brokers, "t").watermark()).stored_through_ms == 40
-    assert brokers.asked == ["a:1", "b:2", "a:1"]
-
-
-async def test_an_attempt_without_time_hides_no_reason():
-    """That the last attempt ran out of time says less than what used the time up before."""
-    brokers = Brokers(UnavailableError("down"), RequestTimeoutError("not within 0 s"))
-    with pytest.raises(UnavailableError, match="down"):
-        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
-    brokers = Brokers(RequestTimeoutError("not within 5 s"))
-    with pytest.raises(RequestTimeoutError):
-        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
 
 
 # -- time -----------------------------------------------------------------------------------
@@ -546,37 +501,6 @@ async def test_since_when_all_is_retained(broker_ms):
         RetainedSince(2, broker_ms),
     ]
     assert queue.asked[-1][0] == "watermark"
-
-
-async def test_lag_of_many_positions_is_asked_for_in_parts(monkeypatch):
-    """Each position once, in order."""
-    monkeypatch.setattr(topic_module, "LAG_POSITIONS", 3)
-    queue = Queue({})
-    for count in (0, 3, 4, 7):
-        queue.asked.clear()
-        positions = [PartitionOffset(p, p) for p in range(count)]
-        answer = await queue.lags(positions)
-        assert [(each.partition, each.offset) for each in answer.lags] == [
-            (p, p) for p in range(count)
-        ]
-        sizes = [len(each.positions) for each, *_ in queue.asked]
-        assert sizes == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
-        assert answer.now_us == (5_000_000 if count else 0)
-
-
-async def test_each_question_passes_on_its_timeout():
-    """And how long the broker may wait on purpose."""
-    queue = Queue(dense(3))
-    page = await queue.page({0: 1}, max_entries=9, max_wait_ms=1_500, timeout_s=7)
-    assert isinstance(page, Page)
-    assert page.ends == {0: 3}
-    await queue.offsets(timeout_s=8)
-    (first, *waits), second = queue.asked
-    assert isinstance(first, FetchNotifications)
-    assert (first.max_wait_ms, waits) == (1_500, [7, 1.5])
-    assert isinstance(second[0], FetchOffsets)
-    assert second[1:] == (8, 0.0)
-    assert not any(isinstance(each, FetchLag) for each, *_ in queue.asked)
 
 
 async def test_groups_come_in_pages_that_go_on():

@@ -101,23 +101,6 @@ def test_damage_inside_a_message_is_found_by_looking_deep(broker):
     assert "CRC32C" in result.damage[0]
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_damaged_index_names_its_messages(broker, deep):
-    """A byte wrong in an index: the Messages of the Batch are named, without reading the rest."""
-    topic = Topic(broker)
-    topic.produce(5)
-    notification = topic.notifications()[2]
-    overwrite(topic.paths()[2], notification.index_offset + 100, b"\xaa\x55")
-
-    result = topic.audit(deep=deep)
-
-    assert only(result).damaged == [SequenceRun(2, 2)]
-    assert only(result).damaged_records == 3
-    assert only(result).lost == []
-    assert notification.batch_id in result.damage[0]
-    assert "sequence 2 (3 LogMessages)" in result.damage[0]
-
-
 def test_producer_killed_before_its_report_is_unreported(broker):
     """A producer that died says nothing: its Messages are counted, nobody is blamed or cleared."""
     topic = Topic(broker)
@@ -169,43 +152,6 @@ def test_broker_that_was_killed_has_lost_nothing_that_was_acked(tmp_path):
     assert result.total("unreported_messages") == 0
 
 
-def test_job_that_runs_again_under_its_name_is_audited_as_one(broker):
-    """The second run of a job reports the same Messages again, and nothing is doubled or lost."""
-    topic = Topic(broker)
-    for messages in (3, 5):
-        with Producer(topic.address, topic=topic.name, producer_id="job") as producer:
-            for number in range(messages):
-                producer.write(b"%d" % number, timestamp=0).result(30)
-    assert only(topic.audit()).produced_messages == 5
-    assert topic.audit(deep=True).clean
-    topic.paths()[4].unlink()
-    assert only(topic.audit()).lost == [SequenceRun(4, 4)]
-
-
-def test_delivery_given_up_but_stored_is_recovered(broker):
-    """The application was told that it failed, yet it is stored: named, and no fault."""
-    topic = Topic(broker, batch_age="2s")
-    topic.give_up()
-    open_reports = topic.audit().open_reports
-    topic.notifications(wait_ms=10_000)
-
-    result = topic.audit()
-
-    assert open_reports in (0, 1)  # a report waits for what its Messages may still become
-    assert result.clean
-    assert only(result).recovered == [SequenceRun(0, 0)]
-    assert only(result).produced_messages == 0
-
-
-def test_report_is_not_judged_before_it_is_closed(broker):
-    """While the broker holds Messages from before the report, nothing is called lost."""
-    topic = Topic(broker, batch_age="1m")
-    topic.give_up()
-    result = topic.audit()
-    assert (result.open_reports, result.producers) == (1, [])
-    assert result.verdict is Verdict.PARTLY
-
-
 def test_windows_that_meet_judge_each_report_once(broker):
     """A report belongs to one window, and what other windows name is not unreported in this."""
     topic = Topic(broker)
@@ -247,14 +193,6 @@ def test_what_cannot_be_audited_says_so(broker):
     with AdminClient(topic.address) as admin:
         admin.alter_topic(topic.name, audited="true")
     assert topic.audit().total("unreported_messages") == 1
-
-
-def test_sound_batches_are_looked_at_once(broker):
-    """Several read partitions are gone through in the order of time: nothing looks suspicious."""
-    topic, seen = Topic(broker, read_partitions=4), []
-    topic.produce(12)
-    topic.audit(progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (12, 12)
 
 
 def test_broker_that_is_away_is_no_finding():

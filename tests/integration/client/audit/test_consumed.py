@@ -14,7 +14,6 @@ import pytest
 from memq import AdminClient, Consumer
 from memq.core.audit.result import LocatedRun, Verdict
 from memq.errors import (
-    DataLossError,
     InvalidRequestError,
     UnavailableError,
     UnknownTopicError,
@@ -61,34 +60,6 @@ def test_what_is_not_committed_is_behind(broker):
     assert consumer.clean
 
 
-def test_group_answers_for_what_follows_where_it_began(broker):
-    """What was there before is nobody's; what came while it had no member is the next one's."""
-    topic = Topic(broker)
-    topic.produce(3)
-    with Consumer(topic.address, topic=topic.name, group="g", start="latest") as consumer:
-        while not consumer.committed():
-            assert consumer.poll(0.01) is None
-    topic.produce(2)
-    consume(topic, 1, start="latest")
-    assert records(audited(topic)) == {"stored": 6, "consumed": 3, "behind": 3}
-
-
-def test_group_that_is_put_back_before_it_reads_answers_for_all(broker):
-    """Where it began is withdrawn: what follows where it went on is lag, not somebody else's."""
-    topic = Topic(broker)
-    topic.produce(6)
-    with Consumer(topic.address, topic=topic.name, group="g", start="latest") as consumer:
-        while not consumer.committed():
-            assert consumer.poll(0.01) is None
-    with AdminClient(topic.address) as admin:
-        admin.reset_offsets("g", topic.name, {0: 0})
-    consume(topic, 2, commit=False, auto_commit=True)
-    assert records(audited(topic)) == {"stored": 18, "consumed": 6, "behind": 12}
-    consume(topic, 2, audit=False)  # as if it were killed before its report
-    consumer = audited(topic)
-    assert records(consumer) == {"stored": 18, "consumed": 6, "unreported": 6, "behind": 6}
-
-
 def test_damaged_offsets_of_a_group_do_not_hide_the_rest(broker):
     """The audit says that it does not know them, unless it is asked about others alone."""
     topic = Topic(broker)
@@ -101,22 +72,6 @@ def test_damaged_offsets_of_a_group_do_not_hide_the_rest(broker):
     assert result.verdict is Verdict.PARTLY
     assert "What groups have committed is not known" in result.beyond[0]
     assert topic.audit(grace_ms=0, consumers=["g"]).verdict is Verdict.CLEAN
-
-
-def test_batches_stepped_over_are_missed(broker):
-    """A seek over Batches is named by producer, sequences, partition and offsets."""
-    topic = Topic(broker)
-    topic.produce(8)
-    with Consumer(topic.address, topic=topic.name, group="g") as consumer:
-        consumer.poll(20)
-        consumer.seek(0, 4)
-        for _ in range(4):
-            consumer.poll(20)
-        consumer.commit()
-    consumer = audited(topic)
-    assert not consumer.clean
-    assert records(consumer) == {"stored": 24, "consumed": 15, "missed": 9}
-    assert consumer.producers[0].missed.parts == [LocatedRun(0, 1, 4, 1, 3)]
 
 
 def test_group_moved_forward_by_hand_has_missed(broker):
@@ -171,46 +126,6 @@ def test_member_killed_before_its_report_is_unreported(broker):
     assert consumer.producers[0].missed.parts == [LocatedRun(0, 5, 7, 5, 6)]
 
 
-@pytest.mark.parametrize("successor", [False, True])
-def test_group_whose_first_member_was_killed_is_not_clean(broker, successor):
-    """What it committed and did not report is unreported, with a member after it or without one."""
-    topic = Topic(broker)
-    topic.produce(4)
-    code = """
-        import os, signal, sys
-        from memq import Consumer
-        consumer = Consumer(sys.argv[1], topic=sys.argv[2], group="g", session_timeout="1s")
-        consumer._loop.run(consumer._client._reporter.close())
-        consumer.poll(20)
-        consumer.poll(20)
-        consumer.commit()
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    run(code, topic, expected=-signal.SIGKILL)
-    if successor:
-        consume(topic, 1)
-    consumer = audited(topic, consumers=["g"])
-    expected = (
-        {"consumed": 3, "unreported": 6, "behind": 3}
-        if successor
-        else {"unreported": 6, "behind": 6}
-    )
-    assert records(consumer) == {"stored": 12} | expected
-    assert consumer.verdict is Verdict.PARTLY
-
-
-def test_a_group_that_does_not_report_may_be_moved(broker):
-    """Who reads for a try, with `audit=False`, may skip what he likes: no alarm."""
-    topic = Topic(broker)
-    topic.produce(4)
-    consume(topic, 1, audit=False)
-    with AdminClient(topic.address) as admin:
-        admin.reset_offsets("g", topic.name, {0: 3})
-    consume(topic, 1, audit=False)
-    result = topic.audit(grace_ms=0)
-    assert (result.consumers, result.verdict) == ([], Verdict.CLEAN)
-
-
 def test_a_group_is_moved_though_the_audit_cannot_be_told(broker, caplog, monkeypatch):
     """The offsets are set, a line says what is not told, and the audit does not call it clean."""
     topic = Topic(broker)
@@ -263,40 +178,6 @@ def test_rebalance_raises_no_alarm(broker):
             seen += first.poll(1) is not None
     consumer = audited(topic)
     assert records(consumer) == {"stored": 240, "consumed": 240}
-
-
-def test_object_that_is_gone_is_lost_for_the_producer_and_missed_by_the_consumer(broker):
-    """A consumer that must step over a lost Batch shows it; one that came before it does not."""
-    topic = Topic(broker)
-    topic.produce(5)
-    consume(topic, 5, group="early")
-    topic.paths()[2].unlink()
-    with Consumer(topic.address, topic=topic.name, group="late") as consumer:
-        for _ in range(2):
-            consumer.poll(20)
-        with pytest.raises(DataLossError):
-            consumer.poll(20)
-        consumer.seek(0, 3)
-        for _ in range(2):
-            consumer.poll(20)
-        consumer.commit()
-    result = topic.audit(grace_ms=0)
-    early, late = result.consumers
-    assert result.total("lost_records") == 3
-    assert records(early) == {"stored": 15, "consumed": 15}
-    assert records(late) == {"stored": 15, "consumed": 12, "missed": 3}
-    assert late.producers[0].missed.parts == [LocatedRun(0, 2, 3, 2, 2)]
-
-
-def test_job_that_ran_again_consumed_again(broker):
-    """Running a job again is counted and no fault; telling the same twice is not even counted."""
-    topic = Topic(broker)
-    topic.produce(4)
-    report(topic, (0, 4))
-    report(topic, (0, 4))
-    assert records(audited(topic)) == {"stored": 12, "consumed": 12}
-    report(topic, (1, 3), window_start_ms=99)
-    assert records(audited(topic)) == {"stored": 12, "consumed": 12, "again": 6}
 
 
 def test_job_that_counted_otherwise_is_mismatched(broker):

@@ -129,22 +129,6 @@ async def test_storage_out_of_reach_is_read_through_the_broker(tmp_path, deep):
         assert "does not exist" in result.damage[0]
 
 
-async def test_what_retention_removed_is_not_lost(tmp_path):
-    """Reports outlive the Messages they name: what is left is judged, the rest is named."""
-    async with world(tmp_path) as here:
-        await here.create(retention="1h", dedup_window="1h")
-        async with AsyncProducer(here.address, topic="t", producer_id="p") as producer:
-            for number in range(4):
-                if number == 2:
-                    await here.expire(1_800)
-                await (await producer.write(b"%d" % number))
-        await here.expire(1_801)
-        result = await here.audit()
-        assert (result.expired_reports, result.verdict) == (1, Verdict.PARTLY)
-        assert (only(result).expired, only(result).expired_records) == ([SequenceRun(0, 1)], 2)
-        assert only(result).stored_messages == 2
-
-
 async def test_what_nobody_reported_and_retention_removed_is_not_clean(tmp_path):
     """Nothing is left that tells of a producer that was killed; so only a later window is clean."""
     async with world(tmp_path) as here:
@@ -196,19 +180,6 @@ async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path, susp
             result = await here.audit()
         assert (only(result).lost, only(result).expired) == ([], [SequenceRun(0, 2)])
         assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
-
-
-async def test_job_that_was_run_again_after_the_dedup_window_is_read_twice_and_named(tmp_path):
-    """The brokers have forgotten its first run: every reader gets both, and the audit says so."""
-    async with world(tmp_path) as here:
-        await here.create(retention="2h", dedup_window="1h")
-        await here.produce(2)
-        await here.expire(4_000)
-        await here.produce(2)
-        async with AsyncConsumer(here.address, topic="t", read_through="broker") as consumer:
-            batches = [await consumer.poll(20) for _ in range(4)]
-        assert [message.value for batch in batches for message in batch] == [b"0", b"1"] * 2
-        assert only(await here.audit()).duplicated == [SequenceRun(0, 1)]
 
 
 async def test_late_report_about_an_earlier_topic_neither_alarms_nor_hides(tmp_path):

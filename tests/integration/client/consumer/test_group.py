@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
-from memq.client.audit.reporter import CLOSE_TIMEOUT_S as REPORT_TIMEOUT_S
-from memq.core.wire.messages import DeleteTopic
 from memq.errors import (
     ClosedError,
     InvalidRequestError,
@@ -17,9 +14,8 @@ from memq.errors import (
     OffsetOutOfRangeError,
     RequestTimeoutError,
     UnavailableError,
-    UnknownTopicError,
 )
-from tests.harness.reading import TIMEOUT_S, drain, forever, take, values, world
+from tests.harness.reading import TIMEOUT_S, drain, take, values, world
 from tests.integration.broker.support import until
 
 
@@ -72,46 +68,6 @@ async def test_goes_on_after_the_last_commit(tmp_path):
             assert values(await take(consumer, 1)) == [b"0"]
 
 
-async def test_auto_commit(tmp_path):
-    """Each poll commits what earlier polls handed out, and closing commits the rest."""
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        options = {"group": "g", "auto_commit": True, "auto_commit_interval": "0ms"}
-        async with w.consumer(**options) as consumer:
-            await take(consumer, 2)
-            await consumer._commits.settle()
-            assert await consumer.committed() == {0: 1}
-            await take(consumer, 1)
-        assert await w.queue.committed("g", w.queue_topic) == {0: 3}
-
-
-async def test_a_session_that_ended_meanwhile_takes_nothing_up(tmp_path):
-    """A member that finds its session over, once it knows where the group is, waits for another."""
-    async with world(tmp_path) as w:
-        committed, asked, go_on = w.queue.committed, asyncio.Event(), asyncio.Event()
-        live = []
-
-        async def late(*of):
-            asked.set()
-            await go_on.wait()
-            return await committed(*of)
-
-        def assigned(_):
-            session = consumer._session
-            live.append(session.membership._expires_ms > session.now_ms())
-
-        w.queue.committed = late
-        async with w.consumer(group="g", on_assign=assigned) as consumer:
-            polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
-            await asked.wait()
-            consumer._session.membership._expires_ms = 0  # as who was frozen finds it
-            go_on.set()
-            await w.write(b"0")
-            assert values([await polling]) == [b"0"]
-        assert live == [True]
-
-
 async def test_what_the_group_gave_to_another_meanwhile_is_not_taken_up(tmp_path):
     """A member that looks up offsets for long takes up only what is still its own."""
     async with world(tmp_path, read_partitions=2, write_partitions=2) as w:
@@ -136,30 +92,6 @@ async def test_what_the_group_gave_to_another_meanwhile_is_not_taken_up(tmp_path
                 await w.write_to(left)
                 await polling
                 assert (taken_up, first.assignment) == ([[left]], [left])
-
-
-async def test_a_seek_brings_back_nothing_that_was_given_up(tmp_path):
-    """A member that looks up offsets for long goes on only with what is still its own."""
-    async with world(tmp_path, read_partitions=2) as w:
-        offsets, asked, go_on = w.queue.offsets, asyncio.Event(), asyncio.Event()
-
-        async def late(*of):
-            asked.set()
-            await go_on.wait()
-            return await offsets(*of)
-
-        async with w.consumer(group="g") as first:
-            await balance(first, partitions=2)
-            w.queue.offsets = late
-            seeking = asyncio.ensure_future(first.seek_to_end())
-            await asked.wait()
-            w.queue.offsets = offsets
-            async with w.consumer(group="g") as second:
-                await balance(first, second, partitions=2)
-                (left,) = first.assignment
-                go_on.set()
-                await seeking
-                assert first.assignment == [left]
 
 
 async def _fail_with(consumer):
@@ -265,28 +197,6 @@ async def test_revoked_partition_may_be_committed(tmp_path):
                 assert len(seen) == 4
 
 
-async def test_close_while_partitions_are_given_up(tmp_path, monkeypatch):
-    """A member that is closed while it commits what it gives up has done with that, as with all."""
-    revoked, committing = [], asyncio.Event()
-
-    async def never(offsets):
-        monkeypatch.undo()
-        committing.set()
-        await asyncio.Event().wait()
-
-    async with world(tmp_path, read_partitions=2) as w:
-        await w.write_to(0, b"v")
-        await w.write_to(1, b"v")
-        async with w.consumer(group="g", auto_commit=True, on_revoke=revoked.extend) as a:
-            await take(a, 2)
-            monkeypatch.setattr(a._commits, "commit_if_owner", never)
-            async with w.consumer(group="g") as b, asyncio.timeout(TIMEOUT_S):
-                while not committing.is_set():
-                    await asyncio.gather(a.poll(0.02), b.poll(0.02))
-        assert sorted(revoked) == [0, 1]
-        assert a._consumed._partitions == {}, "its counts are final"
-
-
 @pytest.mark.parametrize("fails", ["commit", "on_revoke", "both"])
 async def test_what_is_given_up_goes_to_others_whatever_fails(tmp_path, fails):
     """The commit or the callback: the error comes out of a poll, once, and nobody waits for it."""
@@ -348,32 +258,6 @@ async def test_a_move_that_takes_long_is_waited_for_by_later_polls(tmp_path):
             assert assigned == [[0]]
 
 
-async def test_a_poll_that_is_given_up_leaves_nothing_behind(tmp_path):
-    """Whether it is cancelled or fails, the next one may follow, and its member is idle again."""
-    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
-        await balance(consumer, partitions=1)
-        polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
-        await asyncio.sleep(0)
-        with pytest.raises(InvalidRequestError, match="another poll"):
-            await consumer.poll(0)
-        assert consumer._session._polling == 1
-        polling.cancel()
-        await asyncio.wait([polling])
-        assert consumer._session._polling == 0
-        take_one = consumer._fetcher.take
-
-        def fail():
-            consumer._fetcher.take = take_one
-            raise UnavailableError("away")
-
-        consumer._fetcher.take = fail
-        with pytest.raises(UnavailableError):
-            await consumer.poll(0.01)
-        assert consumer._session._polling == 0
-        await w.write(b"v")
-        assert values(await take(consumer, 1)) == [b"v"]
-
-
 @pytest.mark.parametrize("slow", [False, True])
 async def test_a_last_commit_that_fails_does_not_keep_the_partitions(tmp_path, slow):
     """Closing tells of it, leaves the group all the same and lets go of all; once."""
@@ -419,26 +303,6 @@ async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
         async with w.consumer(group="g", **options) as consumer:
             await take(consumer, 1)
         assert revoked == [[0]], "what ends in order calls it once"
-
-
-async def test_closing_waits_for_the_last_report_no_longer_than_it_may(tmp_path, monkeypatch):
-    """Of the time of `close` what is left, and never less than none."""
-    async with world(tmp_path) as w:
-        waited = []
-        for timeout_s in (0.0, 1.5, 1_000.0):
-            consumer = await w.consumer(group="g").start()
-            close = consumer._reporter.close
-
-            async def note(left_s, close=close):
-                waited.append(left_s)
-                await close(left_s)
-
-            monkeypatch.setattr(consumer._reporter, "close", note)
-            with contextlib.suppress(RequestTimeoutError):
-                await consumer.close(timeout_s)
-        assert waited[0] == 0.0
-        assert 0 <= waited[1] < 1.5
-        assert waited[2] == REPORT_TIMEOUT_S
 
 
 async def test_an_assignment_that_fails_changes_nothing(tmp_path):
@@ -551,31 +415,3 @@ async def test_killed_member_is_replaced(tmp_path):
             assert other.assignment == [0, 1]
         await killed._fetcher.close()
         await killed._cluster.close()
-
-
-async def test_lost_session_stops_by_itself(tmp_path):
-    """A member cut off from the brokers stops handing out when its session is over."""
-    lost = []
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        options = {"session_timeout": "1s", "request_timeout": "100ms", "on_lost": lost.append}
-        async with w.consumer(group="g", **options) as consumer:
-            await take(consumer, 1)
-            session = consumer._session
-            await until(lambda: consumer._fetcher._held_bytes and not consumer._fetcher._fetching)
-            await w.broker.stop()
-            await until(lambda: session.now_ms() >= session.membership._expires_ms + 1)
-            with pytest.raises(MemqError) as caught:
-                await forever(consumer)
-            assert caught.value.retriable
-            assert lost == [[0]]
-            assert consumer.assignment == []
-
-
-async def test_unexpected_refusal_is_raised(tmp_path):
-    """What the broker refuses for good comes out of the poll."""
-    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
-        await w.writer.ask(DeleteTopic(topic="t"))
-        with pytest.raises(UnknownTopicError, match="'t'"):
-            await forever(consumer)

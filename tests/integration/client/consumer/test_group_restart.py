@@ -8,12 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from memq.client.connection import BrokerConnection
-from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.wire import messages as m
-from memq.errors import InvalidRequestError, NotOwnerError, QueueError
+from memq.errors import NotOwnerError
 from memq.testing.broker import BrokerProcess
-from tests.fakes.faults import Fault
-from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
 
@@ -122,46 +119,6 @@ async def test_members_that_come_back_at_once_go_on_at_once(tmp_path) -> None:
             assert await Member(c, "new").beat() == [0, 1]
 
 
-async def test_nobody_is_told_what_is_not_stored(tmp_path) -> None:
-    """While the disk refuses, a member is given nothing; a restart then knows of nobody."""
-    inner = InMemoryQueue()
-    queue = FaultyQueue(inner, [Fault("hold", "disk_full", times=2)])
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create()
-        member = Member(c, "a")
-        for _ in range(2):
-            with pytest.raises(QueueError):
-                await member.beat()
-        assert await member.beat() == [0]
-        holders = await inner.holders(b.topics.get("t").topic.queue_topic)
-        assert holders == ["g"]
-
-
-async def test_damaged_holdings_keep_everybody_waiting(tmp_path) -> None:
-    """Where it cannot be read who held what, nobody gets anything yet, and the broker serves.
-
-    Of each other group it is known.
-    """
-    queue = EmbeddedQueue(tmp_path / "queue")
-    others = ("f", "h")
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create()
-        for group in ("g", *others):
-            assert await Member(c, "a", group=group).beat() == [0]
-    (file,) = tmp_path.glob("queue/topics/*/members/g.json")
-    file.write_bytes(b"{")
-    async with broker(tmp_path, queue=EmbeddedQueue(tmp_path / "queue")) as b, client(b) as c:
-        assert await Member(c, "a").beat() == []
-        for group in others:
-            assert await Member(c, "b", group=group).beat() == [], "a holds it"
-        with pytest.raises(InvalidRequestError, match="2 live members"):
-            await c.ask(
-                m.CommitOffsets(
-                    group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)]
-                )
-            )
-
-
 class GatedOffsets(InMemoryQueue):
     """A queue whose question for offsets waits while the gate is shut."""
 
@@ -196,23 +153,3 @@ async def test_a_commit_is_judged_when_it_is_stored(tmp_path) -> None:
             await late
         await second.commit(2)
         assert await committed(c) == [m.PartitionOffset(0, 2)]
-
-
-async def test_a_commit_that_was_sent_again_and_comes_late_changes_nothing(tmp_path) -> None:
-    """An attempt on another connection that arrives after later commits does not go back."""
-    async with broker(tmp_path) as b, client(b) as c, client(b) as old_connection:
-        await c.create(batch_messages=1)
-        await asyncio.gather(*(c.write(number) for number in range(3)))
-        for member in (Member(c, "a"), Member(c, "")):
-            if member.name:
-                await member.beat()
-            first, second = member.commit_of(1), member.commit_of(2)
-            first.committer = second.committer = "x"
-            await c.ask(first)
-            await c.ask(second)
-            with pytest.raises(InvalidRequestError, match="came after commit 2"):
-                await old_connection.ask(first)
-            await old_connection.ask(second)
-            assert await committed(c) == [m.PartitionOffset(0, 2)]
-            if member.name:
-                await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))

@@ -14,7 +14,6 @@ from memq.client.audit import audit
 from memq.client.audit.audit import Window
 from memq.client.audit.stored import BatchInspector, Damage, Inspection, ReportReader
 from memq.client.topic import RetainedSince
-from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import (
     ConsumedReport,
     StoredReport,
@@ -38,6 +37,7 @@ from memq.errors import (
 )
 from tests.unit.client.audit.test_stored import DATA, NOTIFICATION
 from tests.unit.core.audit.test_produced import report
+from tests.unit.core.audit.test_reports import CONSUMED
 from tests.unit.core.format.builders import joined
 
 LIFE = NOTIFICATION.incarnation
@@ -47,19 +47,7 @@ INFO = SimpleNamespace(
     config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000),
 )
 RUN = NOTIFICATION.producers[0]
-JOB = ConsumedReport(
-    topic="t",
-    consumer="job",
-    partition=0,
-    start=0,
-    end=1,
-    batches=1,
-    messages=1,
-    records=1,
-    crc_sum=0,
-    window_start_ms=0,
-    window_end_ms=0,
-)
+JOB = msgspec.structs.replace(CONSUMED, consumer="job")
 
 
 async def each(items):
@@ -130,30 +118,6 @@ def test_a_window_that_begins_too_early_is_named(start_ms, partition):
         assert all("read partition 1 of 't'" in line for line in lines)
     nothing_removed = [RetainedSince(0, -math.inf)]
     assert audit._not_retained("t", nothing_removed, start_ms) == []
-
-
-def test_what_is_certainly_retained_begins_after_all_partitions():
-    """With room for clocks that differ, but no more than a tenth of the retention."""
-    since = [RetainedSince(0, 5_000), RetainedSince(1, 9_000), RetainedSince(2, -math.inf)]
-    for some in itertools.permutations(since):
-        assert audit._certain_ms(some, INFO) == 9_000 + 10_000
-    long = SimpleNamespace(config=SimpleNamespace(retention_ms=10**12))
-    assert audit._certain_ms(since, long) == 9_000 + audit.EXPIRY_SLACK_MS
-
-
-async def test_only_what_is_still_retained_is_read():
-    """Of each range what retention has left; nothing where that is none."""
-
-    async def starts():
-        return {0: 5, 1: 0, 2: 9, 3: 10}
-
-    topic = SimpleNamespace(starts=starts)
-    ranges = [OffsetRange(partition, 2, 10) for partition in range(4)]
-    assert await audit._still(topic, ranges) == [
-        OffsetRange(0, 5, 10),
-        OffsetRange(1, 2, 10),
-        OffsetRange(2, 9, 10),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -375,27 +339,6 @@ async def test_what_cannot_be_read_is_told_and_named():
     assert topic.asked == 0
     await look.look([OffsetRange(0, 0, 3)], told)
     assert seen == [*((done, 5) for done in range(1, 6)), *((done, 8) for done in range(6, 11))]
-
-
-@pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("timestamp_ms", [1_500, 2_000])
-@pytest.mark.parametrize("sieve", [False, True])
-async def test_a_deep_look_is_at_everything_in_the_window_once(deep, timestamp_ms, sieve):
-    """Also at what no report needs; but not again where suspects are compared."""
-    check = ProducerSieve() if sieve else ProducedReconciliation("t", [], only=set())
-    topic = Topic(published(0, 0, timestamp_ms))
-    looked = []
-
-    def found(batch):
-        looked.append(batch)
-        return Inspection()
-
-    if sieve:
-        for run in NOTIFICATION.producers:  # all of it is reported, by others than the judged
-            about = report(0, 9, write_partition=3, producer_id=run.producer_id, epoch=run.epoch)
-            check.report(about, judged=False)
-    await inspector(topic, Damage(), found, deep=deep).look([OffsetRange(0, 0, 1)], check)
-    assert bool(looked) is (deep and timestamp_ms < 2_000 and sieve)
 
 
 # -- reading reports -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memq.client.audit import reporter
 from memq.client.audit.counters import ProducedCounters
-from memq.client.audit.reporter import AuditReporter, ReportBacklog, ReportSender
+from memq.client.audit.reporter import AuditReporter, ReportBacklog
 from memq.client.cluster import Cluster
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
@@ -21,9 +21,6 @@ from memq.client.producer.producer import AsyncProducer
 from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
 from memq.core.audit import reports as audit
 from memq.core.audit.reports import (
-    REPORT_VERSION,
-    ProducedReport,
-    SequenceRun,
     decode_reports,
     encode_report,
     encode_reports,
@@ -35,6 +32,7 @@ from memq.core.topic import AUDIT_TOPIC
 from memq.errors import DeliveryTimeoutError, SequenceConflictError
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
+from tests.unit.core.audit.test_produced import report
 
 OPTIONS = StateMachineOptions(
     topic="t",
@@ -49,25 +47,6 @@ OPTIONS = StateMachineOptions(
     answer_timeout_s=1,
 )
 ROOM = 1 << 20
-
-
-def report(first, last, *, failed=(), write_partition=0, **fields):
-    values = {
-        "version": REPORT_VERSION,
-        "topic": "t",
-        "write_partition": write_partition,
-        "producer_id": "p",
-        "epoch": 0,
-        "first": first,
-        "last": last,
-        "records": 1,
-        "size_bytes": 1,
-        "crc_sum": 1,
-        "failed": [SequenceRun(*run) for run in failed],
-        "window_start_ms": first,
-        "window_end_ms": last,
-    }
-    return ProducedReport(**(values | fields))
 
 
 class Producer:
@@ -163,18 +142,8 @@ def test_delivered_reports_cover_each_sequence_once(steps, room):
 def test_waiting_reports_are_joined():
     """Reports that follow each other become one; failed runs that touch become one as well."""
     backlog = ReportBacklog()
-    backlog.add([report(0, 4, failed=[(1, 1), (4, 4)]), report(5, 9, failed=[(5, 6)])])
-    (joined,) = backlog.take(ROOM)
-    assert joined == report(
-        0,
-        9,
-        failed=[(1, 1), (4, 6)],
-        records=2,
-        size_bytes=2,
-        crc_sum=2,
-        window_start_ms=0,
-        window_end_ms=9,
-    )
+    backlog.add([report(0, 4, failed={1, 4}), report(5, 9, failed={5, 6}, window_end_ms=20)])
+    assert backlog.take(ROOM) == [report(0, 9, failed={1, 4, 5, 6}, window_end_ms=20)]
     assert backlog.take(ROOM) == []
 
 
@@ -182,14 +151,14 @@ def test_waiting_reports_are_joined():
     ("limit", "value", "second"),
     [
         ("MAX_REPORT_MESSAGES", 9, report(5, 9)),
-        ("MAX_FAILED_RUNS", 1, report(5, 9, failed=[(6, 6)])),
+        ("MAX_FAILED_RUNS", 1, report(5, 9, failed={6})),
     ],
 )
 def test_reports_are_not_joined_beyond_what_a_reader_takes(monkeypatch, limit, value, second):
     """A joined report keeps to the limits of a report."""
     monkeypatch.setattr(audit, limit, value)
     backlog = ReportBacklog()
-    backlog.add([report(0, 4, failed=[(1, 1)]), second])
+    backlog.add([report(0, 4, failed={1}), second])
     assert [each.first for each in backlog.take(ROOM)] == [0, 5]
 
 
@@ -198,7 +167,7 @@ def test_oldest_report_is_dropped_when_too_much_waits(monkeypatch):
     monkeypatch.setattr(audit, "MAX_FAILED_RUNS", 1)
     monkeypatch.setattr(reporter, "MAX_WEIGHT", 5)
     backlog = ReportBacklog()
-    backlog.add([report(at, at + 4, failed=[(at, at)]) for at in (0, 5, 10)])
+    backlog.add([report(at, at + 4, failed={at}) for at in (0, 5, 10)])
     assert backlog.dropped_messages == 5
     assert [each.first for each in backlog.take(ROOM)] == [5, 10]
     assert backlog._weight == 0
@@ -328,15 +297,6 @@ async def test_older_producer_reports_after_full_minutes(broker, age_s, wall_s, 
     await cluster.close()
 
 
-async def test_lost_ack_does_not_report_twice(broker, cluster):
-    """An ack that is lost inside a call is asked for again under the same name."""
-    reporter = AuditReporter(cluster, Reports(report(0, 4)))
-    broker.faults.append("drop after")
-    assert await reporter.report()
-    assert ranges(broker) == [(0, 4)]
-    assert broker.repeats == 1
-
-
 async def test_report_that_failed_goes_with_the_next(broker, cluster, caplog):
     """What could not be delivered waits, joined to what comes; the first failure is logged."""
     source = Reports(report(0, 4))
@@ -379,23 +339,6 @@ async def test_close_ends_within_its_timeout(broker, caplog):
     assert told(broker) == []
 
 
-async def test_close_waits_for_the_report_under_way(broker, cluster):
-    """Closing in the middle of a report neither loses it nor sends it twice."""
-    source = Reports(report(0, 4))
-    reporter = AuditReporter(cluster, source, interval_s=0.001)
-    broker.hold = True
-    reporter.start()
-    await until(lambda: broker.held)
-    source.waiting = [report(5, 6)]
-    closing = asyncio.ensure_future(reporter.close(10))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert source.waiting  # what comes last is asked for when the report under way has ended
-    broker.release()
-    await closing
-    assert ranges(broker) == [(0, 4), (5, 6)]
-
-
 async def test_unexpected_error_ends_the_reports_and_is_logged(cluster, caplog):
     """A bug in reporting is not swallowed, and does not reach the application either."""
 
@@ -430,26 +373,6 @@ async def test_what_should_not_wait_leaves_once_in_an_interval(broker, cluster):
     assert source.waiting
     await reporter.close()
     assert ranges(broker) == [(0, 4), (5, 6)]
-
-
-async def test_a_message_of_reports_has_one_deadline(broker, cluster, monkeypatch):
-    """What it takes to find the topic is not there for the write any more."""
-    now_s = [0.0]
-    find, given_s = cluster.topic, []
-    cluster.runtime = Runtime(mono_s=lambda: now_s[0])
-
-    async def slow(name, *, timeout_s):
-        given_s.append(timeout_s)
-        now_s[0] += 4
-        return await find(name)
-
-    async def write(_self, _header, _body, _crc, *, timeout_s):
-        given_s.append(timeout_s)
-
-    monkeypatch.setattr(cluster, "topic", slow)
-    monkeypatch.setattr("memq.client.audit.reporter.TopicClient.write", write)
-    await ReportSender(cluster).send([report(0, 4)], 9)
-    assert given_s == [9, 5]
 
 
 async def test_a_report_that_is_interrupted_waits(broker, cluster):

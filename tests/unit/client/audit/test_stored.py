@@ -8,31 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.client.audit.stored import Inspection, inspect
-from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
 from memq.errors import ObjectNotFoundError, StorageError, UnavailableError
+from tests.unit.client.batches import notify
 from tests.unit.core.format.builders import joined, records, seal
 
 SEALED = seal([records(2 + number) for number in range(5)])
 DATA = joined(SEALED)
-NOTIFICATION = Notification(
-    version=NOTIFICATION_VERSION,
-    topic="clicks",
-    incarnation="0" * 16,
-    write_partition=3,
-    batch_id=SEALED.metadata.batch_id,
-    uri="memory:///x",
-    size_bytes=len(DATA),
-    index_offset=SEALED.index_offset,
-    messages=5,
-    records=SEALED.records,
-    min_timestamp_us=0,
-    max_timestamp_us=0,
-    producers=SEALED.producers,
-    schema_id="s",
-    broker_id="b",
-    sealed_ms=0,
-    stored_through_ms=0,
-)
+NOTIFICATION = notify(SEALED)
 
 
 def look(data, *, deep, **fields):
@@ -69,16 +51,6 @@ def test_no_wrong_byte_escapes_a_deep_look(position, value):
         assert len(found.sound) == 4
 
 
-def test_messages_behind_a_damaged_schema_are_told_apart():
-    """Without a schema nothing can be decoded, but a CRC32C tells which Messages are whole."""
-    data = bytearray(DATA)
-    data[20] ^= 1
-    data[SEALED.entries[2].offset + 300] ^= 1
-    found = look(data, deep=True)
-    assert [entry.sequence for entry in found.sound] == [0, 1, 3, 4]
-    assert sequences(found.damaged) == {2}
-
-
 @given(position=st.integers(0, len(DATA) - 1), value=st.integers(1, 255))
 def test_index_alone_never_misleads(position, value):
     """With any byte wrong, the index is the true one or the whole Batch is called damaged."""
@@ -98,20 +70,6 @@ def test_batch_cut_short_is_damaged(deep, size):
     """An object that is shorter than it should be holds nothing that can be relied on."""
     found = look(DATA[:size], deep=deep)
     assert sequences(found.damaged) == set(range(5))
-
-
-@pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("size_bytes", [-1, 0, 5, len(DATA) - 8])
-def test_notification_with_a_wrong_size_is_no_crash(deep, size_bytes):
-    """A notification that lies about the size leads to a finding."""
-
-    def get_range(start, length):
-        if start < 0 or length < 0:
-            raise StorageError("negative")
-        return DATA[start : start + length]
-
-    notification = msgspec.structs.replace(NOTIFICATION, size_bytes=size_bytes)
-    assert inspect(notification, get_range, deep=deep).findings
 
 
 @pytest.mark.parametrize("deep", [False, True])

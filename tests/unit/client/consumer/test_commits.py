@@ -221,21 +221,6 @@ async def test_each_attempt_has_a_number_of_its_own(member):
     assert sequence == 1
 
 
-async def test_what_was_lost_while_a_commit_waited_for_its_turn_is_not_sent(member):
-    """It was held when the commit was asked for; by its turn others may have come further."""
-    broker = Broker()
-    commits = commits_of(broker, member)
-    broker.answers.clear()
-    first, second = (asyncio.create_task(commits.commit({0: offset})) for offset in (2, 5))
-    await asyncio.sleep(0)
-    member.lose()
-    broker.answers.set()
-    await first
-    with pytest.raises(NotOwnerError, match="its session ended"):
-        await second
-    assert broker.stored == [{0: 2}]
-
-
 async def test_only_what_is_stored_is_told(member):
     """A commit that failed or was refused is not counted, and is still to be made."""
     broker, told = Broker(), []
@@ -285,19 +270,6 @@ async def test_a_group_that_commits_by_hand_stores_by_itself_only_where_it_begin
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_auto_commits_are_an_interval_apart(member):
-    """Counted from when the one before was begun."""
-    broker = Broker()
-    commits = commits_of(broker, member, 2.0)
-    assert commits.auto
-    for offset in range(1, 9):
-        commits.moved(0, offset)
-        commits.auto_commit()
-        await asyncio.sleep(1.0)
-    assert broker.stored == [{0: 3}, {0: 5}, {0: 7}]
-
-
-@pytest.mark.usefixtures("virtual_time")
 async def test_auto_commit_of_what_another_holds_is_only_logged(member, caplog):
     """Ordinary in a group; so is a beginning there. It is still stored where else it begins."""
     broker = Broker()
@@ -316,21 +288,3 @@ async def test_auto_commit_of_what_another_holds_is_only_logged(member, caplog):
     await commits.begin({0: 1})
     assert broker.stored == [{1: 3}]
     assert "where the group begins is not stored" in caplog.text
-
-
-async def test_a_broker_that_fails_halfway_keeps_the_beginning_of_the_rest(member):
-    """One by one, where one of them is beyond the end: what is not stored is tried again."""
-    broker = Broker()
-    broker.ends = {0: 5}
-    commits = commits_of(broker, member)
-    commit = broker.commit
-
-    async def fail_for_2(group, member_id, offsets, **named):
-        if offsets.keys() == {2}:
-            raise UnavailableError("no broker")
-        await commit(group, member_id, offsets, **named)
-
-    broker.commit = fail_for_2
-    with pytest.raises(UnavailableError):
-        await commits.begin({0: 9, 1: 1, 2: 2, 3: 3})
-    assert (broker.stored, commits._begun) == ([{1: 1}], {2: 2, 3: 3})

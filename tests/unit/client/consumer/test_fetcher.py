@@ -17,7 +17,6 @@ from memq.errors import (
     CorruptDataError,
     DataLossError,
     OffsetOutOfRangeError,
-    ProtocolError,
     StorageError,
     UnavailableError,
 )
@@ -307,43 +306,6 @@ async def test_a_bug_in_a_fetch_is_raised_and_no_more_is_begun(read):
     assert reading.storage.begun == [(0, 0), (0, 1)]
 
 
-async def test_a_bug_in_the_follower_is_raised(read):
-    """It wakes who waits: else a reader would wait for ever."""
-    reading = read(Topic(p0=1))
-    reading.topic.failing = ZeroDivisionError("bug")
-    reading.fetcher.move({0: 0})
-    assert isinstance(await reading.error(), ZeroDivisionError)
-
-
-async def test_an_answer_about_a_partition_that_was_not_asked_for_is_refused(read):
-    """It names the partition."""
-    reading = read(Topic(p0=0))
-    reading.topic.unasked = [reading.topic.entry(7, 0)]
-    reading.fetcher.move({0: 0})
-    error = await reading.error()
-    assert isinstance(error, ProtocolError)
-    assert "partition 7" in str(error)
-
-
-async def test_what_was_had_before_is_not_taken_twice(read):
-    """A broker that answers from an earlier offset on than it was asked for changes nothing."""
-    topic = Topic(p0=3)
-    page = topic.page
-
-    async def from_the_start(positions, **options):
-        return (
-            await page(dict.fromkeys(positions, 0), **options)
-            if positions == {0: 2}
-            else (await page(positions, **options))
-        )
-
-    topic.page = from_the_start
-    reading = read(topic)
-    reading.fetcher.move({0: 2})
-    assert await reading.take() == [(0, 2)]
-    assert reading.fetcher.positions == {0: 3}
-
-
 @pytest.mark.usefixtures("virtual_time")
 async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_less_often(read):
     """After what is ready was handed out; when it answers again, the error is forgotten."""
@@ -408,23 +370,6 @@ async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer(read)
     assert await reading.take() == [(0, 2)]
 
 
-async def test_a_batch_that_comes_when_its_partition_has_just_moved_takes_no_memory(read):
-    """It was fetched, and nobody has seen it yet: its bytes are not counted any more."""
-    reading = read(Topic(p0=2))
-    reading.storage.decoded = {(0, 0): 90, (0, 1): 90}
-    reading.storage.gate.clear()
-    reading.fetcher.move({0: 0})
-    await until(lambda: len(reading.storage.begun) == 2)
-    tasks = [each.task for each in reading.fetcher._buffers[0].batches]
-    reading.storage.gate.set()
-    while not all(task.done() for task in tasks):
-        await asyncio.sleep(0)
-    assert reading.fetcher._fetching == 2
-    reading.fetcher.move({0: 2})
-    await reading.at_rest()
-    assert (reading.held(), reading.fetcher._fetching) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [("earliest", {0: 3, 1: 0, 2: 2, 3: 2}), ("latest", {0: 5, 1: 0, 2: 4, 3: 2})],
@@ -442,19 +387,6 @@ async def test_only_what_is_out_of_range_goes_elsewhere(policy, expected, read):
     assert reading.fetcher.positions == expected
 
 
-async def test_what_is_fetched_already_is_handed_out_though_retention_has_passed_it(read):
-    """It is in memory; also when the offsets are looked at because of another partition."""
-    topic = Topic(p0=3, p1=0)
-    reading = read(topic, on_out_of_range="latest")
-    reading.fetcher.move({0: 0})
-    await reading.at_rest()
-    topic.retained[0] = [2, 3]
-    topic.retained[1] = [5, 9]
-    reading.fetcher.move({1: 4})
-    await until(lambda: reading.fetcher.positions[1] == 9)
-    assert await reading.take(3) == [(0, 0), (0, 1), (0, 2)]
-
-
 @pytest.mark.parametrize("policy", ["earliest", "error"])
 async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range(policy, read):
     """What is done then is what is done about any offset that is not retained."""
@@ -469,15 +401,6 @@ async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range
         assert await reading.take() == [(0, 3)]
     else:
         assert "offset 1 of t/0 is not retained" in str(await reading.error())
-
-
-async def test_a_refusal_that_the_offsets_do_not_explain_is_told(read):
-    """The broker says that an offset is out of range, and then that it is not: that is trouble."""
-    reading = read(Topic(p0=2))
-    reading.topic.failing = OffsetOutOfRangeError("not there")
-    reading.fetcher.move({0: 1})
-    assert str(await reading.error()) == "not there"
-    assert reading.fetcher.positions == {0: 1}
 
 
 async def test_no_more_is_planned_than_may_be(read):

@@ -180,18 +180,6 @@ async def test_a_refusal_is_told_at_once():
     await running.close()
 
 
-async def test_a_bug_in_the_background_is_raised_and_wakes_who_waits():
-    """Nobody waits for the heartbeats, so the poll must tell."""
-    broker, woken = Broker(), asyncio.Event()
-    broker.failing = ZeroDivisionError("bug")
-    running = session(broker, member(), wake=woken.set)
-    await woken.wait()
-    assert repr(running).startswith("<GroupSession [ended]")
-    with pytest.raises(ZeroDivisionError):
-        running.check()
-    await running.close()
-
-
 async def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll():
     """While it waits in a poll, however long, it is not stuck; it is from the end of the poll on.
 

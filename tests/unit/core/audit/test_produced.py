@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +18,6 @@ from memq.core.audit.reports import (
     runs_of,
 )
 from memq.core.audit.result import AuditResult, Verdict
-from memq.core.audit.sieve import ProducerSieve
 from memq.core.format.batch import ProducerRun
 from memq.errors import InvalidRequestError
 
@@ -211,15 +209,16 @@ def test_only_batches_that_can_change_something_are_needed() -> None:
     assert check.needs(1, run_of(0, 3), in_window=True)
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_of_producers_that_nobody_asks_about_nothing_is_said(gone) -> None:
-    """A Batch may hold Messages of several; those that were found sound are not called lost."""
-    check = ProducedReconciliation("t", [report(0, 3)], only={NAME})
-    check.stored(ProducerName(0, "q", 0), 7, 1, 0)
-    check.unreadable(1, run_of(0, 3), gone=gone)
-    check.unreadable(0, run_of(2, 3), gone=gone)
-    (audit,) = finish(check).producers
-    assert audit.name == NAME
+def test_write_partitions_and_epochs_are_apart() -> None:
+    """Sequences of another epoch or write partition do not stand in for lost ones."""
+    others = [ProducerName(0, "p", 1), ProducerName(1, "p", 0)]
+    check = ProducedReconciliation("t", [report(0, 1)], only={NAME, *others})
+    for name in (*others, ProducerName(0, "nobody asks about", 0)):
+        check.stored(name, 0, 1, crc(0))
+    check.unreadable(1, run_of(0, 1), gone=False, in_window=False)
+    result = finish(check)
+    assert [producer.name for producer in result.producers] == [NAME, *others]
+    assert result.producers[0].lost == [SequenceRun(0, 1)]
 
 
 @given(
@@ -306,18 +305,6 @@ def test_what_retention_may_have_removed_is_neither_lost_nor_clean(
     assert audit.clean == (not (gone or removed))
 
 
-def test_damage_across_the_end_of_a_report_is_counted_by_what_is_short() -> None:
-    """A damaged Batch may hold Messages of two reports; each counts its own."""
-    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 9)])
-    for sequence in range(2):
-        check.stored(NAME, sequence, records(sequence), crc(sequence))
-    check.unreadable(0, run_of(2, 5), gone=False)
-    audit = finish(check).producers[0]
-    assert audit.damaged == [SequenceRun(2, 3)]
-    assert audit.damaged_records == records(2) + records(3)
-    assert audit.lost_records == 0
-
-
 @given(cuts=sets, edges=sets, old=sets, data=st.data(), honest=st.booleans())
 def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, honest) -> None:
     """As lost, damaged or expired, and all of it; also where a report has counted otherwise."""
@@ -348,85 +335,6 @@ def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, hones
     assert sum(counts) == short
     if honest and not old:
         assert audit.lost_records >= sum(map(records, set(ALL) - found - damaged))
-
-
-FIRSTS = st.sampled_from(range(0, 60, 5))
-NAMES = (NAME, ProducerName(0, "p", 1), ProducerName(0, "q", 0), ProducerName(1, "p", 0))
-
-
-@st.composite
-def lives(draw):
-    """What is reported and stored of one producer in one write partition; and what is old of it."""
-    spans = st.lists(st.tuples(st.sampled_from(ALL), st.integers(0, 9)), max_size=3)
-    told = [[report(first, min(first + more, 59)) for first, more in draw(spans)] for _ in range(2)]
-    states = st.sampled_from(("sound", "sound", "gone", "damaged", "twice", "nowhere"))
-    batches = [
-        (first, first + 4, draw(states), draw(st.booleans())) for first in draw(st.sets(FIRSTS))
-    ]
-    return *told, batches, draw(st.integers(0, 3))
-
-
-def tell(check, name, batches):
-    """Tell of the Batches of a producer, as far as it is asked for."""
-    for first, last, state, in_window in batches:
-        run = msgspec.structs.replace(
-            run_of(first, last), producer_id=name.producer_id, epoch=name.epoch
-        )
-        needed = check.needs(name.write_partition, run, in_window=in_window)
-        if state == "nowhere" or not needed:
-            continue
-        if state in ("gone", "damaged"):
-            gone = state == "gone"
-            check.unreadable(name.write_partition, run, gone=gone, in_window=in_window)
-            continue
-        for _ in range(1 + (state == "twice")):
-            for sequence in range(first, last + 1):
-                check.stored(name, sequence, records(sequence), crc(sequence), in_window=in_window)
-
-
-@given(st.lists(lives(), min_size=4, max_size=4), st.sets(st.sampled_from(NAMES)), st.booleans())
-def test_producers_are_judged_each_by_itself(drawn, only, all_asked) -> None:
-    """What is found of several is what is found of each, whatever is wrong with the others."""
-    named = {}
-    for name, (judged, others, batches, old) in zip(NAMES, drawn, strict=True):
-        told = [
-            [msgspec.structs.replace(one, **name._asdict()) for one in some]
-            for some in (judged, others)
-        ]
-        named[name] = (*told, batches, old)
-
-    def run(lives_of):
-        check = ProducedReconciliation(
-            "t",
-            [one for judged, *_ in lives_of.values() for one in judged],
-            others=[one for _, others, *_ in lives_of.values() for one in others],
-            only=None if all_asked else only,
-        )
-        sieve = ProducerSieve()
-        for judged, others, *_ in lives_of.values():
-            for one in judged:
-                sieve.report(one, judged=True)
-            for one in others:
-                sieve.report(one, judged=False)
-        for name, (_, _, batches, _) in lives_of.items():
-            tell(check, name, batches)
-            tell(sieve, name, batches)
-        unseen = check.any_unseen()
-        check.expire([one for judged, _, _, old in lives_of.values() for one in judged[:old]])
-        found = list(sieve.producers())
-        return finish(check), unseen, found, sieve.suspects
-
-    together = run(named)
-    alone = [run({name: life}) for name, life in named.items()]
-    assert together[0].producers == sorted(
-        itertools.chain.from_iterable(one[0].producers for one in alone), key=lambda one: one.name
-    )
-    assert together[0].expired_reports == sum(one[0].expired_reports for one in alone)
-    assert together[1] == any(one[1] for one in alone)
-    assert sorted(together[2], key=lambda one: one.name) == sorted(
-        itertools.chain.from_iterable(one[2] for one in alone), key=lambda one: one.name
-    )
-    assert together[3] == set().union(*(one[3] for one in alone))
 
 
 def test_window_that_names_too_many_messages_is_refused(monkeypatch) -> None:
