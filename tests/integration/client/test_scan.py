@@ -246,19 +246,6 @@ async def test_retention_during_a_read_is_an_error(tmp_path, monkeypatch):
                     pass
 
 
-async def test_a_message_comes_as_often_as_it_is_stored(tmp_path):
-    """What is published at two offsets, by hand, is read at both; its name tells that it is one."""
-    async with world(tmp_path) as w:
-        await w.write(b"x", b"y")
-        await w.republish(0, 0, 0)
-
-        for times in ({}, {"start_time": EPOCH}):
-            table = await table_of(w, **times)
-            assert table["value"].to_pylist() == [b"x", b"y"] * 2
-            assert table["offset"].to_pylist() == [0, 0, 1, 1]
-            assert set(table["sequence"].to_pylist()) == {0}
-
-
 async def table_of(w, **selection):
     """What `read_range` gives, off the loop that the broker runs on."""
     return await asyncio.to_thread(read_range, w.address, topic="t", metadata=True, **selection)

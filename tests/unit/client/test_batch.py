@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from memq.client.batch import LogMessage
 from memq.client.objects import decode
-from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.notification.notification import PublishedBatch
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, SchemaMismatchError
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
@@ -44,16 +43,6 @@ def test_iterates_log_messages():
     assert first.timestamp == datetime(1970, 1, 1, 0, 0, 0, 10, tzinfo=UTC)
 
 
-def test_describes_itself():
-    """A Batch says where it comes from and how much it holds."""
-    batch = open_batch(Sent("p", 0, records(b"a", b"b")))
-    assert (batch.topic, batch.partition, batch.offset, len(batch)) == ("t", 3, 7, 2)
-    assert batch.notification.batch_id == "b"
-    assert batch.to_arrow().schema.equals(DEFAULT_SCHEMA)
-    size = batch.notification.size_bytes
-    assert repr(batch) == f"<Batch t/3/7 [2 records, {size} bytes]>"
-
-
 def test_pandas_is_optional():
     """Without pandas `to_pandas` says what to install; with it the rows come as a DataFrame."""
     batch = open_batch(Sent("p", 0, records(b"a", b"b")))
@@ -78,6 +67,7 @@ def test_typed_topic():
     times = pa.array([1_500, None], pa.timestamp("ms", "UTC"))
     rows = typed(user=["ann", None], clicks=[1, 2], timestamp=times)
     batch = open_batch(Sent("p", 0, rows))
+    assert (batch.topic, batch.partition, batch.offset, len(batch)) == ("t", 3, 7, 2)
     assert batch.to_arrow().column_names == ["user", "clicks", "timestamp"]
     first, second = batch
     assert first.value == {

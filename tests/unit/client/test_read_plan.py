@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import msgspec
@@ -23,8 +23,6 @@ from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, Offs
 from tests.unit.client.batches import Sent, notify, records, seal
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
-NOON_US = 1_751_284_800_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.builds(lambda steps, more: steps * 1_000 + more, st.integers(-2, 2), st.integers(-1, 1))
 """Numbers of which many are the same time in units that differ by thousands."""
@@ -98,26 +96,9 @@ def test_rows_without_a_time_are_in_no_range():
     assert times.select(pa.record_batch({"at": [1]})).num_rows == 0
 
 
-def test_times_have_a_zone():
-    """A time without a zone, text and an end before the start are refused; any zone will do."""
-    tokyo = timezone(timedelta(hours=9))
-    same = Selection(start_time=datetime(2025, 6, 30, 21, tzinfo=tokyo), end_time=NOON).times
-
-    assert same[:2] == (NOON_US, NOON_US)
-    assert Selection(start_time=NOON).times[:2] == (NOON_US, None)
-    assert Selection().times is None
-    with pytest.raises(ConfigError, match="2025-06-30T12:00:00 has no time zone"):
-        Selection(end_time=datetime(2025, 6, 30, 12)).times  # noqa: B018, DTZ001
-    with pytest.raises(ConfigError, match="'yesterday' is no time; give a datetime"):
-        Selection(start_time="yesterday").times  # noqa: B018
-    with pytest.raises(InvalidRequestError, match=r"end at 2025-06-30T12:00:00.00:00, before they"):
-        Selection(start_time=NOON + timedelta(1), end_time=NOON).times  # noqa: B018
-
-
 # -- planning a read ----------------------------------------------------------------------------
 
 
-BASE = notify(seal(Sent("p", 0, records(b"v"))))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema([("timestamp", pa.timestamp("us", "UTC"))])
 
@@ -326,6 +307,7 @@ async def test_what_retention_may_have_removed_of_the_times_is_told(
         (Selection(partition=0, end=-1), InvalidRequestError),
         (Selection(partition=0, start=2, end=1), InvalidRequestError),
         (Selection(start_time=at_us(2), end_time=at_us(1)), InvalidRequestError),
+        (Selection(start_time="yesterday"), ConfigError),
         (Selection(end_time=datetime(2025, 1, 1)), ConfigError),  # noqa: DTZ001
     ],
 )

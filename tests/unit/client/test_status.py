@@ -35,12 +35,6 @@ def refusing(name, since_ms):
     return ServiceState(name=name, where="x", since_ms=since_ms, error="503")
 
 
-def test_nothing_is_wrong_with_what_is_as_it_should_be():
-    """Late is what `batch_age` does not explain, and only beyond the upload deadline."""
-    fine = broker("b1", services=[ServiceState(name="storage")], late_ms=LATE_MS)
-    assert status(fine).problems() == []
-
-
 def test_each_of_several_services_is_a_problem_with_its_own_brokers():
     """One that refuses only here is told beside one that refuses everywhere, and before brokers."""
     storage, kafka = refusing("storage", 1_000), refusing("kafka", 2_000)

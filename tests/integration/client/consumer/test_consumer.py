@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -36,18 +35,6 @@ async def test_reads_all_partitions_in_order(tmp_path):
         offsets = [offset for p, offset in places if p == partition]
         assert offsets == sorted(offsets)
     assert sorted(values(batches)) == sorted([b"%d" % n for n in range(9)] + [b"+"] * 9)
-
-
-async def test_follows_what_is_published(tmp_path):
-    """A consumer at the end gets a Batch as soon as it is published, without polling for it."""
-    async with world(tmp_path) as w, w.consumer() as consumer:
-        assert await consumer.poll(0.05) is None
-        waiting = asyncio.create_task(consumer.poll(TIMEOUT_S))
-        await w.write(b"late")
-        began = time.monotonic()
-        batch = await waiting
-        assert [m.value for m in batch] == [b"late"]
-        assert time.monotonic() - began < 5
 
 
 async def test_start_at_a_time(tmp_path):

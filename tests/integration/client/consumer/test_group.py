@@ -100,30 +100,6 @@ async def _fail_with(consumer):
         raise ZeroDivisionError
 
 
-async def test_what_on_assign_commits_is_where_the_group_is(tmp_path):
-    """The beginning does not undo it, and an error there does not lose the beginning."""
-    async with world(tmp_path) as w:
-        for _ in range(3):
-            await w.write()
-
-        async def on_assign(_):
-            await consumer.commit({0: 1})
-
-        async with w.consumer(group="g", start="latest", on_assign=on_assign) as consumer:
-            while not await consumer.committed() or consumer._moving is not None:
-                await consumer.poll(0.01)
-        assert await w.queue.committed("g", w.queue_topic) == {0: 1}
-
-        def fail(_):
-            raise ZeroDivisionError
-
-        async with w.consumer(group="h", start="latest", on_assign=fail) as consumer:
-            with pytest.raises(ZeroDivisionError):
-                while True:
-                    await consumer.poll(0.01)
-        assert await w.queue.committed("h", w.queue_topic) == {0: 3}
-
-
 async def test_where_a_group_begins_is_where_on_assign_has_put_it(tmp_path):
     """In partitions of which the group had committed nothing; where it had, a seek is not one."""
     async with world(tmp_path, read_partitions=2) as w:
@@ -380,23 +356,6 @@ async def test_stuck_member_loses_its_partitions(tmp_path):
             await balance(stuck, healthy, partitions=2)
             assert lost == [[0, 1]]
             await stuck.commit()
-
-
-async def test_assigning_by_hand_leaves_the_group(tmp_path):
-    """A member that is assigned partitions leaves; it commits only while the group is empty."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for _ in range(4):
-            await w.write(b"v")
-        async with w.consumer(group="g") as a, w.consumer(group="g") as b:
-            await balance(a, b, partitions=2)
-            await a.assign(iter([0, 1]))
-            await balance(b, partitions=2)
-            await take(a, 1)
-            with pytest.raises(InvalidRequestError, match="1 live member: close all"):
-                await a.commit()
-            await b.close()
-            await a.commit()
-            assert await a.committed() != {}
 
 
 async def test_killed_member_is_replaced(tmp_path):

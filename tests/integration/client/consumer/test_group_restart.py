@@ -98,27 +98,6 @@ async def test_no_two_members_hold_one_partition_over_a_kill(tmp_path) -> None:
             assert await committed(c) == [m.PartitionOffset(0, 3)]
 
 
-async def test_members_that_come_back_at_once_go_on_at_once(tmp_path) -> None:
-    """After a restart nobody waits: who is there keeps what it has, and what is free is given."""
-    with BrokerProcess(tmp_path) as process:
-        async with connected(process) as c:
-            await c.create(read_partitions=2)
-            stays, goes = Member(c, "stays", 300_000), Member(c, "goes", 300_000)
-            for _ in range(3):
-                await stays.beat()
-                await goes.beat()
-            assert [stays.owned, goes.owned] == [[0], [1]]
-            await c.ask(m.LeaveGroup(group="g", topic="t", member_id="goes"))
-            await stays.beat()
-        process.restart()
-        async with connected(process) as c:
-            stays.c = c
-            assert await stays.beat() == [0, 1]
-            await stays.commit(0)
-            await c.ask(m.LeaveGroup(group="g", topic="t", member_id="stays"))
-            assert await Member(c, "new").beat() == [0, 1]
-
-
 class GatedOffsets(InMemoryQueue):
     """A queue whose question for offsets waits while the gate is shut."""
 

@@ -225,10 +225,6 @@ def test_range_that_is_not_retained(address, topic):
         read_range(address, topic=topic, partition=2, start=0, end=0)
     with pytest.raises(InvalidRequestError, match=r"\[2, 1\): all must be"):
         read_range(address, topic=topic, partition=0, start=2, end=1)
-    with pytest.raises(InvalidRequestError, match=r"\[-1, 1\): all must be"):
-        read_range(address, topic=topic, partition=0, start=-1, end=1)
-    with pytest.raises(InvalidRequestError, match="whole numbers"):
-        read_range(address, topic=topic, partition=0, start=0, end=1.5)
     with pytest.raises(RequestTimeoutError, match="not read within 0 s"):
         read_range(address, topic=topic, partition=0, start=0, end=1, timeout=0)
 
@@ -283,21 +279,15 @@ def test_topic_client_for_threads(address, topic):
         assert [(each.partition, each.start, each.end) for each in ranges] == [(0, 0, 4), (1, 0, 4)]
         assert {each.incarnation for each in ranges} == {client.info().incarnation}
         assert [len(page) for page in client.pages(ranges, page_entries=3)] == [3, 1, 3, 1]
-        found = list(client.batches([ranges[0]._replace(start=1, end=3), ranges[1]]))
-        assert [(each.partition, each.offset) for each in found] == [
-            (0, 1),
-            (0, 2),
-            *((1, offset) for offset in range(4)),
-        ]
-        assert {each.notification.records for each in found} == {2}
-        client.check_retained(OffsetRange(1, 4, 4))
+        found = list(client.batches([ranges[0]._replace(start=1, end=3)]))
+        assert [(each.partition, each.offset) for each in found] == [(0, 1), (0, 2)]
         with pytest.raises(OffsetOutOfRangeError, match=r"offsets 0 to 4 .*not retained in full"):
             client.check_retained(OffsetRange(1, 0, 5))
         assert [each.since_ms for each in client.retained_since()] == [float("-inf")] * 2
-    with SyncTopicClient(address, topic, incarnation="0" * 16) as other:
-        with pytest.raises(TopicRecreatedError):
-            other.offsets()
-        with pytest.raises(TopicRecreatedError, match="two topics of that name"):
-            other.info()
+    with (
+        SyncTopicClient(address, topic, incarnation="0" * 16) as other,
+        pytest.raises(TopicRecreatedError, match="two topics of that name"),
+    ):
+        other.info()
     with pytest.raises(ClosedError):
         client.offsets()

@@ -21,7 +21,6 @@ from memq.core.audit.reports import (
     encode_reports,
     report_key,
 )
-from memq.core.audit.sieve import ProducerSieve
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
@@ -149,51 +148,6 @@ def test_messages_of_a_report_may_be_as_old_as_its_window(start_ms, end_ms, dupl
 # -- which reports -------------------------------------------------------------------------------
 
 
-async def sifted(reports, *, judged=lambda _: True, named=(), only_consumed=False):
-    """What becomes of some reports, with a window from 1,000 to 2,000."""
-    sieve = ProducerSieve()
-    found = await audit._sift(
-        each(reports),
-        sieve,
-        judged,
-        INFO,
-        window=Window(1_000, 2_000),
-        named=named,
-        only_consumed=only_consumed,
-    )
-    return sieve, found
-
-
-async def test_reports_are_sifted():
-    """Those of consumers are kept, of those that are named; those of the window may be open."""
-    about = {"incarnation": LIFE}
-    reports = [
-        StoredReport(report(0, 1, window_start_ms=700, window_end_ms=800, **about), 1_500),
-        StoredReport(report(0, 9, incarnation="f" * 16), 1_500),
-        StoredReport(msgspec.structs.replace(JOB, incarnation="f" * 16), 1_500),
-        StoredReport(JOB, 1_600),
-        StoredReport(msgspec.structs.replace(JOB, consumer="other"), 1_600),
-        StoredReport(report(2, 3, window_start_ms=900, **about), 1_999),
-        StoredReport(report(4, 5, **about), 1_998),  # open
-        StoredReport(report(6, 7, **about), 2_000),  # after the window
-        StoredReport(report(8, 9, **about), 999),  # before it
-    ]
-
-    def judged(stored):
-        return stored.stored_ms in (1_500, 1_999)
-
-    sieve, (consumers, times_ms, open_reports) = await sifted(reports, judged=judged)
-    assert [stored.report.consumer for stored in consumers] == ["job", "other"]
-    assert (times_ms, open_reports) == ([700, 1_999], 1)
-    assert len(sieve._rows) == 1
-    _, (consumers, *_) = await sifted(reports, named=["other", "none"])
-    assert [stored.report.consumer for stored in consumers] == ["other"]
-    sieve, (consumers, times_ms, open_reports) = await sifted(
-        reports, judged=lambda _: False, only_consumed=True
-    )
-    assert (len(consumers), times_ms, open_reports, len(sieve._rows)) == (2, [], 0, 0)
-
-
 async def test_only_reports_that_are_alike_are_joined(monkeypatch):
     """Not those of other producers, nor judged ones to others, nor of what may soon be removed."""
     monkeypatch.setattr(audit, "MAX_APART", 1)
@@ -285,28 +239,6 @@ def inspector(topic, damage, inspections, **options):
         inspect_batches=inspect_batches,
         **options,
     )
-
-
-async def test_what_retention_removes_meanwhile_is_not_called_lost():
-    """Whenever it does, in each read partition; what it has not removed is."""
-    places = [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3), (1, 5)]
-    topic = Topic(*(published(*place) for place in places))
-    starts = {(0, 0): {0: 1}, (0, 2): {0: 3}, (1, 5): {0: 4, 1: 5}}
-    removed = {(0, 0), (0, 2), (1, 1)}
-
-    def gone(batch):
-        topic.first |= starts.get((batch.partition, batch.offset), {})
-        if (batch.partition, batch.offset) == (1, 1):
-            topic.first[1] = 2
-        return Inspection(findings=["gone"], gone=True)
-
-    damage, told = Damage(), Told()
-    await inspector(topic, damage, gone).look([OffsetRange(0, 0, 9)], told)
-    named = [line.partition(" (")[0].rpartition("clicks/")[2] for line in damage.lines()]
-    assert named == [
-        f"{p}/{o}".replace("/", " offset ") for p, o in places if (p, o) not in removed
-    ]
-    assert told.unread == [(3, 0, 4, True, True)] * 4
 
 
 async def test_what_cannot_be_read_is_told_and_named():

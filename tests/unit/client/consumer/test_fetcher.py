@@ -330,13 +330,6 @@ async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_le
     await until(lambda: reading.held() and not reading.fetcher._fetching)
     assert await reading.take() == [(1, 1)]
     assert reading.fetcher.take() is None, "that it was away is of no interest any more"
-    # And it is asked anew as often as at first.
-    reading.topic.failing = UnavailableError("away")
-    reading.topic.published.set()
-    await reading.error()
-    again_s = asyncio.get_running_loop().time()
-    await reading.error()
-    assert asyncio.get_running_loop().time() - again_s == pytest.approx(pauses[0], abs=0.01)
 
 
 async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer(read):
