@@ -15,9 +15,7 @@ from memq.client.audit.consumed import report_consumed_async
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
 from memq.core.audit.reports import (
-    REPORT_VERSION,
     ConsumedReport,
-    ProducedReport,
     SequenceRun,
     encode_report,
 )
@@ -32,6 +30,7 @@ from tests.fakes.queue import InMemoryQueue
 from tests.harness.reading import queue_topic
 from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_retention import later
+from tests.unit.core.audit.test_produced import report
 
 
 class World:
@@ -85,22 +84,13 @@ class World:
         """A true report over the Messages of producer `p` up to a sequence."""
         runs = [notification.producers[0] for notification in await self.notifications()]
         runs = [run for run in runs if run.last <= last]
-        values = {
-            "version": REPORT_VERSION,
-            "topic": "t",
-            "write_partition": 0,
-            "producer_id": "p",
-            "epoch": 0,
-            "first": 0,
-            "last": last,
+        true = {
             "records": sum(run.records for run in runs),
-            "size_bytes": 0,
             "crc_sum": sum(run.crc_sum for run in runs),
-            "failed": [],
             "window_start_ms": (await self.notifications())[0].sealed_ms,
             "window_end_ms": 0,
         }
-        return ProducedReport(**(values | fields))
+        return report(last=last, **({"first": 0} | true | fields))
 
 
 @asynccontextmanager
@@ -149,10 +139,9 @@ async def test_only_retention_excuses_what_is_nowhere(tmp_path):
     async with world(tmp_path) as here:
         await here.create(retention="1h", dedup_window="1h")
         await here.produce(2, producer_id="q")
-        report = await here.report_of(1)
-        hour_ms = 3_600_000
-        start_ms = report.window_start_ms - hour_ms
-        await here.tell(msgspec.structs.replace(report, window_start_ms=start_ms))
+        told = await here.report_of(1)
+        start_ms = told.window_start_ms - 3_600_000
+        await here.tell(msgspec.structs.replace(told, window_start_ms=start_ms))
         await here.queue.truncate(await queue_topic(here.queue), 0, 2)
         result = await here.audit()
         assert (result.expired_reports, result.verdict) == (1, Verdict.UNCLEAN)

@@ -14,9 +14,11 @@ from memq.client.audit.counters import ConsumedCounters, ProducedCounters
 from memq.client.audit.reporter import ReportBacklog
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
-from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
-from memq.core.audit.reports import CRC_MODULUS, REPORT_VERSION, ProducedReport
+from memq.client.producer.state_machine import NamedMessage, WritePartition
+from memq.core.audit.reports import CRC_MODULUS
 from memq.errors import DeliveryTimeoutError
+from tests.unit.client.audit.test_reporter import OPTIONS
+from tests.unit.core.audit.test_produced import report
 
 
 class Entry(NamedTuple):
@@ -191,10 +193,10 @@ def test_reports_are_what_was_committed(steps):
     reports = backlog.take(1 << 20)
     told = [offset for report in reports for offset in range(report.start, report.end)]
     assert told == expected
-    for report in reports:
-        offsets = range(report.start, report.end)
-        assert (report.batches, report.records) == (len(offsets), 5 * len(offsets))
-        assert report.crc_sum == sum(offset + 2**32 - 1 for offset in offsets) % CRC_MODULUS
+    for each in reports:
+        offsets = range(each.start, each.end)
+        assert (each.batches, each.records) == (len(offsets), 5 * len(offsets))
+        assert each.crc_sum == sum(offset + 2**32 - 1 for offset in offsets) % CRC_MODULUS
 
 
 # -- what a producer reports for the audit ------------------------------------------------------
@@ -217,23 +219,11 @@ class Counters(ProducedCounters):
 
 @pytest.fixture
 def counters():
-    options = StateMachineOptions(
-        topic="events",
-        incarnation="0" * 16,
-        producer_id="p",
-        epoch=2,
-        acks=-1,
-        ordered=False,
-        fixed_partitions=False,
-        max_in_flight=1,
-        delivery_timeout_s=1.0,
-        answer_timeout_s=1.0,
-    )
-    return Counters(options)
+    return Counters(OPTIONS)
 
 
 def stored(entry, *, duplicate=False):
-    return StoredAt("events", 0, 0, "b", entry.partition.number, entry.sequence, duplicate)
+    return StoredAt("t", 0, 0, "b", entry.partition.number, entry.sequence, duplicate)
 
 
 def entry(sequence, *, records=10, crc=3, number=0, size=100):
@@ -249,25 +239,11 @@ def test_report_counts_what_was_settled(counters):
     for one in entries:
         outcome = stored(one, duplicate=one.sequence == 3)
         counters.settled(one, ERROR if one.sequence in (1, 2, 4) else outcome)
+    told = {"records": 20, "size_bytes": 200, "crc_sum": 2 * (2**32 - 1), "client": "client"}
+    times = {"window_start_ms": 1_000, "window_end_ms": 2_000}
+    options = {"duplicates": 1, "incarnation": OPTIONS.incarnation}  # it may be older than that
     assert counters.take_reports_at(2_000) == [
-        ProducedReport(
-            version=REPORT_VERSION,
-            topic="events",
-            write_partition=0,
-            producer_id="p",
-            epoch=2,
-            first=0,
-            last=4,
-            records=20,
-            size_bytes=200,
-            crc_sum=2 * (2**32 - 1),
-            failed=[(1, 2), (4, 4)],
-            duplicates=1,  # it may be older than the window
-            window_start_ms=1_000,
-            window_end_ms=2_000,
-            incarnation="0" * 16,
-            client="client",
-        )
+        report(0, 4, failed={1, 2, 4}, **told, **times, **options)
     ]
     assert counters.take_reports_at(3_000) == []
 
