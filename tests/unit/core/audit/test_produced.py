@@ -80,30 +80,6 @@ def inside(values: set[int], first: int, last: int) -> set[int]:
 sets = st.sets(st.sampled_from(ALL))
 
 
-@given(produced=st.integers(1, 60), cuts=sets, gone=sets, failed=sets)
-def test_exactly_what_is_gone_is_named(produced, cuts, gone, failed) -> None:
-    """Whatever is removed, and however reports are cut, exactly that is named as lost."""
-    failed = inside(failed, 0, produced - 1)
-    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
-    reports = [
-        report(a, b - 1, failed=inside(failed, a, b - 1)) for a, b in itertools.pairwise(edges)
-    ]
-    stored = set(range(produced)) - gone
-
-    audit = reconcile(reports, stored).producers[0]
-
-    given_up = failed
-    lost = inside(gone, 0, produced - 1) - given_up
-    assert audit.lost == runs_of(lost)
-    assert audit.lost_records == sum(map(records, lost))
-    assert audit.recovered == runs_of(given_up - gone)
-    assert audit.produced_messages == produced - len(given_up)
-    assert audit.produced_records == sum(map(records, set(range(produced)) - given_up))
-    assert audit.stored_messages == len(stored - given_up)
-    assert audit.stored_records == sum(map(records, stored - given_up))
-    assert audit.clean == (not lost)
-
-
 @given(
     spans=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), min_size=1, max_size=8),
     gone=sets,
@@ -129,34 +105,50 @@ def test_reports_that_overlap_say_each_thing_once(spans, gone, failed) -> None:
         assert audit.produced_records == sum(map(records, produced - failed))
 
 
-@given(
-    produced=st.integers(1, 60),
-    gone=sets,
-    damaged=sets,
-    repeated=sets,
-)
-def test_each_message_has_one_finding(produced, gone, damaged, repeated) -> None:
-    """A sound copy wins over a damaged one, and that over a missing one."""
-    everything = set(range(produced))
-    sound = everything - gone - damaged
-    check = ProducedReconciliation("t", [report(0, produced - 1)])
-    for sequence in sorted(damaged):
-        check.unreadable(0, run_of(sequence, sequence), gone=False, in_window=False)
-    for sequence in sorted(gone):
-        check.unreadable(0, run_of(sequence, sequence), gone=True, in_window=False)
-    for sequence in [*sound, *(sound & repeated)]:
+STATES = st.sampled_from(("sound", "sound", "twice", "damaged", "gone", "nowhere"))
+
+
+@given(produced=st.integers(1, 60), cuts=sets, failed=sets, old=sets, data=st.data())
+def test_each_message_has_one_finding(produced, cuts, failed, old, data) -> None:
+    """However reports are cut: what is damaged, what has lost its object, and what left no trace,
+    which retention may have removed where the report is old; and what was given up, yet is there.
+    """
+    states = data.draw(st.lists(STATES, min_size=produced, max_size=produced))
+    at = {name: {s for s, state in enumerate(states) if state == name} for name in states}
+    damaged, gone, nowhere = (at.get(name, set()) for name in ("damaged", "gone", "nowhere"))
+    there = set(range(produced)) - damaged - gone - nowhere
+    failed = failed & (there | nowhere)
+    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
+    reports = [
+        report(a, b - 1, failed=inside(failed, a, b - 1)) for a, b in itertools.pairwise(edges)
+    ]
+    old_reports = [each for each in reports if each.first in old]
+    check = ProducedReconciliation("t", reports)
+    for sequence in sorted(damaged | gone):
+        run = run_of(sequence, sequence)
+        check.unreadable(0, run, gone=sequence in gone, in_window=False)
+    for sequence in [*there, *at.get("twice", ())]:
         check.stored(NAME, sequence, records(sequence), crc(sequence))
+    check.expire(old_reports)
+    result = finish(check)
 
-    assert not check.any_unseen()
-    audit = finish(check).producers[0]
-
-    spoilt = everything & damaged
-    assert audit.damaged == runs_of(spoilt)
-    assert audit.damaged_records == sum(map(records, spoilt))
-    assert audit.lost == runs_of((everything & gone) - spoilt)
-    assert audit.lost_records == sum(map(records, (everything & gone) - spoilt))
-    assert audit.duplicated == runs_of(sound & repeated)
-    assert audit.stored_records == sum(map(records, sound))
+    may = {s for each in old_reports for s in range(each.first, each.last + 1)}
+    expired, lost = (nowhere & may) - failed, gone | (nowhere - may - failed)
+    (audit,) = result.producers
+    assert (audit.damaged, audit.lost) == (runs_of(damaged), runs_of(lost))
+    assert (audit.expired, audit.recovered) == (runs_of(expired), runs_of(failed & there))
+    assert audit.duplicated == runs_of(at.get("twice", ()))
+    assert audit.damaged_records == sum(map(records, damaged))
+    assert audit.lost_records == sum(map(records, lost))
+    assert audit.expired_records == sum(map(records, expired))
+    assert audit.produced_messages == produced - len(failed)
+    assert audit.produced_records == sum(map(records, set(range(produced)) - failed))
+    assert audit.stored_messages == len(there - failed)
+    assert audit.stored_records == sum(map(records, there - failed))
+    assert result.expired_reports == sum(
+        bool(inside(expired, each.first, each.last)) for each in old_reports
+    )
+    assert audit.clean == (not (damaged or lost or expired or audit.duplicated))
 
 
 def test_report_sent_again_with_what_came_after_it_counts_once() -> None:
@@ -270,39 +262,6 @@ def test_what_nobody_reported_is_lost_all_the_same_when_its_object_is(gone) -> N
     assert named[0] == [SequenceRun(2, 6), SequenceRun(8, 9)]
     assert named[1] == sum(map(records, [2, 3, 8, 9]))  # of the run at the edge, what is reported
     assert audit.verdict is Verdict.UNCLEAN
-
-
-@given(produced=st.integers(1, 60), cuts=sets, gone=sets, removed=sets, old=sets)
-def test_what_retention_may_have_removed_is_neither_lost_nor_clean(
-    produced, cuts, gone, removed, old
-) -> None:
-    """Without a trace and old: expired. Without a trace and young, or without its object: lost."""
-    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
-    reports = [report(a, b - 1) for a, b in itertools.pairwise(edges)]
-    old_reports = [each for each in reports if each.first in old]
-    everything = set(range(produced))
-    gone, removed = everything & gone, everything & removed - gone
-    check = ProducedReconciliation("t", reports)
-    for sequence in sorted(everything - removed):
-        if sequence in gone:
-            check.unreadable(0, run_of(sequence, sequence), gone=True)
-        else:
-            check.stored(NAME, sequence, records(sequence), crc(sequence))
-
-    check.expire(old_reports)
-    result = finish(check)
-
-    may = {s for each in old_reports for s in range(each.first, each.last + 1)}
-    (audit,) = result.producers
-    assert audit.expired == runs_of(removed & may)
-    assert audit.expired_records == sum(map(records, removed & may))
-    assert audit.lost == runs_of(gone | (removed - may))
-    assert audit.lost_records == sum(map(records, gone | (removed - may)))
-    assert audit.stored_messages == len(everything - gone - removed)
-    assert result.expired_reports == sum(
-        bool(inside(removed, each.first, each.last)) for each in old_reports
-    )
-    assert audit.clean == (not (gone or removed))
 
 
 @given(cuts=sets, edges=sets, old=sets, data=st.data(), honest=st.booleans())
