@@ -1,3 +1,5 @@
+"""A Batch as LogMessages and as a table, in each order."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
@@ -141,7 +143,7 @@ def test_iteration_agrees_with_arrow(messages):
     ]
 
 
-# -- tests/unit/client/test_batch_order.py ------------------------------------------------------
+# -- the order of LogMessages -------------------------------------------------------------------
 
 
 def read(order, *messages):

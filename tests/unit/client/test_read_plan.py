@@ -1,4 +1,4 @@
-"""Times of records: exact for every unit, and Batches that cannot have them are passed over."""
+"""Planning a read: times are exact for every unit, and which Batches can have them."""
 
 from __future__ import annotations
 

@@ -341,13 +341,12 @@ async def test_stuck_member_loses_its_partitions(tmp_path):
     async with world(tmp_path, read_partitions=2) as w:
         await w.write_to(0, b"v")
         await w.write_to(1, b"v")
-        stuck = w.consumer(
-            group="g", max_poll_interval="1s", on_lost=lost.append, on_assign=assigned.append
-        )
+        options = {"max_poll_interval": "1s", "session_timeout": "5m"}
+        stuck = w.consumer(group="g", on_lost=lost.append, on_assign=assigned.append, **options)
         async with stuck, w.consumer(group="g") as healthy:
             await take(stuck, 2)
             assert assigned == [[0, 1]]
-            async with asyncio.timeout(5):  # the session would last 10 s
+            async with asyncio.timeout(TIMEOUT_S):  # long before the end of the session
                 while healthy.assignment != [0, 1]:
                     await healthy.poll(0.02)
             with pytest.raises(NotOwnerError, match="does not hold partition 0"):
@@ -356,21 +355,3 @@ async def test_stuck_member_loses_its_partitions(tmp_path):
             await balance(stuck, healthy, partitions=2)
             assert lost == [[0, 1]]
             await stuck.commit()
-
-
-async def test_killed_member_is_replaced(tmp_path):
-    """When a member vanishes without a word its partitions move after the session timeout."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for _ in range(4):
-            await w.write(b"v")
-        killed = await w.consumer(group="g", session_timeout="1s").start()
-        await take(killed, 4)
-        killed._session._task.cancel()  # no heartbeat more, and no farewell
-        async with w.consumer(group="g") as other:
-            seen = []
-            async with asyncio.timeout(TIMEOUT_S):
-                while len(seen) < 4:
-                    seen += await polled(other)
-            assert other.assignment == [0, 1]
-        await killed._fetcher.close()
-        await killed._cluster.close()

@@ -1,4 +1,4 @@
-"""What a group member reports: all that was committed, what it stepped over, and nothing else."""
+"""What a group member and a producer report: all that was done, and nothing else."""
 
 from __future__ import annotations
 

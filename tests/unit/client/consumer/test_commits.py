@@ -1,3 +1,5 @@
+"""What is committed, as whose member, and when."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Fetching ahead: where a reader stood before each Batch, in a queue whose numbers have gaps."""
+"""Fetching ahead: what is planned, held in memory and handed out, whatever fails or moves."""
 
 from __future__ import annotations
 
