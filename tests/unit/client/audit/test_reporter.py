@@ -155,9 +155,11 @@ def test_waiting_reports_are_joined():
     ],
 )
 def test_reports_are_not_joined_beyond_what_a_reader_takes(monkeypatch, limit, value, second):
-    """A joined report keeps to the limits of a report."""
+    """A joined report keeps to the limits of a report, and uses them up."""
     monkeypatch.setattr(audit, limit, value)
     backlog = ReportBacklog()
+    backlog.add([report(0, 4, failed={1}), report(5, 8)])
+    assert [each.last for each in backlog.take(ROOM)] == [8]
     backlog.add([report(0, 4, failed={1}), second])
     assert [each.first for each in backlog.take(ROOM)] == [0, 5]
 
