@@ -7,8 +7,6 @@ import itertools
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
-
 from memq import AdminClient, Producer
 from memq.client.audit.audit import audit_topic
 from memq.client.audit.consumed import report_consumed
@@ -16,7 +14,6 @@ from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient
 from memq.core.audit.reports import ConsumedReport
 from memq.core.notification.notification import decode_notification
-from memq.errors import DeliveryTimeoutError
 
 names = (f"name-{number}" for number in itertools.count())  # of topics and producers
 
@@ -42,12 +39,6 @@ class Topic:
                     delivery = producer.write(b"%d of %d" % (record, number))
                 delivery.result(30)
             return producer.producer_id
-
-    def give_up(self):
-        """Write a Message and stop waiting for its ack."""
-        options = {"topic": self.name, "delivery_timeout": "100ms"}
-        with Producer(self.address, **options) as producer, pytest.raises(DeliveryTimeoutError):
-            producer.write(b"late").result(30)
 
     def audit(self, **options):
         return asyncio.run(audit_topic(self.address, self.name, **options))

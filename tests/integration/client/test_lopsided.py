@@ -9,18 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from airflow_provider_memq.ranges import Limits
 from airflow_provider_memq.topics import (
     check_retained_since,
     contents_of,
-    next_ranges,
-    read_state,
 )
 from memq import AdminClient, Consumer, OffsetRange, read_range
 from memq.cli.main import main
 from memq.client.topic import SyncTopicClient
 from memq.errors import OffsetOutOfRangeError
 from memq.tables.scan import scan
+from tests.harness.lopsided import GROUP, TOPIC, Row
 from tests.integration.spark.here import Stream, read
 from tests.topics.lopsided import GROUP, REMOVED, TOPIC, Row
 
@@ -177,36 +175,6 @@ def test_lag_is_counted_in_each_partition(lopsided, memq):
     assert not shown["removed"]
 
 
-def test_commands_show_each_partition(lopsided, memq):
-    """Offsets, Batches and LogMessages of each partition are its own."""
-    shown = {each["partition"]: each for each in json.loads(memq("offsets", TOPIC, "-o", "json"))}
-    assert {each: shown[each]["start"] for each in PARTITIONS} == lopsided.starts
-    assert {each: shown[each]["end"] for each in PARTITIONS} == lopsided.ends
-    checked = json.loads(memq("batch", "verify", TOPIC, "-o", "json"))
-    assert (checked["batches"], checked["records"]) == (
-        sum(map(len, map(lopsided.batches, PARTITIONS))),
-        len(lopsided.rows),
-    )
-    listed = json.loads(memq("batch", "list", TOPIC, "-o", "json"))
-    for partition in PARTITIONS:
-        offsets = [each["offset"] for each in listed if each["partition"] == partition]
-        assert offsets == lopsided.batches(partition)
-    lines = memq(
-        "consume", TOPIC, "--from-beginning", "--exit-at-end", "--format", "json"
-    ).splitlines()
-    found = [json.loads(line) for line in lines]
-    rows = [Row(each["partition"], each["offset"], each["value"].encode()) for each in found]
-    assert sorted(rows) == lopsided.rows
-    for partition in PARTITIONS:
-        last = lopsided.of(partition, lopsided.ends[partition] - 1)
-        place = f"{partition}:{lopsided.ends[partition] - 1}-{lopsided.ends[partition]}"
-        assert memq("consume", TOPIC, "--range", place).split() == [
-            row.value.decode() for row in last
-        ]
-    removed = f"1:0-{lopsided.ends[1]}"
-    assert str(lopsided.starts[1]) in memq("consume", TOPIC, "--range", removed, code=1)
-
-
 def test_times_that_were_removed_are_told(lopsided, client, memq, tmp_path):
     """The later time of the partitions says since when a topic is whole, not the earlier one."""
     since_ms = {each.partition: each.since_ms for each in client.retained_since()}
@@ -220,27 +188,3 @@ def test_times_that_were_removed_are_told(lopsided, client, memq, tmp_path):
     assert abs(told.timestamp() * 1_000 - since_ms[1]) < 60_000
     with pytest.raises(OffsetOutOfRangeError, match="of partition 1 all is"):
         check_retained_since(TOPIC, client, int(long_ago.timestamp() * 1_000), None)
-
-
-def test_a_planner_cuts_each_partition_from_where_it_was(lopsided, client):
-    """Ranges follow each other in their own partition, hold what is there, and name the topic."""
-    state = read_state(TOPIC, client)
-    assert (state.starts, state.ends) == (lopsided.starts, lopsided.ends)
-    assert state.incarnation == lopsided.incarnation
-    planned, found = dict(lopsided.starts), {0: [], 1: []}
-    for _ in range(20):
-        plan = next_ranges(client, state, planned, Limits(offsets=2, ranges=1), now_ms=1 << 50)
-        if not plan.ranges:
-            break
-        for each in plan.ranges:
-            span = each.range
-            assert span.start == planned[span.partition]
-            assert span.incarnation == lopsided.incarnation
-            planned[span.partition] = span.end
-            found[span.partition].append(each)
-    assert planned == lopsided.ends
-    for partition in PARTITIONS:
-        pairs, rest = divmod(len(lopsided.batches(partition)), 2)
-        assert [each.batches for each in found[partition]] == [2] * pairs + [1] * rest
-        assert sum(each.records for each in found[partition]) == len(lopsided.of(partition))
-    assert len(lopsided.batches(0)) == len(lopsided.batches(1)) + REMOVED + 1

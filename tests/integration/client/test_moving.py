@@ -26,7 +26,7 @@ from memq.errors import (
 )
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
-from tests.unit.core.audit.test_backlog import report
+from tests.unit.core.audit.test_produced import report
 
 TIMEOUT_S = 20.0
 POSITIONS = [m.PartitionOffset(0, 0)]

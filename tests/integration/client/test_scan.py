@@ -14,8 +14,6 @@ import pytest
 
 from memq import AdminClient, Producer, async_scan, read_range, scan
 from memq.client import read_range as module
-from memq.client.read_plan import Selection
-from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -68,20 +66,6 @@ def test_times_are_exact_over_all_partitions(address):
     assert read_range(address, topic="exact").num_rows == 48
 
 
-def test_batches_of_other_times_are_not_read(address):
-    """A Batch that cannot have a record of the times is not even opened."""
-    fill(address, "skipped", [[0], [1], [2], [3]], read_partitions=1)
-    with TopicReader(AsyncTopicReader(address, topic="skipped")) as reader:
-        plan = reader.plan(Selection(start_time=NOON + MINUTE, end_time=NOON + 3 * MINUTE))
-        assert [each.range[:3] for each in plan.pieces] == [(0, 1, 3)]
-        batches = list(reader.rows(plan))
-    assert [each.batch.offset for each in batches] == [1, 2]
-    with TopicReader(AsyncTopicReader(address, topic="skipped")) as reader:
-        late = Selection(start_time=NOON + 3 * MINUTE)
-        early = Selection(start_time=NOON - 2 * MINUTE, end_time=NOON)
-        assert (reader.plan(late).pieces[0].range.start, reader.plan(early).pieces) == (3, [])
-
-
 def test_a_time_of_1970_is_found_without_reading_all(address, monkeypatch):
     """Without a start, Batches of later times are passed over by their indexes; none is missed."""
     fill(address, "old", [[100], [200], [300]], read_partitions=1, batch_age="150ms")
@@ -102,22 +86,6 @@ def test_a_time_of_1970_is_found_without_reading_all(address, monkeypatch):
 
     assert found(read_range(address, topic="old", end_time=NOON)) == [0, 1]
     assert not {0, 1, 2} & set(fetched)
-
-
-def test_times_and_offsets_together(address):
-    """Offsets of a partition and times may both be given; what is left out is not limited."""
-    fill(address, "both", [[0, 5], [1, 6], [2, 7]], read_partitions=1)
-    arguments = {"topic": "both", "partition": 0}
-
-    assert found(read_range(address, **arguments, start=1)) == [1, 2, 6, 7]
-    assert found(read_range(address, **arguments, end=2)) == [0, 1, 5, 6]
-    assert found(read_range(address, **arguments, start=1, end_time=NOON + 3 * MINUTE)) == [1, 2]
-    with pytest.raises(InvalidRequestError, match="those of one partition; give it as well"):
-        read_range(address, topic="both", start=1)
-    with pytest.raises(OffsetOutOfRangeError, match="offsets 1 to 8 of both/0: not retained"):
-        read_range(address, **arguments, start=1, end=9)
-    with pytest.raises(ConfigError, match="has no time zone"):
-        read_range(address, **arguments, start_time=datetime(2025, 6, 30))  # noqa: DTZ001
 
 
 def test_a_stream_is_what_the_table_is(address):
@@ -143,17 +111,6 @@ async def test_an_async_stream_is_what_the_table_is(address):
         assert (await anext(batches)).num_rows
 
 
-def test_what_is_published_meanwhile_is_not_read(address):
-    """A scan is settled before its first row."""
-    fill(address, "meanwhile", [[1], [2]], read_partitions=1)
-    reader = scan(address, topic="meanwhile")
-    with Producer(address, topic="meanwhile") as producer:
-        producer.write(b"3").result()
-
-    assert found(reader.read_all()) == [1, 2]
-    assert found(read_range(address, topic="meanwhile")) == [1, 2, 3]
-
-
 def test_a_scan_can_be_read_again(address):
     """Each reading gives the rows of the first: by pyarrow, twice in one query, and in a loop."""
     fill(address, "twice", [range(n, n + 5) for n in range(0, 20, 5)])
@@ -162,7 +119,7 @@ def test_a_scan_can_be_read_again(address):
     with Producer(address, topic="twice") as producer:
         producer.write(b"later").result()
 
-    assert rows.read_all().equals(first)
+    assert rows.read_all().equals(first), "what is published later is not part of it"
     assert pa.table(rows).equals(first)
     assert pa.Table.from_batches(rows).equals(first)
     [(joined,)] = duckdb.sql("select count(*) from rows a join rows b using (value)").fetchall()
@@ -275,22 +232,6 @@ async def test_times_as_text_and_a_limit(address):
 # -- a topic in the test process, whose records have the times 0, 1, 2 ... in microseconds -----
 
 
-async def test_retention_before_a_read_is_named(tmp_path, caplog):
-    """Where some of the times may have been removed, the rest is read and a warning says so."""
-    async with world(tmp_path) as w:
-        for _ in range(4):
-            await w.write()
-        await w.queue.truncate(w.queue_topic, 0, 2)
-
-        table = await table_of(w, start_time=EPOCH)
-        assert table["offset"].to_pylist() == [2, 3]
-        assert "topic t: retention has removed what was published before" in caplog.text
-        caplog.clear()
-        await table_of(w, start_time=datetime.now(UTC) + MINUTE)
-        await table_of(w, end_time=NOON)
-        assert caplog.text == ""
-
-
 async def test_retention_during_a_read_is_an_error(tmp_path, monkeypatch):
     """Offsets that go while they are read, or the objects of a Batch that went, end the scan."""
     monkeypatch.setattr("memq.client.topic.PAGE_ENTRIES", 4)
@@ -303,19 +244,6 @@ async def test_retention_during_a_read_is_an_error(tmp_path, monkeypatch):
             with pytest.raises(OffsetOutOfRangeError, match="offset"):
                 async for _ in batches:
                     pass
-
-
-async def test_a_message_comes_as_often_as_it_is_stored(tmp_path):
-    """What is published at two offsets, by hand, is read at both; its name tells that it is one."""
-    async with world(tmp_path) as w:
-        await w.write(b"x", b"y")
-        await w.republish(0, 0, 0)
-
-        for times in ({}, {"start_time": EPOCH}):
-            table = await table_of(w, **times)
-            assert table["value"].to_pylist() == [b"x", b"y"] * 2
-            assert table["offset"].to_pylist() == [0, 0, 1, 1]
-            assert set(table["sequence"].to_pylist()) == {0}
 
 
 async def table_of(w, **selection):

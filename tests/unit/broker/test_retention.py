@@ -23,7 +23,7 @@ from memq.core.topic import TopicConfig
 from memq.errors import ClosedError, CorruptDataError, StorageError
 from memq.testing import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
-from tests.unit.core.audit.test_stored import NOTIFICATION
+from tests.unit.client.audit.test_stored import NOTIFICATION
 
 
 class OneByOne(InMemoryStorage):

@@ -1,3 +1,5 @@
+"""A Batch as LogMessages and as a table, in each order."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
@@ -10,9 +12,8 @@ from hypothesis import strategies as st
 
 from memq.client.batch import LogMessage
 from memq.client.objects import decode
-from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.notification.notification import PublishedBatch
-from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
+from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, SchemaMismatchError
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
 
 
@@ -44,47 +45,6 @@ def test_iterates_log_messages():
     assert first.timestamp == datetime(1970, 1, 1, 0, 0, 0, 10, tzinfo=UTC)
 
 
-def test_iterates_again():
-    """A Batch can be iterated any number of times, also side by side."""
-    batch = open_batch(Sent("p", 0, records(b"a", b"b")), Sent("p", 1, records(b"c")))
-    assert [m.value for m in batch] == [m.value for m in batch] == [b"a", b"b", b"c"]
-    assert [(a.value, b.value) for a, b in zip(batch, batch, strict=True)][2] == (b"c", b"c")
-
-
-def test_repeated_header_names_are_kept():
-    """Headers are pairs, so a name that is there twice keeps both values."""
-    pairs = [("h", b"1"), ("h", b"2"), ("n", None)]
-    batch = open_batch(Sent("p", 0, records(b"v", headers=[pairs])))
-    assert next(iter(batch)).headers == pairs
-
-
-def test_describes_itself():
-    """A Batch says where it comes from and how much it holds."""
-    batch = open_batch(Sent("p", 0, records(b"a", b"b")))
-    assert (batch.topic, batch.partition, batch.offset, len(batch)) == ("t", 3, 7, 2)
-    assert batch.notification.batch_id == "b"
-    size = batch.notification.size_bytes
-    assert repr(batch) == f"<Batch t/3/7 [2 records, {size} bytes]>"
-
-
-def test_arrow_table():
-    """The table has the rows of all Messages, one chunk each, and the topic's columns only."""
-    batch = open_batch(Sent("p", 0, records(b"a", b"b")), Sent("q", 9, records(b"c")))
-    table = batch.to_arrow()
-    assert table.schema.equals(DEFAULT_SCHEMA)
-    assert table["value"].to_pylist() == [b"a", b"b", b"c"]
-    assert table["value"].num_chunks == 2
-
-
-def test_arrow_table_is_a_view():
-    """Making the table copies no rows."""
-    batch = open_batch(Sent("p", 0, records(*[b"x" * 1000] * 1000)))
-    before = pa.total_allocated_bytes()
-    table = batch.to_arrow()
-    assert pa.total_allocated_bytes() - before < 10_000
-    assert table.num_rows == 1000
-
-
 def test_pandas_is_optional():
     """Without pandas `to_pandas` says what to install; with it the rows come as a DataFrame."""
     batch = open_batch(Sent("p", 0, records(b"a", b"b")))
@@ -109,6 +69,7 @@ def test_typed_topic():
     times = pa.array([1_500, None], pa.timestamp("ms", "UTC"))
     rows = typed(user=["ann", None], clicks=[1, 2], timestamp=times)
     batch = open_batch(Sent("p", 0, rows))
+    assert (batch.topic, batch.partition, batch.offset, len(batch)) == ("t", 3, 7, 2)
     assert batch.to_arrow().column_names == ["user", "clicks", "timestamp"]
     first, second = batch
     assert first.value == {
@@ -125,14 +86,6 @@ def test_typed_topic():
     assert (second.value["user"], second.timestamp_us, second.position) == (None, 0, 1)
 
 
-@pytest.mark.parametrize("column", [pa.array(["yesterday"]), pa.array([7], pa.int64())])
-def test_typed_topic_without_times(column):
-    """A column `timestamp` that holds no times counts as none."""
-    batch = open_batch(Sent("p", 0, typed(timestamp=column)))
-    assert next(iter(batch)).timestamp_us == 0
-    assert next(iter(open_batch(Sent("p", 0, typed(x=[1]))))).timestamp_us == 0
-
-
 def test_values_that_python_cannot_hold():
     """A value with no Python object of its type is a clear error, and Arrow still has it."""
     batch = open_batch(Sent("p", 0, typed(at=pa.array([1 << 40], pa.timestamp("s")))))
@@ -141,41 +94,13 @@ def test_values_that_python_cannot_hold():
     assert batch.to_arrow().num_rows == 1
 
 
-def test_compressed():
-    """A compressed Batch reads like any other, and counts with its decoded size."""
-    sealed = seal(Sent("p", 0, records(*[b"x" * 1000] * 1000)), compression="zstd")
-    fetched = decode(object_bytes(sealed), PublishedBatch(0, 0, 1, notify(sealed)), "none")
-    assert {m.value for m in fetched.batch} == {b"x" * 1000}
-    assert sealed.size_bytes < 100_000
-    assert fetched.size_bytes > 1_000_000
-
-
-def test_damage_names_the_batch():
-    """A damaged object is refused by an error that names topic, partition, offset and object."""
-    sealed = seal(Sent("p", 0, records(b"a", b"b")))
-    data = bytearray(object_bytes(sealed))
-    data[sealed.entries[0].offset + 200] ^= 1
-    with pytest.raises(CorruptDataError, match=r"Batch b at t/3 offset 7 \(memory:b\) is damaged"):
-        decode(bytes(data), PublishedBatch(3, 7, 1, notify(sealed)), "none")
-
-
 def test_truncated_object():
     """An object that is cut short is refused, wherever it is cut."""
     sealed = seal(Sent("p", 0, records(b"a", b"b")))
     data = object_bytes(sealed)
     for size in range(0, len(data), 97):
-        with pytest.raises(CorruptDataError, match="offset 7"):
+        with pytest.raises(CorruptDataError, match=r"Batch b at t/3 offset 7 \(memory:b\) is dam"):
             decode(data[:size], PublishedBatch(3, 7, 1, notify(sealed)), "none")
-
-
-def test_other_object():
-    """A sound object that holds another Batch is not taken for this one."""
-    sealed, other = (
-        seal(Sent("p", 0, records(b"a"))),
-        seal(Sent("p", 0, records(b"a")), batch_id="o"),
-    )
-    with pytest.raises(CorruptDataError, match="the object holds Batch o"):
-        decode(object_bytes(other), PublishedBatch(3, 7, 1, notify(sealed)), "none")
 
 
 rows_strategy = st.lists(
@@ -216,3 +141,74 @@ def test_iteration_agrees_with_arrow(messages):
     assert [(m.sequence, m.position) for m in batch] == [
         (number, position) for number, rows in enumerate(messages) for position in range(len(rows))
     ]
+
+
+# -- the order of LogMessages -------------------------------------------------------------------
+
+
+def read(order, *messages):
+    """The LogMessages of a Batch in an order."""
+    sealed = seal(*messages)
+    return decode(object_bytes(sealed), PublishedBatch(0, 0, 1, notify(sealed)), order).batch
+
+
+MIXED = [
+    Sent("q", 1, records(b"q1", times_us=[5])),
+    Sent("p", 0, records(b"p00", b"p01", times_us=[9, 1])),
+    Sent("q", 0, records(b"q0", times_us=[7])),
+    Sent("p", 0, records(b"P0", times_us=[0]), epoch=1),
+]
+
+
+def test_none_keeps_the_order_of_the_batch():
+    """Without an order LogMessages come as the broker received them."""
+    assert [m.value for m in read("none", *MIXED)] == [b"q1", b"p00", b"p01", b"q0", b"P0"]
+
+
+def test_producer_order():
+    """By producer, epoch and sequence, whatever the timestamps; in a Message as it was sent."""
+    batch = read("producer", *MIXED)
+    assert [m.value for m in batch] == [b"p00", b"p01", b"P0", b"q0", b"q1"]
+    assert [(m.producer_id, m.epoch, m.sequence, m.position) for m in batch] == [
+        ("p", 0, 0, 0),
+        ("p", 0, 0, 1),
+        ("p", 1, 0, 0),
+        ("q", 0, 0, 0),
+        ("q", 0, 1, 0),
+    ]
+    assert batch.to_arrow()["value"].to_pylist() == [m.value for m in batch]
+
+
+row = st.tuples(st.none() | st.sampled_from([b"", b"a", b"b", b"ba"]), st.integers(0, 3))
+
+
+@given(messages=st.lists(st.lists(row, min_size=1, max_size=6), min_size=1, max_size=4))
+def test_key_order_is_a_stable_sort(messages):
+    """Any Batch comes as a stable sort by key and time would have it, with its origins."""
+    number = iter(range(1000))
+    sent = [
+        Sent(
+            "p",
+            sequence,
+            records(
+                *[b"%d" % next(number) for _ in rows],
+                keys=[key for key, _ in rows],
+                times_us=[time for _, time in rows],
+            ),
+        )
+        for sequence, rows in enumerate(messages)
+    ]
+    plain, ordered = list(read("none", *sent)), list(read("key", *sent))
+    assert ordered == sorted(plain, key=lambda m: (m.key is None, m.key or b"", m.timestamp_us))
+
+
+def test_key_order_of_a_typed_topic():
+    """A typed topic is sorted by its own column `key`, of whatever type that can be sorted."""
+    rows = pa.record_batch({"key": [3, None, 1], "x": ["c", "n", "a"]})
+    assert [m.value["x"] for m in read("key", Sent("p", 0, rows))] == ["a", "c", "n"]
+
+
+def test_key_order_needs_a_key():
+    """Without a column `key` the error names the columns that there are."""
+    with pytest.raises(SchemaMismatchError, match=r"needs a column 'key'; there are \['x'\]"):
+        read("key", Sent("p", 0, pa.record_batch({"x": [1]})))

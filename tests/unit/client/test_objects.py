@@ -1,44 +1,240 @@
-"""Work done ahead on items, such as the notifications of a range."""
+"""Reading a Batch that fails, that has moved, or that is gone."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from concurrent.futures import Executor, Future
 from contextlib import aclosing
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
-from memq.client.objects import map_ahead
-from memq.client.read_plan import ReadPlan
-from memq.client.read_range import read_batches
-from memq.client.topic import TopicClient
-from memq.core.notification.notification import PublishedBatch
-from memq.core.wire.messages import NotificationEntry
-from memq.errors import CorruptDataError
-from tests.unit.client.batches import Sent, notify, records, seal
+from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
+from memq.client.topic import Page
+from memq.core.notification.notification import PublishedBatch, encode_notification
+from memq.core.wire.messages import FetchBatch, NotificationEntry, PartitionOffsets
+from memq.errors import (
+    CorruptDataError,
+    DataLossError,
+    MemqError,
+    ObjectNotFoundError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnavailableError,
+)
+from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
+from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
+
+TIMEOUT_S = 30.0
+RANGE_BYTES = 256
+SEALED = seal(Sent("p", 0, records(b"v")))
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+
+def named(uri="memory:a", **changes):
+    """The notification of the Batch, whose object is at a place."""
+    return msgspec.structs.replace(notify(SEALED, uri), **changes)
+
+
+class Topic:
+    """A topic of which the queue has one Batch, at partition 1 and offset 3.
+
+    Attributes:
+        uris: where its object is: the next answer is the first of them, the last one stays.
+        retained: of its partition.
+        at: offset of the first notification from there on.
+        objects: bytes by URI; an error is raised.
+        timeouts: that reads through the broker were given.
+    """
+
+    topic = "t"
+
+    def __init__(self, *uris):
+        loop = asyncio.get_running_loop()
+        runtime = SimpleNamespace(mono_s=loop.time, random=random.Random(1).random)
+        self.cluster = SimpleNamespace(
+            request_timeout_s=TIMEOUT_S, runtime=runtime, storage_options={}
+        )
+        self.uris, self.retained, self.at = list(uris), (0, 9), 3
+        self.objects, self.timeouts, self.pages = {}, [], []
+
+    async def offsets(self):
+        spans = [(0, 0), self.retained, (9, 9)]
+        return [PartitionOffsets(p, *span, None) for p, span in enumerate(spans)]
+
+    async def page(self, positions, *, max_entries):
+        self.pages.append((positions, max_entries))
+        if not self.uris:
+            return Page([], {1: 4})
+        uri = self.uris.pop(0) if len(self.uris) > 1 else self.uris[0]
+        payload = encode_notification(named(uri))
+        return Page([NotificationEntry(1, self.at, 0, payload)], {1: 9})
+
+    async def read(self, request, *, timeout_s):
+        assert isinstance(request, FetchBatch)
+        self.timeouts.append(timeout_s)
+        found = self.objects.get(request.uri, ObjectNotFoundError("no such object"))
+        if isinstance(found, list):
+            found = found.pop(0) if len(found) > 1 else found[0]
+        if isinstance(found, Exception):
+            raise found
+        return None, memoryview(found)[request.start : request.start + request.length]
+
+
+class Inline(Executor):
+    """Does what it is given at once."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        done = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as exc:  # noqa: BLE001 - as a thread would
+            done.set_exception(exc)
+        return done
+
+
+def published(uri="memory:a", **changes):
+    """The Batch as a reader has met it."""
+    return PublishedBatch(1, 3, 0, named(uri, **changes))
+
+
+def source(topic):
+    """Reads through the broker."""
+    return BatchSource(topic, Inline(), read_through="broker")
+
+
+async def values(topic, batch=None):
+    """What the Batch has."""
+    fetched = await source(topic).fetch(batch or published())
+    return [message.value for message in fetched.batch]
+
+
+@pytest.mark.parametrize("ways", [["memory:b"], ["memory:b", "memory:c"], ["memory:b"] * 2])
+async def test_a_batch_that_has_moved_is_read_where_it_is_now(ways):
+    """However often it moves meanwhile: each place that is named is looked at."""
+    topic = Topic(*ways)
+    topic.objects[ways[-1]] = object_bytes(SEALED)
+    assert await values(topic) == [b"v"]
+    assert topic.pages == [({1: 3}, 1)] * len(dict.fromkeys(ways))
+
+
+@pytest.mark.parametrize(
+    ("uris", "looks"),
+    [
+        (["memory:a"], 1),
+        (["memory:b"], 2),
+        (["memory:b", "memory:a"] * 50, 2),
+        (["memory:b", "memory:c"], 3),
+        ([], 1),
+    ],
+)
+async def test_a_batch_that_is_nowhere_is_lost(uris, looks):
+    """Where the queue names no place that was not looked at; the cause is told."""
+    topic = Topic(*uris)
+    with pytest.raises(DataLossError, match=r"t/1 offset 3 .* is gone.*seek past") as caught:
+        await values(topic)
+    assert isinstance(caught.value.__cause__, ObjectNotFoundError)
+    assert len(topic.pages) == looks
+
+
+@pytest.mark.parametrize("start", [3, 4])
+async def test_a_batch_that_retention_removed_is_out_of_range(start):
+    """Only what comes before the first offset that is retained; that one itself is lost."""
+    topic = Topic("memory:a")
+    topic.retained = (start, 9)
+    with pytest.raises(
+        OffsetOutOfRangeError if start == 4 else DataLossError,
+        match="removed by retention; retained are" if start == 4 else "is gone",
+    ):
+        await values(topic)
+
+
+@pytest.mark.parametrize("error", [StorageError("slow down"), UnavailableError("away")])
+async def test_what_may_pass_is_tried_until_the_deadline(error):
+    """All tries share it; what is raised then is of the same kind, and names the Batch."""
+    topic = Topic("memory:a")
+    topic.objects["memory:a"] = [error, error, object_bytes(SEALED)]
+    assert await values(topic) == [b"v"]
+    assert topic.timeouts[0] == TIMEOUT_S
+    assert topic.timeouts == sorted(topic.timeouts, reverse=True)
+    assert topic.timeouts[-1] < TIMEOUT_S
+    topic.objects["memory:a"] = error
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(type(error), match=rf"t/1 offset 3 .*{error}"):
+        await values(topic)
+    assert asyncio.get_running_loop().time() - began_s <= TIMEOUT_S
+    assert asyncio.get_running_loop().time() - began_s > TIMEOUT_S / 2
+
+
+@pytest.mark.parametrize("how", ["short", "long", "another", "damaged", "absurd"])
+async def test_what_is_not_the_batch_is_damaged_and_not_tried_again(how):
+    """It names the Batch and the way on."""
+    topic, batch, data = Topic("memory:a"), published(), object_bytes(SEALED)
+    if how == "short":
+        data = data[:-1]
+    elif how == "long":
+        batch = published(size_bytes=len(data) - 1)
+    elif how == "another":
+        batch = published(batch_id="other")
+    elif how == "damaged":
+        data = data[:100] + bytes([data[100] ^ 1]) + data[101:]
+    else:
+        batch = published(size_bytes=MAX_OBJECT_BYTES + 1)
+    topic.objects["memory:a"] = data
+    with pytest.raises(
+        CorruptDataError, match=r"t/1 offset 3 .* is damaged: .*--to-offset 4"
+    ) as caught:
+        await values(topic, batch)
+    assert str(caught.value).count("offset 3") == 1
+    assert len(topic.timeouts) == (how != "absurd")
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+async def test_an_object_is_read_in_ranges(extra, monkeypatch):
+    """Each has the timeout; it ends where the object does."""
+    monkeypatch.setattr("memq.client.objects.RANGE_BYTES", RANGE_BYTES)
+    topic = Topic()
+    topic.objects["memory:a"] = data = bytes(range(256)) * (2 * RANGE_BYTES // 256) + b"x" * 5
+    length = 2 * RANGE_BYTES + extra
+    assert await read_broker(topic, "memory:a", 3, length, timeout_s=7) == data[3 : 3 + length]
+    assert topic.timeouts == [7] * (2 + (extra > 0))
+    topic.timeouts.clear()
+    assert await read_broker(topic, "memory:a", len(data) - 2, RANGE_BYTES) == b"xx"
+    assert topic.timeouts == [None]
+    assert await read_broker(topic, "memory:a", 0, 0) == b""
+
+
+async def test_times_are_not_known_where_the_index_cannot_be_read():
+    """Whatever fails: reading the Batch says why. One Message without times is enough."""
+    topic = Topic()
+    batch = published()
+    for error in (StorageError("away"), ObjectNotFoundError("gone"), CorruptDataError("bad")):
+        assert isinstance(error, MemqError)
+        topic.objects["memory:a"] = error
+        assert not await source(topic).times_are_known(batch)
+    topic.objects["memory:a"] = object_bytes(SEALED)[:-1]
+    assert not await source(topic).times_are_known(batch)
+    timed = records(b"v", times_us=[5])
+    for messages, known in (
+        ([timed], True),
+        ([timed, records(b"w", times_us=[0])], False),
+        ([records(b"w", times_us=[0]), timed], False),
+    ):
+        sealed = seal(*(Sent("p", at, rows) for at, rows in enumerate(messages)))
+        topic.objects["memory:a"] = object_bytes(sealed)
+        there = PublishedBatch(1, 3, 0, notify(sealed, "memory:a"))
+        assert await source(topic).times_are_known(there) is known
+
+
+# -- work done ahead on items, such as the notifications of a range -----------------------------
 
 
 async def numbers(count):
     for number in range(count):
         yield number
-
-
-@pytest.mark.parametrize("most", [1, 3, 50])
-async def test_work_ahead_keeps_order_and_bound(most):
-    """Results come in the order of the items, and no more than asked for is under way."""
-    running = peak = 0
-
-    async def double(number):
-        nonlocal running, peak
-        running += 1
-        peak = max(peak, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return 2 * number
-
-    found = [pair async for pair in map_ahead(double, numbers(20), most)]
-    assert found == [(number, 2 * number) for number in range(20)]
-    assert peak <= most
-    assert peak == min(most, 20)
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, 1), (7, 3), (100, 20)])
@@ -57,22 +253,6 @@ async def test_work_ahead_is_bounded_by_weight(most, expected):
     weighed = map_ahead(note, numbers(20), most, lambda _: 2)
     assert [found async for _, found in weighed] == list(range(20))
     assert peak == expected
-
-
-@pytest.mark.parametrize("weight", [1, 3])
-async def test_work_ahead_stays_ahead(weight):
-    """From the first result to the last, as much is begun as may be; not only at first."""
-    begun = []
-
-    async def note(number):
-        begun.append(number)
-
-    taken = 0
-    async for _ in map_ahead(note, numbers(20), 4 * weight, lambda _: weight):
-        await asyncio.sleep(0)
-        assert len(begun) == min(20, taken + 4)
-        taken += 1
-    assert taken == 20
 
 
 async def test_work_ahead_is_cancelled_when_it_is_left():
@@ -111,51 +291,3 @@ async def test_error_in_the_work_is_raised_in_its_turn():
     with pytest.raises(ZeroDivisionError):
         await collect()
     assert found == [0, 1]
-
-
-async def test_nothing_is_left_to_the_garbage_collector():
-    """Pages, notifications and Batches that are left before their end close what they read from."""
-    closed = []
-
-    class Pages(TopicClient):
-        """A topic with one notification after the other."""
-
-        async def pages(self, ranges, **_):
-            try:
-                while True:
-                    yield [NotificationEntry(0, 0, 1, b"damaged"), NotificationEntry(0, 1, 1, b"")]
-            finally:
-                closed.append(True)
-
-    topic = Pages(None, "t")
-    async with aclosing(topic.entries([])) as entries:
-        async for _ in entries:
-            break
-    assert closed == [True]
-    async with aclosing(topic.batches([])) as batches:
-        with pytest.raises(CorruptDataError):
-            await anext(batches)
-    assert closed == [True, True]
-
-
-async def test_a_range_that_fails_closes_what_it_reads():
-    """An object that cannot be read ends the reading of notifications at once."""
-    closed = []
-
-    class Topic:
-        async def batches(self, ranges):
-            try:
-                for offset in range(9):
-                    yield PublishedBatch(0, offset, 1, notify(seal(Sent("p", 0, records(b"v")))))
-            finally:
-                closed.append(True)
-
-    class Source:
-        async def fetch(self, batch):
-            raise CorruptDataError(f"{batch.offset} is damaged")
-
-    plan = ReadPlan(times=None, pieces=[])
-    with pytest.raises(CorruptDataError, match="0 is damaged"):
-        async with aclosing(read_batches(Topic(), Source(), plan, [], list)) as batches:
-            await anext(batches)
-    assert closed == [True]

@@ -14,7 +14,6 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     InvalidRequestError,
-    ObjectNotFoundError,
     StorageError,
     UnavailableError,
 )
@@ -80,13 +79,6 @@ async def test_a_storage_that_is_away_says_nothing_of_an_object(read, tmp_path):
     assert bytes(await read()) == b"a"
 
 
-async def test_an_object_of_which_nothing_is_there_is_gone(read, tmp_path):
-    """An object that the storage does not find is called gone, whatever else is there."""
-    (tmp_path / "root").mkdir()
-    with pytest.raises(ObjectNotFoundError):
-        await read()
-
-
 async def test_options_that_no_storage_knows_are_refused(topic):
     """The broker is not asked in place of a storage that was to be read with wrong options."""
     reader = FallbackReader(topic, asyncio.get_running_loop())
@@ -96,14 +88,6 @@ async def test_options_that_no_storage_knows_are_refused(topic):
     topic.storage_options = parse_storage_options("regoin=x")
     with pytest.raises(ConfigError, match="'regoin'"):
         await asyncio.to_thread(reader.get_range, f"s3://bucket/{KEY}", 0, 1)
-
-
-async def test_a_refusal_is_no_failure_of_the_storage(read, topic, tmp_path):
-    """What the broker says is no object of the topic is damage, and not retried."""
-    (tmp_path / "root").mkdir()
-    topic.refuses = True
-    with pytest.raises(CorruptDataError, match="no Batch of topic"):
-        await read()
 
 
 async def test_an_object_that_could_not_be_read_a_moment_ago_is_read(read, tmp_path, monkeypatch):

@@ -1,8 +1,9 @@
-"""Times of records: exact for every unit, and Batches that cannot have them are passed over."""
+"""Planning a read: times are exact for every unit, and which Batches can have them."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
@@ -10,14 +11,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memq.client.read_plan import EventTimes, Selection
+from memq.client.read_plan import ATTEMPTS, EventTimes, Selection, plan_read
+from memq.client.topic import RetainedSince
 from memq.core.format.message import timestamp_range_us
-from memq.errors import ConfigError, InvalidRequestError
+from memq.core.format.schema import serialize_schema
+from memq.core.notification.notification import PublishedBatch
+from memq.core.ranges import OffsetRange
+from memq.core.topic import TopicConfig
+from memq.core.wire.messages import PartitionOffsets
+from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
 from tests.unit.client.batches import Sent, notify, records, seal
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
-NOON_US = 1_751_284_800_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.builds(lambda steps, more: steps * 1_000 + more, st.integers(-2, 2), st.integers(-1, 1))
 """Numbers of which many are the same time in units that differ by thousands."""
@@ -71,21 +76,6 @@ def test_a_batch_is_passed_over_only_when_it_has_no_such_row(ticks, unit, start_
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
 
 
-def test_a_batch_of_other_times_is_passed_over():
-    """A Batch is read when its times meet those wanted; the end is not one of them."""
-    sealed = seal(Sent("p", 0, records(b"a", b"b", times_us=[100, 200])))
-
-    def read(start_us, end_us):
-        return EventTimes(start_us, end_us).may_be_in(notify(sealed))
-
-    assert read(200, 300)
-    assert not read(201, 300)
-    assert read(50, 101)
-    assert not read(50, 100)
-    assert read(None, 101)
-    assert read(200, None)
-
-
 def test_a_message_of_the_year_1970_hides_nothing():
     """Times of 0 also stand for unknown ones and are not in the range of a Batch: it is read."""
     sealed = seal(
@@ -106,31 +96,224 @@ def test_rows_without_a_time_are_in_no_range():
     assert times.select(pa.record_batch({"at": [1]})).num_rows == 0
 
 
-def test_nothing_is_copied_where_all_is_wanted():
-    """Rows that all have one of the times come back as they are."""
-    rows = rows_of([1, 2, 3])
-
-    assert EventTimes(1, 4).select(rows) is rows
+# -- planning a read ----------------------------------------------------------------------------
 
 
-def test_times_have_a_zone():
-    """A time without a zone, text and an end before the start are refused; any zone will do."""
-    tokyo = timezone(timedelta(hours=9))
-    same = Selection(start_time=datetime(2025, 6, 30, 21, tzinfo=tokyo), end_time=NOON).times
-
-    assert same[:2] == (NOON_US, NOON_US)
-    assert Selection(start_time=NOON).times[:2] == (NOON_US, None)
-    assert Selection().times is None
-    with pytest.raises(ConfigError, match="2025-06-30T12:00:00 has no time zone"):
-        Selection(end_time=datetime(2025, 6, 30, 12)).times  # noqa: B018, DTZ001
-    with pytest.raises(ConfigError, match="'yesterday' is no time; give a datetime"):
-        Selection(start_time="yesterday").times  # noqa: B018
-    with pytest.raises(InvalidRequestError, match=r"end at 2025-06-30T12:00:00.00:00, before they"):
-        Selection(start_time=NOON + timedelta(1), end_time=NOON).times  # noqa: B018
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCHEMA = pa.schema([("timestamp", pa.timestamp("us", "UTC"))])
 
 
-@pytest.mark.parametrize("selection", [Selection(start=1), Selection(end=0)])
-def test_offsets_need_a_partition(selection):
-    """Offsets are those of one partition."""
-    with pytest.raises(InvalidRequestError, match="offsets of t are those of one partition"):
-        selection.check("t")
+def at_us(time_us):
+    """That time."""
+    return EPOCH + timedelta(microseconds=time_us)
+
+
+class Topic:
+    """A topic whose Batches have 10 records and 100 bytes each, and times in microseconds.
+
+    Attributes:
+        times: least and greatest of each Batch, by partition, in the order of offsets.
+        starts: first offset that is retained, by partition.
+        overtaken: how often retention removes what is being planned.
+        since_ms: since when each partition is retained, by partition.
+    """
+
+    topic, incarnation = "t", "i"
+
+    def __init__(self, *times, starts=None):
+        self.times, self.starts = times, starts or [0] * len(times)
+        self.overtaken, self.plans = 0, 0
+        self.since_ms = {}
+        self.failing, self.config = None, TopicConfig.create("t")
+        self.schemas = {"old": pa.schema([("x", pa.int64())]), "s": SCHEMA}
+
+    async def info(self):
+        schemas = {name: serialize_schema(each) for name, each in self.schemas.items()}
+        return SimpleNamespace(config=self.config, schemas=schemas, schema_id="s")
+
+    async def offsets(self):
+        self.plans += 1
+        return [
+            PartitionOffsets(p, self.starts[p], len(times), None)
+            for p, times in enumerate(self.times)
+        ]
+
+    async def batches(self, ranges):
+        for partition, start, end, incarnation in ranges:
+            assert incarnation == "i"
+            for offset in range(start, end):
+                if self.overtaken and offset:
+                    self.overtaken -= 1
+                    raise OffsetOutOfRangeError("retention was quicker")
+                if self.failing == (partition, offset):
+                    raise CorruptDataError("damaged")
+                least, greatest = self.times[partition][offset]
+                yield PublishedBatch(
+                    partition,
+                    offset,
+                    0,
+                    msgspec.structs.replace(
+                        BASE,
+                        records=10,
+                        size_bytes=100,
+                        min_timestamp_us=least,
+                        max_timestamp_us=greatest,
+                    ),
+                )
+
+    async def retained_since(self):
+        return [RetainedSince(p, since) for p, since in self.since_ms.items()]
+
+
+def shown(plan):
+    """Its pieces in short."""
+    return [(*each.range[:3], each.batches, each.records, each.size_bytes) for each in plan.pieces]
+
+
+async def test_all_that_is_retained_is_one_piece_for_each_partition():
+    """One that has nothing has none."""
+    topic = Topic([(1, 2)] * 3, [], [(1, 2)] * 5, starts=[1, 0, 0])
+    plan = await plan_read(topic, Selection())
+    assert shown(plan) == [(0, 1, 3, 2, 20, 200), (2, 0, 5, 5, 50, 500)]
+    assert plan.size_bytes == 700
+    assert plan.ranges == [OffsetRange(0, 1, 3, "i"), OffsetRange(2, 0, 5, "i")]
+    assert (plan.times, plan.incomplete_before_ms) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("piece_bytes", "pieces"),
+    [
+        (100, [(0, 0, 1), (0, 1, 2), (0, 2, 3), (1, 0, 1), (1, 1, 2)]),
+        (101, [(0, 0, 2), (0, 2, 3), (1, 0, 2)]),
+        (200, [(0, 0, 2), (0, 2, 3), (1, 0, 2)]),
+        (201, [(0, 0, 3), (1, 0, 2)]),
+    ],
+)
+async def test_a_piece_ends_once_it_is_large_enough(piece_bytes, pieces):
+    """And no piece has Batches of two partitions; together they are what is read."""
+    plan = await plan_read(Topic([(1, 2)] * 3, [(1, 2)] * 2), Selection(), piece_bytes=piece_bytes)
+    assert [each.range[:3] for each in plan.pieces] == pieces
+    assert plan.ranges == [OffsetRange(0, 0, 3, "i"), OffsetRange(1, 0, 2, "i")]
+    assert plan.size_bytes == 500
+
+
+async def test_batches_of_other_times_are_in_no_piece():
+    """A piece begins with the first Batch that is read and ends with the last; those between that
+    are not read do not count.
+    """
+    topic = Topic([(5, 6), (10, 11), (5, 6), (19, 25), (20, 21)], [(30, 31)])
+    plan = await plan_read(topic, Selection(start_time=at_us(10), end_time=at_us(20)))
+    assert shown(plan) == [(0, 1, 4, 2, 20, 200)]
+    assert plan.times == EventTimes(10, 20, "timestamp")
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(partition=1), (1, 1, 4)),
+        (Selection(partition=1, start=2), (1, 2, 4)),
+        (Selection(partition=1, end=3), (1, 1, 3)),
+        (Selection(partition=1, start=2, end=3), (1, 2, 3)),
+    ],
+)
+async def test_offsets_are_of_one_partition(selection, expected):
+    """What is not given is where it begins, or ends now."""
+    topic = Topic([(1, 2)] * 9, [(1, 2)] * 4, starts=[0, 1])
+    plan = await plan_read(topic, selection)
+    assert [each.range[:3] for each in plan.pieces] == [expected]
+    assert (await plan_read(topic, Selection(partition=1, start=3, end=3))).pieces == []
+    assert (await plan_read(topic, Selection(partition=0, end=0))).pieces == []
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(partition=1, start=0),
+        Selection(partition=1, end=5),
+        Selection(partition=1, start=0, end=2),
+    ],
+)
+async def test_offsets_that_are_not_there_are_an_error_at_once(selection):
+    """They do not come by trying again."""
+    topic = Topic([(1, 2)] * 9, [(1, 2)] * 4, starts=[0, 1])
+    with pytest.raises(OffsetOutOfRangeError, match="t/1"):
+        await plan_read(topic, selection)
+    assert topic.plans == (1 if selection.start is not None else ATTEMPTS)
+    with pytest.raises(InvalidRequestError, match="no partition 2"):
+        await plan_read(topic, Selection(partition=2))
+
+
+@pytest.mark.parametrize("overtaken", [1, ATTEMPTS - 1, ATTEMPTS])
+async def test_retention_that_is_quicker_is_planned_anew_a_few_times(overtaken):
+    """What was asked for from the first on is what is there by then; nothing is in it twice."""
+    topic = Topic([(1, 2)] * 3)
+    topic.overtaken = overtaken
+    if overtaken == ATTEMPTS:
+        with pytest.raises(OffsetOutOfRangeError):
+            await plan_read(topic, Selection())
+    else:
+        assert shown(await plan_read(topic, Selection())) == [(0, 0, 3, 3, 30, 300)]
+        assert topic.plans == overtaken + 1
+    topic.overtaken, topic.plans = 1, 0
+    with pytest.raises(OffsetOutOfRangeError):
+        await plan_read(topic, Selection(partition=0, start=0))
+    assert topic.plans == 1, "some of what was asked for by name is gone"
+
+
+async def test_the_time_of_a_record_is_in_the_column_that_the_topic_names():
+    """By its schema of now; one that does not have it has no times."""
+    topic = Topic([(1, 2)])
+    topic.config = TopicConfig.create("t", time_column="at")
+    selection = Selection(start_time=at_us(1))
+    with pytest.raises(InvalidRequestError, match="has no column 'at'"):
+        await plan_read(topic, selection)
+    topic.schemas["s"] = pa.schema([("at", pa.timestamp("ms"))])
+    assert (await plan_read(topic, selection)).times == EventTimes(1, None, "at")
+
+
+@pytest.mark.parametrize(
+    ("start_us", "starts", "since_ms", "expected"),
+    [
+        (5_000, [0, 2], {0: -1e9, 1: 6.0}, 6.0),
+        (5_000, [1, 2], {0: 9.0, 1: 6.0}, 9.0),
+        (5_000, [0, 2], {0: -1e9, 1: 5.0}, None),
+        (5_000, [0, 2], {0: -1e9, 1: 4.0}, None),
+        (5_000, [0, 0], {0: 9.0, 1: 9.0}, None),
+        (None, [0, 2], {0: -1e9, 1: 6.0}, None),
+    ],
+)
+async def test_what_retention_may_have_removed_of_the_times_is_told(
+    start_us, starts, since_ms, expected, caplog
+):
+    """Of the partition that is retained for the shortest, where something was removed at all."""
+    topic = Topic([(1, 9)] * 3, [(1, 9)] * 3, starts=starts)
+    topic.since_ms = since_ms
+    selection = Selection(
+        start_time=None if start_us is None else at_us(start_us), end_time=at_us(9_000)
+    )
+    plan = await plan_read(topic, selection)
+    assert plan.incomplete_before_ms == expected
+    assert ("retention has removed" in caplog.text) is (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("selection", "error"),
+    [
+        (Selection(start=1), InvalidRequestError),
+        (Selection(end=1), InvalidRequestError),
+        (Selection(partition=-1), InvalidRequestError),
+        (Selection(partition=True), InvalidRequestError),
+        (Selection(partition=0, start=-1), InvalidRequestError),
+        (Selection(partition=0, end=-1), InvalidRequestError),
+        (Selection(partition=0, start=2, end=1), InvalidRequestError),
+        (Selection(start_time=at_us(2), end_time=at_us(1)), InvalidRequestError),
+        (Selection(start_time="yesterday"), ConfigError),
+        (Selection(end_time=datetime(2025, 1, 1)), ConfigError),  # noqa: DTZ001
+    ],
+)
+async def test_what_is_no_selection_asks_nobody(selection, error):
+    """It is refused before anything is sent."""
+    topic = Topic([(1, 2)])
+    with pytest.raises(error):
+        await plan_read(topic, selection)
+    assert topic.plans == 0

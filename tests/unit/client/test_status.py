@@ -35,41 +35,6 @@ def refusing(name, since_ms):
     return ServiceState(name=name, where="x", since_ms=since_ms, error="503")
 
 
-def test_nothing_is_wrong_with_what_is_as_it_should_be():
-    """Late is what `batch_age` does not explain, and only beyond the upload deadline."""
-    fine = broker("b1", services=[ServiceState(name="storage")], late_ms=LATE_MS)
-    assert status(fine).problems() == []
-
-
-def test_a_service_is_one_problem_whoever_it_refuses():
-    """It is named once, since it began, with all brokers that say so; and its reasons not again."""
-    first, later = refusing("storage", 1_000), refusing("storage", 9_000)
-    found = status(
-        broker("b1", services=[later], not_ready=[later.words()]),
-        broker("b2", services=[first], not_ready=[first.words()]),
-    )
-    (problem,) = found.problems()
-    assert problem.startswith("storage (x) refuses since 1970-01-01T00:00:01.000Z: 503 (at b1, b2)")
-    assert problem.endswith("; mend storage, or the way to it")
-
-
-def test_those_who_are_not_heard_are_named():
-    """A silent broker, a lost one, and a Governor that does not answer are problems each."""
-
-    class Described(DescribeClusterAnswer, kw_only=True):
-        lost: dict[str, int]
-
-    described = Described(cluster_id="c", governor="b1", brokers=[], lost={"b2": 1, "b3": 1})
-    found = status(
-        broker("b1"), silent={"b2": "frozen"}, cluster=described, problem="no answer"
-    ).problems()
-    assert [each.partition(";")[0] for each in found] == [
-        "broker b2 does not answer: frozen",
-        "broker b3 is lost since 1970-01-01T00:00:00.001Z",
-        "the Governor does not answer: no answer",
-    ]
-
-
 def test_each_of_several_services_is_a_problem_with_its_own_brokers():
     """One that refuses only here is told beside one that refuses everywhere, and before brokers."""
     storage, kafka = refusing("storage", 1_000), refusing("kafka", 2_000)
@@ -186,33 +151,6 @@ async def test_nobody_answers():
             await cluster_status(Asked(seeds), 60)
 
 
-async def test_a_broker_that_tells_nothing_of_itself_is_neither_silent_nor_listed():
-    """An older one; the others are asked all the same."""
-    cluster = Asked("a", a=says("a", "b", tells=False), b=says("b"))
-    found = await cluster_status(cluster, 60)
-    assert ([each.id for each in found.brokers], found.silent) == (["b"], {})
-
-
-async def test_each_round_has_half_of_what_is_left():
-    """No broker holds the status up for more than two seconds, and none beyond the deadline."""
-    chain = {
-        name: says(name, after, services=[ZOOKEEPER])
-        for name, after in ("ab", "bc", "cd", "de", "ef", "fg", "ga")
-    }
-    cluster = Asked("a", **chain)
-    cluster.governor = says("a")
-    await cluster_status(cluster, 5.5)
-    limits = [cluster.limits[f"{name}:1"] for name in "abcdefg"]
-    assert limits == [[2.0], [2.0], [1.75], [1.25], [0.75], [0.25], [0.0]]
-    assert cluster.described == [("a:1", 0.0)]
-    cluster = Asked("a", a=says("a", services=[ZOOKEEPER]))
-    await cluster_status(cluster, 2)
-    assert cluster.described == [("a:1", 1.0)]
-    cluster = Asked("a", a=says("a", services=[ZOOKEEPER]))
-    await cluster_status(cluster, 60)
-    assert cluster.described == [("a:1", 1.5)]
-
-
 async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
     """Not while any broker says that ZooKeeper refuses it, nor where there is none."""
     gone = ServiceState(name="zookeeper", since_ms=5, error="no answer")
@@ -230,22 +168,6 @@ async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
         assert bool(cluster.described) == asked
         assert found.cluster is (described if asked else None)
         assert found.problem == ""
-
-
-async def test_when_the_governor_does_not_answer_its_broker_is_asked_again():
-    """By then it may know which service has gone; if it is silent, what it said before counts."""
-    gone = ServiceState(name="zookeeper", since_ms=5, error="no answer")
-    again = says("a", services=[gone])
-    cluster = Asked("a", a=[says("a", services=[ZOOKEEPER]), again])
-    found = await cluster_status(cluster, 10)
-    assert cluster.limits["a:1"] == [2.0, 9.0]
-    assert found.brokers == [again.status]
-    assert found.problem == "nobody governs"
-    cluster = Asked("a", a=[says("a", services=[ZOOKEEPER]), UnavailableError("away by now")])
-    found = await cluster_status(cluster, 10)
-    assert [each.id for each in found.brokers] == ["a"]
-    assert found.silent == {}
-    assert found.problem == "nobody governs"
 
 
 # -- and the lag ----------------------------------------------------------------------------
@@ -293,10 +215,3 @@ async def test_the_worst_lag_is_that_with_the_most_to_read(monkeypatch):
     assert await worst([lag("g", 3)], a=says("a", services=[away])) is None
     with pytest.raises(ZeroDivisionError):
         await worst(ZeroDivisionError())
-
-
-async def test_the_lag_has_its_time_within_that_of_the_status():
-    """Brokers are waited for so much less, so that the whole ends in its time."""
-    cluster = Asked("a", a=says("a"))
-    await Lags(cluster, []).status(3.0)
-    assert cluster.limits["a:1"] == [(3.0 - admin.LAG_S) / 2]

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,13 @@ import pytest
 from memq import AdminClient, Producer
 from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.core.audit.reports import SequenceRun, encode_report, runs_of
+from memq.core.audit.reports import SequenceRun, runs_of
 from memq.core.audit.result import Verdict
 from memq.core.format.reader import BatchReader
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError, UnavailableError
 from memq.testing.broker import BrokerProcess
-from tests.topics.audited import Topic, names
-from tests.unit.core.audit.test_backlog import report
+from tests.harness.audited import Topic
 
 
 def overwrite(path, position, text):
@@ -57,20 +55,14 @@ def test_everything_stored_is_clean(broker):
     )
 
 
-def test_whole_objects_that_are_sound_are_clean(broker):
-    """Reading every byte finds nothing in what was stored by a broker."""
-    topic = Topic(broker)
-    topic.produce(3, compression="zstd")
-    assert topic.audit(deep=True).clean
-
-
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("k", [1, 3, 10])
-def test_deleted_objects_are_lost_by_name(broker, k, deep):
-    """Deleting k objects names exactly their sequences, and counts exactly their LogMessages."""
-    topic = Topic(broker)
-    producer_id = topic.produce(12, records=4)
-    gone = [(number * 7) % 12 for number in range(k)]  # scattered, with neighbours among them
+def test_deleted_objects_are_lost_by_name(broker, deep):
+    """Deleting objects names exactly their sequences, and counts exactly their LogMessages."""
+    topic, seen = Topic(broker), []
+    producer_id = topic.produce(12, records=4, compression="zstd")
+    assert topic.audit(deep=deep, progress=lambda *at: seen.append(at)).clean
+    assert seen == [(done, 12) for done in range(1, 13)]
+    gone = [2, 7, 8]
     paths = topic.paths()
     for number in gone:
         paths[number].unlink()
@@ -80,11 +72,11 @@ def test_deleted_objects_are_lost_by_name(broker, k, deep):
     producer = only(result)
     assert producer.name.producer_id == producer_id
     assert producer.lost == runs_of(gone)
-    assert producer.lost_records == result.total("lost_records") == 4 * k
-    assert producer.stored_messages == 12 - k
+    assert producer.lost_records == result.total("lost_records") == 12
+    assert producer.stored_messages == 9
     assert producer.produced_records == 48
     assert not result.clean
-    assert len(result.damage) == k
+    assert len(result.damage) == 3
     assert all("does not exist" in line for line in result.damage)
     for number in gone:
         assert any(f"sequence {number} (4 LogM" in line for line in result.damage)
@@ -107,62 +99,6 @@ def test_damage_inside_a_message_is_found_by_looking_deep(broker):
     assert only(result).lost == []
     assert len(result.damage) == 1
     assert "CRC32C" in result.damage[0]
-
-
-def test_damaged_message_does_not_spoil_its_neighbours(broker):
-    """A Batch of several Messages with one damaged: that one is named, the others count."""
-    topic = Topic(broker, batch_age="1s", batch_messages=4)
-    with Producer(topic.address, topic=topic.name, producer_id=next(names)) as producer:
-        for number in range(4):
-            producer.write(b"%d" % number)
-            producer._accumulator.seal()
-        producer.flush(30)
-    (path,) = topic.paths()
-    entry = BatchReader(path.read_bytes()).entries[1]
-    overwrite(path, entry.offset + entry.length - 9, b"\xaa")
-
-    producer = only(topic.audit(deep=True))
-
-    assert producer.damaged == [SequenceRun(entry.sequence, entry.sequence)]
-    assert (producer.stored_messages, producer.damaged_records) == (3, 1)
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_damaged_index_names_its_messages(broker, deep):
-    """A byte wrong in an index: the Messages of the Batch are named, without reading the rest."""
-    topic = Topic(broker)
-    topic.produce(5)
-    notification = topic.notifications()[2]
-    overwrite(topic.paths()[2], notification.index_offset + 100, b"\xaa\x55")
-
-    result = topic.audit(deep=deep)
-
-    assert only(result).damaged == [SequenceRun(2, 2)]
-    assert only(result).damaged_records == 3
-    assert only(result).lost == []
-    assert notification.batch_id in result.damage[0]
-    assert "sequence 2 (3 LogMessages)" in result.damage[0]
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_object_cut_short_names_its_messages(broker, deep):
-    """An object that lost its end is damaged."""
-    topic = Topic(broker)
-    topic.produce(2)
-    path = topic.paths()[1]
-    path.write_bytes(path.read_bytes()[:-8])
-    assert only(topic.audit(deep=deep)).damaged == [SequenceRun(1, 1)]
-
-
-def test_object_in_the_place_of_another_is_damage(broker):
-    """A sound Batch under the name of another is not taken for it."""
-    topic = Topic(broker)
-    topic.produce(3)
-    paths = topic.paths()
-    paths[0].write_bytes(paths[1].read_bytes())
-    result = topic.audit()
-    assert only(result).damaged == [SequenceRun(0, 0)]
-    assert only(result).duplicated == []
 
 
 def test_producer_killed_before_its_report_is_unreported(broker):
@@ -216,43 +152,6 @@ def test_broker_that_was_killed_has_lost_nothing_that_was_acked(tmp_path):
     assert result.total("unreported_messages") == 0
 
 
-def test_job_that_runs_again_under_its_name_is_audited_as_one(broker):
-    """The second run of a job reports the same Messages again, and nothing is doubled or lost."""
-    topic = Topic(broker)
-    for messages in (3, 5):
-        with Producer(topic.address, topic=topic.name, producer_id="job") as producer:
-            for number in range(messages):
-                producer.write(b"%d" % number, timestamp=0).result(30)
-    assert only(topic.audit()).produced_messages == 5
-    assert topic.audit(deep=True).clean
-    topic.paths()[4].unlink()
-    assert only(topic.audit()).lost == [SequenceRun(4, 4)]
-
-
-def test_delivery_given_up_but_stored_is_recovered(broker):
-    """The application was told that it failed, yet it is stored: named, and no fault."""
-    topic = Topic(broker, batch_age="2s")
-    topic.give_up()
-    open_reports = topic.audit().open_reports
-    topic.notifications(wait_ms=10_000)
-
-    result = topic.audit()
-
-    assert open_reports in (0, 1)  # a report waits for what its Messages may still become
-    assert result.clean
-    assert only(result).recovered == [SequenceRun(0, 0)]
-    assert only(result).produced_messages == 0
-
-
-def test_report_is_not_judged_before_it_is_closed(broker):
-    """While the broker holds Messages from before the report, nothing is called lost."""
-    topic = Topic(broker, batch_age="1m")
-    topic.give_up()
-    result = topic.audit()
-    assert (result.open_reports, result.producers) == (1, [])
-    assert result.verdict is Verdict.PARTLY
-
-
 def test_windows_that_meet_judge_each_report_once(broker):
     """A report belongs to one window, and what other windows name is not unreported in this."""
     topic = Topic(broker)
@@ -267,61 +166,6 @@ def test_windows_that_meet_judge_each_report_once(broker):
     assert (later.producers, later.clean) == ([], True)
 
 
-def test_window_up_to_now_is_waited_for(broker):
-    """A window that is over in a moment is judged when it is."""
-    topic = Topic(broker)
-    topic.produce(1)
-    assert topic.audit(end_ms=time.time_ns() // 1_000_000 + 500).clean
-
-
-def test_window_that_is_not_over_is_not_clean(broker):
-    """What may still come into a window cannot be judged, and the result says until when."""
-    topic = Topic(broker)
-    topic.produce(1)
-    result = topic.audit(end_ms=time.time_ns() // 1_000_000 + 3_600_000)
-    assert (result.verdict, only(result).clean) == (Verdict.PARTLY, True)
-    assert "Audit again when it is over" in result.beyond[0]
-
-
-@pytest.mark.parametrize("partition", range(4))
-def test_loss_is_named_in_every_read_partition(broker, partition):
-    """Whichever of four read partitions a loss is in, that and nothing else is named."""
-    topic = Topic(broker, read_partitions=4)
-    topic.produce(8)
-    assert topic.audit().clean
-    notification = topic.notifications(partition)[-1]
-    topic.path(notification).unlink()
-    result = topic.audit()
-    sequence = notification.producers[0].first
-    assert (only(result).lost, only(result).stored_messages) == (
-        [SequenceRun(sequence, sequence)],
-        7,
-    )
-    assert len(result.damage) == 1
-
-
-def test_report_behind_the_window_keeps_its_messages_from_being_unreported(broker):
-    """Messages at the end of a window are reported after it, and so not unreported in it."""
-    topic = Topic(broker)
-    topic.produce(2)
-    edge_ms = topic.notifications()[-1].sealed_ms + 1  # the report follows in half a second
-    result = topic.audit(end_ms=edge_ms)
-    assert (result.producers, result.total("unreported_messages")) == ([], 0)
-
-
-def test_deep_audit_reads_batches_that_no_report_names(broker):
-    """Every byte of the window is read, whoever sent it."""
-    topic = Topic(broker, audited="false")
-    topic.produce(2)
-    with AdminClient(topic.address) as admin:
-        admin.alter_topic(topic.name, audited="true")
-    overwrite(topic.paths()[1], 0, b"\xaa")
-    assert topic.audit().verdict is Verdict.PARTLY
-    result = topic.audit(deep=True)
-    assert len(result.damage) == 1
-    assert "schema message" in result.damage[0]
-
-
 def broker_now_ms(topic):
     """The broker's clock once it is past all that is stored: an idle topic is stored up to now."""
     stored_ms = max(each.sealed_ms for each in topic.notifications())
@@ -331,58 +175,24 @@ def broker_now_ms(topic):
             return answer.stored_through_ms
 
 
-def test_unreadable_report_is_damage_and_no_crash(broker):
-    """Nonsense in the audit topic is named; the audit goes on with the rest."""
-    topic = Topic(broker)
-    topic.produce(2)
-    with Producer(topic.address, topic=AUDIT_TOPIC) as producer:
-        for value in (b"nonsense", None, encode_report(report(0, 3))):
-            producer.write(value, key=topic.name.encode())
-    result = topic.audit()
-    assert only(result).stored_messages == 2
-    assert len(result.damage) == 3
-    assert all("audit report" in line for line in result.damage)
-    assert "audit report about 't'" in result.damage[2]
-    assert not result.clean
-
-
-def test_audit_topic_itself_is_not_audited(broker):
-    """Reports are not reported about, and asking for their audit says so."""
-    with pytest.raises(InvalidRequestError, match="audit the other topics"):
-        asyncio.run(audit_topic(broker.address, AUDIT_TOPIC))
-
-
-def test_topic_that_is_not_audited_says_so(broker):
-    """A topic without reports is not called clean; its producers send none."""
+def test_what_cannot_be_audited_says_so(broker):
+    """A topic without reports, that of the reports, and a window that holds no time."""
     topic = Topic(broker, audited="false")
     topic.produce(1)
-    with pytest.raises(InvalidRequestError, match="do not report"):
-        topic.audit()
+    for name, options, said in (
+        (topic.name, {}, "do not report"),
+        (AUDIT_TOPIC, {}, "audit the other topics"),
+        (
+            Topic(broker).name,
+            {"start_ms": 5, "end_ms": 5},
+            r"ends at 1970-01-01T00:00:00\.005Z, but",
+        ),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            asyncio.run(audit_topic(broker.address, name, **options))
     with AdminClient(topic.address) as admin:
         admin.alter_topic(topic.name, audited="true")
     assert topic.audit().total("unreported_messages") == 1
-
-
-def test_window_that_ends_before_it_starts_is_refused(broker):
-    """A window must hold some time."""
-    with pytest.raises(InvalidRequestError, match=r"ends at 1970-01-01T00:00:00\.005Z, but"):
-        Topic(broker).audit(start_ms=5, end_ms=5)
-
-
-def test_progress_counts_batches(broker):
-    """Whoever waits is told how many Batches were looked at."""
-    topic, seen = Topic(broker), []
-    topic.produce(4)
-    topic.audit(progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
-def test_sound_batches_are_looked_at_once(broker):
-    """Several read partitions are gone through in the order of time: nothing looks suspicious."""
-    topic, seen = Topic(broker, read_partitions=4), []
-    topic.produce(12)
-    topic.audit(progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (12, 12)
 
 
 def test_broker_that_is_away_is_no_finding():

@@ -11,21 +11,25 @@ from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit import audit
 from memq.client.audit.audit import audit_topic
+from memq.client.audit.consumed import report_consumed_async
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
-from memq.core.audit.reports import REPORT_VERSION, ProducedReport, SequenceRun, encode_report
+from memq.core.audit.reports import (
+    ConsumedReport,
+    SequenceRun,
+    encode_report,
+)
 from memq.core.audit.result import Verdict
 from memq.core.notification.notification import decode_notification
 from memq.core.notification.queue import Publication
 from memq.core.storage.keys import key_of_uri
-from memq.core.storage.local import LocalStorage
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_retention import later
-from tests.topics.reading import queue_topic
+from tests.unit.core.audit.test_produced import report
 
 
 class World:
@@ -79,22 +83,13 @@ class World:
         """A true report over the Messages of producer `p` up to a sequence."""
         runs = [notification.producers[0] for notification in await self.notifications()]
         runs = [run for run in runs if run.last <= last]
-        values = {
-            "version": REPORT_VERSION,
-            "topic": "t",
-            "write_partition": 0,
-            "producer_id": "p",
-            "epoch": 0,
-            "first": 0,
-            "last": last,
+        true = {
             "records": sum(run.records for run in runs),
-            "size_bytes": 0,
             "crc_sum": sum(run.crc_sum for run in runs),
-            "failed": [],
             "window_start_ms": (await self.notifications())[0].sealed_ms,
             "window_end_ms": 0,
         }
-        return ProducedReport(**(values | fields))
+        return report(last=last, **({"first": 0} | true | fields))
 
 
 @asynccontextmanager
@@ -123,32 +118,6 @@ async def test_storage_out_of_reach_is_read_through_the_broker(tmp_path, deep):
         assert "does not exist" in result.damage[0]
 
 
-async def test_another_storage_under_the_same_name_is_no_loss(tmp_path, monkeypatch):
-    """Where this machine finds nothing but the broker does, nothing is called lost."""
-    elsewhere = LocalStorage(tmp_path / "not mounted")
-    monkeypatch.setattr("memq.client.objects.open_uri", lambda uri, _: (elsewhere, key_of_uri(uri)))
-    async with world(tmp_path / "data") as here:
-        await here.create()
-        await here.produce(2)
-        assert (await here.audit()).clean
-
-
-async def test_what_retention_removed_is_not_lost(tmp_path):
-    """Reports outlive the Messages they name: what is left is judged, the rest is named."""
-    async with world(tmp_path) as here:
-        await here.create(retention="1h", dedup_window="1h")
-        async with AsyncProducer(here.address, topic="t", producer_id="p") as producer:
-            for number in range(4):
-                if number == 2:
-                    await here.expire(1_800)
-                await (await producer.write(b"%d" % number))
-        await here.expire(1_801)
-        result = await here.audit()
-        assert (result.expired_reports, result.verdict) == (1, Verdict.PARTLY)
-        assert (only(result).expired, only(result).expired_records) == ([SequenceRun(0, 1)], 2)
-        assert only(result).stored_messages == 2
-
-
 async def test_what_nobody_reported_and_retention_removed_is_not_clean(tmp_path):
     """Nothing is left that tells of a producer that was killed; so only a later window is clean."""
     async with world(tmp_path) as here:
@@ -169,10 +138,9 @@ async def test_only_retention_excuses_what_is_nowhere(tmp_path):
     async with world(tmp_path) as here:
         await here.create(retention="1h", dedup_window="1h")
         await here.produce(2, producer_id="q")
-        report = await here.report_of(1)
-        hour_ms = 3_600_000
-        start_ms = report.window_start_ms - hour_ms
-        await here.tell(msgspec.structs.replace(report, window_start_ms=start_ms))
+        told = await here.report_of(1)
+        start_ms = told.window_start_ms - 3_600_000
+        await here.tell(msgspec.structs.replace(told, window_start_ms=start_ms))
         await here.queue.truncate(await queue_topic(here.queue), 0, 2)
         result = await here.audit()
         assert (result.expired_reports, result.verdict) == (1, Verdict.UNCLEAN)
@@ -200,120 +168,6 @@ async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path, susp
             result = await here.audit()
         assert (only(result).lost, only(result).expired) == ([], [SequenceRun(0, 2)])
         assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
-
-
-async def test_retention_that_overtakes_the_audit_hides_no_later_loss(tmp_path, monkeypatch):
-    """However many reports are joined, what is lost of a time that is retained is called lost."""
-    monkeypatch.setattr(audit, "MAX_APART", 1)
-    async with world(tmp_path) as here:
-        await here.create(retention="3h", dedup_window="1h", audited="false")
-        async with AsyncProducer(here.address, topic="t", producer_id="p") as producer:
-            for number in range(4):
-                if number == 2:
-                    await here.expire(7_200)
-                await (await producer.write(b"%d" % number))
-        late = (await here.notifications())[2:]
-        await here.tell(await here.report_of(1))
-        await here.tell(
-            await here.report_of(
-                4,  # which is nowhere
-                first=2,
-                records=3,
-                crc_sum=sum(each.producers[0].crc_sum for each in late),
-                window_start_ms=late[0].sealed_ms,
-            )
-        )
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", audited="true")
-        inspected = []
-
-        class Overtaken(audit.BatchInspector):
-            async def _inspect(self, batch):
-                inspected.append(batch)
-                if len(inspected) == 5:  # all once, and then the suspect's first one again
-                    await here.expire(3_700)
-                return await super()._inspect(batch)
-
-        monkeypatch.setattr(audit, "BatchInspector", Overtaken)
-        result = await here.audit()
-        assert (only(result).lost, result.expired_reports) == ([SequenceRun(4, 4)], 1)
-
-
-async def test_retention_that_was_made_longer_has_removed_what_it_removed(tmp_path):
-    """How far retention had come is remembered where the topic is, and raises no alarm."""
-    async with world(tmp_path) as here:
-        await here.create(retention="1h", dedup_window="1h")
-        await here.produce(2)
-        await here.expire(3_601)
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", retention="7d")
-        result = await here.audit()
-        assert (only(result).expired, result.verdict) == ([SequenceRun(0, 1)], Verdict.PARTLY)
-
-
-async def test_producer_with_a_clock_ahead_raises_no_alarm(tmp_path):
-    """When a Message was sent is judged by when its report was stored, too."""
-    async with world(tmp_path) as here:
-        await here.create(retention="1h", dedup_window="1h", audited="false")
-        await here.produce(2)
-        report = await here.report_of(1)
-        ahead_ms = report.window_start_ms + 86_400_000
-        await here.tell(
-            msgspec.structs.replace(
-                report, window_start_ms=ahead_ms, window_end_ms=ahead_ms + 10_000
-            )
-        )
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", audited="true")
-        await here.expire(3_601)
-        assert only(await here.audit()).expired == [SequenceRun(0, 1)]
-
-
-@pytest.mark.parametrize(("duplicates", "finding"), [(0, "lost"), (1, "expired")])
-async def test_job_that_was_run_again_may_report_what_is_older(tmp_path, duplicates, finding):
-    """A repeat was published before the window; where it may have expired, it is not lost."""
-    async with world(tmp_path) as here:
-        await here.create(retention="2h", dedup_window="1h", audited="false")
-        await here.produce(2)
-        report = await here.report_of(1)
-        await here.expire(4_000)  # over an hour later the job is run again
-        young_ms = report.window_start_ms + 4_000_000
-        await here.tell(
-            msgspec.structs.replace(
-                report, window_start_ms=young_ms, window_end_ms=young_ms, duplicates=duplicates
-            )
-        )
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", audited="true")
-        await here.expire(3_201)
-        assert getattr(only(await here.audit()), finding) == [SequenceRun(0, 1)]
-
-
-async def test_job_that_was_run_again_after_the_dedup_window_is_read_twice_and_named(tmp_path):
-    """The brokers have forgotten its first run: every reader gets both, and the audit says so."""
-    async with world(tmp_path) as here:
-        await here.create(retention="2h", dedup_window="1h")
-        await here.produce(2)
-        await here.expire(4_000)
-        await here.produce(2)
-        async with AsyncConsumer(here.address, topic="t", read_through="broker") as consumer:
-            batches = [await consumer.poll(20) for _ in range(4)]
-        assert [message.value for batch in batches for message in batch] == [b"0", b"1"] * 2
-        assert only(await here.audit()).duplicated == [SequenceRun(0, 1)]
-
-
-async def test_earlier_topic_of_the_same_name_is_no_loss(tmp_path):
-    """A topic made anew is not blamed for what its predecessor held."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(3, producer_id="old")
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.delete_topic("t")
-        await here.create()
-        await here.produce(2, producer_id="new")
-        result = await here.audit()
-        assert only(result).name.producer_id == "new"
-        assert (result.expired_reports, result.clean) == (0, True)
 
 
 async def test_late_report_about_an_earlier_topic_neither_alarms_nor_hides(tmp_path):
@@ -352,23 +206,15 @@ async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkey
         assert result.total("unreported_messages") == 0
 
 
-async def test_reports_that_cannot_be_read_are_named(tmp_path):
-    """A Batch of the audit topic that is gone is damage; what it named is unreported."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(2)
-        await here.delete(0, topic=AUDIT_TOPIC)
-        result = await here.audit()
-        assert result.total("unreported_messages") == 2
-        assert len(result.damage) == 1
-        assert "held reports that cannot be read" in result.damage[0]
-
-
 async def test_damaged_notifications_are_named(tmp_path):
-    """What is no notification is named by its offset, in the topic and in the audit topic."""
+    """By its offset, in the topic and in the audit topic; reports that cover it are believed."""
     async with world(tmp_path) as here:
         await here.create()
         await here.produce(2)
+        info = {"topic": "t", "consumer": "job", "partition": 0, "start": 0, "end": 3}
+        counts = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 9)
+        times = {"window_start_ms": 0, "window_end_ms": 0}
+        await report_consumed_async(here.address, [ConsumedReport(**info, **counts, **times)])
         for topic in ("t", AUDIT_TOPIC):
             end = (await here.entries(topic))[-1].timestamp_ms
             await here.queue.publish(
@@ -378,38 +224,9 @@ async def test_damaged_notifications_are_named(tmp_path):
         assert only(result).stored_messages == 2
         assert [line.split(": ")[0] for line in result.damage] == [
             "t/0 offset 2",
-            f"{AUDIT_TOPIC}/0 offset 1",
+            f"{AUDIT_TOPIC}/0 offset 2",
         ]
-
-
-async def test_message_stored_twice_is_named(tmp_path):
-    """A Batch that is notified twice holds its Messages twice."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(3)
-        entry = (await here.entries())[1]
-        await here.queue.publish(
-            await queue_topic(here.queue), 0, [Publication(0, entry.payload, entry.timestamp_ms)]
-        )
-        result = await here.audit()
-        assert only(result).duplicated == [SequenceRun(1, 1)]
-        assert not result.clean
-
-
-async def test_notification_that_contradicts_its_batch_is_damage(tmp_path):
-    """A notification that names other Messages than the index is named itself."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(2)
-        notification = (await here.notifications())[1]
-        run = msgspec.structs.replace(notification.producers[0], records=7)
-        payload = msgspec.json.encode(msgspec.structs.replace(notification, producers=[run]))
-        entry = (await here.entries())[1]
-        await here.queue.publish(
-            await queue_topic(here.queue), 0, [Publication(0, payload, entry.timestamp_ms)]
-        )
-        result = await here.audit()
-        assert "name different Messages" in result.damage[0]
+        assert result.consumers[0].total("consumed").messages == 2
 
 
 async def test_reports_of_suspects_are_joined_and_bounded(tmp_path, monkeypatch):
@@ -435,17 +252,6 @@ async def test_reports_of_suspects_are_joined_and_bounded(tmp_path, monkeypatch)
         await here.tell(await here.report_of(9, first=8))
         with pytest.raises(InvalidRequestError, match="more than 1 reports"):
             await here.audit()
-
-
-async def test_reports_of_other_topics_are_left_alone(tmp_path):
-    """Each topic has its own audit."""
-    async with world(tmp_path) as here:
-        await here.create()
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.create_topic("other", batch_age="1ms")
-        await here.produce(1)
-        await here.produce(2, topic="other")
-        assert only(await here.audit()).produced_messages == 1
 
 
 async def test_what_is_committed_while_an_audit_runs_is_not_called_unreported(

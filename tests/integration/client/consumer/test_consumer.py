@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
 
 from memq.client.consumer import consumer as consumer_module
-from memq.client.consumer.consumer import AsyncConsumer
-from memq.core.notification.notification import encode_notification
 from memq.errors import (
     ClosedError,
     ConfigError,
-    CorruptDataError,
     DataLossError,
     InvalidRequestError,
-    MemqError,
     OffsetOutOfRangeError,
-    StorageError,
     UnavailableError,
-    UnknownTopicError,
 )
+from tests.harness.reading import TIMEOUT_S, take, values, world
 from tests.integration.broker.support import until
 from tests.topics.reading import TIMEOUT_S, drain, forever, take, values, world
 
@@ -43,73 +36,6 @@ async def test_reads_all_partitions_in_order(tmp_path):
         offsets = [offset for p, offset in places if p == partition]
         assert offsets == sorted(offsets)
     assert sorted(values(batches)) == sorted([b"%d" % n for n in range(9)] + [b"+"] * 9)
-
-
-async def test_follows_what_is_published(tmp_path):
-    """A consumer at the end gets a Batch as soon as it is published, without polling for it."""
-    async with world(tmp_path) as w, w.consumer() as consumer:
-        assert await consumer.poll(0.05) is None
-        waiting = asyncio.create_task(consumer.poll(TIMEOUT_S))
-        await w.write(b"late")
-        began = time.monotonic()
-        batch = await waiting
-        assert [m.value for m in batch] == [b"late"]
-        assert time.monotonic() - began < 5
-
-
-async def test_latest(tmp_path):
-    """With start="latest" only what is published after the start is handed out."""
-    async with world(tmp_path) as w:
-        await w.write(b"old")
-        async with w.consumer(start="latest") as consumer:
-            await w.write(b"new")
-            assert values(await take(consumer, 1)) == [b"new"]
-
-
-async def test_a_start_that_failed_may_be_tried_again(tmp_path):
-    """A consumer whose start met an unready broker starts at the next call, and reads."""
-    async with world(tmp_path) as w:
-        await w.write(b"a")
-        consumer = w.consumer()
-        resolve, failing = consumer_module.resolve, iter([UnavailableError("away")])
-
-        async def once_away(*args, **kwargs):
-            for error in failing:
-                raise error
-            return await resolve(*args, **kwargs)
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(consumer_module, "resolve", once_away)
-            with pytest.raises(UnavailableError):
-                await consumer.start()
-            assert repr(consumer) == "<AsyncConsumer t not started>"
-            async with consumer:
-                assert values(await take(consumer, 1)) == [b"a"]
-
-
-async def test_a_size_that_no_object_has_names_the_batch(tmp_path):
-    """Reading through a broker, a notification with an absurd size is damage at a named offset."""
-    async with world(tmp_path) as w:
-        partition, offset = await w.write(b"a")
-        good = await w.notification(partition, offset)
-        absurd = msgspec.structs.replace(good, size_bytes=3 << 30)
-        await w.publish(partition, encode_notification(absurd))
-        async with w.consumer(read_through="broker") as consumer:
-            assert values(await take(consumer, 1)) == [b"a"]
-            with pytest.raises(
-                CorruptDataError, match=r"at t/0 offset 1 .* is damaged: bytes 0 to"
-            ):
-                await forever(consumer)
-
-
-async def test_start_at_offsets(tmp_path):
-    """A mapping says where each partition begins; others begin at the earliest Batch."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for n in range(6):
-            await w.write(b"%d" % n)
-        async with w.consumer(start={0: 2}) as consumer:
-            batches = await take(consumer, 4)
-    assert sorted((b.partition, b.offset) for b in batches) == [(0, 2), (1, 0), (1, 1), (1, 2)]
 
 
 async def test_start_at_a_time(tmp_path):
@@ -145,26 +71,12 @@ async def test_seek(tmp_path):
             assert values(await take(consumer, 1)) == [b"0"]
             assert await consumer.lag() == {0: 3}
             await consumer.seek_to_end()
-            assert await consumer.poll(0.1) is None
-
-
-async def test_a_seek_of_what_is_not_read_moves_nothing(tmp_path):
-    """Wherever the wrong partition stands among others, and however it is sought."""
-    async with world(tmp_path, read_partitions=2) as w:
-        await w.write_to(0, b"v")
-        async with w.consumer(start="latest") as consumer:
-            before = {p: consumer.position(p) for p in (0, 1)}
-            for wrong in ([0, 2], [2, 0], [1, 0, -1]):
-                for seeking in (
-                    consumer.seek_to_beginning(wrong),
-                    consumer.seek_to_end(wrong),
-                    consumer.seek_to_time(datetime(1970, 1, 1, tzinfo=UTC), wrong),
-                ):
-                    with pytest.raises(InvalidRequestError, match="is not read by this consumer"):
-                        await seeking
-            assert {p: consumer.position(p) for p in (0, 1)} == before
-            await consumer.seek_to_beginning([0])
-            assert consumer.position(0) == 0
+            async with w.consumer(start="latest") as late:
+                await w.write(b"new")
+                assert values(await take(late, 1)) == [b"new"]
+            async for batch in consumer:
+                assert values([batch]) == [b"new"]
+                break
 
 
 async def test_assign(tmp_path):
@@ -172,7 +84,8 @@ async def test_assign(tmp_path):
     async with world(tmp_path, read_partitions=3) as w:
         for n in range(9):
             await w.write(b"%d" % n)
-        async with w.consumer() as consumer:
+        async with w.consumer(start={2: 1}) as consumer:
+            assert [consumer.position(p) for p in range(3)] == [0, 0, 1]
             await consumer.assign({1: 2})
             assert [(b.partition, b.offset) for b in await take(consumer, 1)] == [(1, 2)]
             await consumer.assign([0])
@@ -219,8 +132,10 @@ async def test_calls_that_make_no_sense(tmp_path):
 
 
 @pytest.mark.parametrize("fails", ["topic", "resolve"])
-async def test_a_start_that_fails_leaves_no_connection(tmp_path, monkeypatch, fails):
-    """Whatever fails: each cluster that was opened is closed."""
+async def test_a_start_that_fails_leaves_nothing_and_may_be_tried_again(
+    tmp_path, monkeypatch, fails
+):
+    """Whatever fails: each cluster that was opened is closed, and the next call reads."""
     closed = []
     close = consumer_module.Cluster.close
 
@@ -236,46 +151,13 @@ async def test_a_start_that_fails_leaves_no_connection(tmp_path, monkeypatch, fa
         target = consumer_module.Cluster if fails == "topic" else consumer_module
         with monkeypatch.context() as patched:
             patched.setattr(target, fails, fail)
+            consumer = w.consumer()
             with pytest.raises(UnavailableError):
-                await w.consumer().start()
+                await consumer.start()
         assert len(closed) == 1
-
-
-async def test_unknown_topic(tmp_path):
-    """A topic that there is not fails at the start, and leaves nothing open."""
-    async with world(tmp_path) as w:
-        with pytest.raises(UnknownTopicError, match="nowhere"):
-            await AsyncConsumer(w.address, topic="nowhere").start()
-
-
-async def test_iteration(tmp_path):
-    """A consumer can be iterated: Batches without end."""
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        found = []
-        async with w.consumer() as consumer:
-            async for batch in consumer:
-                found.append(batch)
-                if len(found) == 3:
-                    break
-        assert values(found) == [b"0", b"1", b"2"]
-
-
-async def test_read_through_broker(tmp_path, monkeypatch):
-    """Through the broker the same Batches come, in ranges when they are large."""
-    monkeypatch.setattr("memq.client.objects.RANGE_BYTES", 100)
-    async with world(tmp_path) as w:
-        await w.write(b"a" * 1000, b"b")
-        await w.write(b"c")
-        async with w.consumer(read_through="broker") as consumer:
-            batches = await take(consumer, 2)
-        assert values(batches) == [b"a" * 1000, b"b", b"c"]
-        path = await w.path(0, 0)
-        path.write_bytes(path.read_bytes()[:-50])
-        async with w.consumer(read_through="broker") as consumer:
-            with pytest.raises(CorruptDataError, match="its notification says"):
-                await consumer.poll(TIMEOUT_S)
+        await w.write(b"a")
+        async with consumer:
+            assert values(await take(consumer, 1)) == [b"a"]
 
 
 @pytest.mark.parametrize("read_through", ["storage", "broker"])
@@ -300,24 +182,6 @@ async def test_missing_object(tmp_path, read_through):
                 seen += values(await take(consumer, 1))
 
 
-async def test_storage_that_fails_for_a_while(tmp_path):
-    """What may pass is tried again; only when it lasts is it an error, and a retriable one."""
-    async with world(tmp_path) as w:
-        await w.write(b"v")
-        path = await w.path(0, 0)
-        aside = path.rename(tmp_path / "aside")
-        path.symlink_to(path)  # a loop: the system refuses to open it
-        async with w.consumer(request_timeout="200ms") as consumer:
-            with pytest.raises(StorageError, match=r"t/0 offset 0 .*symbolic links") as caught:
-                await forever(consumer)
-            assert caught.value.retriable
-        async with w.consumer() as consumer:
-            assert await consumer.poll(0.3) is None
-            path.unlink()
-            aside.rename(path)
-            assert values(await take(consumer, 1)) == [b"v"]
-
-
 async def test_partitions_take_turns(tmp_path):
     """When several partitions have Batches ready, none of them keeps the others waiting."""
     async with world(tmp_path, read_partitions=2) as w:
@@ -331,58 +195,12 @@ async def test_partitions_take_turns(tmp_path):
         assert order in ([0, 1] * 4, [1, 0] * 4)
 
 
-async def test_damaged_object(tmp_path):
-    """A damaged Batch is never handed out; the error names it, and seeking past it goes on."""
-    async with world(tmp_path) as w:
-        await w.write(b"x" * 500)
-        await w.write(b"fine")
-        path = await w.path(0, 0)
-        damaged = bytearray(path.read_bytes())
-        damaged[700] ^= 16
-        path.write_bytes(damaged)
-        async with w.consumer() as consumer:
-            for _ in range(2):
-                with pytest.raises(CorruptDataError, match=r"t/0 offset 0 .* is damaged"):
-                    await consumer.poll(TIMEOUT_S)
-            await consumer.seek(0, 1)
-            assert values(await take(consumer, 1)) == [b"fine"]
-
-
-async def test_damaged_notification(tmp_path):
-    """A notification that cannot be read is named, after everything before it was handed out."""
-    async with world(tmp_path) as w:
-        await w.write(b"before")
-        bad = await w.publish(0, b'{"version": 99}')
-        await w.write(b"after")
-        async with w.consumer() as consumer:
-            assert values(await take(consumer, 1)) == [b"before"]
-            for _ in range(2):
-                with pytest.raises(CorruptDataError, match=f"t/0 offset {bad}: not a notification"):
-                    await consumer.poll(TIMEOUT_S)
-            await consumer.seek(0, bad + 1)
-            assert values(await take(consumer, 1)) == [b"after"]
-
-
 async def expire(w, end):
     """What retention does: forget notifications, then delete their objects."""
     paths = [await w.path(0, offset) for offset in range(end)]
     await w.queue.truncate(w.queue_topic, 0, end)
     for path in paths:
         path.unlink()
-
-
-@pytest.mark.parametrize(("policy", "expected"), [("earliest", b"3"), ("latest", b"new")])
-async def test_retention_overtakes(tmp_path, policy, expected):
-    """A consumer that retention has overtaken goes on where it was told to."""
-    async with world(tmp_path) as w:
-        for n in range(5):
-            await w.write(b"%d" % n)
-        async with w.consumer(start={0: 1}, on_out_of_range=policy) as consumer:
-            await expire(w, 3)
-            if policy == "latest":
-                assert await consumer.poll(0.3) is None
-                await w.write(b"new")
-            assert values(await take(consumer, 1)) == [expected]
 
 
 async def test_retention_overtakes_is_an_error(tmp_path):
@@ -402,93 +220,3 @@ async def test_retention_overtakes_is_an_error(tmp_path):
             await consumer.seek(0, 77)
             with pytest.raises(OffsetOutOfRangeError, match="offset 77"):
                 await consumer.poll(TIMEOUT_S)
-
-
-@pytest.mark.parametrize("policy", ["earliest", "error"])
-async def test_retention_overtakes_what_was_planned(tmp_path, policy):
-    """A Batch whose notification was read before retention took it is out of range, not lost."""
-    async with world(tmp_path) as w:
-        for n in range(5):
-            await w.write(b"%d" % n)
-        options = {"prefetch_bytes": 1, "fetch_threads": 1, "on_out_of_range": policy}
-        async with w.consumer(**options) as consumer:
-            assert values(await take(consumer, 1)) == [b"0"]
-            await until(lambda: not consumer._fetcher._fetching)
-            await expire(w, 4)
-            assert values(await take(consumer, 1)) == [b"1"]  # it was in memory
-            if policy == "error":
-                with pytest.raises(OffsetOutOfRangeError, match="retained is only offset 4"):
-                    await forever(consumer)
-            else:
-                assert values(await take(consumer, 1)) == [b"4"]
-
-
-async def test_what_notifications_name_is_handed_out(tmp_path):
-    """A Batch that is published twice, by hand, comes at both offsets: nothing is dropped."""
-    async with world(tmp_path) as w:
-        await w.write(b"x", b"y")
-        await w.republish(0, 0, 0)
-        async with w.consumer() as consumer:
-            batches = await drain(consumer)
-        assert [(each.offset, values([each])) for each in batches] == [
-            (0, [b"x", b"y"]),
-            (1, [b"x", b"y"]),
-        ]
-
-
-async def test_prefetch_is_bounded(tmp_path):
-    """No more is fetched ahead than the bound allows, whatever the application does."""
-    async with world(tmp_path) as w:
-        for n in range(20):
-            await w.write(b"%d" % n * 1000)
-        size = (await w.notification(0, 0)).size_bytes
-        async with w.consumer(prefetch_bytes=3 * size) as consumer:
-            fetcher = consumer._fetcher
-            seen = []
-            while len(seen) < 20:
-                seen += await take(consumer, 1)
-                planned = [each for buffer in fetcher._buffers.values() for each in buffer.batches]
-                held = sum(each.held_bytes for each in planned)
-                assert held == fetcher._held_bytes <= 3 * size + 3000
-            assert [b.offset for b in seen] == list(range(20))
-            assert fetcher._held_bytes == 0
-
-
-async def test_batch_above_the_bound(tmp_path):
-    """A Batch that is larger than the memory bound is fetched by itself."""
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        async with w.consumer(prefetch_bytes=1) as consumer:
-            assert values(await take(consumer, 3)) == [b"0", b"1", b"2"]
-
-
-async def test_broker_away(tmp_path):
-    """While the broker is away polls end in time; only a long outage is an error, to be retried."""
-    async with world(tmp_path) as w:
-        await w.write(b"0")
-        async with w.consumer(request_timeout="500ms") as consumer:
-            await take(consumer, 1)
-            await w.broker.stop()
-            began = time.monotonic()
-            assert await consumer.poll(0.1) is None
-            assert time.monotonic() - began < 5
-            with pytest.raises(MemqError) as caught:
-                await forever(consumer)
-            assert caught.value.retriable
-            assert time.monotonic() - began < 20
-
-
-async def test_shows_its_state(tmp_path):
-    """A consumer shows what it is doing."""
-    async with world(tmp_path) as w:
-        consumer = w.consumer()
-        assert repr(consumer) == "<AsyncConsumer t not started>"
-        async with consumer:
-            await w.write(b"0")
-            await take(consumer, 1)
-            assert repr(consumer) == (
-                "<AsyncConsumer t [<Commits no group [1 pending]> | <Fetcher t [1 partitions | "
-                "0 planned | 0 fetching | 0 bytes held]>]>"
-            )
-        assert "[closed" in repr(consumer)

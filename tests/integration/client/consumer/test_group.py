@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
-from memq.client.audit.reporter import CLOSE_TIMEOUT_S as REPORT_TIMEOUT_S
-from memq.core.wire.messages import DeleteTopic
 from memq.errors import (
     ClosedError,
     InvalidRequestError,
@@ -17,8 +14,8 @@ from memq.errors import (
     OffsetOutOfRangeError,
     RequestTimeoutError,
     UnavailableError,
-    UnknownTopicError,
 )
+from tests.harness.reading import TIMEOUT_S, drain, take, values, world
 from tests.integration.broker.support import until
 from tests.topics.reading import TIMEOUT_S, drain, forever, take, values, world
 
@@ -60,6 +57,8 @@ async def test_goes_on_after_the_last_commit(tmp_path):
             await consumer.commit()
             assert "[0 pending]" in repr(consumer._commits)
             assert await consumer.committed() == {0: 3}
+            with pytest.raises(OffsetOutOfRangeError):
+                await consumer.commit({0: 99})
             assert values(await take(consumer, 1)) == [b"3"]
         async with w.consumer(group="g") as consumer:
             assert values(await take(consumer, 1)) == [b"3"]
@@ -68,62 +67,6 @@ async def test_goes_on_after_the_last_commit(tmp_path):
             assert values(await take(consumer, 1)) == [b"1"]
         async with w.consumer(group="other") as consumer:
             assert values(await take(consumer, 1)) == [b"0"]
-
-
-async def test_commit_covers_what_was_handed_out(tmp_path):
-    """What is only fetched ahead is not committed; a seek is."""
-    async with world(tmp_path) as w:
-        for n in range(5):
-            await w.write(b"%d" % n)
-        async with w.consumer(group="g") as consumer:
-            await consumer.poll(0.2)
-            await consumer.commit()
-            assert await consumer.committed() == {0: 1}
-            await consumer.seek(0, 4)
-            await consumer.commit()
-            assert await consumer.committed() == {0: 4}
-            with pytest.raises(OffsetOutOfRangeError):
-                await consumer.commit({0: 99})
-
-
-async def test_auto_commit(tmp_path):
-    """Each poll commits what earlier polls handed out, and closing commits the rest."""
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        options = {"group": "g", "auto_commit": True, "auto_commit_interval": "0ms"}
-        async with w.consumer(**options) as consumer:
-            await take(consumer, 2)
-            await consumer._commits.settle()
-            assert await consumer.committed() == {0: 1}
-            await take(consumer, 1)
-        assert await w.queue.committed("g", w.queue_topic) == {0: 3}
-
-
-async def test_a_session_that_ended_meanwhile_takes_nothing_up(tmp_path):
-    """A member that finds its session over, once it knows where the group is, waits for another."""
-    async with world(tmp_path) as w:
-        committed, asked, go_on = w.queue.committed, asyncio.Event(), asyncio.Event()
-        live = []
-
-        async def late(*of):
-            asked.set()
-            await go_on.wait()
-            return await committed(*of)
-
-        def assigned(_):
-            session = consumer._session
-            live.append(session.membership._expires_ms > session.now_ms())
-
-        w.queue.committed = late
-        async with w.consumer(group="g", on_assign=assigned) as consumer:
-            polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
-            await asked.wait()
-            consumer._session.membership._expires_ms = 0  # as who was frozen finds it
-            go_on.set()
-            await w.write(b"0")
-            assert values([await polling]) == [b"0"]
-        assert live == [True]
 
 
 async def test_what_the_group_gave_to_another_meanwhile_is_not_taken_up(tmp_path):
@@ -152,58 +95,10 @@ async def test_what_the_group_gave_to_another_meanwhile_is_not_taken_up(tmp_path
                 assert (taken_up, first.assignment) == ([[left]], [left])
 
 
-async def test_a_seek_brings_back_nothing_that_was_given_up(tmp_path):
-    """A member that looks up offsets for long goes on only with what is still its own."""
-    async with world(tmp_path, read_partitions=2) as w:
-        offsets, asked, go_on = w.queue.offsets, asyncio.Event(), asyncio.Event()
-
-        async def late(*of):
-            asked.set()
-            await go_on.wait()
-            return await offsets(*of)
-
-        async with w.consumer(group="g") as first:
-            await balance(first, partitions=2)
-            w.queue.offsets = late
-            seeking = asyncio.ensure_future(first.seek_to_end())
-            await asked.wait()
-            w.queue.offsets = offsets
-            async with w.consumer(group="g") as second:
-                await balance(first, second, partitions=2)
-                (left,) = first.assignment
-                go_on.set()
-                await seeking
-                assert first.assignment == [left]
-
-
 async def _fail_with(consumer):
     async with consumer:
         await take(consumer, 1)
         raise ZeroDivisionError
-
-
-async def test_what_on_assign_commits_is_where_the_group_is(tmp_path):
-    """The beginning does not undo it, and an error there does not lose the beginning."""
-    async with world(tmp_path) as w:
-        for _ in range(3):
-            await w.write()
-
-        async def on_assign(_):
-            await consumer.commit({0: 1})
-
-        async with w.consumer(group="g", start="latest", on_assign=on_assign) as consumer:
-            while not await consumer.committed() or consumer._moving is not None:
-                await consumer.poll(0.01)
-        assert await w.queue.committed("g", w.queue_topic) == {0: 1}
-
-        def fail(_):
-            raise ZeroDivisionError
-
-        async with w.consumer(group="h", start="latest", on_assign=fail) as consumer:
-            with pytest.raises(ZeroDivisionError):
-                while True:
-                    await consumer.poll(0.01)
-        assert await w.queue.committed("h", w.queue_topic) == {0: 3}
 
 
 async def test_where_a_group_begins_is_where_on_assign_has_put_it(tmp_path):
@@ -224,38 +119,6 @@ async def test_where_a_group_begins_is_where_on_assign_has_put_it(tmp_path):
             while len(assigned) < 2 or consumer._moving is not None:
                 await consumer.poll(0.01)
             assert await consumer.committed() == {0: 1, 1: 3}
-
-
-async def test_begin_that_is_refused_keeps_those_of_others(tmp_path):
-    """A start beyond the end is for reading to refuse; the group begins in the other partitions."""
-    async with world(tmp_path, read_partitions=2, write_partitions=2) as w:
-        async with w.consumer(group="g", start={0: 0, 1: 1_000}) as consumer:
-            while not await consumer.committed():
-                with contextlib.suppress(OffsetOutOfRangeError):
-                    await consumer.poll(0.01)
-        assert await w.queue.committed("g", w.queue_topic) == {0: 0}
-
-
-@pytest.mark.parametrize("options", [{"audit": False}, {}], ids=["audit=False", "not audited"])
-async def test_who_does_not_report_counts_nothing(tmp_path, options):
-    """Reports that nobody sends would take memory for ever."""
-    async with world(tmp_path, audited="audit" in options) as w:
-        for _ in range(3):
-            await w.write()
-        async with w.consumer(group="g", **options) as consumer:
-            for _ in range(3):
-                assert await consumer.poll(5) is not None
-                await consumer.commit()
-            assert consumer._consumed.take_reports() == []
-
-
-async def test_auto_commit_not_after_an_error(tmp_path):
-    """When the application fails, what it had in work is not committed."""
-    async with world(tmp_path) as w:
-        await w.write(b"0")
-        with pytest.raises(ZeroDivisionError):
-            await _fail_with(w.consumer(group="g", auto_commit=True))
-        assert await w.queue.committed("g", w.queue_topic) == {0: 0}  # where it began
 
 
 async def test_members_share_the_partitions(tmp_path):
@@ -309,28 +172,6 @@ async def test_revoked_partition_may_be_committed(tmp_path):
                 assert committed == {0: 2, 1: 2}
                 assert await b.lag() == {b.assignment[0]: 0}
                 assert len(seen) == 4
-
-
-async def test_close_while_partitions_are_given_up(tmp_path, monkeypatch):
-    """A member that is closed while it commits what it gives up has done with that, as with all."""
-    revoked, committing = [], asyncio.Event()
-
-    async def never(offsets):
-        monkeypatch.undo()
-        committing.set()
-        await asyncio.Event().wait()
-
-    async with world(tmp_path, read_partitions=2) as w:
-        await w.write_to(0, b"v")
-        await w.write_to(1, b"v")
-        async with w.consumer(group="g", auto_commit=True, on_revoke=revoked.extend) as a:
-            await take(a, 2)
-            monkeypatch.setattr(a._commits, "commit_if_owner", never)
-            async with w.consumer(group="g") as b, asyncio.timeout(TIMEOUT_S):
-                while not committing.is_set():
-                    await asyncio.gather(a.poll(0.02), b.poll(0.02))
-        assert sorted(revoked) == [0, 1]
-        assert a._consumed._partitions == {}, "its counts are final"
 
 
 @pytest.mark.parametrize("fails", ["commit", "on_revoke", "both"])
@@ -394,32 +235,6 @@ async def test_a_move_that_takes_long_is_waited_for_by_later_polls(tmp_path):
             assert assigned == [[0]]
 
 
-async def test_a_poll_that_is_given_up_leaves_nothing_behind(tmp_path):
-    """Whether it is cancelled or fails, the next one may follow, and its member is idle again."""
-    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
-        await balance(consumer, partitions=1)
-        polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
-        await asyncio.sleep(0)
-        with pytest.raises(InvalidRequestError, match="another poll"):
-            await consumer.poll(0)
-        assert consumer._session._polling == 1
-        polling.cancel()
-        await asyncio.wait([polling])
-        assert consumer._session._polling == 0
-        take_one = consumer._fetcher.take
-
-        def fail():
-            consumer._fetcher.take = take_one
-            raise UnavailableError("away")
-
-        consumer._fetcher.take = fail
-        with pytest.raises(UnavailableError):
-            await consumer.poll(0.01)
-        assert consumer._session._polling == 0
-        await w.write(b"v")
-        assert values(await take(consumer, 1)) == [b"v"]
-
-
 @pytest.mark.parametrize("slow", [False, True])
 async def test_a_last_commit_that_fails_does_not_keep_the_partitions(tmp_path, slow):
     """Closing tells of it, leaves the group all the same and lets go of all; once."""
@@ -451,17 +266,6 @@ async def test_a_last_commit_that_fails_does_not_keep_the_partitions(tmp_path, s
             consumer._executor.submit(print)
 
 
-async def test_closing_ends_a_poll(tmp_path):
-    """It says that the consumer is closed, in place of waiting on."""
-    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
-        await balance(consumer, partitions=1)
-        polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
-        await asyncio.sleep(0)
-        await consumer.close()
-        with pytest.raises(ClosedError):
-            await polling
-
-
 async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
     """Nothing is committed and `on_revoke` is not called; but the group need not wait for it."""
     revoked = []
@@ -471,30 +275,11 @@ async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
         with pytest.raises(ZeroDivisionError):
             await _fail_with(w.consumer(group="g", **options))
         assert revoked == []
+        assert await w.queue.committed("g", w.queue_topic) == {0: 0}  # where it began
         assert w.broker.groups.members("g", "t", 0) == []
         async with w.consumer(group="g", **options) as consumer:
             await take(consumer, 1)
         assert revoked == [[0]], "what ends in order calls it once"
-
-
-async def test_closing_waits_for_the_last_report_no_longer_than_it_may(tmp_path, monkeypatch):
-    """Of the time of `close` what is left, and never less than none."""
-    async with world(tmp_path) as w:
-        waited = []
-        for timeout_s in (0.0, 1.5, 1_000.0):
-            consumer = await w.consumer(group="g").start()
-            close = consumer._reporter.close
-
-            async def note(left_s, close=close):
-                waited.append(left_s)
-                await close(left_s)
-
-            monkeypatch.setattr(consumer._reporter, "close", note)
-            with contextlib.suppress(RequestTimeoutError):
-                await consumer.close(timeout_s)
-        assert waited[0] == 0.0
-        assert 0 <= waited[1] < 1.5
-        assert waited[2] == REPORT_TIMEOUT_S
 
 
 async def test_an_assignment_that_fails_changes_nothing(tmp_path):
@@ -519,21 +304,6 @@ async def test_an_assignment_that_fails_changes_nothing(tmp_path):
             assert consumer._commits.pending() == {}, "what was handed out as a member is over"
             assert values(await take(consumer, 1)) == [b"0"]
             assert w.broker.groups.members("g", "t", 0) == []
-
-
-async def test_what_was_lost_is_not_committed_by_a_later_session(tmp_path):
-    """The member that comes back goes on where the group is, and owes nothing from before."""
-    lost = []
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        options = {"auto_commit": True, "auto_commit_interval": "1h", "on_lost": lost.append}
-        async with w.consumer(group="g", **options) as consumer:
-            assert values(await take(consumer, 2)) == [b"0", b"1"]
-            consumer._session.membership.lose()
-            assert values(await take(consumer, 1)) == [b"0"], "nothing was committed"
-            assert lost == [[0]]
-            assert consumer._commits.pending() == {0: 1}
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -572,13 +342,12 @@ async def test_stuck_member_loses_its_partitions(tmp_path):
     async with world(tmp_path, read_partitions=2) as w:
         await w.write_to(0, b"v")
         await w.write_to(1, b"v")
-        stuck = w.consumer(
-            group="g", max_poll_interval="1s", on_lost=lost.append, on_assign=assigned.append
-        )
+        options = {"max_poll_interval": "1s", "session_timeout": "5m"}
+        stuck = w.consumer(group="g", on_lost=lost.append, on_assign=assigned.append, **options)
         async with stuck, w.consumer(group="g") as healthy:
             await take(stuck, 2)
             assert assigned == [[0, 1]]
-            async with asyncio.timeout(5):  # the session would last 10 s
+            async with asyncio.timeout(TIMEOUT_S):  # long before the end of the session
                 while healthy.assignment != [0, 1]:
                     await healthy.poll(0.02)
             with pytest.raises(NotOwnerError, match="does not hold partition 0"):
@@ -587,87 +356,3 @@ async def test_stuck_member_loses_its_partitions(tmp_path):
             await balance(stuck, healthy, partitions=2)
             assert lost == [[0, 1]]
             await stuck.commit()
-
-
-async def test_failing_callback_is_raised(tmp_path):
-    """What a callback raises comes out of the poll, and the group goes on."""
-
-    def fail(partitions):
-        raise ZeroDivisionError(partitions)
-
-    async with world(tmp_path) as w:
-        await w.write(b"v")
-        async with w.consumer(group="g", on_assign=fail) as consumer:
-            with pytest.raises(ZeroDivisionError):
-                await consumer.poll(TIMEOUT_S)
-            assert values(await take(consumer, 1)) == [b"v"]
-
-
-async def test_assigning_by_hand_leaves_the_group(tmp_path):
-    """A member that is assigned partitions leaves; it commits only while the group is empty."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for _ in range(4):
-            await w.write(b"v")
-        async with w.consumer(group="g") as a, w.consumer(group="g") as b:
-            await balance(a, b, partitions=2)
-            await a.assign(iter([0, 1]))
-            await balance(b, partitions=2)
-            await take(a, 1)
-            with pytest.raises(InvalidRequestError, match="1 live member: close all"):
-                await a.commit()
-            await b.close()
-            await a.commit()
-            assert await a.committed() != {}
-
-
-async def test_killed_member_is_replaced(tmp_path):
-    """When a member vanishes without a word its partitions move after the session timeout."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for _ in range(4):
-            await w.write(b"v")
-        killed = await w.consumer(group="g", session_timeout="1s").start()
-        await take(killed, 4)
-        killed._session._task.cancel()  # no heartbeat more, and no farewell
-        async with w.consumer(group="g") as other:
-            seen = []
-            async with asyncio.timeout(TIMEOUT_S):
-                while len(seen) < 4:
-                    seen += await polled(other)
-            assert other.assignment == [0, 1]
-        await killed._fetcher.close()
-        await killed._cluster.close()
-
-
-async def test_lost_session_stops_by_itself(tmp_path):
-    """A member cut off from the brokers stops handing out when its session is over."""
-    lost = []
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        options = {"session_timeout": "1s", "request_timeout": "100ms", "on_lost": lost.append}
-        async with w.consumer(group="g", **options) as consumer:
-            await take(consumer, 1)
-            session = consumer._session
-            await until(lambda: consumer._fetcher._held_bytes and not consumer._fetcher._fetching)
-            await w.broker.stop()
-            await until(lambda: session.now_ms() >= session.membership._expires_ms + 1)
-            with pytest.raises(MemqError) as caught:
-                await forever(consumer)
-            assert caught.value.retriable
-            assert lost == [[0]]
-            assert consumer.assignment == []
-
-
-async def test_no_such_group_name(tmp_path):
-    """A group that cannot be is refused before anything is sent."""
-    async with world(tmp_path) as w:
-        with pytest.raises(InvalidRequestError, match="group 'a/b'"):
-            w.consumer(group="a/b")
-
-
-async def test_unexpected_refusal_is_raised(tmp_path):
-    """What the broker refuses for good comes out of the poll."""
-    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
-        await w.writer.ask(DeleteTopic(topic="t"))
-        with pytest.raises(UnknownTopicError, match="'t'"):
-            await forever(consumer)

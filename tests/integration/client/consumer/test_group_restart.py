@@ -8,13 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from memq.client.connection import BrokerConnection
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.queue import Holding
 from memq.core.wire import messages as m
-from memq.errors import InvalidRequestError, MemqError, NotOwnerError, QueueError
+from memq.errors import NotOwnerError
 from memq.testing.broker import BrokerProcess
-from tests.fakes.faults import Fault
-from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
 
@@ -81,7 +77,7 @@ async def test_no_two_members_hold_one_partition_over_a_kill(tmp_path) -> None:
         async with connected(process) as c:
             await c.create(batch_messages=1)
             await asyncio.gather(*(c.write(number) for number in range(3)))
-            away = Member(c, "away", session_ms=6_000)
+            away = Member(c, "away", session_ms=10_000)
             assert await away.beat() == [0]
             await away.commit(1)
         process.restart()
@@ -95,85 +91,11 @@ async def test_no_two_members_hold_one_partition_over_a_kill(tmp_path) -> None:
                 await other.commit(0)
             while not await other.beat():
                 await asyncio.sleep(0.05)
-            assert asyncio.get_running_loop().time() - began_s > 4
+            assert asyncio.get_running_loop().time() - began_s > 5
             await other.commit(3)
             with pytest.raises(NotOwnerError):
                 await away.commit(2)
             assert await committed(c) == [m.PartitionOffset(0, 3)]
-
-
-async def test_members_that_come_back_at_once_go_on_at_once(tmp_path) -> None:
-    """After a restart nobody waits: who is there keeps what it has, and what is free is given."""
-    with BrokerProcess(tmp_path) as process:
-        async with connected(process) as c:
-            await c.create(read_partitions=2)
-            stays, goes = Member(c, "stays", 300_000), Member(c, "goes", 300_000)
-            for _ in range(3):
-                await stays.beat()
-                await goes.beat()
-            assert [stays.owned, goes.owned] == [[0], [1]]
-            await c.ask(m.LeaveGroup(group="g", topic="t", member_id="goes"))
-            await stays.beat()
-        process.restart()
-        async with connected(process) as c:
-            stays.c = c
-            assert await stays.beat() == [0, 1]
-            await stays.commit(0)
-            await c.ask(m.LeaveGroup(group="g", topic="t", member_id="stays"))
-            assert await Member(c, "new").beat() == [0, 1]
-
-
-async def test_a_group_that_has_ended_holds_nothing_after_a_restart(tmp_path) -> None:
-    """What is stored of a group goes when its last member has gone."""
-    queue = InMemoryQueue()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        topic = await c.create()
-        assert topic.config.name == "t"
-        name = b.topics.get("t").topic.queue_topic
-        await Member(c, "a").beat()
-        assert await queue.holdings("g", name) == {"a": Holding(10_000, [0])}
-        await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
-        await until(lambda: not queue._topic(name).holdings)
-
-
-async def test_nobody_is_told_what_is_not_stored(tmp_path) -> None:
-    """While the disk refuses, a member is given nothing; a restart then knows of nobody."""
-    inner = InMemoryQueue()
-    queue = FaultyQueue(inner, [Fault("hold", "disk_full", times=2)])
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create()
-        member = Member(c, "a")
-        for _ in range(2):
-            with pytest.raises(QueueError):
-                await member.beat()
-        assert await member.beat() == [0]
-        holders = await inner.holders(b.topics.get("t").topic.queue_topic)
-        assert holders == ["g"]
-
-
-async def test_damaged_holdings_keep_everybody_waiting(tmp_path) -> None:
-    """Where it cannot be read who held what, nobody gets anything yet, and the broker serves.
-
-    Of each other group it is known.
-    """
-    queue = EmbeddedQueue(tmp_path / "queue")
-    others = ("f", "h")
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create()
-        for group in ("g", *others):
-            assert await Member(c, "a", group=group).beat() == [0]
-    (file,) = tmp_path.glob("queue/topics/*/members/g.json")
-    file.write_bytes(b"{")
-    async with broker(tmp_path, queue=EmbeddedQueue(tmp_path / "queue")) as b, client(b) as c:
-        assert await Member(c, "a").beat() == []
-        for group in others:
-            assert await Member(c, "b", group=group).beat() == [], "a holds it"
-        with pytest.raises(InvalidRequestError, match="2 live members"):
-            await c.ask(
-                m.CommitOffsets(
-                    group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)]
-                )
-            )
 
 
 class GatedOffsets(InMemoryQueue):
@@ -210,49 +132,3 @@ async def test_a_commit_is_judged_when_it_is_stored(tmp_path) -> None:
             await late
         await second.commit(2)
         assert await committed(c) == [m.PartitionOffset(0, 2)]
-
-
-async def test_a_commit_that_was_sent_again_and_comes_late_changes_nothing(tmp_path) -> None:
-    """An attempt on another connection that arrives after later commits does not go back."""
-    async with broker(tmp_path) as b, client(b) as c, client(b) as old_connection:
-        await c.create(batch_messages=1)
-        await asyncio.gather(*(c.write(number) for number in range(3)))
-        for member in (Member(c, "a"), Member(c, "")):
-            if member.name:
-                await member.beat()
-            first, second = member.commit_of(1), member.commit_of(2)
-            first.committer = second.committer = "x"
-            await c.ask(first)
-            await c.ask(second)
-            with pytest.raises(InvalidRequestError, match="came after commit 2"):
-                await old_connection.ask(first)
-            await old_connection.ask(second)
-            assert await committed(c) == [m.PartitionOffset(0, 2)]
-            if member.name:
-                await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
-
-
-async def test_an_administrator_goes_back_on_purpose(tmp_path) -> None:
-    """Without live members any offset may be set, also after a restart."""
-    with BrokerProcess(tmp_path) as process:
-        async with connected(process) as c:
-            await c.create(batch_messages=1)
-            await c.write(0)
-            member = Member(c, "a", session_ms=1_000)
-            await member.beat()
-            await member.commit(1)
-        process.restart()
-        async with connected(process) as c:
-            reset = m.CommitOffsets(
-                group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)], committer="r"
-            )
-            reset.sequence = 1
-            async with asyncio.timeout(TIMEOUT_S):
-                while True:
-                    try:
-                        await c.ask(reset)
-                        break
-                    except MemqError as exc:
-                        assert "1 live member" in str(exc)
-                        await asyncio.sleep(0.05)
-            assert await committed(c) == [m.PartitionOffset(0, 0)]

@@ -17,7 +17,6 @@ from memq.errors import (
     ClosedError,
     ConfigError,
     InvalidRequestError,
-    NotOwnerError,
     OffsetOutOfRangeError,
     RequestTimeoutError,
     TopicRecreatedError,
@@ -91,26 +90,6 @@ def test_reads_commits_and_goes_on(address, topic):
     assert sorted(values(seen)) == sorted([b"%d" % n for n in range(8)] + [b"+"] * 8)
 
 
-def test_iterates(address, topic):
-    """A consumer is an endless iterable of Batches."""
-    seen = []
-    with Consumer(address, topic=topic) as consumer:
-        for batch in consumer:
-            seen.append(batch)
-            if len(seen) == 8:
-                break
-        consumer.assign({1: 2})
-        assert [(b.partition, b.offset) for b in take(consumer, 2)] == [(1, 2), (1, 3)]
-
-
-def test_poll_ends_in_time(address, topic):
-    """A poll with nothing to hand out returns None when its time is over."""
-    with Consumer(address, topic=topic, start="latest") as consumer:
-        began = time.monotonic()
-        assert consumer.poll(0.2) is None
-        assert 0.15 < time.monotonic() - began < 10
-
-
 def test_callbacks_run_in_the_polling_thread(address, topic):
     """Callbacks run where `poll` and `close` are called, and may call the consumer."""
     calls = []
@@ -124,44 +103,15 @@ def test_callbacks_run_in_the_polling_thread(address, topic):
 
     consumer = Consumer(address, topic=topic, group="g", on_assign=on_assign, on_revoke=on_revoke)
     with consumer:
-        take(consumer, 8)
+        for batch in consumer:
+            assert len(batch) == 2
+            break
+        take(consumer, 7)
     here = threading.current_thread()
     assert calls == [
         ("assign", [0, 1], here, {0: 4, 1: 4}),
         ("revoke", [0, 1], here, {0: 4, 1: 4}),
     ]
-
-
-def test_callback_error_is_raised_by_poll(address, topic):
-    """What a callback raises comes out of `poll`."""
-
-    def fail(partitions):
-        raise ZeroDivisionError(partitions)
-
-    with Consumer(address, topic=topic, group="g", on_assign=fail) as consumer:
-        with pytest.raises(ZeroDivisionError):
-            take(consumer, 1)
-        assert len(take(consumer, 8)) == 8
-
-
-def test_second_poll_is_refused(address, topic):
-    """Two threads cannot poll one consumer; the second is told so."""
-    with Consumer(address, topic=topic, start="latest") as consumer:
-        outcomes = []
-
-        def poll():
-            try:
-                outcomes.append(consumer.poll(0.3))
-            except InvalidRequestError as exc:
-                outcomes.append(str(exc))
-
-        threads = [threading.Thread(target=poll) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-        assert None in outcomes
-        assert [text for text in outcomes if text and "another poll" in text]
 
 
 def test_close_wakes_a_poll(address, topic):
@@ -187,14 +137,6 @@ def test_errors_at_construction(address):
     with pytest.raises(UnavailableError):
         Consumer("127.0.0.1:1", topic="t", request_timeout="200ms")
     assert set(threading.enumerate()) <= before
-
-
-def test_forgotten_consumer_warns(address, topic):
-    """A consumer that is dropped without `close` says so."""
-    consumer = Consumer(address, topic=topic)
-    with pytest.warns(ResourceWarning, match="was not closed"):
-        consumer.__del__()
-    consumer.close()
 
 
 def test_exit_without_close(address, topic):
@@ -240,6 +182,7 @@ def test_range_is_exact(address, topic, read_through):
     """A range holds exactly the Batches from its start up to its end, in order, and stays so."""
     arguments = {"topic": topic, "partition": 1, "read_through": read_through}
     table = read_range(address, start=1, end=3, **arguments)
+    assert read_range(address, start=4, end=4, **arguments).schema == table.schema
     assert table.column_names == ["key", "value", "headers", "timestamp"]
     parts = [read_range(address, start=n, end=n + 1, **arguments) for n in (1, 2)]
     assert table.equals(pa.concat_tables(parts))
@@ -282,18 +225,8 @@ def test_range_that_is_not_retained(address, topic):
         read_range(address, topic=topic, partition=2, start=0, end=0)
     with pytest.raises(InvalidRequestError, match=r"\[2, 1\): all must be"):
         read_range(address, topic=topic, partition=0, start=2, end=1)
-    with pytest.raises(InvalidRequestError, match=r"\[-1, 1\): all must be"):
-        read_range(address, topic=topic, partition=0, start=-1, end=1)
-    with pytest.raises(InvalidRequestError, match="whole numbers"):
-        read_range(address, topic=topic, partition=0, start=0, end=1.5)
     with pytest.raises(RequestTimeoutError, match="not read within 0 s"):
         read_range(address, topic=topic, partition=0, start=0, end=1, timeout=0)
-
-
-def test_empty_range(address, topic):
-    """An empty range is an empty table with the topic's columns."""
-    table = read_range(address, topic=topic, partition=0, start=4, end=4)
-    assert (table.num_rows, table.column_names[1]) == (0, "value")
 
 
 def test_range_of_a_topic_whose_schema_grew(address):
@@ -339,21 +272,6 @@ def test_group_rides_out_a_killed_broker(tmp_path):
     assert sorted(values(seen)) == sorted([b"%d" % n for n in range(8)] + [b"+"] * 8)
 
 
-def test_commit_of_a_lost_partition(address, topic):
-    """A member whose session is over cannot commit for what another holds."""
-    with (
-        Consumer(address, topic=topic, group="g", max_poll_interval="1s") as stuck,
-        Consumer(address, topic=topic, group="g") as other,
-    ):
-        take(stuck, 8)
-        deadline = time.monotonic() + TIMEOUT_S
-        while other.assignment != [0, 1]:
-            assert time.monotonic() < deadline
-            other.poll(0.1)
-        with pytest.raises(NotOwnerError):
-            stuck.commit()
-
-
 def test_topic_client_for_threads(address, topic):
     """The sync client of a topic pages through exact ranges, and says what is retained."""
     with SyncTopicClient(address, topic) as client:
@@ -361,21 +279,15 @@ def test_topic_client_for_threads(address, topic):
         assert [(each.partition, each.start, each.end) for each in ranges] == [(0, 0, 4), (1, 0, 4)]
         assert {each.incarnation for each in ranges} == {client.info().incarnation}
         assert [len(page) for page in client.pages(ranges, page_entries=3)] == [3, 1, 3, 1]
-        found = list(client.batches([ranges[0]._replace(start=1, end=3), ranges[1]]))
-        assert [(each.partition, each.offset) for each in found] == [
-            (0, 1),
-            (0, 2),
-            *((1, offset) for offset in range(4)),
-        ]
-        assert {each.notification.records for each in found} == {2}
-        client.check_retained(OffsetRange(1, 4, 4))
+        found = list(client.batches([ranges[0]._replace(start=1, end=3)]))
+        assert [(each.partition, each.offset) for each in found] == [(0, 1), (0, 2)]
         with pytest.raises(OffsetOutOfRangeError, match=r"offsets 0 to 4 .*not retained in full"):
             client.check_retained(OffsetRange(1, 0, 5))
         assert [each.since_ms for each in client.retained_since()] == [float("-inf")] * 2
-    with SyncTopicClient(address, topic, incarnation="0" * 16) as other:
-        with pytest.raises(TopicRecreatedError):
-            other.offsets()
-        with pytest.raises(TopicRecreatedError, match="two topics of that name"):
-            other.info()
+    with (
+        SyncTopicClient(address, topic, incarnation="0" * 16) as other,
+        pytest.raises(TopicRecreatedError, match="two topics of that name"),
+    ):
+        other.info()
     with pytest.raises(ClosedError):
         client.offsets()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +18,6 @@ from memq.core.audit.reports import (
     runs_of,
 )
 from memq.core.audit.result import AuditResult, Verdict
-from memq.core.audit.sieve import ProducerSieve
 from memq.core.format.batch import ProducerRun
 from memq.errors import InvalidRequestError
 
@@ -82,30 +80,6 @@ def inside(values: set[int], first: int, last: int) -> set[int]:
 sets = st.sets(st.sampled_from(ALL))
 
 
-@given(produced=st.integers(1, 60), cuts=sets, gone=sets, failed=sets)
-def test_exactly_what_is_gone_is_named(produced, cuts, gone, failed) -> None:
-    """Whatever is removed, and however reports are cut, exactly that is named as lost."""
-    failed = inside(failed, 0, produced - 1)
-    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
-    reports = [
-        report(a, b - 1, failed=inside(failed, a, b - 1)) for a, b in itertools.pairwise(edges)
-    ]
-    stored = set(range(produced)) - gone
-
-    audit = reconcile(reports, stored).producers[0]
-
-    given_up = failed
-    lost = inside(gone, 0, produced - 1) - given_up
-    assert audit.lost == runs_of(lost)
-    assert audit.lost_records == sum(map(records, lost))
-    assert audit.recovered == runs_of(given_up - gone)
-    assert audit.produced_messages == produced - len(given_up)
-    assert audit.produced_records == sum(map(records, set(range(produced)) - given_up))
-    assert audit.stored_messages == len(stored - given_up)
-    assert audit.stored_records == sum(map(records, stored - given_up))
-    assert audit.clean == (not lost)
-
-
 @given(
     spans=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), min_size=1, max_size=8),
     gone=sets,
@@ -131,34 +105,50 @@ def test_reports_that_overlap_say_each_thing_once(spans, gone, failed) -> None:
         assert audit.produced_records == sum(map(records, produced - failed))
 
 
-@given(
-    produced=st.integers(1, 60),
-    gone=sets,
-    damaged=sets,
-    repeated=sets,
-)
-def test_each_message_has_one_finding(produced, gone, damaged, repeated) -> None:
-    """A sound copy wins over a damaged one, and that over a missing one."""
-    everything = set(range(produced))
-    sound = everything - gone - damaged
-    check = ProducedReconciliation("t", [report(0, produced - 1)])
-    for sequence in sorted(damaged):
-        check.unreadable(0, run_of(sequence, sequence), gone=False, in_window=False)
-    for sequence in sorted(gone):
-        check.unreadable(0, run_of(sequence, sequence), gone=True, in_window=False)
-    for sequence in [*sound, *(sound & repeated)]:
+STATES = st.sampled_from(("sound", "sound", "twice", "damaged", "gone", "nowhere"))
+
+
+@given(produced=st.integers(1, 60), cuts=sets, failed=sets, old=sets, data=st.data())
+def test_each_message_has_one_finding(produced, cuts, failed, old, data) -> None:
+    """However reports are cut: what is damaged, what has lost its object, and what left no trace,
+    which retention may have removed where the report is old; and what was given up, yet is there.
+    """
+    states = data.draw(st.lists(STATES, min_size=produced, max_size=produced))
+    at = {name: {s for s, state in enumerate(states) if state == name} for name in states}
+    damaged, gone, nowhere = (at.get(name, set()) for name in ("damaged", "gone", "nowhere"))
+    there = set(range(produced)) - damaged - gone - nowhere
+    failed = failed & (there | nowhere)
+    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
+    reports = [
+        report(a, b - 1, failed=inside(failed, a, b - 1)) for a, b in itertools.pairwise(edges)
+    ]
+    old_reports = [each for each in reports if each.first in old]
+    check = ProducedReconciliation("t", reports)
+    for sequence in sorted(damaged | gone):
+        run = run_of(sequence, sequence)
+        check.unreadable(0, run, gone=sequence in gone, in_window=False)
+    for sequence in [*there, *at.get("twice", ())]:
         check.stored(NAME, sequence, records(sequence), crc(sequence))
+    check.expire(old_reports)
+    result = finish(check)
 
-    assert not check.any_unseen()
-    audit = finish(check).producers[0]
-
-    spoilt = everything & damaged
-    assert audit.damaged == runs_of(spoilt)
-    assert audit.damaged_records == sum(map(records, spoilt))
-    assert audit.lost == runs_of((everything & gone) - spoilt)
-    assert audit.lost_records == sum(map(records, (everything & gone) - spoilt))
-    assert audit.duplicated == runs_of(sound & repeated)
-    assert audit.stored_records == sum(map(records, sound))
+    may = {s for each in old_reports for s in range(each.first, each.last + 1)}
+    expired, lost = (nowhere & may) - failed, gone | (nowhere - may - failed)
+    (audit,) = result.producers
+    assert (audit.damaged, audit.lost) == (runs_of(damaged), runs_of(lost))
+    assert (audit.expired, audit.recovered) == (runs_of(expired), runs_of(failed & there))
+    assert audit.duplicated == runs_of(at.get("twice", ()))
+    assert audit.damaged_records == sum(map(records, damaged))
+    assert audit.lost_records == sum(map(records, lost))
+    assert audit.expired_records == sum(map(records, expired))
+    assert audit.produced_messages == produced - len(failed)
+    assert audit.produced_records == sum(map(records, set(range(produced)) - failed))
+    assert audit.stored_messages == len(there - failed)
+    assert audit.stored_records == sum(map(records, there - failed))
+    assert result.expired_reports == sum(
+        bool(inside(expired, each.first, each.last)) for each in old_reports
+    )
+    assert audit.clean == (not (damaged or lost or expired or audit.duplicated))
 
 
 def test_report_sent_again_with_what_came_after_it_counts_once() -> None:
@@ -177,14 +167,6 @@ def test_message_that_a_rerun_gave_up_is_still_expected() -> None:
     assert audit.produced_messages == 20
 
 
-def test_message_stored_twice_is_named() -> None:
-    """A duplicate in the Batches is named, and counted once."""
-    result = reconcile([report(0, 3)], [0, 1, 2, 2, 2, 3])
-    assert result.producers[0].duplicated == [SequenceRun(2, 2)]
-    assert result.producers[0].stored_messages == 4
-    assert not result.clean
-
-
 @pytest.mark.parametrize("fields", [{"crc_sum": 1}, {"records": 11}, {"records": 9}])
 def test_other_content_is_reported_as_changed(fields) -> None:
     """All sequences there but another sum: the report is named as changed."""
@@ -194,18 +176,17 @@ def test_other_content_is_reported_as_changed(fields) -> None:
     assert not result.clean
 
 
-def test_stored_messages_without_a_report_are_counted_not_blamed() -> None:
-    """A producer that died before its report leaves unreported Messages, which are no loss."""
-    result = reconcile([report(0, 3)], range(6))
-    assert (result.total("unreported_messages"), result.total("unreported_records")) == (2, 5 + 6)
-    assert result.verdict is Verdict.PARTLY
-
-
-def test_messages_that_another_report_names_are_not_unreported() -> None:
-    """What a report outside the window names belongs there."""
-    result = reconcile([report(0, 3)], range(8), others=[report(4, 6)])
-    assert result.total("unreported_messages") == 1
+@pytest.mark.parametrize("in_window", [True, False])
+def test_what_no_report_names_is_counted_not_blamed(in_window) -> None:
+    """In the window alone; what a report that is not judged names belongs elsewhere."""
+    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 6)])
+    for sequence in range(9):
+        check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=in_window)
+    result = finish(check)
+    counts = (result.total("unreported_messages"), result.total("unreported_records"))
+    assert counts == ((2, 8 + 9) if in_window else (0, 0))
     assert result.producers[0].produced_messages == 4
+    assert result.verdict is (Verdict.PARTLY if in_window else Verdict.CLEAN)
 
 
 def test_only_batches_that_can_change_something_are_needed() -> None:
@@ -220,79 +201,15 @@ def test_only_batches_that_can_change_something_are_needed() -> None:
     assert check.needs(1, run_of(0, 3), in_window=True)
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_of_producers_that_nobody_asks_about_nothing_is_said(gone) -> None:
-    """A Batch may hold Messages of several; those that were found sound are not called lost."""
-    check = ProducedReconciliation("t", [report(0, 3)], only={NAME})
-    check.stored(ProducerName(0, "q", 0), 7, 1, 0)
-    check.unreadable(1, run_of(0, 3), gone=gone)
-    check.unreadable(0, run_of(2, 3), gone=gone)
-    (audit,) = finish(check).producers
-    assert audit.name == NAME
-
-
-def test_what_is_gone_outside_the_window_is_lost_only_where_it_was_reported() -> None:
-    """The rest of its Batch belongs to another window."""
-    check = ProducedReconciliation("t", [report(0, 3)])
-    for sequence in range(2):
-        check.stored(NAME, sequence, records(sequence), crc(sequence))
-    check.unreadable(0, run_of(2, 6), gone=True, in_window=False)
-    (audit,) = finish(check).producers
-    assert (audit.lost, audit.lost_records) == ([SequenceRun(2, 3)], records(2) + records(3))
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_no_more_is_missing_than_a_report_is_short_of(gone) -> None:
-    """Where a notification says more of what cannot be read, the report counts."""
-    short = report(0, 3, records=records(0) + records(1) + 2)
-    check = ProducedReconciliation("t", [short])
-    for sequence in range(2):
-        check.stored(NAME, sequence, records(sequence), crc(sequence))
-    check.unreadable(0, run_of(3, 3), gone=gone)
-    if gone:
-        check.expire([short])
-    (audit,) = finish(check).producers
-    counts = (audit.lost_records, audit.damaged_records, audit.expired_records)
-    assert counts == ((2, 0, 0) if gone else (0, 2, 0))
-
-
-def test_damage_of_another_report_does_not_hide_what_is_lost() -> None:
-    """A Batch that reaches beyond a report says nothing of how many are its own."""
-    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 9)])
-    check.stored(NAME, 1, records(1), crc(1))
-    check.unreadable(0, run_of(2, 5), gone=False)
-    (audit,) = finish(check).producers
-    assert audit.lost == [SequenceRun(0, 0)]
-    assert audit.lost_records >= records(0)
-
-
-def test_messages_outside_the_window_are_not_unreported() -> None:
-    """A Batch read for a Message of the window may hold others that are none of its concern."""
-    check = ProducedReconciliation("t", [report(0, 3)])
-    for sequence in range(6):
-        check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=False)
-    assert finish(check).total("unreported_messages") == 0
-
-
-def test_report_that_was_delivered_twice_counts_once() -> None:
-    """The same report stored twice changes nothing."""
-    result = reconcile([report(0, 3), report(0, 3)], range(4))
-    assert result.producers[0].produced_messages == 4
-    assert result.clean
-
-
 def test_write_partitions_and_epochs_are_apart() -> None:
     """Sequences of another epoch or write partition do not stand in for lost ones."""
-    check = ProducedReconciliation("t", [report(0, 1)])
-    check.stored(ProducerName(0, "p", 1), 0, 1, crc(0))
-    check.stored(ProducerName(1, "p", 0), 1, 1, crc(1))
+    others = [ProducerName(0, "p", 1), ProducerName(1, "p", 0)]
+    check = ProducedReconciliation("t", [report(0, 1)], only={NAME, *others})
+    for name in (*others, ProducerName(0, "nobody asks about", 0)):
+        check.stored(name, 0, 1, crc(0))
     check.unreadable(1, run_of(0, 1), gone=False, in_window=False)
     result = finish(check)
-    assert [producer.name for producer in result.producers] == [
-        NAME,
-        ProducerName(0, "p", 1),
-        ProducerName(1, "p", 0),
-    ]
+    assert [producer.name for producer in result.producers] == [NAME, *others]
     assert result.producers[0].lost == [SequenceRun(0, 1)]
 
 
@@ -347,51 +264,6 @@ def test_what_nobody_reported_is_lost_all_the_same_when_its_object_is(gone) -> N
     assert audit.verdict is Verdict.UNCLEAN
 
 
-@given(produced=st.integers(1, 60), cuts=sets, gone=sets, removed=sets, old=sets)
-def test_what_retention_may_have_removed_is_neither_lost_nor_clean(
-    produced, cuts, gone, removed, old
-) -> None:
-    """Without a trace and old: expired. Without a trace and young, or without its object: lost."""
-    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
-    reports = [report(a, b - 1) for a, b in itertools.pairwise(edges)]
-    old_reports = [each for each in reports if each.first in old]
-    everything = set(range(produced))
-    gone, removed = everything & gone, everything & removed - gone
-    check = ProducedReconciliation("t", reports)
-    for sequence in sorted(everything - removed):
-        if sequence in gone:
-            check.unreadable(0, run_of(sequence, sequence), gone=True)
-        else:
-            check.stored(NAME, sequence, records(sequence), crc(sequence))
-
-    check.expire(old_reports)
-    result = finish(check)
-
-    may = {s for each in old_reports for s in range(each.first, each.last + 1)}
-    (audit,) = result.producers
-    assert audit.expired == runs_of(removed & may)
-    assert audit.expired_records == sum(map(records, removed & may))
-    assert audit.lost == runs_of(gone | (removed - may))
-    assert audit.lost_records == sum(map(records, gone | (removed - may)))
-    assert audit.stored_messages == len(everything - gone - removed)
-    assert result.expired_reports == sum(
-        bool(inside(removed, each.first, each.last)) for each in old_reports
-    )
-    assert audit.clean == (not (gone or removed))
-
-
-def test_damage_across_the_end_of_a_report_is_counted_by_what_is_short() -> None:
-    """A damaged Batch may hold Messages of two reports; each counts its own."""
-    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 9)])
-    for sequence in range(2):
-        check.stored(NAME, sequence, records(sequence), crc(sequence))
-    check.unreadable(0, run_of(2, 5), gone=False)
-    audit = finish(check).producers[0]
-    assert audit.damaged == [SequenceRun(2, 3)]
-    assert audit.damaged_records == records(2) + records(3)
-    assert audit.lost_records == 0
-
-
 @given(cuts=sets, edges=sets, old=sets, data=st.data(), honest=st.booleans())
 def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, honest) -> None:
     """As lost, damaged or expired, and all of it; also where a report has counted otherwise."""
@@ -424,94 +296,9 @@ def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, hones
         assert audit.lost_records >= sum(map(records, set(ALL) - found - damaged))
 
 
-FIRSTS = st.sampled_from(range(0, 60, 5))
-NAMES = (NAME, ProducerName(0, "p", 1), ProducerName(0, "q", 0), ProducerName(1, "p", 0))
-
-
-@st.composite
-def lives(draw):
-    """What is reported and stored of one producer in one write partition; and what is old of it."""
-    spans = st.lists(st.tuples(st.sampled_from(ALL), st.integers(0, 9)), max_size=3)
-    told = [[report(first, min(first + more, 59)) for first, more in draw(spans)] for _ in range(2)]
-    states = st.sampled_from(("sound", "sound", "gone", "damaged", "twice", "nowhere"))
-    batches = [
-        (first, first + 4, draw(states), draw(st.booleans())) for first in draw(st.sets(FIRSTS))
-    ]
-    return *told, batches, draw(st.integers(0, 3))
-
-
-def tell(check, name, batches):
-    """Tell of the Batches of a producer, as far as it is asked for."""
-    for first, last, state, in_window in batches:
-        run = msgspec.structs.replace(
-            run_of(first, last), producer_id=name.producer_id, epoch=name.epoch
-        )
-        needed = check.needs(name.write_partition, run, in_window=in_window)
-        if state == "nowhere" or not needed:
-            continue
-        if state in ("gone", "damaged"):
-            gone = state == "gone"
-            check.unreadable(name.write_partition, run, gone=gone, in_window=in_window)
-            continue
-        for _ in range(1 + (state == "twice")):
-            for sequence in range(first, last + 1):
-                check.stored(name, sequence, records(sequence), crc(sequence), in_window=in_window)
-
-
-@given(st.lists(lives(), min_size=4, max_size=4), st.sets(st.sampled_from(NAMES)), st.booleans())
-def test_producers_are_judged_each_by_itself(drawn, only, all_asked) -> None:
-    """What is found of several is what is found of each, whatever is wrong with the others."""
-    named = {}
-    for name, (judged, others, batches, old) in zip(NAMES, drawn, strict=True):
-        told = [
-            [msgspec.structs.replace(one, **name._asdict()) for one in some]
-            for some in (judged, others)
-        ]
-        named[name] = (*told, batches, old)
-
-    def run(lives_of):
-        check = ProducedReconciliation(
-            "t",
-            [one for judged, *_ in lives_of.values() for one in judged],
-            others=[one for _, others, *_ in lives_of.values() for one in others],
-            only=None if all_asked else only,
-        )
-        sieve = ProducerSieve()
-        for judged, others, *_ in lives_of.values():
-            for one in judged:
-                sieve.report(one, judged=True)
-            for one in others:
-                sieve.report(one, judged=False)
-        for name, (_, _, batches, _) in lives_of.items():
-            tell(check, name, batches)
-            tell(sieve, name, batches)
-        unseen = check.any_unseen()
-        check.expire([one for judged, _, _, old in lives_of.values() for one in judged[:old]])
-        found = list(sieve.producers())
-        return finish(check), unseen, found, sieve.suspects
-
-    together = run(named)
-    alone = [run({name: life}) for name, life in named.items()]
-    assert together[0].producers == sorted(
-        itertools.chain.from_iterable(one[0].producers for one in alone), key=lambda one: one.name
-    )
-    assert together[0].expired_reports == sum(one[0].expired_reports for one in alone)
-    assert together[1] == any(one[1] for one in alone)
-    assert sorted(together[2], key=lambda one: one.name) == sorted(
-        itertools.chain.from_iterable(one[2] for one in alone), key=lambda one: one.name
-    )
-    assert together[3] == set().union(*(one[3] for one in alone))
-
-
 def test_window_that_names_too_many_messages_is_refused(monkeypatch) -> None:
     """The memory of an audit is bounded, and the error says what to do."""
     monkeypatch.setattr(produced, "MAX_MESSAGES", 10)
     assert ProducedReconciliation("t", [report(0, 9), report(3, 9)])
     with pytest.raises(InvalidRequestError, match=r"11 Messages.*shorter window"):
         ProducedReconciliation("t", [report(0, 4), report(6, 11)])
-
-
-def test_state_shows() -> None:
-    """A reconciliation says how much it holds."""
-    check = ProducedReconciliation("t", [report(0, 3), report(4, 5), report(9, 9)])
-    assert repr(check) == "<ProducedReconciliation t [1 producers, 2 runs]>"

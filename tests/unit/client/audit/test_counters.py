@@ -1,4 +1,4 @@
-"""What a group member reports: all that was committed, what it stepped over, and nothing else."""
+"""What a group member and a producer report: all that was done, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.client.audit import counters as audit_counters
-from memq.client.audit.counters import ConsumedCounters
+from memq.client.audit.counters import ConsumedCounters, ProducedCounters
 from memq.client.audit.reporter import ReportBacklog
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery, StoredAt
+from memq.client.producer.state_machine import NamedMessage, WritePartition
 from memq.core.audit.reports import CRC_MODULUS
+from memq.errors import DeliveryTimeoutError
+from tests.unit.client.audit.test_reporter import OPTIONS
+from tests.unit.core.audit.test_produced import report
 
 
 class Entry(NamedTuple):
@@ -58,17 +64,6 @@ def member():
     return made
 
 
-def test_only_what_is_committed_is_reported(member):
-    """Batches that wait for a commit are not told, and told once when it comes."""
-    member.read(3, 4, 5)
-    assert member.ranges() == []
-    member.counters.committed({0: 5})
-    assert member.ranges() == [(3, 5, 0, False)]
-    assert member.ranges() == []
-    member.counters.committed({0: 6})
-    assert member.ranges() == [(5, 6, 0, False)]
-
-
 def test_where_a_member_begins_is_told_at_once(member):
     """Before anything is committed after that; what it commits first says that it began there."""
     member.counters.took_up(1, 8)
@@ -90,37 +85,6 @@ def test_where_a_group_begins_is_told_when_it_is_committed(member):
     member.counters.committed({0: 10})
     reports = member.reports()
     assert [(each.start, each.end, each.began) for each in reports] == [(5, 5, True), (9, 10, True)]
-
-
-def test_where_a_group_begins_is_told_once(member):
-    """A member that commits without reading, again and again, has nothing new to say."""
-    counters = member.counters
-    counters.committed({0: 5})
-    assert [each.began for each in counters.take_reports()] == [True]
-    counters.committed({0: 5})
-    assert counters.take_reports() == []
-    counters.committed({0: 6})
-    assert [each.start for each in counters.take_reports()] == [6]
-
-
-def test_report_has_the_counts(member):
-    """Batches, Messages, LogMessages and CRC sum are those of what was handed out."""
-    member.read(3, 4)
-    member.counters.committed({0: 5})
-    (report,) = member.reports()
-    assert (report.topic, report.consumer, report.partition) == ("t", "g", 0)
-    assert (report.batches, report.messages, report.records) == (2, 4, 10)
-    assert report.crc_sum == 3 + 4 + 2 * (2**32 - 1)
-    assert (report.client, report.window_start_ms) == ("me", 1)
-    assert report.window_end_ms > 1
-
-
-def test_gap_in_the_numbering_belongs_to_the_batch_behind_it(member):
-    """A queue that numbers with gaps leaves no hole in the report."""
-    member.read(3)
-    member.read(7, start=4)
-    member.counters.committed({0: 8})
-    assert member.ranges() == [(3, 8, 0, False)]
 
 
 def test_jump_is_a_hole_and_is_told(member):
@@ -184,24 +148,6 @@ def test_batches_that_cannot_be_counted_as_one_are_given_up(member, monkeypatch)
     assert member.ranges() == [(5, 6, 3, False)]
 
 
-def test_reports_join_while_they_wait(member):
-    """In the backlog one report is left of many, also of a partition that was given up between."""
-    backlog = ReportBacklog()
-    for offset in range(5):
-        member.read(offset)
-        member.counters.committed({0: offset + 1})
-        backlog.add(member.reports())
-    member.counters.gave_up([0])
-    backlog.add(member.reports())
-    member.counters.took_up(0, 5)
-    member.read(5)
-    member.counters.committed({0: 6})
-    backlog.add(member.reports())
-    taken = backlog.take(1 << 20)
-    assert [(each.start, each.end, each.final) for each in taken] == [(0, 6, False)]
-    assert (taken[0].batches, taken[0].messages, taken[0].records) == (6, 12, 30)
-
-
 @given(
     st.lists(
         st.one_of(
@@ -247,7 +193,77 @@ def test_reports_are_what_was_committed(steps):
     reports = backlog.take(1 << 20)
     told = [offset for report in reports for offset in range(report.start, report.end)]
     assert told == expected
-    for report in reports:
-        offsets = range(report.start, report.end)
-        assert (report.batches, report.records) == (len(offsets), 5 * len(offsets))
-        assert report.crc_sum == sum(offset + 2**32 - 1 for offset in offsets) % CRC_MODULUS
+    for each in reports:
+        offsets = range(each.start, each.end)
+        assert (each.batches, each.records) == (len(offsets), 5 * len(offsets))
+        assert each.crc_sum == sum(offset + 2**32 - 1 for offset in offsets) % CRC_MODULUS
+
+
+# -- what a producer reports for the audit ------------------------------------------------------
+
+
+ERROR = DeliveryTimeoutError("late")
+
+
+class Counters(ProducedCounters):
+    """Counts by a clock that the test sets."""
+
+    def __init__(self, options):
+        self.clock_ms = 1_000
+        super().__init__(options, "client", now_ms=lambda: self.clock_ms)
+
+    def take_reports_at(self, now_ms):
+        self.clock_ms = now_ms
+        return self.take_reports()
+
+
+@pytest.fixture
+def counters():
+    return Counters(OPTIONS)
+
+
+def stored(entry, *, duplicate=False):
+    return StoredAt("t", 0, 0, "b", entry.partition.number, entry.sequence, duplicate)
+
+
+def entry(sequence, *, records=10, crc=3, number=0, size=100):
+    message = SealedMessage(b"x" * size, crc, "schema", records, 0, 0, 0.0, Delivery())
+    return NamedMessage(message, WritePartition(number, "a:1"), sequence, 0.0)
+
+
+def test_report_counts_what_was_settled(counters):
+    """A report has the range, the counts and the CRC sum of the acked, and names the failed."""
+    entries = [entry(sequence, crc=2**32 - 1) for sequence in range(5)]
+    for one in entries:
+        counters.submitted(one)
+    for one in entries:
+        outcome = stored(one, duplicate=one.sequence == 3)
+        counters.settled(one, ERROR if one.sequence in (1, 2, 4) else outcome)
+    told = {"records": 20, "size_bytes": 200, "crc_sum": 2 * (2**32 - 1), "client": "client"}
+    times = {"window_start_ms": 1_000, "window_end_ms": 2_000}
+    options = {"duplicates": 1, "incarnation": OPTIONS.incarnation}  # it may be older than that
+    assert counters.take_reports_at(2_000) == [
+        report(0, 4, failed={1, 2, 4}, **told, **times, **options)
+    ]
+    assert counters.take_reports_at(3_000) == []
+
+
+def test_window_is_reported_once_it_is_settled(counters):
+    """A window with a Message on its way waits, and so do those after it; then all come."""
+    first, second, third = entry(0), entry(1), entry(2)
+    counters.submitted(first)
+    counters.submitted(second)
+    counters.settled(second, stored(second))
+    assert counters.take_reports_at(2_000) == []
+    counters.submitted(third)
+    counters.settled(third, stored(third))
+    assert counters.take_reports_at(3_000) == []
+    assert repr(counters) == "<ProducedCounters p [2 windows not reported]>"
+    counters.settled(first, ERROR)
+    reports = counters.take_reports_at(4_000)
+    ranges = [(report.first, report.last, report.failed) for report in reports]
+    assert ranges == [(0, 1, [(0, 0)]), (2, 2, [])]
+    assert [(r.window_start_ms, r.window_end_ms) for r in reports] == [
+        (1_000, 2_000),
+        (2_000, 3_000),
+    ]

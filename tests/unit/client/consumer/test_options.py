@@ -1,12 +1,13 @@
+"""Options of a consumer: what they come to, and what is refused."""
+
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
 from memq.client.consumer.options import CONSUMER_OPTIONS, ConsumerArguments, ConsumerOptions
-from memq.client.start import time_ms
 from memq.errors import ConfigError, InvalidRequestError
 
 
@@ -24,15 +25,6 @@ def test_every_argument_is_parsed():
     assert [option.name for option in CONSUMER_OPTIONS] == list(ConsumerArguments.__annotations__)
     fields = ["topic", *(option.field for option in CONSUMER_OPTIONS)]
     assert [field.name for field in dataclasses.fields(ConsumerOptions)] == fields
-
-
-def test_human_values():
-    """Durations and sizes are written as people write them; sizes may be bytes."""
-    options = ConsumerOptions.parse(
-        topic="t", session_timeout="2s", prefetch_bytes="1MiB", auto_commit_interval="0ms"
-    )
-    assert (options.session_timeout_ms, options.prefetch_bytes) == (2_000, 1 << 20)
-    assert ConsumerOptions.parse(topic="t", prefetch_bytes=5).prefetch_bytes == 5
 
 
 def test_lost_partitions_are_revoked_ones():
@@ -75,9 +67,3 @@ def test_wrong_names(given):
     """Names and offsets that cannot be are refused before anything is sent."""
     with pytest.raises(InvalidRequestError):
         ConsumerOptions.parse(**given)
-
-
-def test_times_round_down():
-    """A time between two milliseconds counts as the earlier, so that nothing is skipped."""
-    assert time_ms(datetime(1970, 1, 1, 0, 0, 1, 1_999, tzinfo=UTC)) == 1_001
-    assert time_ms(datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)) == -1

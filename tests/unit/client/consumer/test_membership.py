@@ -118,25 +118,6 @@ async def test_heartbeats_come_in_time(session_ms, settled, pause_s):
     await running.close()
 
 
-async def test_who_is_out_or_polls_often_asks_no_more_often():
-    """Brokers that are away, or busy, are not asked again and again."""
-    broker = Broker()
-    broker.failing = UnavailableError("away")
-    running = session(broker, member())
-    await asyncio.sleep(3.5 * HEARTBEAT_S)
-    assert set(between(broker.beats())) == {HEARTBEAT_S}
-    broker.failing = None
-    await asyncio.sleep(HEARTBEAT_S)
-    assert running.membership.joined
-    sent = len(broker.asked)
-    for _ in range(20):
-        running.poll_begins()
-        running.poll_ends()
-        await asyncio.sleep(0.01)
-    assert len(broker.asked) == sent
-    await running.close()
-
-
 async def test_a_broker_that_does_not_answer_costs_one_of_three_chances():
     """Then another one is asked: the session does not end because one hangs."""
     broker, a = Broker(), member()
@@ -199,18 +180,6 @@ async def test_a_refusal_is_told_at_once():
     await running.close()
 
 
-async def test_a_bug_in_the_background_is_raised_and_wakes_who_waits():
-    """Nobody waits for the heartbeats, so the poll must tell."""
-    broker, woken = Broker(), asyncio.Event()
-    broker.failing = ZeroDivisionError("bug")
-    running = session(broker, member(), wake=woken.set)
-    await woken.wait()
-    assert repr(running).startswith("<GroupSession [ended]")
-    with pytest.raises(ZeroDivisionError):
-        running.check()
-    await running.close()
-
-
 async def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll():
     """While it waits in a poll, however long, it is not stuck; it is from the end of the poll on.
 
@@ -237,32 +206,6 @@ async def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll():
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert a.joined, "at once"
-    await running.close()
-
-
-async def test_a_poll_within_the_time_starts_it_anew():
-    """The longest time between polls counts from the last of them."""
-    broker, a = Broker(), member()
-    running = session(broker, a)
-    for _ in range(4):
-        running.poll_begins()
-        running.poll_ends()
-        await asyncio.sleep(MAX_POLL_S - 1)
-    assert a.joined
-    assert broker.farewells() == []
-    await running.close()
-
-
-async def test_a_nudge_sends_a_heartbeat_now():
-    """What was released is told without a wait, once."""
-    broker = Broker()
-    running = session(broker, member())
-    await asyncio.sleep(0.5)
-    running.nudge()
-    await asyncio.sleep(0.1)
-    assert len(broker.beats()) == 2
-    await asyncio.sleep(0.5)
-    assert len(broker.beats()) == 2
     await running.close()
 
 

@@ -1,33 +1,56 @@
+"""Whom a call about a topic asks and for how long, and what its queue tells."""
+
 from __future__ import annotations
 
 import asyncio
+import math
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from memq.client.topic import ATTEMPT_S, TopicClient, merge_watermarks
+from memq.client import topic as topic_module
+from memq.client.topic import (
+    ATTEMPT_S,
+    RetainedSince,
+    TopicClient,
+    check_retained,
+    merge_watermarks,
+    pages_of_groups,
+)
+from memq.core.notification.notification import encode_notification
+from memq.core.ranges import OffsetRange
 from memq.core.retry import Retry
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     Done,
+    FetchLagAnswer,
     FetchNotificationsAnswer,
     FetchOffsets,
+    FetchOffsetsAnswer,
+    GroupInfo,
+    ListGroupsAnswer,
     NotificationEntry,
+    PartitionLag,
     PartitionOffset,
+    PartitionOffsets,
     TopicInfo,
     WatermarkAnswer,
     Write,
 )
 from memq.errors import (
+    CorruptDataError,
     InvalidRequestError,
     NotHostedError,
+    OffsetOutOfRangeError,
     ProtocolError,
     RequestTimeoutError,
     TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
+from tests.unit.core.audit.test_consumed import notification
 from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 
@@ -118,18 +141,6 @@ async def test_redirects_in_a_circle_end():
     assert 2 <= len(brokers.asked) < 50
 
 
-async def test_a_named_broker_that_fails_is_not_asked_again():
-    """After it the topic is looked up."""
-    brokers = Brokers(
-        NotHostedError("no", "c:3"),
-        UnavailableError("down"),
-        (Done(), b""),
-        addresses=["a:1", "b:2"],
-    )
-    await TopicClient(brokers, "t").ask(Done())
-    assert brokers.asked == ["a:1", "c:3", "b:2"]
-
-
 @pytest.mark.parametrize("error", [UnknownTopicError, TopicRecreatedError])
 async def test_a_broker_may_be_the_last_to_hear(error):
     """A topic that one broker does not know (yet) is asked for again while others tell of it."""
@@ -169,37 +180,6 @@ async def test_nobody_to_ask(question):
     assert brokers.asked == []
 
 
-async def test_a_topic_that_nobody_knows_is_looked_up_once():
-    """The look itself has asked those who know: there is nothing to wait for."""
-    looks = []
-
-    class Counting(Brokers):
-        async def topic(self, name, *, timeout_s=None):
-            looks.append(name)
-            return await super().topic(name)
-
-    with pytest.raises(UnknownTopicError):
-        await TopicClient(Counting((Done(), b""), incarnations=[None]), "t").ask(Done())
-    assert looks == ["t"]
-
-
-async def test_info_is_of_now_and_of_one_incarnation():
-    """It asks the brokers anew, and says that the topic was recreated."""
-
-    class Fresh(Brokers):
-        async def topic(self, name, *, refresh):
-            assert refresh
-            return await super().topic(name)
-
-    brokers = Fresh(incarnations=["1", "2"])
-    client = TopicClient(brokers, "t")
-    assert (await client.info()).incarnation == client.incarnation == "1"
-    brokers.forget("t")
-    with pytest.raises(TopicRecreatedError, match="1 and 2 are two topics of that name"):
-        await client.info()
-    assert client.incarnation == "1"
-
-
 # -- watermarks -----------------------------------------------------------------------------
 
 
@@ -227,28 +207,10 @@ def test_watermarks_of_owners():
     )
 
 
-def test_watermark_of_one_broker():
-    """One that owns everything is merged to what it said."""
-    only = told([30, 40], [35], 7)
-    assert merge_watermarks("t", 2, [only]) == only
-
-
-def test_what_is_stored_up_to_the_very_first_moment_is_told():
-    """Only less than 0 says that somebody does not own it."""
-    merged = merge_watermarks("t", 1, [told([0], [0])])
-    assert (merged.stored_through_ms, merged.read_partitions) == (0, [0])
-
-
 def test_two_owners_of_one_write_partition():
     """While a write partition moves two may tell of it: the lesser holds."""
     merged = merge_watermarks("t", 2, [told([30, 20], [30]), told([60, -1], [60])])
     assert (merged.write_partitions, merged.stored_through_ms) == ([30, 20], 20)
-
-
-def test_an_owner_that_has_nothing_any_more():
-    """Who has just let go of all it had says nothing of the read partitions, and takes nothing."""
-    merged = merge_watermarks("t", 2, [told([-1, -1], [-1, -1]), told([30, 40], [30, 35])])
-    assert merged == told([30, 40], [30, 35])
 
 
 @pytest.mark.parametrize(
@@ -272,47 +234,6 @@ async def test_watermark_waits_for_owners():
     )
     assert (await TopicClient(brokers, "t").watermark()).stored_through_ms == 20
     assert brokers.asked == ["a:1", "b:2"]
-
-
-async def test_watermark_asks_again_where_an_owner_fails():
-    """An answer that lacks an owner is none."""
-    brokers = Brokers(
-        (told([30, -1], [30]), b""),
-        UnavailableError("down"),
-        (told([50, 40], [40]), b""),
-        addresses=["a:1 b:2", "a:1"],
-    )
-    assert (await TopicClient(brokers, "t").watermark()).stored_through_ms == 40
-    assert brokers.asked == ["a:1", "b:2", "a:1"]
-
-
-async def test_deadline():
-    """Trying again ends with the deadline, with the last error."""
-    brokers = Brokers(UnavailableError("down"))
-    with pytest.raises(UnavailableError, match="down"):
-        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
-
-
-async def test_an_attempt_without_time_hides_no_reason():
-    """That the last attempt ran out of time says less than what used the time up before."""
-    brokers = Brokers(UnavailableError("down"), RequestTimeoutError("not within 0 s"))
-    with pytest.raises(UnavailableError, match="down"):
-        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
-    brokers = Brokers(RequestTimeoutError("not within 5 s"))
-    with pytest.raises(RequestTimeoutError):
-        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
-
-
-async def test_page():
-    """Notifications and ends are decoded; what is no list of notifications breaks the protocol."""
-    entry = NotificationEntry(0, 7, 1, b"payload")
-    answer = FetchNotificationsAnswer(ends=[PartitionOffset(0, 8)])
-    brokers = Brokers((answer, msgspec.msgpack.encode([entry])), (answer, b"\xc1"))
-    client = TopicClient(brokers, "t")
-    page = await client.page({0: 7}, max_entries=1)
-    assert (page.entries, page.ends) == ([entry], {0: 8})
-    with pytest.raises(ProtocolError, match="no list of notifications"):
-        await client.page({0: 7}, max_entries=1)
 
 
 # -- time -----------------------------------------------------------------------------------
@@ -417,3 +338,230 @@ async def test_a_call_is_about_the_incarnation_that_was_met_first():
     await client.ask(FetchOffsets(topic="t"))
     assert brokers.incarnations_asked == ["1", "1"]
     assert client.incarnation == "1"
+
+
+# -- what a client reads of a topic's queue -----------------------------------------------------
+
+
+class Queue(TopicClient):
+    """A topic whose notifications stand at some offsets: their times, by offset, by partition.
+
+    Attributes:
+        asked: each request, with its timeout.
+        at: what is told of a time: first offset, by partition and time.
+        retained_since_ms: as the broker says.
+    """
+
+    def __init__(self, *partitions, starts=(), damaged=()):
+        super().__init__(SimpleNamespace(), "t", "i")
+        self.partitions, self.damaged = partitions, damaged
+        self.starts_at = starts or [0] * len(partitions)
+        self.asked, self.at, self.lags_told, self.retained_since_ms = [], {}, [], 0
+
+    def end(self, partition):
+        return max(self.partitions[partition], default=-1) + 1
+
+    async def read(self, request, *, timeout_s=None, wait_s=0.0):
+        self.asked.append((request, timeout_s, wait_s))
+        return getattr(self, type(request).__name__)(request)
+
+    def FetchNotifications(self, request):  # noqa: N802 - the request
+        found = []
+        for partition, offset in ((each.partition, each.offset) for each in request.positions):
+            if not self.starts_at[partition] <= offset <= self.end(partition):
+                raise OffsetOutOfRangeError(f"offset {offset} is not there")
+            for at, time_ms in sorted(self.partitions[partition].items()):
+                if at >= offset:
+                    bad = (partition, at) in self.damaged
+                    payload = b"{" if bad else encode_notification(notification(at))
+                    found.append(NotificationEntry(partition, at, time_ms, payload))
+        ends = [PartitionOffset(p, self.end(p)) for p in range(len(self.partitions))]
+        body = msgspec.msgpack.encode(found[: request.max_entries])
+        return FetchNotificationsAnswer(ends=ends), body
+
+    def FetchOffsets(self, request):  # noqa: N802 - the request
+        answer = [
+            PartitionOffsets(p, self.starts_at[p], self.end(p), self.at.get((p, request.at_ms)))
+            for p in range(len(self.partitions))
+        ]
+        return FetchOffsetsAnswer(partitions=answer), b""
+
+    def FetchLag(self, request):  # noqa: N802 - the request
+        lags = [
+            PartitionLag(each.partition, each.offset, 0, 9, batches=1, oldest_us=4_000_000)
+            for each in request.positions
+        ]
+        return FetchLagAnswer(lags=self.lags_told or lags, now_us=5_000_000), b""
+
+    async def watermark(self):
+        self.asked.append(("watermark", None, 0.0))
+        return WatermarkAnswer(
+            stored_through_ms=0,
+            write_partitions=[0],
+            read_partitions=[0],
+            retained_since_ms=self.retained_since_ms,
+        )
+
+
+def dense(count, step=1):
+    """Notifications without gaps, and their times."""
+    return {at: at * step for at in range(count)}
+
+
+async def offsets_of(pages):
+    """Offsets of the entries of each page."""
+    return [[entry.offset for entry in page] async for page in pages]
+
+
+@pytest.mark.parametrize("page_entries", [1, 3, 4, 100, None])
+async def test_a_range_is_read_whole_and_no_further(page_entries):
+    """From its first offset up to, not including, its end, however many are asked for at a time."""
+    queue = Queue(dense(10), dense(5))
+    ranges = [OffsetRange(0, 2, 9, "i"), OffsetRange(1, 3, 3, "i"), OffsetRange(1, 0, 5, "i")]
+    found = [e async for e in queue.entries(ranges, page_entries=page_entries)]
+    assert [(e.partition, e.offset) for e in found] == [
+        *((0, at) for at in range(2, 9)),
+        *((1, at) for at in range(5)),
+    ]
+    size = page_entries or topic_module.PAGE_ENTRIES
+    asked = [
+        (each.positions[0].partition, each.positions[0].offset, each.max_entries)
+        for each, *_ in queue.asked
+    ]
+    assert asked == [
+        *((0, at, min(size, 9 - at)) for at in range(2, 9, size)),
+        *((1, at, min(size, 5 - at)) for at in range(0, 5, size)),
+    ]
+
+
+async def test_gaps_end_a_range_and_nothing_else():
+    """A page may reach beyond the end, and there may be nothing up to it: other ranges are read."""
+    queue = Queue({0: 0, 1: 0, 5: 0, 8: 0}, {}, {4: 0})
+    queue.partitions[1][99] = 0
+    ranges = [OffsetRange(0, 0, 5, "i"), OffsetRange(2, 0, 5, "i")]
+    assert await offsets_of(queue.pages(ranges, page_entries=4)) == [[0, 1], [4]]
+    queue = Queue({0: 0}, {0: 0})
+    queue.end = lambda _: 9  # offsets that Kafka has used for markers
+    ranges = [OffsetRange(0, 0, 9, "i"), OffsetRange(1, 0, 9, "i")]
+    assert await offsets_of(queue.pages(ranges)) == [[0], [0]]
+
+
+async def test_batches_are_merged_by_their_times():
+    """Of each partition in order; where times are equal, as the partitions are; to the last."""
+    queue = Queue({0: 5, 1: 6, 2: 9}, {}, {0: 1, 1: 6, 2: 7, 3: 7}, {0: 100})
+    ranges = [OffsetRange(p, 0, queue.end(p), "i") for p in range(4)]
+    found = [(b.partition, b.offset) async for b in queue.batches_by_time(ranges)]
+    assert found == [(2, 0), (0, 0), (0, 1), (2, 1), (2, 2), (2, 3), (0, 2), (3, 0)]
+    sizes = {each.max_entries for each, *_ in queue.asked}
+    assert max(sizes) <= topic_module.PAGE_ENTRIES // 4
+    assert [b async for b in queue.batches_by_time([])] == []
+
+
+async def test_damage_is_an_error_unless_somebody_wants_to_be_told():
+    """Then all others are given, also those after it in its partition."""
+    queue = Queue(dense(3, 2), dense(3, 3), damaged={(0, 1)})
+    ranges = [OffsetRange(p, 0, 3, "i") for p in range(2)]
+    told = []
+    found = [(b.partition, b.offset) async for b in queue.batches_by_time(ranges, told.append)]
+    assert found == [(0, 0), (1, 0), (1, 1), (0, 2), (1, 2)]
+    assert ["t/0 offset 1" in each for each in told] == [True]
+    for reading in (queue.batches_by_time(ranges), queue.batches(ranges)):
+        with pytest.raises(CorruptDataError, match="t/0 offset 1"):
+            _ = [each async for each in reading]
+
+
+async def test_what_was_published_between_two_times():
+    """Where nothing was published later, up to the end; with no time, all that is retained."""
+    queue = Queue(dense(9), dense(7), starts=[2, 0])
+    queue.at = {(0, 10): 4, (0, 20): 6, (1, 10): None, (1, 20): None}
+    assert await queue.ranges_between(10, 20) == [
+        OffsetRange(0, 4, 6, "i"),
+        OffsetRange(1, 0, 7, "i"),
+    ]
+    assert await queue.ranges_between(None, 20) == [
+        OffsetRange(0, 2, 6, "i"),
+        OffsetRange(1, 0, 7, "i"),
+    ]
+    assert await queue.ranges_between(10, None) == [
+        OffsetRange(0, 4, 9, "i"),
+        OffsetRange(1, 0, 7, "i"),
+    ]
+
+
+@pytest.mark.parametrize("broker_ms", [-math.inf, 40, 1_000])
+async def test_since_when_all_is_retained(broker_ms):
+    """The time of the first Batch that is left, or what the broker says if that is earlier; always
+    where nothing was removed. The broker is asked last.
+    """
+    queue = Queue({3: 30, 4: 40}, {0: 7}, {5: 50}, starts=[3, 0, 5])
+    del queue.partitions[2][5]
+    queue.end = lambda partition: [5, 1, 6][partition]
+    queue.retained_since_ms = broker_ms
+    assert await queue.retained_since() == [
+        RetainedSince(0, min(30, broker_ms)),
+        RetainedSince(1, -math.inf),
+        RetainedSince(2, broker_ms),
+    ]
+    assert queue.asked[-1][0] == "watermark"
+
+
+async def test_groups_come_in_pages_that_go_on():
+    """Until the broker has no more; one that goes back, or stays, is refused."""
+    asked, answers = [], []
+
+    def group(name):
+        return GroupInfo(group=name, topic="t", members=[], offsets=[])
+
+    async def ask(request):
+        asked.append((request.topic, request.from_topic, request.after_group))
+        return answers.pop(0), b""
+
+    answers[:] = [
+        ListGroupsAnswer(groups=[group("a")], from_topic="t", after_group="a"),
+        ListGroupsAnswer(groups=[group("b")], from_topic="u", after_group=""),
+        ListGroupsAnswer(groups=[group("c")], from_topic="", after_group=""),
+    ]
+    assert [each.group for each in await pages_of_groups(ask, "t")] == ["a", "b", "c"]
+    assert asked == [("t", "", ""), ("t", "t", "a"), ("t", "u", "")]
+    for back in ("a", "A"):
+        answers[:] = [
+            ListGroupsAnswer(groups=[group("a")], from_topic="t", after_group="a"),
+            ListGroupsAnswer(groups=[], from_topic="t", after_group=back),
+        ]
+        with pytest.raises(ProtocolError, match="the broker goes back"):
+            await pages_of_groups(ask, None)
+
+
+# -- a range must be there in full --------------------------------------------------------------
+
+
+RETAINED = [
+    PartitionOffsets(partition=0, start=0, end=4),
+    PartitionOffsets(partition=1, start=5, end=9),
+]
+
+
+@pytest.mark.parametrize(
+    "wanted", [OffsetRange(1, 5, 9), OffsetRange(1, 6, 6), OffsetRange(0, 0, 0)]
+)
+def test_retained(wanted):
+    """A range that is retained passes, also an empty one."""
+    check_retained("clicks", OffsetRange(*wanted), RETAINED)
+
+
+@pytest.mark.parametrize(
+    "wanted", [OffsetRange(1, 4, 9), OffsetRange(1, 5, 10), OffsetRange(0, 5, 9)]
+)
+def test_not_retained(wanted):
+    """The error says what there is."""
+    with pytest.raises(OffsetOutOfRangeError, match=r"not retained in full; (retained|nothing)"):
+        check_retained("clicks", OffsetRange(*wanted), RETAINED)
+
+
+def test_a_partition_is_counted_from_the_first():
+    """One before it is none, as is one past the last."""
+    for partition in (-1, 1):
+        with pytest.raises(InvalidRequestError, match=f"no partition {partition}; it has 0 to 0"):
+            check_retained(
+                "t", OffsetRange(partition, 2, 5), [PartitionOffsets(partition=0, start=2, end=5)]
+            )

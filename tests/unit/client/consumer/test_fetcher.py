@@ -1,4 +1,4 @@
-"""Fetching ahead: where a reader stood before each Batch, in a queue whose numbers have gaps."""
+"""Fetching ahead: what is planned, held in memory and handed out, whatever fails or moves."""
 
 from __future__ import annotations
 
@@ -17,71 +17,12 @@ from memq.errors import (
     CorruptDataError,
     DataLossError,
     OffsetOutOfRangeError,
-    ProtocolError,
     StorageError,
     UnavailableError,
 )
 from tests.integration.broker.support import until
 from tests.unit.core.audit.test_consumed import notification
 from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
-
-OFFSETS = (2, 3, 7, 8)
-
-
-class Queue:
-    """A queue that has notifications at some offsets only."""
-
-    topic = "t"
-
-    async def page(self, positions, **_):
-        entries = [
-            NotificationEntry(0, offset, 0, encode_notification(notification(offset)))
-            for offset in OFFSETS
-            if offset >= positions[0]
-        ]
-        if not entries:
-            await asyncio.Event().wait()
-        return Page(entries, {0: OFFSETS[-1] + 1})
-
-
-class Source:
-    """Batches that are as good as any."""
-
-    async def fetch(self, published):
-        return SimpleNamespace(offset=published.offset, size_bytes=1)
-
-
-async def test_a_gap_belongs_to_the_batch_after_it():
-    """Each Batch is taken from where the one before ended; after a move from where that led."""
-    woken = asyncio.Event()
-    fetcher = Fetcher(
-        Queue(),
-        Source(),
-        prefetch_bytes=100,
-        concurrency=2,
-        on_out_of_range="error",
-        wake=woken.set,
-    )
-    taken = []
-
-    async def take(count):
-        while count:
-            woken.clear()
-            fetched = fetcher.take()
-            if fetched is None:
-                await woken.wait()
-            else:
-                taken.append((fetcher.taken_from, fetched.offset))
-                count -= 1
-
-    fetcher.move({0: 1})
-    await take(3)
-    fetcher.move({0: 3})
-    await take(1)
-    fetcher.move({0: 8})
-    await take(1)
-    await fetcher.close()
-    assert taken == [(1, 2), (3, 3), (4, 7), (3, 3), (8, 8)]
 
 
 class Topic:
@@ -93,6 +34,7 @@ class Topic:
         asked: positions, most entries and longest wait of each page.
         failing: raised in place of an answer, while there is one.
         damaged: places of what is no notification.
+        gaps: offsets that have none.
     """
 
     topic = "t"
@@ -103,7 +45,7 @@ class Topic:
         self.retained = {int(p[1:]): [0, end] for p, end in ends.items()}
         self.sizes, self.asked, self.failing, self.damaged = {}, [], None, set()
         self.published = asyncio.Event()
-        self.unasked = []
+        self.unasked, self.gaps = [], set()
 
     def entry(self, partition, offset):
         """What the queue has at a place."""
@@ -126,6 +68,7 @@ class Topic:
                 self.entry(partition, at)
                 for partition, offset in positions.items()
                 for at in range(offset, self.retained[partition][1])
+                if at not in self.gaps
             ]
             if found or self.unasked:
                 return Page([*found[:max_entries], *self.unasked], {})
@@ -211,9 +154,35 @@ class Reading:
         return held
 
 
-async def test_memory_of_a_partition_that_is_dropped_goes_to_the_others():
+@pytest.fixture
+async def read():
+    """Begins to read a topic; it ends with the test."""
+    begun = []
+
+    def begin(topic, **options):
+        begun.append(Reading(topic, **options))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        await each.fetcher.close()
+
+
+async def test_a_gap_belongs_to_the_batch_after_it(read):
+    """Each Batch is taken from where the one before ended; after a move from where that led."""
+    reading, taken = read(Topic(p0=9)), []
+    reading.topic.gaps = {0, 1, 4, 5, 6}
+    for start, count in ((1, 3), (3, 1), (8, 1)):
+        reading.fetcher.move({0: start})
+        for _ in range(count):
+            [(_, offset)] = await reading.take()
+            taken.append((reading.fetcher.taken_from, offset))
+    assert taken == [(1, 2), (3, 3), (4, 7), (3, 3), (8, 8)]
+
+
+async def test_memory_of_a_partition_that_is_dropped_goes_to_the_others(read):
     """They go on at once, though nothing is taken, published or ready."""
-    reading = Reading(Topic(p0=3, p1=2), prefetch_bytes=3)
+    reading = read(Topic(p0=3, p1=2), prefetch_bytes=3)
     reading.fetcher.move({0: 0})
     await until(lambda: reading.held() == 3)
     reading.fetcher.move({1: 0})
@@ -225,12 +194,11 @@ async def test_memory_of_a_partition_that_is_dropped_goes_to_the_others():
     assert reading.held() == 2
     assert await reading.take(2) == [(1, 0), (1, 1)]
     assert reading.fetcher.positions == {1: 2}
-    await reading.fetcher.close()
 
 
-async def test_a_partition_that_was_dropped_is_not_asked_for_any_more():
+async def test_a_partition_that_was_dropped_is_not_asked_for_any_more(read):
     """What is published there changes nothing, and the others go on."""
-    reading = Reading(Topic(p0=0, p1=0))
+    reading = read(Topic(p0=0, p1=0))
     reading.fetcher.move({0: 0, 1: 0})
     await until(lambda: len(reading.topic.asked) == 1)
     reading.fetcher.drop([0])
@@ -239,12 +207,11 @@ async def test_a_partition_that_was_dropped_is_not_asked_for_any_more():
     reading.topic.publish(1)
     assert await reading.take() == [(1, 0)]
     assert [set(positions) for positions, *_ in reading.topic.asked[1:]] == [{1}, {1}]
-    await reading.fetcher.close()
 
 
-async def test_what_is_being_fetched_when_a_partition_moves_is_given_up():
+async def test_what_is_being_fetched_when_a_partition_moves_is_given_up(read):
     """Its thread and its memory are free again, and it is not handed out; again and again."""
-    reading = Reading(Topic(p0=5), prefetch_bytes=2, concurrency=2)
+    reading = read(Topic(p0=5), prefetch_bytes=2, concurrency=2)
     reading.storage.gate.clear()
     for count, start in enumerate((3, 0, 2, 1)):
         reading.fetcher.move({0: start})
@@ -254,12 +221,11 @@ async def test_what_is_being_fetched_when_a_partition_moves_is_given_up():
     reading.storage.gate.set()
     assert await reading.take(4) == [(0, 1), (0, 2), (0, 3), (0, 4)]
     assert (reading.held(), reading.fetcher._fetching) == (0, 0)
-    await reading.fetcher.close()
 
 
-async def test_close_ends_all_that_was_begun():
+async def test_close_ends_all_that_was_begun(read):
     """No fetch and no question is left behind."""
-    reading = Reading(Topic(p0=2, p1=0))
+    reading = read(Topic(p0=2, p1=0))
     reading.storage.gate.clear()
     reading.fetcher.move({0: 0, 1: 0})
     await until(lambda: reading.fetcher._fetching == 2)
@@ -268,23 +234,22 @@ async def test_close_ends_all_that_was_begun():
     assert (reading.held(), reading.fetcher._tasks) == (0, {})
 
 
-async def test_partitions_with_least_fetched_go_first():
+async def test_partitions_with_least_fetched_go_first(read):
     """One that was planned first does not take all threads."""
-    reading = Reading(Topic(p0=4, p1=4, p2=4), concurrency=6)
+    reading = read(Topic(p0=4, p1=4, p2=4), concurrency=6)
     reading.storage.gate.clear()
     reading.fetcher.move({0: 0, 1: 0, 2: 0})
     await until(lambda: reading.fetcher._fetching == 6)
     assert sorted(reading.storage.begun) == [(p, at) for p in range(3) for at in range(2)]
     reading.storage.gate.set()
     await reading.take(12)
-    await reading.fetcher.close()
 
 
-async def test_memory_is_bounded_by_what_batches_take_once_decoded():
+async def test_memory_is_bounded_by_what_batches_take_once_decoded(read):
     """Up to the bound, not above it; a Batch that is larger waits until nothing else is held."""
     topic = Topic(p0=6)
     topic.sizes = {(0, 3): 50}
-    reading = Reading(topic, prefetch_bytes=10)
+    reading = read(topic, prefetch_bytes=10)
     reading.storage.decoded = {(0, 0): 9, (0, 1): 1}
     reading.storage.gate.clear()
     reading.fetcher.move({0: 0})
@@ -301,26 +266,14 @@ async def test_memory_is_bounded_by_what_batches_take_once_decoded():
     assert (reading.held(), reading.storage.begun[3:]) == (50, [(0, 3)])
     assert await reading.take(3) == [(0, 3), (0, 4), (0, 5)]
     assert reading.held() == 0
-    await reading.fetcher.close()
-
-
-async def test_memory_that_is_just_enough_is_used():
-    """Two Batches that fill it to the last byte are fetched at a time."""
-    topic = Topic(p0=3)
-    topic.sizes = {(0, at): 5 for at in range(3)}
-    reading = Reading(topic, prefetch_bytes=10)
-    reading.fetcher.move({0: 0})
-    await reading.at_rest()
-    assert reading.storage.begun == [(0, 0), (0, 1)]
-    await reading.fetcher.close()
 
 
 @pytest.mark.parametrize(
     "error", [StorageError("away"), DataLossError("gone"), CorruptDataError("bad")]
 )
-async def test_a_batch_that_cannot_be_fetched_keeps_its_partition_and_no_other(error):
+async def test_a_batch_that_cannot_be_fetched_keeps_its_partition_and_no_other(error, read):
     """It is raised and tried anew with each take; nothing of its partition is skipped."""
-    reading = Reading(Topic(p0=3, p1=2))
+    reading = read(Topic(p0=3, p1=2))
     reading.storage.failing = {(0, 1): error}
     reading.fetcher.move({0: 0, 1: 0})
     await reading.at_rest()
@@ -342,63 +295,21 @@ async def test_a_batch_that_cannot_be_fetched_keeps_its_partition_and_no_other(e
             continue
     assert found == [(0, 1), (0, 2)]
     assert reading.held() == 0
-    await reading.fetcher.close()
 
 
-async def test_a_bug_in_a_fetch_is_raised_and_no_more_is_begun():
+async def test_a_bug_in_a_fetch_is_raised_and_no_more_is_begun(read):
     """What nothing expected is told to who takes, in place of going on without the Batch."""
-    reading = Reading(Topic(p0=6), concurrency=2)
+    reading = read(Topic(p0=6), concurrency=2)
     reading.storage.failing = {(0, 0): ZeroDivisionError("bug"), (0, 1): ZeroDivisionError("bug")}
     reading.fetcher.move({0: 0})
     assert isinstance(await reading.error(), ZeroDivisionError)
     assert reading.storage.begun == [(0, 0), (0, 1)]
-    await reading.fetcher.close()
-
-
-async def test_a_bug_in_the_follower_is_raised():
-    """It wakes who waits: else a reader would wait for ever."""
-    reading = Reading(Topic(p0=1))
-    reading.topic.failing = ZeroDivisionError("bug")
-    reading.fetcher.move({0: 0})
-    assert isinstance(await reading.error(), ZeroDivisionError)
-    await reading.fetcher.close()
-
-
-async def test_an_answer_about_a_partition_that_was_not_asked_for_is_refused():
-    """It names the partition."""
-    reading = Reading(Topic(p0=0))
-    reading.topic.unasked = [reading.topic.entry(7, 0)]
-    reading.fetcher.move({0: 0})
-    error = await reading.error()
-    assert isinstance(error, ProtocolError)
-    assert "partition 7" in str(error)
-    await reading.fetcher.close()
-
-
-async def test_what_was_had_before_is_not_taken_twice():
-    """A broker that answers from an earlier offset on than it was asked for changes nothing."""
-    topic = Topic(p0=3)
-    page = topic.page
-
-    async def from_the_start(positions, **options):
-        return (
-            await page(dict.fromkeys(positions, 0), **options)
-            if positions == {0: 2}
-            else (await page(positions, **options))
-        )
-
-    topic.page = from_the_start
-    reading = Reading(topic)
-    reading.fetcher.move({0: 2})
-    assert await reading.take() == [(0, 2)]
-    assert reading.fetcher.positions == {0: 3}
-    await reading.fetcher.close()
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_less_often():
+async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_less_often(read):
     """After what is ready was handed out; when it answers again, the error is forgotten."""
-    reading = Reading(Topic(p0=1, p1=1))
+    reading = read(Topic(p0=1, p1=1))
     reading.fetcher.move({0: 0, 1: 0})
     await reading.at_rest()
     reading.topic.failing = UnavailableError("away")
@@ -419,23 +330,15 @@ async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_le
     await until(lambda: reading.held() and not reading.fetcher._fetching)
     assert await reading.take() == [(1, 1)]
     assert reading.fetcher.take() is None, "that it was away is of no interest any more"
-    # And it is asked anew as often as at first.
-    reading.topic.failing = UnavailableError("away")
-    reading.topic.published.set()
-    await reading.error()
-    again_s = asyncio.get_running_loop().time()
-    await reading.error()
-    assert asyncio.get_running_loop().time() - again_s == pytest.approx(pauses[0], abs=0.01)
-    await reading.fetcher.close()
 
 
-async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer():
+async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer(read):
     """What comes before the damage and what is in other partitions is read; the error is told as
     often as it is met, and a move past it goes on.
     """
     topic = Topic(p0=3, p1=2)
     topic.damaged = {(0, 1)}
-    reading = Reading(topic)
+    reading = read(topic)
     reading.fetcher.move({0: 0, 1: 0})
     await reading.at_rest()
     found, errors = [], []
@@ -458,99 +361,30 @@ async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer():
     assert all(0 not in positions for positions, *_ in topic.asked[2:])
     reading.fetcher.move({0: 2})
     assert await reading.take() == [(0, 2)]
-    await reading.fetcher.close()
-
-
-@pytest.mark.parametrize("what", ["damaged", "out of range"])
-async def test_who_waits_is_woken_for_an_error(what):
-    """Nothing else comes that would wake it."""
-    topic = Topic(p0=1)
-    if what == "damaged":
-        topic.damaged = {(0, 0)}
-    reading = Reading(topic)
-    reading.fetcher.move({0: 0 if what == "damaged" else 5})
-    assert isinstance(
-        await reading.error(), CorruptDataError if what == "damaged" else OffsetOutOfRangeError
-    )
-    await reading.fetcher.close()
-
-
-async def test_an_error_stays_until_the_partition_is_moved():
-    """Also when retention has passed it, and the offsets are looked at for another partition."""
-    topic = Topic(p0=3, p1=1)
-    topic.damaged = {(0, 0)}
-    reading = Reading(topic, on_out_of_range="earliest")
-    reading.fetcher.move({0: 0})
-    assert isinstance(await reading.error(), CorruptDataError)
-    topic.retained = {0: [2, 3], 1: [4, 5]}
-    reading.fetcher.move({1: 1})
-    found, errors = [], 0
-    while not found or errors < 3:
-        try:
-            found += await reading.take()
-        except CorruptDataError:
-            errors += 1
-            await asyncio.sleep(0)
-    assert found == [(1, 4)]
-    assert reading.fetcher.positions[0] == 0
-    await reading.fetcher.close()
-
-
-async def test_a_batch_that_comes_when_its_partition_has_just_moved_takes_no_memory():
-    """It was fetched, and nobody has seen it yet: its bytes are not counted any more."""
-    reading = Reading(Topic(p0=2))
-    reading.storage.decoded = {(0, 0): 90, (0, 1): 90}
-    reading.storage.gate.clear()
-    reading.fetcher.move({0: 0})
-    await until(lambda: len(reading.storage.begun) == 2)
-    tasks = [each.task for each in reading.fetcher._buffers[0].batches]
-    reading.storage.gate.set()
-    while not all(task.done() for task in tasks):
-        await asyncio.sleep(0)
-    assert reading.fetcher._fetching == 2
-    reading.fetcher.move({0: 2})
-    await reading.at_rest()
-    assert (reading.held(), reading.fetcher._fetching) == (0, 0)
-    await reading.fetcher.close()
 
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [("earliest", {0: 3, 1: 0, 2: 2, 3: 2}), ("latest", {0: 5, 1: 0, 2: 4, 3: 2})],
 )
-async def test_only_what_is_out_of_range_goes_elsewhere(policy, expected):
+async def test_only_what_is_out_of_range_goes_elsewhere(policy, expected, read):
     """Whether it is before or after what is retained; both ends are in range."""
     topic = Topic(p0=5, p1=0, p2=4, p3=2)
     topic.retained[0] = [3, 5]
     topic.retained[2] = [2, 4]
-    reading = Reading(topic, on_out_of_range=policy, concurrency=1)
+    reading = read(topic, on_out_of_range=policy, concurrency=1)
     reading.storage.gate.clear()
     reading.fetcher.move({0: 1, 1: 0, 2: 9, 3: 2})
     await until(lambda: len(topic.asked) > 1)
     assert topic.asked[1][0] == expected
     assert reading.fetcher.positions == expected
-    await reading.fetcher.close()
-
-
-async def test_what_is_fetched_already_is_handed_out_though_retention_has_passed_it():
-    """It is in memory; also when the offsets are looked at because of another partition."""
-    topic = Topic(p0=3, p1=0)
-    reading = Reading(topic, on_out_of_range="latest")
-    reading.fetcher.move({0: 0})
-    await reading.at_rest()
-    topic.retained[0] = [2, 3]
-    topic.retained[1] = [5, 9]
-    reading.fetcher.move({1: 4})
-    await until(lambda: reading.fetcher.positions[1] == 9)
-    assert await reading.take(3) == [(0, 0), (0, 1), (0, 2)]
-    await reading.fetcher.close()
 
 
 @pytest.mark.parametrize("policy", ["earliest", "error"])
-async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range(policy):
+async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range(policy, read):
     """What is done then is what is done about any offset that is not retained."""
     topic = Topic(p0=4)
-    reading = Reading(topic, on_out_of_range=policy)
+    reading = read(topic, on_out_of_range=policy)
     reading.storage.failing = {(0, at): OffsetOutOfRangeError("removed") for at in (1, 2)}
     reading.fetcher.move({0: 0})
     await reading.at_rest()
@@ -560,47 +394,11 @@ async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range
         assert await reading.take() == [(0, 3)]
     else:
         assert "offset 1 of t/0 is not retained" in str(await reading.error())
-    await reading.fetcher.close()
 
 
-async def test_all_that_is_out_of_range_is_told():
-    """Each partition by itself, with what is retained of it; those in range are read meanwhile."""
-    topic = Topic(p0=5, p1=1, p2=4)
-    topic.retained[0] = [3, 5]
-    topic.retained[2] = [2, 4]
-    reading = Reading(topic)
-    reading.fetcher.move({0: 2, 1: 0, 2: 5})
-    told, found = set(), []
-    async with asyncio.timeout(60):
-        while len(told) < 2 or not found:
-            try:
-                found += await reading.take()
-            except OffsetOutOfRangeError as exc:
-                told.add(str(exc).partition(". ")[0])
-                await asyncio.sleep(0)
-    assert found == [(1, 0)]
-    assert {each.partition(" is not")[0] for each in told} == {
-        "offset 2 of t/0",
-        "offset 5 of t/2",
-    }
-    reading.fetcher.move({0: 3, 2: 4})
-    assert await reading.take(2) == [(0, 3), (0, 4)]
-    await reading.fetcher.close()
-
-
-async def test_a_refusal_that_the_offsets_do_not_explain_is_told():
-    """The broker says that an offset is out of range, and then that it is not: that is trouble."""
-    reading = Reading(Topic(p0=2))
-    reading.topic.failing = OffsetOutOfRangeError("not there")
-    reading.fetcher.move({0: 1})
-    assert str(await reading.error()) == "not there"
-    assert reading.fetcher.positions == {0: 1}
-    await reading.fetcher.close()
-
-
-async def test_no_more_is_planned_than_may_be():
+async def test_no_more_is_planned_than_may_be(read):
     """A partition is asked about again when half of its share is used up, and not before."""
-    reading = Reading(Topic(p0=4 * PLAN_AHEAD), concurrency=1)
+    reading = read(Topic(p0=4 * PLAN_AHEAD), concurrency=1)
     reading.fetcher.move({0: 0})
     await reading.at_rest()
     assert reading.topic.asked == [({0: 0}, PLAN_AHEAD, LONG_POLL_MS)]
@@ -611,4 +409,3 @@ async def test_no_more_is_planned_than_may_be():
     await until(lambda: len(reading.topic.asked) == 2)
     assert reading.topic.asked[1] == ({0: PLAN_AHEAD}, PLAN_AHEAD // 2, LONG_POLL_MS)
     assert reading.fetcher._planned <= PLAN_AHEAD
-    await reading.fetcher.close()

@@ -1,3 +1,5 @@
+"""What is committed, as whose member, and when."""
+
 from __future__ import annotations
 
 import asyncio
@@ -57,10 +59,16 @@ def member():
     return found
 
 
+def commits_of(broker, member, auto_interval_s=None, **options):
+    """Commits of the member, for its group."""
+    options = {"membership": lambda: member} | options
+    return Commits(broker, "g", auto_interval_s=auto_interval_s, **options)
+
+
 async def test_what_was_handed_out_in_a_session_that_is_over_is_not_committed(member):
     """Others may have come further: so it is refused, also when the member is back in its group."""
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commits = commits_of(broker, member)
     commits.moved(0, 2)
     member.lose()
     with pytest.raises(NotOwnerError, match="does not hold partition 0"):
@@ -72,26 +80,17 @@ async def test_what_was_handed_out_in_a_session_that_is_over_is_not_committed(me
         await commits.commit(commits.pending())
     await commits.commit_if_owner(commits.pending())
     assert broker.stored == []
-
-
-async def test_it_commits_again_once_the_loss_was_seen_to(member):
-    """When the consumer has given up what was lost, commits of the new session are stored."""
-    broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
-    commits.moved(0, 2)
-    member.lose()
-    join(member)
     member.lost.clear()
     commits.forget({0})
     commits.moved(0, 11)
     await commits.commit(commits.pending())
-    assert broker.stored == [{0: 11}]
+    assert broker.stored == [{0: 11}], "the consumer has given up what was lost"
 
 
 async def test_a_commit_that_waits_for_its_turn_is_of_the_holding_in_which_it_was_asked_for(member):
     """The partition may be lost and granted again meanwhile: the broker must be able to tell."""
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commits = commits_of(broker, member)
     broker.answers.clear()
     asked_at = member.sequence
     waiting = [asyncio.create_task(commits.commit({0: offset})) for offset in (2, 5)]
@@ -108,7 +107,7 @@ async def test_a_commit_that_waits_for_its_turn_is_of_the_holding_in_which_it_wa
 async def test_where_a_group_begins_is_stored_though_nothing_is_read(member):
     """At once, or with the next commit where that fails; what was read since then counts."""
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commits = commits_of(broker, member)
     await commits.begin({0: 7})
     assert broker.stored == [{0: 7}]
     await commits.begin({0: 9})
@@ -132,25 +131,11 @@ async def test_begin_beyond_the_end_is_not_stored(member):
     """A start that does not exist is for reading to refuse; the others are stored."""
     broker = Broker()
     broker.ends = {1: 5}
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commits = commits_of(broker, member)
     await commits.begin({0: 7, 1: 8, 2: 9})
     assert broker.stored == [{0: 7}, {2: 9}]
     await commits.begin({})
     assert broker.stored == [{0: 7}, {2: 9}]
-
-
-async def test_a_commit_that_comes_first_is_not_undone(member):
-    """Where the group begins waits its turn, and by then it has come further."""
-    broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
-    broker.answers.clear()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(commits.commit({0: 4}))
-        await asyncio.sleep(0)
-        tasks.create_task(commits.begin({0: 10}))
-        await asyncio.sleep(0)
-        broker.answers.set()
-    assert broker.stored == [{0: 4}]
 
 
 async def test_auto_commit_is_of_what_was_handed_out_before_it_was_due(member):
@@ -158,7 +143,7 @@ async def test_auto_commit_is_of_what_was_handed_out_before_it_was_due(member):
     the next one stores it.
     """
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
+    commits = commits_of(broker, member, 0.0)
     broker.answers.clear()
     for offset in (2, 3, 4):
         commits.moved(0, offset)
@@ -176,7 +161,7 @@ async def test_auto_commit_is_of_what_was_handed_out_before_it_was_due(member):
 async def test_auto_commit_that_failed_is_told_and_tried_again(member):
     """Nobody waits for it, so the poll after it raises its error."""
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
+    commits = commits_of(broker, member, 0.0)
     commits.moved(0, 2)
     broker.failing = UnavailableError("no broker")
     commits.auto_commit()
@@ -194,7 +179,7 @@ async def test_what_was_committed_is_forgotten_with_the_partition(member):
     what was handed out before the partition was given up is not.
     """
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commits = commits_of(broker, member)
     for partition in (0, 1):
         commits.moved(partition, 5)
     await commits.commit(commits.pending())
@@ -216,7 +201,7 @@ async def test_each_attempt_has_a_number_of_its_own(member):
     """
     broker = Broker()
     now = member
-    commits = Commits(broker, "g", membership=lambda: now, auto_interval_s=None)
+    commits = commits_of(broker, None, membership=lambda: now)
     broker.failing = UnavailableError("no broker")
     with pytest.raises(UnavailableError):
         await commits.commit({0: 1})
@@ -225,7 +210,7 @@ async def test_each_attempt_has_a_number_of_its_own(member):
     await commits.commit({0: 2})
     now = None
     await commits.commit({0: 3})
-    other = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    other = commits_of(broker, member)
     await other.commit({0: 1})
     *ours, (_, _, name, sequence) = broker.named
     assert [(group, who, number) for group, who, _, number in ours] == [
@@ -238,31 +223,10 @@ async def test_each_attempt_has_a_number_of_its_own(member):
     assert sequence == 1
 
 
-async def test_what_was_lost_while_a_commit_waited_for_its_turn_is_not_sent(member):
-    """It was held when the commit was asked for; by its turn others may have come further."""
-    broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
-    broker.answers.clear()
-    first, second = (asyncio.create_task(commits.commit({0: offset})) for offset in (2, 5))
-    await asyncio.sleep(0)
-    member.lose()
-    broker.answers.set()
-    await first
-    with pytest.raises(NotOwnerError, match="its session ended"):
-        await second
-    assert broker.stored == [{0: 2}]
-
-
 async def test_only_what_is_stored_is_told(member):
     """A commit that failed or was refused is not counted, and is still to be made."""
     broker, told = Broker(), []
-    commits = Commits(
-        broker,
-        "g",
-        membership=lambda: member,
-        auto_interval_s=None,
-        on_stored=lambda offsets: told.append(dict(offsets)),
-    )
+    commits = commits_of(broker, member, on_stored=lambda offsets: told.append(dict(offsets)))
     for error in (UnavailableError("no broker"), NotOwnerError("another does")):
         broker.failing = error
         commits.moved(0, 2)
@@ -273,25 +237,6 @@ async def test_only_what_is_stored_is_told(member):
     await commits.commit({0: 2, 1: 4})
     await commits.begin({2: 7})
     assert told == [{0: 2, 1: 4}, {2: 7}]
-
-
-async def test_a_commit_of_several_partitions_ends_the_beginning_of_each(member):
-    """And of no other; what is pending is asked for by partition."""
-    broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
-    broker.failing = UnavailableError("no broker")
-    with pytest.raises(UnavailableError):
-        await commits.begin({0: 7, 1: 3, 2: 4})
-    broker.failing = None
-    for partition, offset in ((0, 8), (1, 9)):
-        commits.moved(partition, offset)
-    assert commits.pending([1, 5]) == {1: 9}
-    assert commits.pending([]) == {}
-    await commits.commit(commits.pending())
-    assert set(commits._begun) == {2}
-    commits.forget([0, 1])
-    await commits.begin({})
-    assert broker.stored == [{0: 8, 1: 9}, {2: 4}]
 
 
 async def test_no_group_has_nowhere_to_commit():
@@ -306,7 +251,7 @@ async def test_no_group_has_nowhere_to_commit():
 async def test_a_group_that_commits_by_hand_stores_by_itself_only_where_it_begins(member):
     """Now and then it is tried again; what was handed out is for the application to commit."""
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    commits = commits_of(broker, member)
     commits.moved(1, 6)
     broker.failing = UnavailableError("no broker")
     with pytest.raises(UnavailableError):
@@ -327,23 +272,10 @@ async def test_a_group_that_commits_by_hand_stores_by_itself_only_where_it_begin
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_auto_commits_are_an_interval_apart(member):
-    """Counted from when the one before was begun."""
-    broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=2.0)
-    assert commits.auto
-    for offset in range(1, 9):
-        commits.moved(0, offset)
-        commits.auto_commit()
-        await asyncio.sleep(1.0)
-    assert broker.stored == [{0: 3}, {0: 5}, {0: 7}]
-
-
-@pytest.mark.usefixtures("virtual_time")
 async def test_auto_commit_of_what_another_holds_is_only_logged(member, caplog):
     """Ordinary in a group; so is a beginning there. It is still stored where else it begins."""
     broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=1.0)
+    commits = commits_of(broker, member, 1.0)
     commits.moved(0, 2)
     broker.failing = UnavailableError("no broker")
     with pytest.raises(UnavailableError):
@@ -358,48 +290,3 @@ async def test_auto_commit_of_what_another_holds_is_only_logged(member, caplog):
     await commits.begin({0: 1})
     assert broker.stored == [{1: 3}]
     assert "where the group begins is not stored" in caplog.text
-
-
-async def test_a_broker_that_fails_halfway_keeps_the_beginning_of_the_rest(member):
-    """One by one, where one of them is beyond the end: what is not stored is tried again."""
-    broker = Broker()
-    broker.ends = {0: 5}
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
-    commit = broker.commit
-
-    async def fail_for_2(group, member_id, offsets, **named):
-        if offsets.keys() == {2}:
-            raise UnavailableError("no broker")
-        await commit(group, member_id, offsets, **named)
-
-    broker.commit = fail_for_2
-    with pytest.raises(UnavailableError):
-        await commits.begin({0: 9, 1: 1, 2: 2, 3: 3})
-    assert (broker.stored, commits._begun) == ([{1: 1}], {2: 2, 3: 3})
-
-
-async def test_closing_gives_up_a_commit_that_is_under_way(member):
-    """Nobody is told of it, and it is not made later."""
-    broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
-    commits.moved(0, 2)
-    broker.answers.clear()
-    commits.auto_commit()
-    await asyncio.sleep(0)
-    await commits.close()
-    assert commits._running.cancelled()
-    broker.answers.set()
-    await asyncio.sleep(0)
-    assert broker.stored == []
-
-
-async def test_settling_tells_that_the_commit_under_way_failed(member):
-    """Who closes must know."""
-    broker = Broker()
-    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=0.0)
-    await commits.settle()
-    commits.moved(0, 2)
-    broker.failing = UnavailableError("no broker")
-    commits.auto_commit()
-    with pytest.raises(UnavailableError):
-        await commits.settle()

@@ -1,0 +1,179 @@
+"""The steps of an audit, each by itself: what can be judged, and which reports are compared."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from memq.client.audit import audit
+from memq.client.audit.audit import Window
+from memq.client.topic import RetainedSince
+from memq.core.audit.reports import (
+    StoredReport,
+)
+from memq.core.wire.messages import WatermarkAnswer
+from tests.unit.client.audit.test_stored import JOB, NOTIFICATION, each
+from tests.unit.core.audit.test_produced import report
+
+LIFE = NOTIFICATION.incarnation
+INFO = SimpleNamespace(
+    incarnation=LIFE,
+    created_ms=1_000,
+    config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000),
+)
+
+
+def waters(topic_ms, reports_ms, partitions=()):
+    """How far a topic and the reports about it are stored."""
+    answers = [
+        WatermarkAnswer(ms, write_partitions, [], 0)
+        for ms, write_partitions in ((topic_ms, list(partitions)), (reports_ms, []))
+    ]
+    return audit._Watermarks(*answers)
+
+
+class Water:
+    """A topic that tells how far it is stored, one answer after the other."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    async def watermark(self):
+        return next(self.answers)
+
+
+# -- what can be judged --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end_ms", "times_ms"),
+    [
+        (None, [(0, 0)]),
+        (100, [(100, 100)]),
+        (101, [(100, 100), (101, 100), (100, 101), (102, 101)]),
+        (100 + 60_000, [(100, 100)]),  # it is not worth while
+    ],
+)
+async def test_an_audit_waits_for_a_window_that_ends_now(monkeypatch, end_ms, times_ms):
+    """Until the topic and its reports are both stored so far."""
+    monkeypatch.setattr(audit, "LOOK_S", 0.001)
+    monkeypatch.setattr(audit, "CLOSING_S", 50.0)
+    found = [waters(*pair) for pair in times_ms]
+    topic, reports = iter([one.topic for one in found]), iter([one.reports for one in found])
+    assert await audit._watermarks(Water(topic), Water(reports), end_ms) == found[-1]
+    assert not list(topic)
+
+
+@pytest.mark.parametrize(
+    ("end_ms", "told"), [(None, False), (5, False), (6, True), (7, True), (8, True)]
+)
+def test_a_window_that_is_not_over_is_named(end_ms, told):
+    """Where the topic or its reports are not stored so far, whichever is behind."""
+    for found in (waters(5, 7), waters(7, 5)):
+        assert bool(audit._not_over("t", found, end_ms)) is told
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "partition"), [(None, 1), (0, 1), (8_999, 1), (9_000, None), (9_001, None)]
+)
+def test_a_window_that_begins_too_early_is_named(start_ms, partition):
+    """By the read partition in which retention has come furthest."""
+    since = [RetainedSince(0, 5_000), RetainedSince(1, 9_000), RetainedSince(2, -math.inf)]
+    for some in itertools.permutations(since):
+        lines = audit._not_retained("t", some, start_ms)
+        assert len(lines) == (partition is not None)
+        assert all("read partition 1 of 't'" in line for line in lines)
+    nothing_removed = [RetainedSince(0, -math.inf)]
+    assert audit._not_retained("t", nothing_removed, start_ms) == []
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "stored_ms", "about"),
+    [(LIFE, 0, True), ("f" * 16, 2_000, False), ("", 999, False), ("", 1_000, True)],
+)
+def test_a_report_is_about_one_life_of_a_topic(incarnation, stored_ms, about):
+    """By what it says, or else by when it was stored."""
+    stored = StoredReport(report(0, 0, incarnation=incarnation), stored_ms)
+    assert audit._is_about(INFO, stored) is about
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "duplicates", "began_ms"),
+    [
+        (400, 500, 0, 400),
+        (9_400, 9_500, 0, 900),  # a clock that is ahead: the report was stored after its window
+        (400, 300, 0, 400),  # one that was set back
+        (1_400, 1_300, 0, 1_000),
+        (400, 500, 1, 350),
+    ],
+)
+def test_messages_of_a_report_may_be_as_old_as_its_window(start_ms, end_ms, duplicates, began_ms):
+    """Or as old as the dedup_window before it, where some had been published before."""
+    about = report(0, 0, window_start_ms=start_ms, window_end_ms=end_ms, duplicates=duplicates)
+    assert audit._began_ms(StoredReport(about, 1_000), 50) == began_ms
+
+
+# -- which reports -------------------------------------------------------------------------------
+
+
+async def test_only_reports_that_are_alike_are_joined(monkeypatch):
+    """Not those of other producers, nor judged ones to others, nor of what may soon be removed."""
+    monkeypatch.setattr(audit, "MAX_APART", 1)
+    since_ms = 10_000
+    ages_ms = {"old": 9_999, "soon": 10_000, "soon too": 3_609_999, "young": 3_610_000}
+    reports = []
+    for producer_id in ("p", "q", "no suspect"):
+        first = itertools.count()
+        for judged in (True, False):
+            for began_ms in ages_ms.values():
+                for _ in range(2):
+                    at = next(first)
+                    fields = {"window_start_ms": began_ms, "window_end_ms": began_ms}
+                    about = report(at, at, producer_id=producer_id, incarnation=LIFE, **fields)
+                    reports.append(StoredReport(about, began_ms + judged * 10**7))
+    reports.append(StoredReport(JOB, 10**7))
+    suspects = {
+        stored.report.name for stored in reports[:-1] if stored.report.producer_id in ("p", "q")
+    }
+    found = await audit._suspected(
+        each(reports), suspects, lambda stored: stored.stored_ms > 10**7, INFO, since_ms
+    )
+    runs = sorted(
+        (one.report.producer_id, one.report.first, one.report.last, one.alike[1], one.began_ms)
+        for one in audit._joined(found)
+    )
+    expected = [(0, 1, 9_999), (2, 5, 10_000), (6, 7, 3_610_000)]
+    assert runs == [
+        (producer_id, first + 8 * later, last + 8 * later, not later, began_ms)
+        for producer_id in "pq"
+        for later in range(2)
+        for first, last, began_ms in expected
+    ]
+    assert await audit._suspected(each(reports), set(), bool, INFO, since_ms) == []
+
+
+# -- the window of an audit ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "held"),
+    [
+        (Window(None, None), [0, 5, 9]),
+        (Window(5, None), [5, 9]),
+        (Window(None, 5), [0]),
+        (Window(5, 9), [5]),
+    ],
+)
+def test_window_holds_its_start_and_not_its_end(window, held):
+    """Windows that meet hold each time once."""
+    assert [time_ms for time_ms in (0, 5, 9) if window.holds(time_ms)] == held
+
+
+def test_window_widens_around_times():
+    """A widened window has room on both sides of all that was asked for; no bound stays none."""
+    assert Window(100, 200).widened(10, [50, 150, 300]) == Window(40, 310)
+    assert Window(5, 6).widened(10) == Window(0, 16)
+    assert Window(None, None).widened(10, [50]) == Window(None, None)
