@@ -18,9 +18,8 @@ from memq.cli.main import main
 from memq.client.topic import SyncTopicClient
 from memq.errors import OffsetOutOfRangeError
 from memq.tables.scan import scan
-from tests.harness.lopsided import GROUP, TOPIC, Row
 from tests.integration.spark.here import Stream, read
-from tests.topics.lopsided import GROUP, REMOVED, TOPIC, Row
+from tests.topics.lopsided import GROUP, TOPIC, Row
 
 PARTITIONS = (0, 1)
 

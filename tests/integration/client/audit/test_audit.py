@@ -19,7 +19,7 @@ from memq.core.format.reader import BatchReader
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError, UnavailableError
 from memq.testing.broker import BrokerProcess
-from tests.harness.audited import Topic
+from tests.topics.audited import Topic
 
 
 def overwrite(path, position, text):

@@ -18,7 +18,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from tests.harness.audited import Topic, report
+from tests.topics.audited import Topic, report
 
 
 def consume(topic, batches, *, group="g", commit=True, **options):

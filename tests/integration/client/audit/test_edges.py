@@ -29,6 +29,7 @@ from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_retention import later
+from tests.topics.reading import queue_topic
 from tests.unit.core.audit.test_produced import report
 
 

@@ -16,9 +16,8 @@ from memq.errors import (
     OffsetOutOfRangeError,
     UnavailableError,
 )
-from tests.harness.reading import TIMEOUT_S, take, values, world
 from tests.integration.broker.support import until
-from tests.topics.reading import TIMEOUT_S, drain, forever, take, values, world
+from tests.topics.reading import TIMEOUT_S, take, values, world
 
 
 async def test_reads_all_partitions_in_order(tmp_path):

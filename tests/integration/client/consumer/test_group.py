@@ -15,9 +15,8 @@ from memq.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from tests.harness.reading import TIMEOUT_S, drain, take, values, world
 from tests.integration.broker.support import until
-from tests.topics.reading import TIMEOUT_S, drain, forever, take, values, world
+from tests.topics.reading import TIMEOUT_S, drain, take, values, world
 
 
 @pytest.fixture(autouse=True)
