@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from memq.core.format.index import IndexEntry
     from memq.core.named_values import GivenValues
     from memq.core.notification.notification import PublishedBatch
+    from memq.core.wire.messages import PartitionOffsets
 
 T = TypeVar("T")
 
@@ -191,6 +192,14 @@ class AsyncTopicReader:
         """Of the topic."""
         return self._topic.incarnation
 
+    async def offsets(self) -> list[PartitionOffsets]:
+        """Start and end of every read partition.
+
+        Raises:
+            MemqError: the brokers failed.
+        """
+        return await self._topic.offsets()
+
     async def plan(self, selection: Selection, *, piece_bytes: float = math.inf) -> ReadPlan:
         """Settle what `rows` is to read.
 
@@ -290,6 +299,7 @@ class TopicReader(SyncClient[AsyncTopicReader]):
     schema_id: str = sync_property(AsyncTopicReader, "schema_id")
     incarnation: str = sync_property(AsyncTopicReader, "incarnation")
     close = sync_close(AsyncTopicReader.close)
+    offsets = sync(AsyncTopicReader.offsets)
     plan = sync(AsyncTopicReader.plan)
     check_retained = sync(AsyncTopicReader.check_retained)
     rows = sync_iter(AsyncTopicReader.rows)
