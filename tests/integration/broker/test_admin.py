@@ -10,13 +10,11 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from memq.broker.admin import AdminServer
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.object_root import MAX_MISSING_NAMED, MissingObject, Presence
 from memq.core.runtime import Runtime
 from memq.core.version import __version__
-from memq.errors import CorruptDataError, QueueError, StorageError
-from memq.testing.storage import InMemoryStorage
+from memq.errors import CorruptDataError, QueueError
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
@@ -251,23 +249,3 @@ async def test_a_stop_ends_the_connections_of_the_admin_http(tmp_path) -> None:
         writer.close()
         with socket.socket() as asking:
             assert asking.connect_ex(host) != 0
-
-
-async def test_an_admin_http_that_did_not_start_can_be_stopped(tmp_path) -> None:
-    """A broker that has none stops as any other."""
-    async with quiet(tmp_path, storage=InMemoryStorage()) as b:
-        idle = AdminServer(b.context, b.topics, b.connections, b.admin._lags)
-        assert idle.port == 0
-        await idle.stop()
-
-
-async def test_a_storage_that_fails_costs_no_page(tmp_path) -> None:
-    """What is told is what the broker knows by itself."""
-
-    class Broken(InMemoryStorage):
-        def get_range(self, *_):
-            raise StorageError("503")
-
-    async with quiet(tmp_path, storage=Broken()) as b:
-        for path in ("/", "/health", "/status", "/metrics", "/topics/_memq_audit"):
-            assert (await page(b, path))[0] == 200, path

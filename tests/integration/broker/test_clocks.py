@@ -6,13 +6,11 @@ import time
 
 import pytest
 
-from memq.broker.takeover import take_over
 from memq.core.clock import CONFIRM_MS
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.notification import decode_notification
 from memq.core.runtime import Runtime
 from memq.core.wire import messages as m
-from memq.errors import QueueError
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client, until
 
@@ -210,43 +208,3 @@ async def _written_ms(b) -> list[int]:
             assert entry.timestamp_ms >= notification.sealed_ms == notification.stored_through_ms
             found.append((notification.batch_id, entry.timestamp_ms))
     return [timestamp_ms for _, timestamp_ms in sorted(found)]
-
-
-async def test_rebuilt_window_is_the_same_whatever_lies_where(tmp_path) -> None:
-    """With several read partitions a restart remembers each producer, by its newest Batch."""
-    machine = Machine()
-    async with broker(tmp_path, runtime=machine.runtime, **OFTEN) as b, client(b) as c:
-        await c.create(**TOPIC)
-        for sequence in range(21):
-            machine.pass_time(600)
-            await c.write(sequence)
-        hosted = b.topics.get("t")
-        rebuilt = (await take_over(hosted.topic, range(1), b.context))[0].window
-        live = hosted.partitions[0].processor.window
-        for window in (live, rebuilt):
-            assert window.expire(b.context.now().mono_ms) == 0
-        machine.pass_time(HOUR_S - 1)
-        for window in (live, rebuilt):
-            assert window.expire(b.context.now().mono_ms) == 0
-            assert window.is_published("p", 0, 20)
-        machine.pass_time(2)
-        for window in (live, rebuilt):
-            assert window.expire(b.context.now().mono_ms) == 1
-
-
-async def test_watermark_stands_still_while_it_cannot_be_saved(tmp_path) -> None:
-    """With a full disk nothing is told that a later life might contradict, and nothing fails."""
-    machine = Machine()
-    async with broker(tmp_path, runtime=machine.runtime) as b, client(b) as c:
-        await c.create(**TOPIC)
-        before = await watermark(c)
-        save = b.context.times._save
-        b.context.times._save = _full
-        machine.pass_time(100)
-        assert before <= await watermark(c) <= before + 2_000
-        b.context.times._save = save
-        assert await watermark(c) >= before + 100_000
-
-
-async def _full(_: object) -> None:
-    raise QueueError("No space left on device")

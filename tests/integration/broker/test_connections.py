@@ -461,18 +461,6 @@ async def test_what_is_told_to_a_connection_that_is_gone_goes_nowhere(tmp_path) 
         assert list(peer.broker.connections._open) == [other.it]
 
 
-async def test_a_client_that_has_reset_at_once_is_let_go(tmp_path, monkeypatch) -> None:
-    """Some systems say so as the connection is prepared."""
-
-    def gone(*_):
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(Transport, "setsockopt", gone)
-    async with peers(tmp_path) as (peer,):
-        assert peer.transport.closing
-        assert closed(peer.broker, "reset") == 1
-
-
 async def test_a_broker_that_stops_says_so_to_each_client(tmp_path) -> None:
     """Also to one that has not said who it is; one that is ending already is told nothing more."""
     async with peers(tmp_path, 3) as found:
@@ -486,15 +474,6 @@ async def test_a_broker_that_stops_says_so_to_each_client(tmp_path) -> None:
         assert (closed(b, "shutdown"), closed(b, "why")) == (2, 1)
         for peer in (found[0], found[2]):
             assert b"shutting down" in peer.transport.sent
-
-
-async def test_a_protocol_of_others_is_foreign(tmp_path) -> None:
-    """Of another server in the same loop, and of another broker; what has none is not."""
-    async with broker(tmp_path / "one") as b, broker(tmp_path / "two") as other:
-        assert not b.connections.foreign(b.connections.accept())
-        assert b.connections.foreign(other.connections.accept())
-        assert b.connections.foreign(asyncio.Protocol())
-        assert not b.connections.foreign(None)
 
 
 async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
@@ -600,28 +579,6 @@ async def test_a_large_answer_is_not_cut_by_small_ones_or_a_goodbye(tmp_path) ->
         peer.lost()
         await sending
         assert transport.sent == sent
-
-
-async def test_an_error_of_a_request_is_counted_and_told(tmp_path) -> None:
-    """A typed one by its code; one that nothing expected as well, and then the broker stops."""
-    async with broker(tmp_path, **CALM) as b:
-        peer = Peer(b)
-        await peer.shake_hands()
-        refused = b.context.metrics.refused
-        peer.receive(peer.ask(m.Metadata(topics=["nope"])))
-        (told,) = await peer.told(1)
-        assert "no topic 'nope'" in str(told)
-        assert refused.labels("unknown_topic")._value.get() == 1
-
-        async def fails(request):
-            raise KeyError("planted")
-
-        b.handlers.serve = fails
-        peer.receive(peer.ask(m.DeleteTopic(topic="nope")))
-        (told,) = await peer.told(1)
-        assert "KeyError: 'planted'" in str(told)
-        await until(b.context.fatal_errors.failure.done)
-        peer.lost()
 
 
 def test_the_files_of_the_queue_are_what_connections_leave(monkeypatch) -> None:

@@ -11,12 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from memq.broker.upload import Upload
-from memq.core.clock import ClockReading
-from memq.core.format.batch import BatchBuilder
 from memq.core.runtime import SYSTEM
 from memq.core.wire import messages as m
-from memq.core.write_partition_effects import BatchState, RingBatch
 from memq.errors import MemqError, SequenceGapError, StorageError
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
@@ -90,37 +86,6 @@ async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends
         assert (await c.write(2)).offset == 0
 
 
-class FirstFailsThenHangs(InMemoryStorage):
-    """Fails the first attempt, and lets each later one wait for the gate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.attempts = 0
-
-    def put(self, key, buffers, *, timeout_s):
-        self.attempts += 1
-        if self.attempts == 1:
-            raise StorageError(f"{key}: no space")
-        assert self.gate.wait(TIMEOUT_S)
-        super().put(key, buffers, timeout_s=timeout_s)
-
-
-async def test_an_upload_whose_turn_does_not_come_again_says_why_it_failed_before(tmp_path) -> None:
-    """The producer learns what is wrong with the storage, and not only that there was no time."""
-    storage = FirstFailsThenHangs()
-    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
-        await c.create(batch_messages=1, upload_deadline="500ms")
-        await c.create("u", batch_messages=1, upload_deadline="10s")
-        first = asyncio.ensure_future(c.write(0))
-        await until(lambda: storage.attempts == 1)
-        other = asyncio.ensure_future(c.write(1, topic="u"))
-        with pytest.raises(StorageError, match=r"its turn did not come .*failed: .*no space"):
-            await first
-        storage.gate.set()
-        assert (await other).offset == 0
-
-
 class Refusing(InMemoryStorage):
     """Refuses the first Batch of topic `t` for good, once it is told to, and others once each."""
 
@@ -149,21 +114,6 @@ class Refusing(InMemoryStorage):
 async def sealed(b, topic, count):
     """Wait until so many Batches of a topic are on their way."""
     await until(lambda: len(b.topics.get(topic).partitions[0].processor.batch_ids) == count)
-
-
-async def test_a_batch_that_was_taken_along_is_not_put_when_its_turn_comes(tmp_path) -> None:
-    """An upload whose Batch has failed while it waited for its turn stores nothing."""
-    storage = Refusing()
-    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
-        await c.create(ordering="producer", batch_messages=1)
-        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(2)]
-        await sealed(b, "t", 2)
-        storage.refuses.set()
-        outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [MemqError, SequenceGapError]
-        assert (await c.write(0)).offset == 0
-        assert storage.of("t") == [1, 1]
-        assert b.context.memory.used_bytes == 0
 
 
 LARGE = bytes(1 << 20)  # its memory is lent by the broker, which counts what is lent
@@ -220,25 +170,3 @@ async def test_a_batch_that_was_taken_along_is_not_tried_again(tmp_path, caplog)
         await until(lambda: nothing_is_lent(b))
         assert b.context.memory.used_bytes == 0
         assert storage.of("t") == [1, 1]
-
-
-async def test_a_batch_that_has_failed_before_its_upload_began_is_not_put(tmp_path) -> None:
-    """A Batch may fail in the same turn of the event loop in which it was sealed."""
-    storage = InMemoryStorage()
-    async with broker(tmp_path, storage=storage) as b:
-        builder = BatchBuilder(b"schema", batch_id="b", topic="t", write_partition=0)
-        builder.add(
-            b"8 bytes.",
-            producer_id="p",
-            epoch=0,
-            sequence=0,
-            records=1,
-            min_timestamp_us=0,
-            max_timestamp_us=0,
-            crc32c=0,
-        )
-        batch = RingBatch("b", "s", ClockReading(0, 0), builder, key="k")
-        batch.deadline_mono_ms = b.context.now().mono_ms + 60_000
-        batch.sealed, batch.state = builder.seal(), BatchState.FAILED
-        await Upload(batch, b.context).run()
-        assert list(storage.list("")) == []

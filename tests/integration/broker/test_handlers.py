@@ -109,45 +109,6 @@ async def test_a_message_that_is_ahead_of_the_news_waits_for_them(tmp_path, what
         b.context.leased = lambda: True
 
 
-@pytest.mark.parametrize("what", MAY_BE_LATE)
-async def test_a_broker_that_sees_all_says_no_at_once(tmp_path, what):
-    """One that governs itself has nothing to look for."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        p = Partition(b)
-        incarnation = p.hosted.topic.incarnation
-        late = Late(p, what)
-        p.topics.may_lag = False
-        p.it = mock.Mock(write=b.handlers.write)
-        p.write(0, incarnation=incarnation)
-        late.seen()
-        assert isinstance(p.told[0], what)
-        assert late.looked == 0
-        assert b.context.memory.used_bytes == 0
-
-
-async def test_a_message_for_another_broker_is_not_looked_for(tmp_path):
-    """Where a write partition runs, and what is wrong with a Message, is told at once."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        p = Partition(b)
-        late = Late(p, NotHostedError)
-        p.it = mock.Mock(write=b.handlers.write)
-        running, p.hosted.partitions = p.hosted.partitions, {}
-        p.write(0)
-        p.hosted.partitions = running
-        p.write(1, records=7)
-        b.context.leased = lambda: False
-        p.write(2)
-        b.context.leased = lambda: True
-        told = [p.told[number] for number in range(3)]
-        assert [type(each) for each in told] == [
-            NotHostedError, InvalidRequestError, UnavailableError
-        ]  # fmt: skip
-        assert late.looked == b.context.memory.used_bytes == 0
-        assert p.hosted.messages_received == 0
-
-
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
@@ -244,24 +205,6 @@ async def test_an_answer_is_bounded_whatever_is_asked_for(tmp_path, monkeypatch)
         monkeypatch.setattr(handlers_module, "MAX_FETCH_BYTES", 1 << 20)
         monkeypatch.setattr(handlers_module, "MAX_FETCH_ENTRIES", 6)
         assert (await fetched(b, both, **many))[0] == [[0, 1, 2]] * 2
-
-
-async def test_an_end_is_not_before_what_the_same_answer_holds(tmp_path):
-    """Batches are published meanwhile; lag must not be told as less than nothing."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        p = Partition(b)
-        p.write(0)
-        await p.answers(0)
-        fetch = b.context.queue.fetch
-
-        async def published_meanwhile(*args, **kwargs):
-            p.write(1)
-            await p.answers(1)
-            return await fetch(*args, **kwargs)
-
-        b.context.queue.fetch = published_meanwhile
-        assert await fetched(b, [(0, 0)]) == ([[0, 1]], [(0, 2)])
 
 
 async def test_only_what_is_retained_can_be_fetched(tmp_path):
@@ -467,38 +410,6 @@ async def test_a_topic_that_only_the_queue_has_lost_is_not_unknown(tmp_path, the
         assert looked == ["t", "t"]
 
 
-@pytest.mark.parametrize("error", [UnknownTopicError, NotHostedError, QueueError])
-async def test_groups_are_listed_without_those_that_went_elsewhere(tmp_path, error):
-    """A topic that is gone by now is left out of a list of all; who named it is told the error."""
-    async with broker(tmp_path) as b:
-        for name in "tuv":
-            await b.topics.create(TopicConfig.create(name, **FAST))
-            await b.handlers.serve(
-                m.CommitOffsets(
-                    group="g", topic=name, member_id="", offsets=[m.PartitionOffset(0, 0)]
-                )
-            )
-        get = b.topics.get
-
-        def moved(name, incarnation=""):
-            if name == "u":
-                raise error("not here")
-            return get(name, incarnation)
-
-        b.topics.get = moved
-        if error is QueueError:
-            with pytest.raises(QueueError):
-                await b.handlers.serve(m.ListGroups())
-        else:
-            listed, _ = await b.handlers.serve(m.ListGroups())
-            assert [each.topic for each in listed.groups] == ["t", "v"]
-        with pytest.raises(error):
-            await b.handlers.serve(m.ListGroups(topic="u"))
-        b.topics.get = get
-        named, _ = await b.handlers.serve(m.ListGroups(topic="v"))
-        assert [(each.topic, each.group) for each in named.groups] == [("v", "g")]
-
-
 async def test_a_group_that_is_not_there_cannot_be_deleted(tmp_path):
     """Also when one of its name reads another topic; one that has only members is in use."""
     async with broker(tmp_path) as b:
@@ -570,22 +481,6 @@ async def test_nothing_is_promised_once_the_lease_is_over(tmp_path):
             assert not b.context.leased()
 
 
-async def test_the_watermark_of_a_topic_is_that_of_what_runs_here(tmp_path):
-    """What runs elsewhere is told there, and a client takes the least of all brokers' answers."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", write_partitions=3, **FAST))
-        hosted = b.topics.get("t")
-        for by_write, told in (([7, 5, 6], 5), ([-1, 6, -1], 6), ([-1] * 3, -1), ([0, -1, 4], 0)):
-
-            async def watermarks(by_write=by_write):
-                return by_write, [9]
-
-            hosted.watermarks = watermarks
-            answer, _ = await b.handlers.serve(m.FetchWatermark(topic="t"))
-            assert (answer.stored_through_ms, answer.write_partitions) == (told, by_write)
-            assert answer.read_partitions == [9]
-
-
 OF_A_TOPIC = [
     m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]),
     m.FetchOffsets(topic="t"),
@@ -638,19 +533,6 @@ async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, reques
             assert await b.context.queue.groups(hosted.topic.queue_topic) == []
             assert b.handlers._groups.groups(b.context.now().mono_ms) == {}
             del b.topics.hosts
-
-
-async def test_a_member_that_leaves_is_gone_at_once(tmp_path):
-    """Its partitions need not wait for its session to end."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        beat = m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1)
-        await b.handlers.serve(beat)
-        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
-        assert [member.member_id for group in listed.groups for member in group.members] == ["a"]
-        await b.handlers.serve(m.LeaveGroup(group="g", topic="t", member_id="a"))
-        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
-        assert [member for group in listed.groups for member in group.members] == []
 
 
 async def test_offsets_are_told_of_every_read_partition(tmp_path):

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from memq.core.hedging import MIN_KNOWN
-from memq.core.wire import messages as m
 from memq.errors import StorageError
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import TIMEOUT_S, broker, client, until
@@ -76,24 +75,6 @@ async def test_a_put_that_stalls_is_made_again_beside_it(tmp_path, fails):
         assert not b.context.fatal_errors.failure.done()
 
 
-async def test_a_hedge_that_fails_waits_for_the_first_attempt(tmp_path):
-    """An upload has failed only when each of its attempts has."""
-    storage = StallingStorage()
-    storage.hedge_fails = True
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        following = await usual(c)
-        storage.stalls.set()
-        write = asyncio.ensure_future(c.write(following))
-        await until(lambda: b.context.hedging.hedges == 1)
-        await until(lambda: max(storage.attempts.values()) == 2)
-        await until(lambda: len(b.topics.get("t").uploads()) == 1)
-        await c.ask(m.FetchOffsets(topic="t"))  # by its answer the failure has had its effect
-        storage.gate.set()
-        assert (await write).offset == following
-        assert max(storage.attempts.values()) == 2
-
-
 class LateStorage(StallingStorage):
     """A storage that knows no conditional put; a hedge reads its buffers once the gate is open."""
 
@@ -125,18 +106,6 @@ async def test_a_hedge_that_comes_late_writes_the_same_bytes(tmp_path):
         assert storage.get(key) == stored
 
 
-async def test_a_hedge_finds_a_thread_where_all_uploads_stall(tmp_path):
-    """As many uploads as there may be at a time do not keep a hedge from being made."""
-    storage = StallingStorage()
-    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        following = await usual(c)
-        storage.stalls.set()
-        await c.write(following)
-        assert not storage.gate.is_set()
-        storage.gate.set()
-
-
 async def test_a_storage_on_a_disk_is_not_hedged(tmp_path):
     """Where both attempts would wait for the same disk there is only one."""
     storage = StallingStorage()
@@ -153,19 +122,3 @@ async def test_a_storage_on_a_disk_is_not_hedged(tmp_path):
         storage.gate.set()
         await asyncio.gather(write, *others)
         assert b.context.hedging.hedges == 0
-
-
-async def test_a_topic_is_deleted_after_both_attempts(tmp_path):
-    """What a stalled attempt stores after its topic was deleted is removed as well."""
-    storage = StallingStorage()
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        following = await usual(c)
-        storage.stalls.set()
-        await c.write(following)
-        (attempt,) = b.topics.get("t").uploads()
-        await c.ask(m.DeleteTopic(topic="t"))
-        assert not attempt.done()
-        assert any("/t/" in info.key for info in storage.list(""))
-        storage.gate.set()
-        await until(lambda: not any("/t/" in info.key for info in storage.list("")))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.frame import PREFIX_BYTES, FrameReader
+from memq.core.wire.frame import FrameReader
 from memq.errors import SequenceConflictError
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
@@ -54,23 +54,6 @@ async def send_in_pieces(b, writer, data: bytes, cuts: list[int]) -> None:
         writer.write(data[start:stop])
         await writer.drain()
         await until(lambda before=received: [c._progress_s for c in b.connections._open] != before)
-
-
-@pytest.mark.parametrize("cut", [1, PREFIX_BYTES, PREFIX_BYTES + 5, -1_005, -1])
-@pytest.mark.parametrize("size", SIZES)
-async def test_message_that_came_in_two_pieces_is_charged_once(tmp_path, size, cut) -> None:
-    """Wherever a frame is cut, its body is charged once and given back once."""
-    async with broker(tmp_path) as b, client(b) as c, handshaken(b) as raw:
-        reader, writer, wire, frames = raw
-        await c.create(batch_age="1ms")
-        for sequence in range(3):
-            header, body = c.message(sequence, bytes(size))
-            data = b"".join(wire.request(header, body)[1])
-            await send_in_pieces(b, writer, data, [cut % len(data)])
-            (answer,) = frames.feed(await reader.read(4096))
-            assert wire.receive(answer).header.duplicate is False
-            assert b.context.memory.used_bytes == 0
-            assert b.context.memory.peak_bytes == len(body)
 
 
 async def test_nothing_stays_charged_however_many_frames_are_cut(tmp_path) -> None:
@@ -123,13 +106,3 @@ async def test_a_repeat_keeps_no_memory(tmp_path, acks) -> None:
         with pytest.raises(SequenceConflictError, match="was published"):
             await c.write(0, b"other", acks=acks)
         assert b.context.memory.used_bytes == 0
-
-
-async def test_memory_of_large_bodies_is_used_again(tmp_path) -> None:
-    """Messages that are sent one after the other take the memory of one."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        for sequence in range(20):
-            await c.write(sequence, bytes(600 << 10))
-        b.context.memory.tidy()
-        assert 0 < b.context.memory.idle_bytes <= 3 * (700 << 10)

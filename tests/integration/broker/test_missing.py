@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
-import subprocess
 from contextlib import asynccontextmanager
 from functools import partial
 
-import aiohttp
 import pytest
 
 from memq.broker.config import BrokerConfig
@@ -109,24 +106,6 @@ async def test_a_storage_that_brokers_share_is_recovered_topic_by_topic(tmp_path
     assert [each for each in kept if each.exists()] == kept
 
 
-@pytest.mark.parametrize("storage", ["hdfs://bucket/memq", "/var/lib/memq", "file://host/memq"])
-async def test_a_storage_that_is_not_known_is_refused(tmp_path, storage):
-    """A broker does not start with a storage that it cannot open, and says which it can."""
-    with pytest.raises(ConfigError, match="file://"):
-        async with on_files(tmp_path / "data", storage=storage):
-            raise AssertionError("started")
-    assert not (tmp_path / "data").exists()
-
-
-async def test_missing_objects_are_named_at_the_start(data, caplog):
-    """A broker without its objects serves what is new, and says what readers will meet."""
-    shutil.rmtree(data / "objects")
-    with caplog.at_level(logging.ERROR):
-        async with on_files(data) as b:
-            assert await written(b, "t") == 1
-    assert "objects/ for 2 of 2 notifications looked at" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -199,53 +178,6 @@ def flip(file):
     content = bytearray(file.read_bytes())
     content[20] ^= 1
     file.write_bytes(content)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 32 MiB; skips where mounting is not allowed."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-async def test_a_full_disk_is_not_ready(small_disk, monkeypatch):
-    """While the disk has no room /ready says no and why, /status too; then it is ready again."""
-    monkeypatch.setattr("memq.broker.server.DISK_S", 0.01)
-    async with on_files(small_disk) as b, client(b) as c, aiohttp.ClientSession() as session:
-
-        async def ready():
-            async with session.get(f"http://127.0.0.1:{b.admin_port}/ready") as answer:
-                return answer.status, await answer.text()
-
-        await c.create("t")
-        await c.write(0)
-        await until(lambda: not b.context.not_ready())
-        assert await ready() == (200, "ready\n")
-        (small_disk / "ballast").write_bytes(bytes(15 << 20))
-        await until(b.context.not_ready)
-        status, text = await ready()
-        assert status == 503
-        assert "objects has" in text
-        assert "free, and the next Batch may need" in text
-        async with session.get(f"http://127.0.0.1:{b.admin_port}/status") as answer:
-            said = await answer.json()
-            assert (said["ready"], said["not_ready"]) == (False, b.context.not_ready())
-        (small_disk / "ballast").unlink()
-        await until(lambda: not b.context.not_ready())
-        assert await ready() == (200, "ready\n")
-
-
-async def test_a_topic_whose_file_is_lost_is_not_made_anew(data):
-    """Its name is not free while the queue has its notifications; the other topics are served."""
-    (data / "topics/t.json").unlink()
-    async with on_files(data) as b, client(b) as c:
-        with pytest.raises(CorruptDataError, match="its file in the catalog is missing"):
-            await c.create("t")
-        assert await written(b, "other") == 1
-    assert not (data / "topics/t.json").exists()
 
 
 async def test_a_broker_that_serves_no_topic_lives(data, monkeypatch):

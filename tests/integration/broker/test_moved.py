@@ -222,39 +222,6 @@ def test_a_copy_does_not_share_the_objects_of_a_running_broker(data, link):
         assert Counter(read(broker.address, len(values()))) == Counter(values())
 
 
-def test_storage_that_was_copied_to_another_place(data, tmp_path):
-    """With the option storage the root is another one, and what was copied there is read there."""
-    shutil.copytree(data / "objects", tmp_path / "bucket")
-    shutil.rmtree(data / "objects")
-    with BrokerProcess(data, storage=(tmp_path / "bucket").as_uri()) as broker:
-        assert Counter(read(broker.address, len(values()))) == Counter(values())
-        write(broker.address, first=MESSAGES, last=MESSAGES + 1)
-        assert not (data / "objects").exists()
-    shutil.move(tmp_path / "bucket", data / "objects")
-    with BrokerProcess(data) as broker:
-        everything = values(last=MESSAGES + 1)
-        assert Counter(read(broker.address, len(everything))) == Counter(everything)
-
-
-def test_consumer_that_runs_meanwhile(data):
-    """Batches that a consumer has planned before the move are read from where they are after it."""
-    with (
-        BrokerProcess(data) as broker,
-        Consumer(broker.address, topic="t", start="earliest", prefetch_bytes=1) as consumer,
-    ):
-        first = consumer.poll(timeout=10)
-        broker.terminate()
-        place = moved(data)
-        port = int(broker.address.rpartition(":")[2])
-        found = [message.value for message in first]
-        with BrokerProcess(place, port=port):
-            while len(found) < len(values()):
-                batch = consumer.poll(timeout=30)
-                assert batch is not None
-                found += [message.value for message in batch]
-        assert Counter(found) == Counter(values())
-
-
 @pytest.mark.parametrize("how", ["emptied", "moved without", "another storage"])
 def test_objects_that_are_not_there_are_missed_at_the_start(data, tmp_path, how):
     """One line names place, topic, offset and how many, and asks; /ready and /status say so too.
@@ -294,35 +261,3 @@ def test_objects_that_are_not_there_are_missed_at_the_start(data, tmp_path, how)
         while ready(broker)[0] != 200:
             pass
         assert "no object is missing any more" in broker.log
-
-
-def test_one_object_that_is_missing_keeps_nobody_out(data):
-    """A single loss is named, and the broker is ready for all the rest."""
-    with BrokerProcess(data) as broker:
-        newest = notifications(broker.address)[-1]
-        broker.terminate()
-        path_of(newest).unlink()
-        broker.restart()
-        assert ready(broker)[0] == 200
-        about = status(broker)["objects"]
-        assert about["missing"] == 1 < about["looked_for"]
-        assert about["such_as"][0]["key"] == str(path_of(newest).relative_to(data / "objects"))
-        assert f"for 1 of {about['looked_for']} notification" in broker.log
-
-
-@pytest.mark.parametrize("damage", ["partition", "entry"])
-def test_recover_works_in_a_moved_directory(data, damage):
-    """What the queue has lost comes back from the objects below the present root alone."""
-    place = copied(data)
-    (folder,) = (place / "queue/topics").glob("t.*")
-    if damage == "partition":
-        shutil.rmtree(folder / "1")
-    else:
-        page = folder / "0/data/000000000000.page"
-        content = bytearray(page.read_bytes())
-        content[60] ^= 1
-        page.write_bytes(content)
-    assert main(["recover", "--execute", str(place)]) == 0
-    with BrokerProcess(place) as broker:
-        assert Counter(read(broker.address, len(values()))) == Counter(values())
-    assert all(each.read_bytes() == b"another's" for each in (data / "objects").rglob("*.arrows"))

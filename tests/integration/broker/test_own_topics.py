@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 
 import pytest
 
 from memq.core.notification.queue import GROUPS
 from memq.core.topic import AUDIT_TOPIC, TopicConfig
 from memq.errors import (
-    CorruptDataError,
     InvalidRequestError,
     NotHostedError,
     QueueError,
@@ -20,52 +18,11 @@ from memq.errors import (
     UnknownTopicError,
 )
 from tests.integration.broker.support import broker, client
-from tests.integration.broker.test_missing import flip, on_files
 from tests.integration.broker.test_write_partition import turns
 
 
 def config(name="t", **options):
     return TopicConfig.create(name, **options)
-
-
-async def test_many_damaged_topics_cost_only_themselves(tmp_path) -> None:
-    """Whatever is wrong with each of them, those before, between and after them are served."""
-    names = ["a", "b json", "c folder", "d page", "e", "f file", "g file", "h page", "i json", "j"]
-    names = [name.replace(" ", "-") for name in names]
-    async with on_files(tmp_path) as b, client(b) as c:
-        for name in names:
-            await c.create(name)
-            await c.write(0, topic=name)
-    for name in names:
-        (folder,) = (tmp_path / "queue/topics").glob(f"{name}.*")
-        catalog = tmp_path / f"topics/{name}.json"
-        match name.rpartition("-")[2]:
-            case "json":
-                catalog.write_bytes(b"{")
-            case "folder":
-                shutil.rmtree(folder)
-            case "page":
-                flip(folder / "0/data/000000000000.page")
-            case "file":
-                catalog.unlink()
-    said = {
-        "json": "json",
-        "folder": "its notifications are missing",
-        "page": "offset 0 of",
-        "file": "its file in the catalog is missing",
-    }
-    async with on_files(tmp_path) as b:
-        for name in names:
-            kind = name.rpartition("-")[2]
-            if kind in said:
-                with pytest.raises(CorruptDataError, match="not served") as caught:
-                    b.topics.get(name)
-                assert said[kind] in str(caught.value)
-                with pytest.raises(CorruptDataError, match="not served"):
-                    await b.topics.create(config(name))
-        assert b.topics.names() == [AUDIT_TOPIC, "a", "e", "j"]
-        for name in ("a", "e", "j"):
-            assert b.topics.get(name).partitions[0].processor.window.is_published("p", 0, 0)
 
 
 async def test_why_a_topic_is_not_here_is_told(tmp_path) -> None:
@@ -279,17 +236,3 @@ async def test_a_creation_that_fails_is_doomed_once_something_may_be_left(tmp_pa
         hosted = await b.topics.create(config())
         assert b.topics.get("t") is hosted
         assert hosted.partitions[0].processor.idle
-
-
-async def test_a_topic_that_stays_announced_exists_all_the_same(tmp_path, caplog) -> None:
-    """That a note of its making cannot be removed costs nothing but a word in the log."""
-    async with broker(tmp_path) as b:
-
-        def fails(_):
-            raise QueueError("no")
-
-        forget, b.topics._catalog.forget = b.topics._catalog.forget, fails
-        hosted = await b.topics.create(config())
-        b.topics._catalog.forget = forget
-        assert b.topics.get("t") is hosted
-        assert "is still announced" in caplog.text

@@ -9,60 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from memq.core.wire import messages as m
-from memq.errors import SequenceGapError, UnavailableError
+from memq.errors import UnavailableError
 from tests.integration.broker.support import GatedStorage, broker, client, until
-
-SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "1ms"}
-
-
-async def test_full_ring_holds_back_the_producer_and_nobody_else(tmp_path) -> None:
-    """With the ring full a producer's next Messages wait; other clients are served."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b, client(b) as c, client(b) as other:
-        await c.create(**SLOTS)
-        storage.gate.clear()
-        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(6)]
-        partition = b.topics.get("t").partitions[0]
-        await until(lambda: partition.parked > 0)
-        await other.ask(m.Metadata(topics=["t"]))
-        assert not any(write.done() for write in writes)
-        storage.gate.set()
-        answers = await asyncio.gather(*writes)
-        assert sorted(answer.offset for answer in answers) == list(range(6))
-        assert b.context.memory.used_bytes == 0
-
-
-async def test_message_that_waits_too_long_is_refused_retriably(tmp_path) -> None:
-    """After park_timeout a waiting producer is told to try again, and its memory is freed."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage, park_timeout="50ms") as b, client(b) as c:
-        await c.create(**SLOTS)
-        storage.gate.clear()
-        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(3)]
-        with pytest.raises(UnavailableError, match="no room came within 50 ms") as err:
-            await writes[2]
-        assert err.value.retriable
-        storage.gate.set()
-        await asyncio.gather(*writes[:2], return_exceptions=True)
-        assert (await c.write(2)).offset >= 0
-
-
-async def test_message_that_came_too_early_is_not_held_back(tmp_path) -> None:
-    """In an ordered topic only the Message that is due waits for room."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage, park_timeout="50ms") as b, client(b) as c:
-        await c.create(**SLOTS, ordering="producer")
-        storage.gate.clear()
-        first = asyncio.ensure_future(c.write(0))
-        await until(lambda: not b.topics.get("t").partitions[0].processor.idle)
-        with pytest.raises(UnavailableError, match="no room came"):
-            await c.write(1)
-        for sequence in range(2, 10):
-            with pytest.raises(SequenceGapError, match="came before 1"):
-                await c.write(sequence)
-        storage.gate.set()
-        await first
-        assert (await c.write(1)).offset == 1
 
 
 async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path) -> None:

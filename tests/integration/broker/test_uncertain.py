@@ -40,21 +40,6 @@ class Outage(InMemoryQueue):
         await super().fence(topic, *write_partitions, again=again)
 
 
-@pytest.mark.parametrize("published", [True, False])
-async def test_uncertain_publish_is_found_again_after_a_long_outage(tmp_path, published) -> None:
-    """However long the queue could not be asked, what it holds is not published a second time."""
-    queue = Outage(published)
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create()
-        now = b.context.now
-        writing = asyncio.ensure_future(c.write(0))
-        await until(lambda: queue.asked)
-        b.context.now = lambda: now()._replace(wall_ms=now().wall_ms + 3_600_000)
-        queue.down = False
-        assert (await writing).offset == 0
-        assert len(await notifications(c)) == 1
-
-
 class Together(InMemoryStorage):
     """The first Batch is stored only when `first` is set."""
 

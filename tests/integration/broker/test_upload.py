@@ -103,16 +103,6 @@ async def test_attempts_share_one_deadline(tmp_path) -> None:
         assert upload.running() == []
 
 
-async def test_an_upload_begins_once_and_ends_with_the_first_success(tmp_path) -> None:
-    """When it was first begun is what is known of its wait; the success stops the attempts."""
-    async with storing(tmp_path, StorageError("a"), StorageError("b")) as (b, storage, upload):
-        storage.passes = lambda: b.pass_ms(1_000)
-        begun_ms = b.context.now().mono_ms
-        await upload.run()
-        assert upload._batch.put_mono_ms == begun_ms
-        assert (len(storage.times_s), len(list(storage.list("")))) == (3, 1)
-
-
 @pytest.mark.parametrize("error", [InvalidRequestError("never"), MemqError("never")])
 async def test_an_error_that_stays_ends_the_upload(tmp_path, error) -> None:
     """It is told as it is, and nothing is tried again."""

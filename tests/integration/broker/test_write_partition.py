@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from memq.broker.duplicates import MAX_LOOKUPS
 from memq.broker.write_partition import ReceivedWrite
 from memq.core.clock import ClockReading
 from memq.core.topic import TopicConfig
@@ -190,21 +189,6 @@ async def test_who_wants_no_answer_gets_none(tmp_path):
         assert await p.published() == [[0, 5]]
 
 
-@pytest.mark.parametrize("ordering", ["none", "producer"])
-async def test_a_message_that_fits_does_not_overtake_those_that_wait(tmp_path, ordering):
-    """While one waits for room the next ones wait behind it, though the open Batch has room."""
-    options = {"batch_bytes": "8KiB", "message_bytes": "8KiB", "ring_slots": 1}
-    async with partition(tmp_path, batch_age="10m", ordering=ordering, **options) as p:
-        p.write(0)
-        p.write(1, 1, bytes(7_000))
-        p.write(2)
-        assert (p.it.parked, p.held) == (2, 2)
-        await p.topics.alter("t", {"batch_age": "1ms"}, None)
-        told = await p.answers(0, 1, 2)
-        assert [each.offset for each in told] in ([0, 1, 1], [0, 1, 2])
-        assert await p.published() == [[0, 1, 2]]
-
-
 async def test_those_that_wait_are_refused_each_at_its_own_time(tmp_path):
     """From its deadline on, not before; one whose time has not come waits on, and has its room."""
     storage = GatedStorage()
@@ -273,21 +257,6 @@ async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path)
         await p.it.close()
         assert p.it.closed
         assert await p.published() == [[0, 1, 2, 3]]
-
-
-async def test_a_drain_seals_at_once(tmp_path):
-    """What is open is stored beside what is under way, not after it, nor when it has its age."""
-    storage = GatedStorage()
-    async with partition(tmp_path, storage, batch_age="10m", batch_messages=2) as p:
-        storage.gate.clear()
-        for number in range(3):
-            p.write(number)
-        await until(p.it.uploads)
-        draining = asyncio.ensure_future(p.it.drain(60))
-        await until(lambda: len(p.it.uploads()) == 2)
-        storage.gate.set()
-        assert await draining
-        assert [each.offset for each in await p.answers(0, 1, 2)] == [0, 0, 1]
 
 
 class Stubborn(Queue):
@@ -515,79 +484,3 @@ async def test_a_repeat_of_what_retention_has_removed_is_acked(tmp_path, gone, p
         assert told.offset == (0 if place or gone == "object" else -1)
         p.write(2, 1)
         assert (await p.answers(2))[0].offset == 1
-
-
-async def test_the_last_indexes_are_read_once(tmp_path, monkeypatch):
-    """Repeats of Batches that were looked at last cost the storage nothing; few are kept."""
-    monkeypatch.setattr("memq.broker.duplicates.MAX_INDEXES", 2)
-    storage = ReadsFail()
-    async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
-        for number in range(3):
-            p.write(number)
-        await p.answers(0, 1, 2)
-        number, reads = 3, []
-        for sequence in (0, 1, 1, 0, 2, 2, 1, 0):
-            before = storage.reads
-            p.write(number, sequence)
-            (told,) = await p.answers(number)
-            assert (told.duplicate, told.offset) == (True, sequence)
-            reads.append(storage.reads > before)
-            number += 1
-        assert reads == [True, True, False, False, True, False, False, True]
-
-
-@pytest.mark.parametrize("place", [True, False])
-async def test_few_repeats_are_looked_up_at_a_time(tmp_path, place, monkeypatch):
-    """A producer that sends all of its Messages again does not have the queue to itself."""
-    if not place:
-        monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
-    queue = Queue()
-    async with partition(tmp_path, queue=queue, batch_messages=1, ring_slots=16) as p:
-        for number in range(12):
-            p.write(number)
-        await p.answers(*range(12))
-        fetch, fetching, most, gate = queue.fetch, 0, 0, asyncio.Event()
-
-        async def gated(*args, **kwargs):
-            nonlocal fetching, most
-            fetching += 1
-            most = max(most, fetching)
-            await gate.wait()
-            fetching -= 1
-            return await fetch(*args, **kwargs)
-
-        queue.fetch = gated
-        for number in range(12):
-            p.write(100 + number, number)
-        await turns(50)
-        assert (fetching, most) == (MAX_LOOKUPS, MAX_LOOKUPS)
-        gate.set()
-        told = await p.answers(*range(100, 112))
-        assert [each.offset for each in told] == list(range(12))
-        assert most == MAX_LOOKUPS
-
-
-async def test_a_repeat_is_looked_for_within_the_window_only(tmp_path, monkeypatch):
-    """From the time on that the topic has now; what is older is no repeat that is known of."""
-    monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
-    async with partition(tmp_path, batch_messages=1, dedup_window="1h", read_partitions=2) as p:
-        p.write(0)
-        await p.answers(0)
-        real, since = p.context.now, []
-        looked = p.context.queue.offset_since
-
-        async def note(topic, partition_number, running_ms):
-            since.append((partition_number, running_ms))
-            return await looked(topic, partition_number, running_ms)
-
-        p.context.queue.offset_since = note
-        now = real()
-        p.context.now = lambda: now
-        for number, window_ms in ((1, 3_600_000), (2, 7_200_000)):
-            p.write(number, 0)
-            assert (await p.answers(number))[0].duplicate
-            assert since == [(each, now.mono_ms - window_ms) for each in (0, 1)]
-            since.clear()
-            await p.topics.alter("t", {"dedup_window": "2h"}, None)
-            since.clear()
-        p.context.now = real

@@ -6,7 +6,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from memq.core.wire import messages as m
-from memq.errors import InvalidRequestError
 from tests.integration.broker.support import broker, client
 
 MESSAGE = b"x" * 300_000  # several reads, and some of them straight into the body's memory
@@ -52,29 +51,3 @@ async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
         crossed = grown["memq_cross_zone_bytes_total", direction]
         assert len(MESSAGE) <= every <= len(MESSAGE) + HEADS
         assert every - HEADS <= crossed <= every if crosses else crossed == 0
-
-
-async def test_neighbours_are_counted_apart(tmp_path):
-    """What one client sends counts for its own zone, whoever else is connected."""
-    async with broker(tmp_path, zone="a") as running:
-        await exchange(running, "b")
-        assert (await exchange(running, "a"))["memq_cross_zone_bytes_total", "in"] == 0
-
-
-@pytest.mark.parametrize(
-    "request_", [m.DescribeCluster(), m.DrainBroker(broker_id="b"), m.RebalanceCluster()]
-)
-async def test_a_broker_by_itself_is_no_cluster(tmp_path, request_):
-    """Who asks a broker that governs itself about its cluster is told how it would have one."""
-    async with broker(tmp_path) as running, client(running) as c:
-        with pytest.raises(InvalidRequestError, match=r"governs itself \(set the option zookeeper"):
-            await c.ask(request_)
-
-
-async def test_a_broker_by_itself_has_no_news(tmp_path):
-    """Topics that stay have no version, and metadata of them is answered at once."""
-    async with broker(tmp_path) as running, client(running) as c:
-        await c.create("t")
-        for known in ("", "anything"):
-            answer = await c.ask(m.Metadata(topics=["t"], known=known, max_wait_ms=60_000))
-            assert answer.version == ""

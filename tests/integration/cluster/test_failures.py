@@ -9,10 +9,9 @@ import pytest
 
 from memq import AsyncAdminClient
 from memq.broker import cluster_topics
-from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading, SavedTimes
-from memq.core.governor.nodes import BROKERS, DOOMED, TOPICS
+from memq.core.governor.nodes import DOOMED
 from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.retry import Backoff
@@ -21,7 +20,6 @@ from memq.core.wire import messages as m
 from memq.errors import (
     MemqError,
     NotHostedError,
-    PublishUncertainError,
     QueueError,
     UnavailableError,
 )
@@ -57,20 +55,6 @@ async def test_what_another_broker_has_fenced_is_taken_over_again(cluster):
     assert (await c.write(1)).offset > first.offset
 
 
-async def test_what_nobody_writes_to_is_taken_over_again_too(cluster):
-    """An owner that is fenced under its hands notices it by itself."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t")
-    await cluster.all_owned("t")
-    hosted = one.topics.get("t")
-    fenced = hosted.partitions[0]
-    queue = await another_queue(cluster, "gone")
-    await queue.fence(hosted.topic.queue_topic, 0)
-    await until(lambda: hosted.partitions.get(0) not in (None, fenced))
-    assert one.context.queue.owns(hosted.topic.queue_topic, 0)
-
-
 async def test_a_broker_that_comes_back_lets_others_have_what_it_had(cluster):
     """What a broker has claimed in its life before is not waited for because it lives again."""
     earlier = await another_queue(cluster, "two")
@@ -84,19 +68,6 @@ async def test_a_broker_that_comes_back_lets_others_have_what_it_had(cluster):
     await until(lambda: one.context.queue.owns(queue_topic, 0), 10)
     await cluster.all_owned("t")
     assert two.topics.names() == one.topics.names()
-
-
-async def test_nothing_runs_without_a_session(cluster):
-    """A broker whose session is over, and that cannot open another, has closed what it had."""
-    one, _ = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2)
-    await cluster.all_owned("t")
-    cluster.zookeeper.expire(one.sessions[-1])
-    cluster.zookeeper.stop()
-    cluster.zookeeper.start()
-    await until(lambda: not one.topics.running())
-    assert await cluster.all_owned("t")
 
 
 async def test_what_waits_for_room_is_refused_when_the_session_is_over(cluster):
@@ -267,36 +238,6 @@ async def test_a_release_that_was_refused_in_a_drain_is_tried_again(cluster, mon
         await writer.write(0, write_partition=number)
 
 
-async def test_what_was_closed_amid_a_publication_tells_no_watermark(cluster):
-    """A Batch that was on its way when its write partition was closed may be published later."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms")
-    await cluster.all_owned("t")
-    hosted, queue, under_way = one.topics.get("t"), one.context.queue, []
-    publish, fence = queue.publish, queue.fence
-
-    async def no_answer(*args):
-        under_way.append(args)
-        raise PublishUncertainError("no answer")
-
-    async def away(*_, **__):
-        raise QueueError("Kafka is away")
-
-    queue.publish, queue.fence = no_answer, away
-    write = asyncio.ensure_future(c.write(0))
-    await until(lambda: under_way)
-    assert not await hosted.stop(0.0, 0)
-    with pytest.raises(MemqError):
-        await write
-    told = await hosted.watermarks()
-    queue.publish, queue.fence = publish, fence
-    await publish(*under_way[0])
-    (entry,) = await queue.fetch(hosted.topic.queue_topic, 0, 0, max_entries=9, max_bytes=1 << 20)
-    assert told[0] == [NOT_OWNED] or told[0][0] <= entry.timestamp_ms
-    assert set(told[1]) == {NOT_OWNED}
-
-
 async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster, monkeypatch):
     """Kafka shows late what it has committed; no watermark is told that is ahead of that."""
     monkeypatch.setattr(queue_module, "SETTLED_S", 0.05)
@@ -314,32 +255,6 @@ async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster,
     _, end = await other.context.queue.offsets(hosted.topic.queue_topic, 0)
     assert told > 0
     assert end == 1
-
-
-@pytest.mark.parametrize("slow", ["the time is saved", "what is published is seen"])
-async def test_a_watermark_that_outlasts_the_session_is_not_told(cluster, slow):
-    """Whoever owns the write partitions by then may publish at times that it covers."""
-    cluster.session_timeout_s = 0.5
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t")
-    await cluster.all_owned("t")
-    owner, name = (
-        (one.context.times, "promise")
-        if slow == "the time is saved"
-        else (one.context.queue, "see_published")
-    )
-    fast = getattr(owner, name)
-
-    async def outlast(*args):
-        cluster.zookeeper.freeze(one.sessions[-1])
-        await until(lambda: not one.context.leased())
-        await fast(*args)
-
-    setattr(owner, name, outlast)
-    with pytest.raises(UnavailableError, match="others may have taken over"):
-        await c.ask(m.FetchWatermark(topic="t"))
-    cluster.zookeeper.thaw(one.sessions[-1])
 
 
 async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster):
@@ -485,39 +400,6 @@ async def test_a_session_may_end_in_the_middle_of_a_stop(cluster, turns):
     await one.topics.stop(5.0)
     await until(lambda: len(one.sessions) > 1 or one.context.fatal_errors.failure.done())
     assert not one.context.fatal_errors.failure.done()
-
-
-async def test_a_stop_ends_the_session_that_is_being_ended(cluster):
-    """A broker that stops while it leaves the cluster is not taken for alive afterwards."""
-    (one,) = await cluster.start("one")
-    await until(one.context.leased)
-    mirror, leaving = one.membership._mirrors[0], asyncio.Event()
-    stop, session = mirror.stop, one.sessions[-1]
-
-    async def stop_later():
-        mirror.stop = stop
-        leaving.set()
-        await asyncio.get_running_loop().create_future()
-
-    mirror.stop = stop_later
-    await session.delete(BROKERS.child("one"), 0)
-    await leaving.wait()
-    await cluster.stop("one")
-    assert not cluster.zookeeper.knows(session)
-
-
-async def test_a_topic_that_was_made_as_the_broker_stops_is_asked_for_again(cluster):
-    """Who makes a topic at a broker that stops before it sees it is not told that there is none."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("before")
-    one.topics.topic_changed = lambda *_: None
-    making = asyncio.ensure_future(c.create("t"))
-    await until(lambda: "t" in cluster.zookeeper.names(TOPICS.path))
-    await cluster.stop("one")
-    with pytest.raises(MemqError) as error:
-        await making
-    assert error.value.retriable
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-import pytest
-
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.broker import membership, traffic
 from memq.core.wire import messages as m
-from memq.errors import NotHostedError, UnavailableError
+from memq.errors import UnavailableError
 from tests.integration.broker.support import until
 
 
@@ -167,51 +165,3 @@ async def test_what_was_granted_before_the_session_ended_is_told_to_nobody(clust
     answers = await asyncio.gather(*joining, return_exceptions=True)
     assert isinstance(answers[0], UnavailableError)
     assert answers[1].assigned == [0]
-
-
-async def test_a_group_is_deleted_only_where_its_members_are_known(cluster):
-    """A broker that has lost its session meanwhile takes no group for one without members."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", read_partitions=1)
-    await cluster.all_owned("t")
-    hosted, queue = one.topics.get("t"), one.context.queue
-    await c.ask(commit(0))
-    assert (await c.ask(heartbeat("a"))).assigned == [0]
-    find, asking, go_on = queue.groups, asyncio.Event(), asyncio.Event()
-
-    async def find_slowly(topic):
-        found = await find(topic)
-        asking.set()
-        await go_on.wait()
-        return found
-
-    queue.groups = find_slowly
-    deleting = asyncio.ensure_future(c.ask(m.DeleteGroup(topic="t", group="g")))
-    await asking.wait()
-    cluster.zookeeper.expire(one.sessions[-1])
-    await until(lambda: not hosted.coordinated)
-    go_on.set()
-    with pytest.raises(NotHostedError):
-        await deleting
-    assert await queue.committed("g", hosted.topic.queue_topic) == {0: 0}
-
-
-async def test_what_is_granted_when_the_session_may_be_over_is_told_to_nobody(cluster):
-    """A coordinator whose session may have ended while it stored what it grants says so."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", read_partitions=1)
-    await cluster.all_owned("t")
-    leased, store = one.context.leased, one.context.queue.hold
-
-    async def store_last(*args):
-        await store(*args)
-        one.context.leased = lambda: False
-
-    one.context.queue.hold = store_last
-    with pytest.raises(UnavailableError, match="others may have taken over"):
-        await c.ask(heartbeat("a"))
-    one.context.leased = leased
-    one.context.queue.hold = store
-    assert (await c.ask(heartbeat("a"))).assigned == [0]

@@ -26,7 +26,6 @@ from memq.errors import (
 from tests.advice import follows
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_storage import FaultyStorage
-from tests.fakes.kafka import InMemoryKafka
 from tests.integration.broker.support import until
 
 AWAY = [Fault("get_range", "fail")]
@@ -68,15 +67,6 @@ async def test_another_spelling_of_the_same_storage_is_taken(cluster):
     (cluster.folder / "link").symlink_to(cluster.folder / "objects")
     cluster.storage = LocalStorage(cluster.folder / "link")
     await cluster.start("two")
-
-
-async def test_another_kafka_is_refused_and_named(cluster):
-    """By the id that Kafka gives itself."""
-    await cluster.start("one")
-    cluster.kafka = InMemoryKafka()
-    cluster.kafka.cluster_id = "other"
-    with pytest.raises(ConfigError, match=r"queue: .* with Kafka in-memory; .* has Kafka other"):
-        await cluster.start("two")
 
 
 async def test_another_cluster_id_is_refused_and_named(cluster):
@@ -366,31 +356,3 @@ async def test_a_cluster_whose_making_had_no_answer_is_looked_for(cluster, happe
     await ClusterIdentity(one.context).check(session)
     assert len(attempts) == (1 if happened else 2)
     assert cluster.storage.get(made(cluster).object)
-
-
-@pytest.mark.parametrize("remote", [True, False])
-async def test_a_mount_is_looked_at_and_a_service_is_not(cluster, monkeypatch, remote):
-    """A mount that does not say for a while is no mount that is gone."""
-    monkeypatch.setattr(identity, "LOOK_S", 0.001)
-    (one,) = await cluster.start("one")
-    session, looked = await cluster.zookeeper.open(), []
-    storage = Otherwise(one.context.storage, remote=remote)
-    context = dataclasses.replace(one.context, storage=storage)
-    found = ClusterIdentity(context)
-    await found.check(session)
-
-    def are_there(keys):
-        looked.append(keys)
-        return [None] if len(looked) < 3 else [False]
-
-    context.root.are_there = are_there
-    watching = asyncio.ensure_future(found.watch())
-    if remote:
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-        assert looked == []
-        watching.cancel()
-    else:
-        with pytest.raises(ConfigError, match="storage: "):
-            await watching
-        assert looked == [[made(cluster).object]] * 3

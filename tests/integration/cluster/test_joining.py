@@ -28,7 +28,6 @@ from memq.errors import (
     NotHostedError,
     QueueError,
     SessionLostError,
-    StorageError,
     UnavailableError,
     VersionConflictError,
 )
@@ -49,27 +48,6 @@ def governs(broker):
     """Whether it does."""
     runner = broker.membership.governing._runner
     return runner is not None and runner.elected
-
-
-async def test_a_start_that_waits_for_the_storage_leaves_no_session_behind(cluster, soon):
-    """Each attempt has one of its own, which is over before the next begins."""
-    await cluster.start("one")
-    at_once, attempts = [], 0
-    identity_check = membership.ClusterIdentity.check
-
-    async def check(identity, session):
-        nonlocal attempts
-        attempts += 1
-        at_once.append(len(cluster.zookeeper._sessions))
-        if attempts < 4:
-            raise StorageError("does not say")
-        await identity_check(identity, session)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(membership.ClusterIdentity, "check", check)
-        (two,) = await cluster.start("two")
-    assert at_once == [2] * 4
-    await until(two.context.leased)
 
 
 async def test_what_went_while_a_broker_had_no_session_is_gone_when_it_joins_again(

@@ -7,10 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
-from memq.broker import membership, traffic
+from memq import AsyncConsumer, AsyncProducer
 from memq.core.governor.coordination import Create, Delete
-from memq.core.governor.nodes import BROKERS, LOADS
+from memq.core.governor.nodes import BROKERS
 from memq.core.governor.session import Sync
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
@@ -31,21 +30,6 @@ async def test_a_topic_is_spread_over_the_brokers(cluster):
         answer = await c.ask(m.Metadata(topics=["t"]))
         assert answer.topics[0].hosts == addresses
         assert [each.id for each in answer.brokers] == ["one", "three", "two"]
-
-
-async def test_a_write_is_redirected_to_the_owner(cluster):
-    """A broker that does not own a write partition names the one that does."""
-    one, two = await cluster.start("one", "two")
-    c, other = await cluster.connect(one), await cluster.connect(two)
-    info = await c.create("t", write_partitions=2)
-    owners = await cluster.all_owned("t")
-    other.schema_id = info.schema_id
-    for number, owner in enumerate(owners):
-        right, wrong = (c, other) if owner == "one" else (other, c)
-        with pytest.raises(NotHostedError) as error:
-            await wrong.write(0, write_partition=number)
-        assert error.value.address == cluster.brokers[owner].address
-        assert (await right.write(0, write_partition=number)).offset >= 0
 
 
 async def test_what_a_stopped_broker_had_goes_to_another(cluster):
@@ -98,34 +82,6 @@ async def test_a_broker_whose_id_another_process_has_taken_leaves_the_cluster(cl
     await cluster.all_owned("t")
 
 
-async def test_loads_that_could_not_be_said_are_said_again(cluster, monkeypatch):
-    """What runs at a broker is known to the Governor though ZooKeeper was away as it was said."""
-    monkeypatch.setattr(membership, "REPORT_S", 0.05)
-    monkeypatch.setattr(traffic, "KNOWN_S", 3600.0)  # or they would change soon
-    (one,) = await cluster.start("one")
-    c, path, refused = await cluster.connect(one), LOADS.child("one"), []
-
-    def said(topic):
-        node = cluster.zookeeper.node(path)
-        return node is not None and topic in LOADS.decode("one", node.data).loads
-
-    await c.create("t")
-    await until(lambda: said("t"))
-    session = one.sessions[-1]
-    say = session.set
-
-    async def refuse_once(at, data, version):
-        if at == path and not refused and "u" in LOADS.decode("one", data).loads:
-            refused.append(data)
-            raise UnavailableError("away")
-        return await say(at, data, version)
-
-    session.set = refuse_once
-    await c.create("u")
-    await until(lambda: said("u"))
-    assert refused
-
-
 async def test_a_producer_and_a_consumer_go_on_as_brokers_come_and_go(cluster):
     """Each record that was acked is read once, while every broker is stopped and started again."""
     await cluster.start("one", "two", "three")
@@ -161,42 +117,6 @@ async def test_a_producer_and_a_consumer_go_on_as_brokers_come_and_go(cluster):
         await consumer.commit()
     assert sorted(read) == sorted(acked)
     assert len(acked) == len(written) > 20
-
-
-async def test_a_commit_that_waits_while_the_groups_move_is_sent_elsewhere(cluster, monkeypatch):
-    """It is no news that its member has lost anything: the next coordinator still knows of it."""
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2)
-    owner = cluster.brokers[(await cluster.all_owned("t"))[0]]
-    other = two if owner is one else one
-    c = await cluster.connect(owner)
-    beat = m.GroupHeartbeat(
-        group="g", topic="t", member_id="a", sequence=1, client="", owned=[],
-        session_timeout_ms=10_000,
-    )  # fmt: skip
-    assert (await c.ask(beat)).assigned == [0]
-    gate, offsets, waiting = asyncio.Event(), owner.context.queue.offsets, asyncio.Event()
-
-    async def gated(topic, partition):
-        waiting.set()
-        await gate.wait()
-        return await offsets(topic, partition)
-
-    monkeypatch.setattr(owner.context.queue, "offsets", gated)
-    commit = m.CommitOffsets(
-        group="g", topic="t", member_id="a", heartbeat=1, offsets=[m.PartitionOffset(0, 0)]
-    )
-    late = asyncio.ensure_future(c.ask(commit))
-    await waiting.wait()
-    async with AsyncAdminClient(other.address) as admin:
-        await admin.drain_broker(owner.config.broker_id)
-    await until(lambda: not owner.topics.get("t").coordinated)
-    gate.set()
-    with pytest.raises(NotHostedError) as error:
-        await late
-    assert error.value.address == other.address
-    await (await cluster.connect(other)).ask(commit)
 
 
 @follows("has lost its session with the coordination service; ask again")

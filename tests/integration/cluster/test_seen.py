@@ -20,12 +20,10 @@ from memq.errors import (
     DataLossError,
     NotHostedError,
     SessionLostError,
-    TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
-from tests.integration.broker.support import until
 
 FIRST, SECOND = "1" * 16, "2" * 16
 
@@ -200,27 +198,6 @@ async def test_what_was_granted_in_a_life_of_a_topic_ends_with_it(topics, then):
     assert (forgotten, before.coordinated) == (["t"], False)
     assert topics._gone == {"t": [before]}
     assert then is None or not topics.get("t").coordinated
-
-
-async def test_a_topic_that_another_broker_makes_first_holds_up_no_other(cluster, monkeypatch):
-    """Each topic that the configuration asks for is made, or there already."""
-    (one,) = await cluster.start("one")
-    await until(one.topics.running)
-    create = one.topics.create
-
-    async def second(config):
-        if config.name == "a":
-            raise TopicExistsError("by another broker")
-        await create(config)
-
-    monkeypatch.setattr(one.topics, "create", second)
-    wanted = [TopicConfig.create(name) for name in "ab"]
-    monkeypatch.setattr(one.topics, "_wanted_topics", lambda: wanted)
-    await one.topics.start()
-    assert "b" in one.topics.names()
-    wanted[1:] = [TopicConfig.create("b"), TopicConfig.create("c")]
-    await one.topics.start()
-    assert "c" in one.topics.names()
 
 
 class Catalog:

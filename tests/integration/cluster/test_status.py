@@ -43,26 +43,6 @@ async def test_a_frozen_zookeeper_is_named_before_the_session_is_over(cluster, m
         assert found.cluster.governor in ("one", "two")
 
 
-async def test_a_status_that_waits_for_the_governor_in_vain_names_what_has_gone(
-    cluster, monkeypatch
-):
-    """ZooKeeper froze just before, and a broker that does not govern asks it who does."""
-    monkeypatch.setattr("memq.broker.membership.SILENT_S", 0.2)
-    cluster.session_timeout_s = 3.0
-    one, two = await cluster.start("one", "two")
-    await cluster.all_owned("_memq_audit")
-    async with AsyncAdminClient(two.address, request_timeout_s=5) as admin:
-        found = await admin.status()
-        assert (found.problems(), found.cluster.governor) == ([], "one")
-        for broker in (one, two):
-            cluster.zookeeper.freeze(broker.sessions[-1])
-        found = await admin.status()
-        for broker in (one, two):
-            cluster.zookeeper.thaw(broker.sessions[-1])
-    assert "the Governor does not answer" in found.problems()[-1]
-    assert "zookeeper (zk:2181) refuses since" in found.problems()[0]
-
-
 async def test_only_the_hosts_of_a_topic_have_a_page_and_metrics_of_it(cluster):
     """Where no write partition of a topic runs, it is not found, and nothing of it is counted."""
     cluster.admin_http = True
@@ -86,16 +66,3 @@ async def test_only_the_hosts_of_a_topic_have_a_page_and_metrics_of_it(cluster):
     assert 'topic="t"' not in (await page(owner, "/metrics"))[1]
     assert (await page(other, "/topics/t"))[0] == 200
     assert 'memq_stored_through_seconds{topic="t"}' in (await page(other, "/metrics"))[1]
-
-
-async def test_a_broker_that_owns_a_part_tells_its_own_watermark(cluster):
-    """A topic on two brokers has a page at each, with a watermark and not with a -1."""
-    cluster.admin_http = True
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=4)
-    await until(lambda: {*cluster.owners("t")} == {"one", "two"})
-    for broker in (one, two):
-        status, said = await page(broker, "/topics/t")
-        assert status == 200
-        assert said["stored_through_ms"] > 0

@@ -153,22 +153,6 @@ async def test_all_that_others_have_fenced_is_taken_over_again(cluster, monkeypa
     assert one.topics.get("t").partitions == before["t"]
 
 
-async def test_what_others_have_fenced_of_a_topic_is_taken_over_again_together(cluster):
-    """One look is enough for all of its write partitions."""
-    (one,) = await cluster.start("one")
-    await (await cluster.connect(one)).create("t", write_partitions=3)
-    await cluster.all_owned("t")
-    hosted = one.topics.get("t")
-    before, topic = dict(hosted.partitions), hosted.topic.queue_topic
-    await (await another_queue(cluster, "gone")).fence(topic, 0, 2)
-    await until(lambda: not any(one.context.queue.owns(topic, number) for number in (0, 2)))
-    one.topics._follow("t")
-    await until(lambda: "t" not in one.topics._tasks)
-    assert {n for n, each in hosted.partitions.items() if each is before[n]} == {1}
-    assert (before[0].closed, before[1].closed, before[2].closed) == (True, False, True)
-    assert len(hosted.partitions) == 3
-
-
 async def test_a_release_that_is_refused_in_a_stop_keeps_no_other_topic(cluster, caplog):
     """Each is let go of after it was closed and its groups forgotten; the stop tells of the one."""
     (one,) = await cluster.start("one")

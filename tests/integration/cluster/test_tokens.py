@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from contextlib import nullcontext
 
 import pytest
 
-from memq import AdminClient, AsyncAdminClient, AsyncConsumer, AsyncProducer, Producer
-from memq.errors import UnauthorizedError, UnavailableError
-from memq.testing import BrokerProcess
+from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
+from memq.errors import UnauthorizedError
 from tests.integration.broker.support import until
 
 
@@ -87,48 +83,3 @@ async def test_a_token_is_replaced_without_an_error(cluster, tmp_path):
     await until(lambda: acked <= {*late.read})
     await late.end()
     assert len(late.read) == len({*late.read})
-
-
-async def test_a_broker_that_is_late_ends_no_producer(cluster):
-    """A producer that one broker refuses goes on with the others, and ends when all refuse."""
-    one, two = await cluster.start("one", "two", token="new")
-    bootstrap = f"{one.address},{two.address}"
-    async with AsyncAdminClient(bootstrap, token="new") as admin:
-        await admin.create_topic("t", write_partitions=2)
-    async with AsyncProducer(bootstrap, topic="t", token="new", linger="0ms") as producer:
-        owners = await cluster.all_owned("t")
-        assert set(owners) == {"one", "two"}
-        await (await producer.write(b"before"))
-        one.tokens._accepted = ("old",)
-        for connection in list(one.connections._open):
-            connection.end("lost", UnavailableError("lost"))
-        deliveries = []
-        while not any(delivery.done() for delivery in deliveries) or len(deliveries) < 50:
-            deliveries.append(await producer.write(b"after"))
-            await asyncio.sleep(0.001)
-        links = producer._state_machine._links
-        await until(lambda: links[one.address].refused)
-        assert not all(delivery.done() for delivery in deliveries)
-        one.tokens._accepted = ("new",)
-        for delivery in deliveries:
-            await delivery
-
-
-def test_sighup_reads_the_file_again(tmp_path):
-    """A broker that gets SIGHUP accepts what its token_file holds now, and goes on."""
-    path = tmp_path / "tokens"
-    path.write_text("old")
-    with (
-        BrokerProcess(tmp_path / "data", token_file=str(path), auto_create_topics=True) as broker,
-        Producer(broker.address, topic="t", token="old") as producer,
-    ):
-        producer.write(b"before").result(30)
-        path.write_text("new")
-        os.kill(broker.pid, signal.SIGHUP)
-        while "1 token accepted now" not in broker.log:
-            pass
-        for token, refused in (("old", True), ("new", False)):
-            expected = pytest.raises(UnauthorizedError) if refused else nullcontext()
-            with AdminClient(broker.address, token=token) as admin, expected:
-                admin.list_topics()
-        producer.write(b"after").result(30)  # on its connection

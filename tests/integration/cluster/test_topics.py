@@ -13,16 +13,6 @@ from memq.errors import TopicExistsError, TopicRecreatedError, UnknownTopicError
 from tests.integration.broker.support import until
 
 
-async def test_every_broker_knows_a_topic_that_another_has_just_made(cluster):
-    """Who is told by one broker that a topic exists is not told by another that it does not."""
-    one, two = await cluster.start("one", "two")
-    c, other = await cluster.connect(one), await cluster.connect(two)
-    for number in range(20):
-        made = await c.create(f"t{number}")
-        answer = await other.ask(m.Metadata(topics=[f"t{number}"]))
-        assert answer.topics[0].incarnation == made.incarnation
-
-
 async def test_of_two_who_make_a_topic_one_does(cluster):
     """A topic that two brokers are asked to make at the same time is made once."""
     one, two = await cluster.start("one", "two")
@@ -44,29 +34,6 @@ async def test_of_two_who_make_a_topic_one_does(cluster):
 def cluster_queue_topics(cluster, name: str) -> list[str]:
     """Topics of Kafka that hold incarnations of a topic."""
     return [each for each in cluster.kafka.partitions() if each.startswith(f"memq.{name}.")]
-
-
-async def test_a_schema_is_known_where_it_is_written_with(cluster):
-    """A Message with a schema that another broker has just added is not refused."""
-    import pyarrow as pa
-
-    from memq import AsyncProducer
-
-    one, two = await cluster.start("one", "two")
-    bootstrap = f"{one.address},{two.address}"
-    async with AsyncAdminClient(bootstrap) as admin:
-        await admin.create_topic("t", schema=pa.schema([("a", pa.int64())]), write_partitions=4)
-        fields = [("a", pa.int64())]
-        for number in range(5):
-            fields.append((f"b{number}", pa.int64()))
-            schema = pa.schema(fields)
-            await admin.alter_topic("t", schema=schema)
-            async with AsyncProducer(bootstrap, topic="t") as producer:
-                table = pa.table({name: [1] for name in schema.names}, schema=schema)
-                for _ in range(4):
-                    for delivery in await producer.write_table(table):
-                        await producer.flush(timeout=20)
-                        assert delivery.result(0).offset >= 0
 
 
 async def test_write_partitions_that_are_added_are_owned(cluster):

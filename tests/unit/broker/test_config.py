@@ -70,14 +70,6 @@ def test_what_is_accepted():
     assert repr(config) == "<BrokerConfig broker-1 [memq]>"
 
 
-def test_a_mapping_that_was_given_stays_as_it_was():
-    """Whoever gave it may give it again."""
-    options = {"peers": [PEER], "topics": {"t": {}}, "port": "0"}
-    for _ in range(2):
-        config = BrokerConfig.create(options)
-        assert (len(config.peers), len(config.topics), config.port) == (1, 1, 0)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [(b"port = ", "is not TOML"), (b"\xff", "is not TOML"), (None, "cannot read configuration")],

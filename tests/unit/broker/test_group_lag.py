@@ -11,7 +11,6 @@ from memq.broker import group_lag
 from memq.broker.group_lag import SCRAPE_WAIT_S, GroupLags
 from memq.core.wire.messages import PartitionLag
 from memq.errors import CorruptDataError, QueueError, UnavailableError
-from tests.integration.broker.support import until
 from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
 
 
@@ -101,13 +100,6 @@ def broker(monkeypatch):
 ALL = [("g", "t", 0, 4), ("g", "t", 1, 5), ("h", "t", 0, 2), ("g", "u", 0, 7), ("k", "v", 0, 8)]
 
 
-async def test_each_group_of_this_broker_is_shown(broker):
-    """Those that another one keeps are on its own metrics."""
-    await broker.lags_of.refresh()
-    assert broker.shown() == ALL
-    assert (broker.warned, broker.metrics.lag.left_out) == ([], 0)
-
-
 @pytest.mark.parametrize(
     ("about", "error", "missing", "said"),
     [
@@ -189,15 +181,3 @@ async def test_a_scrape_that_waits_long_enough_gets_what_was_known(broker):
     assert broker.looks == looks + 3, "it was the same look, at three topics"
     await broker.lags_of.refresh()
     assert broker.looks == looks + 6
-
-
-async def test_stopping_ends_the_look(broker):
-    """Nothing is left behind, and it may be called before any scrape."""
-    await broker.lags_of.stop()
-    broker.gate.clear()
-    scrape = asyncio.ensure_future(broker.lags_of.refresh())
-    await until(lambda: broker.looks)
-    await broker.lags_of.stop()
-    assert broker.lags_of._looking.cancelled()
-    await scrape
-    assert broker.shown() == []

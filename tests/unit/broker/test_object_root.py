@@ -82,12 +82,6 @@ def test_every_object_is_told_below_the_present_root(old, new, producer_id):
     assert told(ObjectRoot(now), found, producer_id=producer_id) == found
 
 
-def test_what_names_the_present_root_is_passed_on_untouched(tmp_path):
-    """The usual notification is the very same bytes, and the same object."""
-    payload = encode_notification(notification((tmp_path / KEY).as_uri()))
-    assert root_at(tmp_path).present(payload) is payload
-
-
 def test_nothing_but_the_uri_is_changed(tmp_path):
     """Fields that this broker does not know, and their order, are passed on."""
     fields = json.loads(encode_notification(notification(f"file:///old/{KEY}")))
@@ -219,17 +213,6 @@ async def test_a_read_partition_that_cannot_be_asked_hides_no_other():
     queue = Queue({"a": [QueueError("not now"), (0, [stored(1)])]})
     found = await look(Storage([]), queue, topics_of("a", read_partitions=2))
     assert [(each.topic, each.partition) for each in found.missing] == [("a", 1)]
-
-
-async def test_a_storage_that_does_not_say_is_not_asked_on():
-    """What it has said counts; of the rest nothing is known, and nothing is missing."""
-    queue = Queue({str(number): [(0, [stored(number)])] for number in range(4)})
-    storage = Storage([key_of(0)], silent=[key_of(2)])
-    found = await look(storage, queue, topics_of(*"0123"))
-    assert storage.asked == [key_of(number) for number in range(3)]
-    assert (found.looked_for, found.unknown) == (2, 2)
-    assert [each.topic for each in found.missing] == ["1"]
-    assert found.reasons() == []
 
 
 async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):

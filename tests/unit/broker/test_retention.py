@@ -59,12 +59,6 @@ def context():
         yield found
 
 
-async def test_what_cannot_be_deleted_together_is_deleted_one_by_one(context):
-    """A storage that refuses the request for all of them still gets rid of each."""
-    await delete_expired(["a", "b"], context)
-    assert not list(context.storage.list(""))
-
-
 @pytest.mark.parametrize(
     ("refused", "left"), [("a", "a"), ("ab", "ab"), ("abc", "abcdef"), ("ace", "acef"), ("f", "f")]
 )
@@ -89,15 +83,6 @@ async def test_a_broker_that_stops_amid_deletions_deletes_no_more(context, caplo
     context.storage.delete = stopping
     await delete_expired(["a", "b"], context)
     assert [info.key for info in context.storage.list("")] == ["b"]
-    assert "left, as orphans: the broker is stopping" in caplog.text
-
-
-async def test_a_broker_that_stops_leaves_the_rest_as_orphans(context, caplog):
-    """To stop amid deletions is no error, which would end the broker as if it had failed."""
-    caplog.set_level("INFO")
-    context.stopping = True
-    await delete_expired(["a", "b"], context)
-    assert len(list(context.storage.list(""))) == 2
     assert "left, as orphans: the broker is stopping" in caplog.text
 
 
@@ -192,15 +177,6 @@ async def test_what_is_older_than_retention_is_forgotten_in_each_partition(parti
     assert await forget_expired(hosted, hosted.context) == expected
     assert [(await hosted.queue.offsets("q", each))[0] for each in range(PARTITIONS)] == starts
     assert hosted.expired_before_ms == (max(times_ms) + 1 if any(starts) else 7)
-
-
-async def test_how_far_retention_has_come_never_goes_back():
-    """Where a wall clock went back, what is forgotten later is older by it."""
-    hosted = await Hosted().start()
-    await hosted.publish(0, hosted.store(1))
-    hosted.expired_before_ms = before = NOW.wall_ms + 5
-    assert len(await forget_expired(hosted, hosted.context)) == 1
-    assert hosted.expired_before_ms == before
 
 
 @pytest.mark.parametrize("differ_ms", [0, 3_000])
