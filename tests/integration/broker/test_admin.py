@@ -13,7 +13,6 @@ import pytest
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.object_root import MAX_MISSING_NAMED, MissingObject, Presence
 from memq.core.runtime import Runtime
-from memq.core.version import __version__
 from memq.errors import CorruptDataError, QueueError
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
@@ -139,28 +138,6 @@ async def test_the_topic_that_is_late_is_that_which_its_age_explains_least(tmp_p
             hosted.partitions = {}
         found = b.admin.describe()
         assert (found.late_topic, found.watermark_age_ms, found.late_ms) == ("", 0, 0)
-
-
-async def test_what_a_broker_says_of_itself(tmp_path) -> None:
-    """Its identity, the services behind it, the room on its disks, and why it is not ready."""
-    async with quiet(tmp_path, runtime=still(), broker_id="one", advertised="front:9") as b:
-        b.context.disk.free_bytes = {"/a": 5, "/b": 7}
-        found = b.admin.describe()
-        assert (found.id, found.address, found.version) == ("one", "front:9", __version__)
-        assert found.free_bytes == {"/a": 5, "/b": 7}
-        assert [each.name for each in found.services] == ["storage", "queue", "disk"]
-        assert found.not_ready == []
-        b.context.services.disk.failed("full", certain=True)
-        found = b.admin.describe()
-        assert found.not_ready == b.context.not_ready() != []
-        text = (await page(b, "/metrics"))[1].splitlines()
-        for line in (
-            'memq_service_up{service="storage"} 1.0',
-            'memq_service_up{service="disk"} 0.0',
-            "memq_ready 0.0",
-        ):
-            assert line in text
-        assert [each for each in text if "free" in each and each.endswith((" 5.0", " 7.0"))]
 
 
 async def test_the_status_page(tmp_path) -> None:

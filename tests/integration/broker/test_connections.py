@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from memq.broker import connection as connection_module
-from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S, SHORT_OF_MEMORY
+from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
@@ -19,7 +19,6 @@ from memq.errors import UnavailableError
 from tests.integration.broker.support import Client, broker, until
 
 CALM = {"stall_timeout": "10m", "handshake_timeout": "10m"}
-LIMIT_S = 600  # of both
 
 
 class Transport(asyncio.Transport):
@@ -215,34 +214,6 @@ async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> Non
         await peer.told(1)
 
 
-@pytest.mark.parametrize(
-    ("bodies_full", "answers_full"), [*itertools.product([False, True], repeat=2)]
-)
-async def test_who_holds_what_is_short_has_less_time(tmp_path, bodies_full, answers_full) -> None:
-    """A half body costs memory of bodies, unread answers that of answers: each by itself."""
-    async with peers(tmp_path, 2) as (stalled, unread):
-        b = stalled.broker
-        for peer in (stalled, unread):
-            await peer.shake_hands()
-        stalled.receive(stalled.ask(m.Metadata())[:9])
-        unread.transport.unsent = 1_000_000
-        unread.it.pause_writing()
-        now_s = b.context.runtime.mono_s()
-        for peer in (stalled, unread):
-            peer.it._progress_s = peer.it._frame_since_s = now_s
-            peer.it._unread_since_s = peer.it._taken_s = now_s
-        b.context.memory.full, b.context.scheduler.full = bodies_full, answers_full
-        short_s = LIMIT_S / SHORT_OF_MEMORY
-        for after_s, short in ((short_s - 0.5, True), (short_s + 0.5, True), (LIMIT_S + 0.5, 0)):
-            b.connections.sweep(now_s + after_s)
-            late = after_s > short_s
-            assert stalled.transport.closing == (late and (bodies_full or not short))
-            assert unread.transport.closing == (late and (answers_full or not short))
-        assert (closed(b, "stalled"), closed(b, "unread")) == (1, 1)
-        assert b"stopped half-way" in stalled.transport.sent
-        b.context.memory.full = b.context.scheduler.full = False
-
-
 async def test_who_does_not_say_who_it_is_is_closed(tmp_path) -> None:
     """All that are too old, once each, and none of those that came later or have said it."""
     async with peers(tmp_path, 5) as found:
@@ -436,29 +407,6 @@ async def test_nothing_more_is_read_of_a_client_that_is_to_wait(tmp_path, why) -
         elif why == "gone":
             peer.transport.sock.close()
             peer.transport.other.close()
-
-
-async def test_what_is_told_to_a_connection_that_is_gone_goes_nowhere(tmp_path) -> None:
-    """What was accepted of it goes on: it is unparked, answered and refused like any other."""
-    async with peers(tmp_path, 2) as (peer, other):
-        await peer.shake_hands()
-        it, refused = peer.it, peer.broker.context.metrics.refused
-        it.hold()
-        it.send([b"waits"])
-        peer.lost()
-        sent = bytes(peer.transport.sent)
-        it.unhold()
-        it.answer(1, m.WriteAnswer())
-        it.fail(2, UnavailableError("no"))
-        it.throttle()
-        it.pause_writing()
-        it.resume_writing()
-        it.end("why", UnavailableError("no"))
-        await turns()
-        assert peer.transport.sent == sent
-        assert (closed(peer.broker, "why"), refused.labels("unavailable")._value.get()) == (0, 1)
-        assert it.unread_s(it._loop.time() + 1_000) == 0
-        assert list(peer.broker.connections._open) == [other.it]
 
 
 async def test_a_broker_that_stops_says_so_to_each_client(tmp_path) -> None:

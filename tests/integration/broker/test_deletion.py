@@ -151,25 +151,6 @@ async def test_what_cannot_be_removed_yet_holds_up_no_other_topic(tmp_path, firs
         assert await p.left() == (["alive"], ["alive"])
 
 
-async def test_a_topic_is_forgotten_when_all_of_it_is_gone(tmp_path, monkeypatch) -> None:
-    """It cannot come back before anything is removed; all its objects go, few at a time."""
-    monkeypatch.setattr("memq.broker.deletion.DELETE_AT_ONCE", 2)
-    async with place(tmp_path, "a") as p:
-        done, queue, storage = p.doomed.done, p.b.context.queue, p.b.context.storage
-        delete_topic = queue.delete_topic
-
-        async def delete(topic):
-            done.append(topic.rpartition(".")[0])
-            assert len(list(storage.list(""))) == 3
-            await delete_topic(topic)
-
-        queue.delete_topic = delete
-        assert await p.deletions._remove_all()
-        assert done == ["withdraw a", "a", "forget a"]
-        assert [len(keys) for keys in storage.deleted] == [2, 1]
-        assert await p.left() == ([], [])
-
-
 @pytest.mark.parametrize(("remote", "shared"), [*itertools.product([False, True], repeat=2)])
 async def test_what_may_land_is_looked_for_once_more(tmp_path, remote, shared) -> None:
     """Where a put may be carried out late a topic is forgotten a minute later, not before."""

@@ -99,16 +99,6 @@ async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:
         monkeypatch.undo()
 
 
-async def test_a_bug_in_a_handler_that_changes_something(tmp_path, monkeypatch) -> None:
-    """A group's state that was left half-way is not gone on from; the client is told as well."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        monkeypatch.setattr(b.groups, "leave", _fail)
-        with pytest.raises(MemqError, match="PlantedError"):
-            await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
-        assert isinstance(await stopped(b), PlantedError)
-
-
 async def test_a_waiter_that_fails_wakes_the_broker(tmp_path, monkeypatch) -> None:
     """A bug in what a publication wakes shows in the thread's done callback, not in an ack."""
     queue = EmbeddedQueue(tmp_path / "queue")

@@ -37,7 +37,6 @@ from memq.errors import (
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
-    UnknownGroupError,
     UnknownTopicError,
 )
 from tests.integration.broker.support import broker
@@ -408,25 +407,6 @@ async def test_a_topic_that_only_the_queue_has_lost_is_not_unknown(tmp_path, the
                 await b.handlers.serve(request)
             b.topics._hosted["t"] = hosted
         assert looked == ["t", "t"]
-
-
-async def test_a_group_that_is_not_there_cannot_be_deleted(tmp_path):
-    """Also when one of its name reads another topic; one that has only members is in use."""
-    async with broker(tmp_path) as b:
-        for name in "tu":
-            await b.topics.create(TopicConfig.create(name, **FAST))
-        position = [m.PartitionOffset(0, 0)]
-        await b.handlers.serve(
-            m.CommitOffsets(group="g", topic="u", member_id="", offsets=position)
-        )
-        with pytest.raises(UnknownGroupError):
-            await b.handlers.serve(m.DeleteGroup(group="g", topic="t"))
-        await b.handlers.serve(m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1))
-        with pytest.raises(InvalidRequestError):
-            await b.handlers.serve(m.DeleteGroup(group="g", topic="t"))
-        await b.handlers.serve(m.DeleteGroup(group="g", topic="u"))
-        listed, _ = await b.handlers.serve(m.ListGroups())
-        assert [(each.topic, each.group) for each in listed.groups] == [("t", "g")]
 
 
 async def test_a_range_is_read_of_a_batch_of_the_topic_only(tmp_path):

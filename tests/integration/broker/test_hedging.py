@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 
@@ -104,21 +103,3 @@ async def test_a_hedge_that_comes_late_writes_the_same_bytes(tmp_path):
         await until(lambda: not b.topics.get("t").uploads())
         assert len(stored) > 0
         assert storage.get(key) == stored
-
-
-async def test_a_storage_on_a_disk_is_not_hedged(tmp_path):
-    """Where both attempts would wait for the same disk there is only one."""
-    storage = StallingStorage()
-    storage.remote = False
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        following = await usual(c)
-        storage.stalls.set()
-        write = asyncio.ensure_future(c.write(following))
-        await until(storage.stalled.is_set)
-        others = [asyncio.ensure_future(c.write(following + 1 + n)) for n in range(5)]
-        await until(lambda: len(storage.attempts) == following + 6)
-        assert (b.context.hedging.hedges, max(storage.attempts.values())) == (0, 1)
-        storage.gate.set()
-        await asyncio.gather(write, *others)
-        assert b.context.hedging.hedges == 0

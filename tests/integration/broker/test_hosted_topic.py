@@ -11,8 +11,8 @@ from memq.broker.hosted_topic import NOT_OWNED
 from memq.core.clock import CLOCKS_DIFFER_MS, ClockReading
 from memq.core.notification.queue import GROUPS
 from memq.core.topic import TopicConfig
-from memq.errors import QueueError, UnavailableError
-from tests.integration.broker.support import GatedStorage, broker, until
+from memq.errors import QueueError
+from tests.integration.broker.support import broker
 from tests.integration.broker.test_write_partition import Partition
 
 
@@ -95,26 +95,6 @@ async def test_retention_is_known_by_how_far_it_may_have_gone(tmp_path) -> None:
         hosted.topic = msgspec.structs.replace(hosted.topic, retained_since_ms=8 * hour_ms + 2)
         assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + 2
         assert hosted.retained_since_ms(10 * hour_ms) == 9 * hour_ms
-
-
-@pytest.mark.parametrize("named", [(), (0, 2), (2, 0, 9)])
-async def test_those_that_are_named_are_stopped(tmp_path, named) -> None:
-    """All of them side by side; one that does not drain in time keeps none from being closed."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b:
-        hosted = await topic(b, write_partitions=3)
-        p = Partition(b)
-        storage.gate.clear()
-        p.write(0)
-        assert not await hosted.stop(0.0, *named)
-        closed = [number for number, each in hosted.partitions.items() if each.closed]
-        assert closed == (sorted({*named} - {9}) or [0, 1, 2])
-        assert isinstance(p.told[0], UnavailableError)
-        storage.gate.set()
-        await until(lambda: not hosted.uploads())
-        if named:
-            assert await hosted.stop(60, 1)
-            assert await hosted.stop(60, 9)
 
 
 async def test_what_any_write_partition_has_told_holds_for_all(tmp_path) -> None:

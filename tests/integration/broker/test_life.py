@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -17,10 +16,9 @@ import pytest
 
 from memq.broker import server
 from memq.broker.config import BrokerConfig
-from memq.broker.object_root import MissingObject, Presence
 from memq.broker.retention import OrphanReport
 from memq.broker.server import Broker, serve
-from memq.core.clock import CLOCKS_DIFFER_MS, SavedTimes
+from memq.core.clock import SavedTimes
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
@@ -31,7 +29,6 @@ from memq.errors import (
     CorruptDataError,
     LockedError,
     MemqError,
-    QueueError,
     StorageError,
     UnavailableError,
 )
@@ -312,27 +309,6 @@ async def test_a_stop_saves_the_time(tmp_path) -> None:
     assert saved.wall_ms == b.context.times.saved.wall_ms
 
 
-async def test_a_queue_that_fails_at_the_end_keeps_nothing_open(tmp_path, caplog) -> None:
-    """The time that was not saved is told of in the log; the broker has drained and closes all."""
-    storage, queue = ClosedStorage(), InMemoryQueue()
-
-    async def full(_: SavedTimes) -> None:
-        raise QueueError("no space left")
-
-    queue.save_times = full
-    b = made(tmp_path, storage=storage, queue=queue)
-    await b.start()
-    loop = asyncio.get_running_loop()
-    assert await b.stop() is True
-    assert (
-        "the time was not saved, the next start goes on from before: no space left" in caplog.text
-    )
-    assert storage.closed
-    with pytest.raises(ClosedError):
-        await queue.times()
-    assert loop.get_exception_handler() is None
-
-
 async def test_an_upload_that_hangs_does_not_keep_the_broker(tmp_path) -> None:
     """After the time to drain the broker ends and says that it did not; nothing was acked."""
     storage, threads = GatedStorage(), Threads()
@@ -562,87 +538,4 @@ async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
         assert ("forget", "t") not in rounds.done
         assert not [each for each in rounds.deleted[-1] if each.endswith(" t")]
         assert expired_at
-        assert not b.context.fatal_errors.failure.done()
-
-
-@pytest.mark.parametrize("shared", [False, True])
-async def test_repeats_are_known_for_as_long_as_clocks_differ(
-    tmp_path, monkeypatch, shared
-) -> None:
-    """An owner before may have been behind, so the window of a cluster's broker is longer."""
-    Rounds(monkeypatch)
-    async with broker(tmp_path, **OFTEN) as b, client(b) as c:
-        await c.create("t", write_partitions=2)
-        b.context.shared = shared
-        found = []
-        for partition in b.topics.get("t").partitions.values():
-            expire = lambda now_ms: found.append(b.context.now().mono_ms - now_ms)  # noqa: E731
-            monkeypatch.setattr(partition.processor.window, "expire", expire)
-        await until(lambda: len(found) >= 4)
-        room_ms = CLOCKS_DIFFER_MS if shared else 0
-        assert all(room_ms <= each < room_ms + 30_000 for each in found)
-
-
-LOST = MissingObject("t", 0, 7, "00/key", "memory:///00/key")
-
-
-async def test_missing_objects_are_told_of_once_and_so_is_their_end(
-    tmp_path, monkeypatch, caplog
-) -> None:
-    """While some are missing they are looked for; a storage that cannot tell changes nothing."""
-    answers = [Presence("r", 2, (LOST,), 0)]
-    looked = []
-
-    async def look(_, topics, *__):
-        looked.append([topic.name for topic in topics])
-        return answers[-1]
-
-    monkeypatch.setattr(server, "look_for_objects", look)
-    queue = InMemoryQueue()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create("t")
-    successor = queue.another_process()
-    caplog.clear()
-    caplog.set_level(logging.WARNING)
-    looked.clear()
-    async with broker(tmp_path, queue=successor, **OFTEN) as b:
-
-        async def answered(*presence) -> list[str]:
-            answers.append(Presence("r", *presence))
-            caplog.clear()
-            count = len(looked)
-            await until(lambda: len(looked) > count + 1 or not b.context.presence.missing)
-            said = [each.getMessage() for each in caplog.records if each.name == server.__name__]
-            return [each for each in said if "objects" in each or "object" in each]
-
-        assert looked[0] == ["t", AUDIT_TOPIC]  # an example that users know comes first
-        assert caplog.text.count("objects are missing") == 1
-        assert b.context.not_ready() == []  # of two one is there
-        assert await answered(2, (LOST, LOST), 0) == []
-        assert len(b.context.not_ready()) == 1
-        said = await answered(0, (), 3)
-        assert set(said) == {"the storage does not say what is there of 3 objects"}
-        assert len(b.context.not_ready()) == 1
-        assert await answered(1, (LOST,), 3) == []
-        assert b.context.presence.unknown == 3
-        assert await answered(2, (), 0) == ["no object is missing any more"]
-        assert b.context.not_ready() == []
-        count = len(looked)
-        saved = b.context.times.saved
-        await until(lambda: b.context.times.saved.running_ms > saved.running_ms + 200)
-        assert len(looked) == count
-
-
-async def test_an_end_of_a_group_that_is_not_stored_is_tried_again(tmp_path, monkeypatch) -> None:
-    """A queue that fails then stops nothing."""
-    monkeypatch.setattr(server, "TIDY_GROUPS_S", 0.001)
-    async with broker(tmp_path) as b:
-        tried = []
-
-        async def tidy() -> None:
-            tried.append(True)
-            raise QueueError("no space left")
-
-        monkeypatch.setattr(b.handlers.stored_groups, "tidy", tidy)
-        await until(lambda: len(tried) > 3)
         assert not b.context.fatal_errors.failure.done()

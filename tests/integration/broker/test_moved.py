@@ -18,7 +18,7 @@ from memq.cli.main import main
 from memq.client.topic import SyncTopicClient
 from memq.core.notification.folders import TopicFolders
 from memq.core.units import DAY_MS
-from memq.errors import DataLossError, MemqError
+from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
 from tests.integration.spark.here import read as spark_rows
 
@@ -220,44 +220,3 @@ def test_a_copy_does_not_share_the_objects_of_a_running_broker(data, link):
         assert broker.terminate() == 0
     with BrokerProcess(copy, **options) as broker:
         assert Counter(read(broker.address, len(values()))) == Counter(values())
-
-
-@pytest.mark.parametrize("how", ["emptied", "moved without", "another storage"])
-def test_objects_that_are_not_there_are_missed_at_the_start(data, tmp_path, how):
-    """One line names place, topic, offset and how many, and asks; /ready and /status say so too.
-
-    What is new can be read meanwhile, and once the objects are there all of it can be.
-    """
-    options = {}
-    root = data / "objects"
-    if how == "emptied":
-        kept = root.rename(tmp_path / "kept")
-    elif how == "moved without":
-        kept = root.rename(tmp_path / "kept")
-        data = data.rename(data.with_name("elsewhere"))
-        root = data / "objects"
-    else:
-        kept, root = root, tmp_path / "nothing here"
-        options["storage"] = root.as_uri()
-    with BrokerProcess(data, retention_interval="100ms", **options) as broker:
-        (line,) = [line for line in broker.log.splitlines() if "was the data directory" in line]
-        assert "ERROR" in line
-        assert f"no object below {root.as_uri()}/ for " in line
-        assert " of t/" in line
-        found = status(broker)
-        about = found["objects"]
-        assert 2 <= about["missing"] == about["looked_for"] == len(about["such_as"])
-        assert f" {about['missing']} of {about['looked_for']} notification" in line
-        assert about["root"] == f"{root.as_uri()}/"
-        assert {each["topic"] for each in about["such_as"]} <= {"t", "_memq_audit"}
-        assert not found["ready"]
-        code, text = ready(broker)
-        assert code == 503
-        assert "does `storage` name another place?" in text
-        with pytest.raises(DataLossError):
-            read(broker.address, len(values()))
-        shutil.copytree(kept, root, dirs_exist_ok=True)
-        assert Counter(read(broker.address, len(values()))) == Counter(values())
-        while ready(broker)[0] != 200:
-            pass
-        assert "no object is missing any more" in broker.log

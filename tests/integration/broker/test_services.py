@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import aiohttp
 import pytest
 
-from memq import AsyncProducer
 from memq.broker import services
 from memq.client.producer import producer
 from memq.core.wire import messages as m
 from memq.errors import (
-    BufferFullError,
     ObjectNotFoundError,
-    RequestTimeoutError,
     StorageError,
     UnavailableError,
 )
@@ -128,51 +124,6 @@ async def test_a_queue_that_refuses_is_named_and_not_the_storage(tmp_path, kind)
         queue.end_hangs()
         await write
         await until(lambda: not b.context.not_ready())
-
-
-async def test_a_producer_says_which_service_refuses(tmp_path, caplog):
-    """Its log, once as it begins and as it ends, and all its errors, have the broker's reason."""
-    caplog.set_level(logging.WARNING, "memq.client.producer.producer")
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage, auto_create_topics=True) as b:
-        options = {"buffer_bytes": "2MiB", "max_block": "500ms", "delivery_timeout": "40s"}
-        async with AsyncProducer(b.address, topic="t", **options) as p:
-            await (await p.write(b"first"))
-            storage.gate.clear()
-            delivery = await p.write(b"x")
-            await until(lambda: "refuses" in delivery.trouble)
-            with pytest.raises(RequestTimeoutError, match=r"storage .* refuses since"):
-                await p.flush(0.01)
-            with pytest.raises(RequestTimeoutError, match=r"storage .* refuses since"):
-                await asyncio.to_thread(delivery.result, 0.01)
-            with pytest.raises(BufferFullError, match=r"storage .* refuses since .*: no answer"):
-                for _ in range(5):
-                    await p.write(bytes(900_000))
-            storage.gate.set()
-            await p.flush()
-            await until(lambda: "acked again" in caplog.text)
-    said = [each.getMessage() for each in caplog.records if each.name.endswith("producer.producer")]
-    assert len(said) == 2, said
-    assert f"topic t: broker {b.address}: storage" in said[0]
-
-
-async def test_the_time_to_publish_has_its_stages(tmp_path):
-    """How long a Batch was open, waited for a thread, was put and was published adds up."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create("t", batch_age="20ms")
-        await c.write(0)
-        stages = {
-            stage: b.context.metrics.registry.get_sample_value(
-                "memq_batch_stage_seconds_sum", {"stage": stage}
-            )
-            for stage in ("open", "wait", "put", "publish")
-        }
-        whole = b.context.metrics.registry.get_sample_value(
-            "memq_batch_publish_seconds_sum", {"topic": "t"}
-        )
-        assert sum(stages.values()) == pytest.approx(whole)
-        assert stages["open"] >= 0.02
-        assert min(stages.values()) >= 0
 
 
 async def test_metrics_of_a_deleted_topic_go_with_it(tmp_path):

@@ -8,16 +8,12 @@ import pytest
 
 from memq.broker import deletion
 from memq.client.admin import AsyncAdminClient
-from memq.client.cluster import Cluster
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
-from memq.client.topic import TopicClient
 from memq.core.wire import messages as m
 from memq.errors import (
     StorageError,
     TopicRecreatedError,
-    UnavailableError,
-    UnknownTopicError,
 )
 from memq.testing import InMemoryStorage
 from tests.advice import follows
@@ -78,23 +74,6 @@ async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path, m
         )
         assert old.incarnation != new.incarnation
         assert await read_all(b.address, 50) == list(range(100, 150))
-
-
-async def test_a_deletion_whose_answer_is_lost_has_deleted(tmp_path, monkeypatch):
-    """When the topic is gone at the second try of a deletion, the caller is told no error."""
-    async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:
-        await admin.create_topic("t", **FAST)
-        delete = b.topics.delete
-
-        async def lost(*args):
-            monkeypatch.undo()
-            await delete(*args)
-            raise UnavailableError("the answer is lost")
-
-        monkeypatch.setattr(b.topics, "delete", lost)
-        await admin.delete_topic("t")
-        with pytest.raises(UnknownTopicError):
-            await admin.delete_topic("t")
 
 
 async def test_a_put_that_hangs_beyond_its_deadline_leaves_nothing_of_a_deleted_topic(tmp_path):
@@ -169,25 +148,6 @@ async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):
             await producer.close()
         assert await admin.committed("g", "t") == {}
         assert await read_all(b.address, 3) == [100, 101, 102]
-
-
-async def test_a_request_under_way_while_its_topic_is_recreated_is_told_so(tmp_path, monkeypatch):
-    """It may meet the moment in which there is none; what it is told is how things stand now."""
-    async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:
-        await admin.create_topic("t", **FAST)
-        async with TopicClient(Cluster(b.address), "t") as topic:
-            await topic.offsets()
-            attempt = topic.cluster.attempt
-
-            async def meets_the_moment(*args, **kwargs):
-                monkeypatch.setattr(topic.cluster, "attempt", attempt)
-                await admin.delete_topic("t")
-                await admin.create_topic("t", **FAST)
-                raise UnknownTopicError("the queue has no topic 't'")
-
-            monkeypatch.setattr(topic.cluster, "attempt", meets_the_moment)
-            with pytest.raises(TopicRecreatedError, match="earliest"):
-                await topic.offsets()
 
 
 async def test_a_deletion_that_fails_goes_on_after_a_restart(tmp_path):

@@ -12,14 +12,12 @@ from memq.core.clock import ClockReading
 from memq.core.topic import TopicConfig
 from memq.core.wire.connection import Request
 from memq.core.wire.messages import WriteAnswer
-from memq.core.write_partition_effects import BatchState
 from memq.errors import (
     FencedError,
     NotHostedError,
     PublishUncertainError,
     QueueError,
     SequenceConflictError,
-    SequenceGapError,
     StorageError,
     UnavailableError,
 )
@@ -212,27 +210,6 @@ async def test_those_that_wait_are_refused_each_at_its_own_time(tmp_path):
         assert [each.offset for each in await p.answers(0, 4)] == [0, 1]
 
 
-async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):
-    """In an ordered topic a Message is due after those of its producer and epoch that wait."""
-    storage = GatedStorage()
-    async with partition(tmp_path, storage, ordering="producer", **SLOTS) as p:
-        storage.gate.clear()
-        p.write(0)
-        p.write(1)
-        p.write(2)
-        p.write(3, 3, producer_id="q")
-        p.write(4, 3, epoch=1)
-        p.write(5, 4)
-        assert sorted(p.told) == [3, 4, 5]
-        assert {type(each) for each in p.told.values()} == {SequenceGapError}
-        p.write(6, 0, producer_id="q")
-        p.write(7, 3)
-        assert p.it.parked == 4
-        storage.gate.set()
-        told = await p.answers(0, 1, 2, 6, 7)
-        assert [each.offset for each in told] == [0, 1, 2, 3, 4]
-
-
 async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path):
     """Also the open Batch; whoever comes meanwhile is told to go elsewhere."""
     storage = GatedStorage()
@@ -257,36 +234,6 @@ async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path)
         await p.it.close()
         assert p.it.closed
         assert await p.published() == [[0, 1, 2, 3]]
-
-
-class Stubborn(Queue):
-    """The first publication is made to its end, whatever is cancelled."""
-
-    async def publish(self, topic, write_partition, publications):
-        try:
-            return await super().publish(topic, write_partition, publications)
-        except asyncio.CancelledError:
-            if len(self.asked) > 1:
-                raise
-            return await InMemoryQueue.publish(self, topic, write_partition, publications)
-
-
-async def test_what_ends_by_itself_during_a_close_begins_nothing_new(tmp_path):
-    """A publication may still take effect, and is acked; the next one is not made."""
-    storage, queue = GatedStorage(), Stubborn()
-    async with partition(tmp_path, storage, queue, batch_messages=1, ring_slots=8) as p:
-        queue.how = "wait"
-        p.write(0)
-        await until(lambda: queue.asked)
-        p.write(1)
-        await until(lambda: p.it.processor._ring[-1].state is BatchState.STORED)
-        await p.it.close()
-        queue.gate.set()
-        await turns()
-        assert p.told[0].offset == 0
-        assert isinstance(p.told[1], UnavailableError)
-        assert await p.published() == [[0]]
-        assert not p.it._tasks
 
 
 async def test_a_drain_whose_time_is_up_says_so(tmp_path):
@@ -407,23 +354,6 @@ async def test_a_publish_in_doubt_is_looked_for_in_every_read_partition(tmp_path
             (0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)
         ]  # fmt: skip
         assert await p.published() == [[0, 3], [1, 4], [2, 5]]
-
-
-async def test_a_batch_that_is_late_is_given_up_by_the_time_after_the_wait(tmp_path):
-    """A publication that fails waits before it is tried again; its deadline may pass meanwhile."""
-    queue = Queue()
-    async with partition(tmp_path, queue=queue, batch_age="1ms", upload_deadline="10m") as p:
-        queue.how = "fail"
-        real_now = p.context.now
-        p.write(0)
-        await until(lambda: queue.asked)
-        p.context.now = lambda: real_now()._replace(mono_ms=real_now().mono_ms + 600_001)
-        (told,) = await p.answers(0)
-        assert isinstance(told, QueueError)
-        queue.how = "publish"
-        p.context.now = real_now
-        p.write(1, 0)
-        assert not (await p.answers(1))[0].duplicate
 
 
 class ReadsFail(GatedStorage):

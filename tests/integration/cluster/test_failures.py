@@ -7,21 +7,17 @@ import threading
 
 import pytest
 
-from memq import AsyncAdminClient
 from memq.broker import cluster_topics
 from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading, SavedTimes
 from memq.core.governor.nodes import DOOMED
 from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka.queue import KafkaQueue
-from memq.core.retry import Backoff
 from memq.core.storage.keys import object_key, parse_object_key
 from memq.core.wire import messages as m
 from memq.errors import (
     MemqError,
     NotHostedError,
-    QueueError,
-    UnavailableError,
 )
 from tests.integration.broker.support import GatedStorage, until
 from tests.integration.broker.test_clocks import tidy
@@ -55,21 +51,6 @@ async def test_what_another_broker_has_fenced_is_taken_over_again(cluster):
     assert (await c.write(1)).offset > first.offset
 
 
-async def test_a_broker_that_comes_back_lets_others_have_what_it_had(cluster):
-    """What a broker has claimed in its life before is not waited for because it lives again."""
-    earlier = await another_queue(cluster, "two")
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2)
-    await cluster.all_owned("t")
-    queue_topic = one.topics.get("t").topic.queue_topic
-    await earlier.fence(queue_topic, 0, 1)
-    (two,) = await cluster.start("two")
-    await until(lambda: one.context.queue.owns(queue_topic, 0), 10)
-    await cluster.all_owned("t")
-    assert two.topics.names() == one.topics.names()
-
-
 async def test_what_waits_for_room_is_refused_when_the_session_is_over(cluster):
     """A Message that was parked is written by the next owner alone, though room is made for it."""
     cluster.storage = storage = GatedStorage()
@@ -93,35 +74,6 @@ async def test_what_waits_for_room_is_refused_when_the_session_is_over(cluster):
     )
     assert [entry.offset for entry in entries] == [each.offset for each in again]
     assert not any(each.duplicate for each in again)
-
-
-async def test_what_is_being_closed_when_the_session_ends_is_closed(cluster):
-    """A session that ends while a broker closes what others have fenced leaves nothing running."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2, batch_age="10m")
-    await cluster.all_owned("t")
-    hosted = one.topics.get("t")
-    before = dict(hosted.partitions)
-    close, closing = before[0].close, asyncio.Event()
-
-    async def close_later():
-        closing.set()
-        before[0].close = close
-        await asyncio.get_running_loop().create_future()
-
-    before[0].close = close_later
-    write = asyncio.ensure_future(c.write(0, write_partition=1))
-    await until(lambda: before[1].bytes_received)
-    queue = await another_queue(cluster, "gone")
-    await queue.fence(hosted.topic.queue_topic, 0, 1)
-    await closing.wait()
-    cluster.zookeeper.expire(one.sessions[-1])
-    with pytest.raises(MemqError) as error:
-        await write
-    assert error.value.retriable
-    await until(lambda: len(hosted.partitions) == 2 and hosted.partitions[0] is not before[0])
-    assert all(each.closing for each in before.values())
 
 
 @pytest.mark.parametrize("slept", ["before it looks for orphans", "meanwhile"])
@@ -201,43 +153,6 @@ async def test_nobody_serves_a_notification_whose_object_is_deleted(cluster, for
     assert at.context.forgotten_after_s > queue_module.START_S
 
 
-@pytest.mark.parametrize("back", [False, True])
-async def test_a_release_that_was_refused_in_a_drain_is_tried_again(cluster, monkeypatch, back):
-    """What was closed and not released goes to the other broker once Kafka takes the release, or
-    runs here again where it was wanted back meanwhile; every write partition takes Messages.
-    """
-    monkeypatch.setattr(cluster_topics, "AGAIN", Backoff(0.01, 0.05))
-    one, two = await cluster.start("one", "two", drain_timeout="100ms")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=4, batch_age="1ms")
-    await cluster.all_owned("t")
-    hosted, release, refused = one.topics.get("t"), one.context.queue.release, []
-
-    async def refuse(topic, *write_partitions):
-        if hosted.partitions.keys() & {*write_partitions}:
-            refused.append(write_partitions)
-            raise QueueError("refused")
-        await release(topic, *write_partitions)
-
-    one.context.queue.release = refuse
-    async with AsyncAdminClient(one.address) as admin:
-        await admin.drain_broker("one")
-        await until(lambda: len(refused) > 2)
-        assert any(each.closing for each in hosted.partitions.values())
-        if back:
-            await admin.drain_broker("one", withdraw=True)
-            await cluster.stop("two")
-    owner = one if back else two
-    await until(lambda: one.topics.hosts(hosted) == [owner.address] * 4)
-    one.context.queue.release = release
-    running = owner.topics.get("t").partitions
-    await until(lambda: len(running) == 4 and not any(each.closing for each in running.values()))
-    writer = await cluster.connect(owner)
-    writer.schema_id = c.schema_id
-    for number in range(4):
-        await writer.write(0, write_partition=number)
-
-
 async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster, monkeypatch):
     """Kafka shows late what it has committed; no watermark is told that is ahead of that."""
     monkeypatch.setattr(queue_module, "SETTLED_S", 0.05)
@@ -282,57 +197,6 @@ async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster)
     assert entry.timestamp_ms >= told_ms
 
 
-async def test_a_topic_that_is_altered_during_a_take_over_is_taken_over_as_it_is(cluster):
-    """A longer window begins to hold with the take-over under way, which has read a shorter one."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2, dedup_window="10m")
-    await cluster.all_owned("t")
-    hosted, queue = one.topics.get("t"), one.context.queue
-    before, times = hosted.partitions[1], queue.times
-    asking, go_on = asyncio.Event(), asyncio.Event()
-
-    async def times_later():
-        asking.set()
-        await go_on.wait()
-        return await times()
-
-    queue.times = times_later
-    await (await another_queue(cluster, "gone")).fence(hosted.topic.queue_topic, 1)
-    await asking.wait()
-    await c.ask(m.AlterTopic(topic="t", options={"dedup_window": "1h"}))
-    go_on.set()
-    await until(lambda: hosted.partitions.get(1) not in (None, before))
-    assert hosted.partitions[1].processor.window.window_ms == 3_600_000
-
-
-async def test_a_duplicate_that_is_looked_up_when_the_session_ends_is_refused(cluster):
-    """Whoever sent a Message again is told to ask the next owner, and does not wait in vain."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms")
-    await cluster.all_owned("t")
-    first = await c.write(0)
-    duplicates, looking = one.topics.get("t").duplicates, asyncio.Event()
-    check = duplicates.check
-
-    async def check_later(*_):
-        looking.set()
-        await asyncio.get_running_loop().create_future()
-
-    duplicates.check = check_later
-    write = asyncio.ensure_future(c.write(0))
-    await looking.wait()
-    duplicates.check = check
-    cluster.zookeeper.expire(one.sessions[-1])
-    await until(write.done)
-    assert isinstance(write.exception(), UnavailableError)
-    await cluster.all_owned("t")
-    again = await c.write(0)
-    assert again.duplicate
-    assert again.offset == first.offset
-
-
 async def test_an_owner_whose_clock_is_ahead_knows_the_duplicates_of_the_window(cluster):
     """Running times of brokers differ; whoever takes over forgets nothing before its time."""
     brokers = await cluster.start("one", "two", retention_interval="100ms")
@@ -352,26 +216,6 @@ async def test_an_owner_whose_clock_is_ahead_knows_the_duplicates_of_the_window(
     await tidy(ahead)
     for producer in ("alone", "goes_on"):
         assert (await c.write(0, producer_id=producer)).duplicate
-
-
-async def test_a_stop_tells_what_the_end_of_a_session_has_abandoned(cluster):
-    """A broker that loses its session while it drains has not stored all that it accepted."""
-    cluster.storage = storage = GatedStorage()
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms")
-    await cluster.all_owned("t")
-    partition = one.topics.get("t").partitions[0]
-    storage.gate.clear()
-    await c.write(0, acks=1)
-    await until(partition.uploads)
-    del cluster.brokers["one"]
-    stopping = asyncio.ensure_future(one.stop())
-    await until(lambda: partition.closing)
-    cluster.zookeeper.expire(one.sessions[-1])
-    await until(lambda: partition.processor.idle)
-    storage.gate.set()
-    assert await stopping is False
 
 
 @pytest.mark.parametrize("turns", range(6))

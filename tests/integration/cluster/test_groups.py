@@ -8,7 +8,6 @@ import json
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.broker import membership, traffic
 from memq.core.wire import messages as m
-from memq.errors import UnavailableError
 from tests.integration.broker.support import until
 
 
@@ -23,11 +22,6 @@ def commit(offset: int) -> m.CommitOffsets:
     """A commit of an administrator."""
     positions = [m.PartitionOffset(0, offset)]
     return m.CommitOffsets(topic="t", group="g", member_id="", offsets=positions)
-
-
-def has_members(broker) -> bool:
-    """Whether the group has members at that broker."""
-    return bool(broker.groups.members("g", "t", broker.context.now().mono_ms))
 
 
 async def test_a_group_goes_on_when_its_coordinator_stops(cluster):
@@ -73,30 +67,6 @@ async def test_a_group_goes_on_when_its_coordinator_stops(cluster):
         assert sum(each.offset > 0 for each in group.offsets) == 2
 
 
-async def test_a_watermark_does_not_go_back_when_write_partitions_move(cluster):
-    """The watermark of a topic is that of all its owners, and only grows as they change."""
-    await cluster.start("one", "two")
-    bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
-    async with AsyncAdminClient(bootstrap) as admin:
-        await admin.create_topic("t", write_partitions=4)
-        await cluster.all_owned("t")
-        told, done = [], asyncio.Event()
-
-        async def watch():
-            while not done.is_set():
-                told.append((await admin.watermark("t")).stored_through_ms)
-
-        watching = asyncio.create_task(watch())
-        for name in ("one", "two", "one"):
-            await cluster.stop(name)
-            await cluster.start(name)
-            await cluster.all_owned("t")
-        done.set()
-        await watching
-        assert told == sorted(told)
-        assert len(told) > 10
-
-
 async def test_a_drained_broker_owns_nothing(cluster, monkeypatch):
     """A drain moves all that a broker owns, and it is given something again when it is over."""
     monkeypatch.setattr(traffic, "KNOWN_S", 0.1)
@@ -134,34 +104,3 @@ async def test_a_broker_that_reads_owns_nothing(cluster):
             assert [record.value for record in batch] == [b"x"]
         reader = cluster.brokers["r"]
         assert json.loads(json.dumps(reader.topics.names())) == ["_memq_audit", "t"]
-
-
-async def test_what_was_granted_before_the_session_ended_is_told_to_nobody(cluster):
-    """A coordinator that is the next one too has forgotten what it was about to grant."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", read_partitions=1)
-    await cluster.all_owned("t")
-    hosted, queue = one.topics.get("t"), one.context.queue
-    before, store = hosted.partitions[0], queue.commit
-    stored, go_on = asyncio.Event(), asyncio.Event()
-
-    async def store_slowly(*args):
-        await store(*args)
-        stored.set()
-        await go_on.wait()
-
-    queue.commit = store_slowly
-    committing = asyncio.ensure_future(c.ask(commit(0)))
-    await stored.wait()
-    joining = [asyncio.ensure_future(c.ask(heartbeat("a")))]
-    await until(lambda: has_members(one))
-    cluster.zookeeper.expire(one.sessions[-1])
-    await until(lambda: hosted.coordinated and hosted.partitions[0] is not before)
-    joining.append(asyncio.ensure_future(c.ask(heartbeat("b"))))
-    await until(lambda: has_members(one))
-    go_on.set()
-    await committing
-    answers = await asyncio.gather(*joining, return_exceptions=True)
-    assert isinstance(answers[0], UnavailableError)
-    assert answers[1].assigned == [0]

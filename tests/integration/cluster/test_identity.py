@@ -17,7 +17,6 @@ from memq.core.governor.nodes import BROKERS, CLUSTER, DOOMED, TOPICS, DoomedNod
 from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
-    ChangeUncertainError,
     ConfigError,
     CorruptDataError,
     DataLossError,
@@ -61,49 +60,11 @@ async def test_another_storage_is_refused_and_named(cluster):
     await cluster.start("two")
 
 
-async def test_another_spelling_of_the_same_storage_is_taken(cluster):
-    """What is there is compared, and not how it is called."""
-    await cluster.start("one")
-    (cluster.folder / "link").symlink_to(cluster.folder / "objects")
-    cluster.storage = LocalStorage(cluster.folder / "link")
-    await cluster.start("two")
-
-
 async def test_another_cluster_id_is_refused_and_named(cluster):
     """As where a copy of what ZooKeeper has of one cluster was made the root of another."""
     await cluster.start("one")
     with pytest.raises(ConfigError, match=r"cluster_id: .* with memq; .* has other"):
         await cluster.start("two", cluster_id="other")
-
-
-async def test_of_two_that_start_at_once_with_different_storages_one_wins(cluster):
-    """The other one is refused, whoever is quicker."""
-    storages = [cluster.storage, LocalStorage(cluster.folder / "elsewhere")]
-
-    async def start(name, storage):
-        cluster.storage = storage
-        await cluster.start(name)
-
-    tasks = [
-        asyncio.ensure_future(start(*each)) for each in zip(("one", "two"), storages, strict=True)
-    ]
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    (refused,) = [each for each in outcomes if each is not None]
-    assert isinstance(refused, ConfigError)
-    (winner,) = cluster.brokers
-    assert made(cluster).broker == winner
-
-
-async def test_a_cluster_from_before_gets_its_node_from_the_next_that_joins(cluster):
-    """Its topics are there, and so nothing was lost."""
-    (one,) = await cluster.start("one")
-    await (await cluster.connect(one)).create("t")
-    await cluster.stop("one")
-    session = await cluster.zookeeper.open()
-    await session.delete(NODE, 0)
-    (one,) = await cluster.start("one")
-    await cluster.all_owned("t")
-    assert made(cluster).broker == "one"
 
 
 @follows("stop all brokers and delete it; the next to start makes it anew")
@@ -333,26 +294,3 @@ async def test_a_cluster_that_was_found_before_is_not_made_anew(cluster, since):
     with pytest.raises(DataLossError, match=r"does not know it|'two' has made since"):
         await joined.check(session)
     assert (cluster.zookeeper.node(NODE) is None) == (since == "gone")
-
-
-@pytest.mark.parametrize("happened", [True, False])
-async def test_a_cluster_whose_making_had_no_answer_is_looked_for(cluster, happened):
-    """It is the one that was made, or it is made by another attempt."""
-    (one,) = await cluster.start("one")
-    await until(one.topics.running)
-    session = await cluster.zookeeper.open()
-    await session.delete(NODE, 0)
-    create, attempts = session.create, []
-
-    async def unanswered(*args):
-        attempts.append(args)
-        if len(attempts) > 1:
-            return await create(*args)
-        if happened:
-            await create(*args)
-        raise ChangeUncertainError("no answer")
-
-    session.create = unanswered
-    await ClusterIdentity(one.context).check(session)
-    assert len(attempts) == (1 if happened else 2)
-    assert cluster.storage.get(made(cluster).object)

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 
 import pytest
 
 from memq.broker import cluster_topics, governing, membership
-from memq.broker.membership import Membership, _differ
+from memq.broker.membership import _differ
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
     BROKERS,
     DOOMED,
     LOADS,
     MEMBERS,
-    READ_ROLE,
     TOPICS,
     BrokerNode,
 )
 from memq.core.retry import Backoff
 from memq.errors import (
     ChangeUncertainError,
-    ConfigError,
-    NodeExistsError,
     NoNodeError,
     NotHostedError,
-    QueueError,
-    SessionLostError,
     UnavailableError,
     VersionConflictError,
 )
@@ -127,48 +121,6 @@ async def test_a_topic_that_goes_as_a_broker_joins_is_not_taken_for_lost(
     await until(lambda: "t" in two.topics.names())
 
 
-@pytest.mark.parametrize(
-    ("error", "of_session"),
-    [
-        (SessionLostError, True),
-        (UnavailableError, True),
-        (QueueError, False),
-        (ConfigError, False),
-    ],
-)
-async def test_why_a_broker_is_apart_is_said_where_it_belongs(cluster, soon, error, of_session):
-    """Of ZooKeeper as long as there is no session; of itself until it is part of the cluster."""
-    (one,) = await cluster.start("one")
-    await until(one.topics.running)
-    serve, open_session = one.membership._serve, one.membership._open_session
-    opening, go_on = asyncio.Event(), asyncio.Event()
-
-    async def open_later():
-        opening.set()
-        await go_on.wait()
-        return await open_session()
-
-    async def fail():
-        one.membership._serve = serve
-        raise error("this is why")
-
-    one.membership._open_session, one.membership._serve = open_later, fail
-    await one.sessions[-1].delete(BROKERS.child("one"), 0)
-    go_on.set()
-    await opening.wait()
-    opening.clear()
-    go_on.clear()
-    await opening.wait()
-    assert not one.context.leased()
-    why = ("this is why", "") if of_session else ("", "this is why")
-    assert (one.membership.trouble(), one.context.apart) == why
-    assert not one.topics.running()
-    go_on.set()
-    await until(one.context.leased)
-    await until(lambda: (one.membership.trouble(), one.context.apart) == ("", ""))
-    await until(one.topics.running)
-
-
 @pytest.mark.parametrize("happened", ["made", "refused", "made and gone"])
 async def test_a_registration_without_an_answer_is_looked_up(cluster, monkeypatch, happened):
     """It is this broker's own, and is not waited for; or it is made anew."""
@@ -227,41 +179,6 @@ async def test_nodes_that_are_not_understood_change_nothing(cluster, caplog):
     assert len(one.sessions) == len(two.sessions) == 1
 
 
-@pytest.mark.parametrize("step", ["member", "loads", "lost", "time"])
-@pytest.mark.parametrize(
-    "error", [UnavailableError, ChangeUncertainError, VersionConflictError, QueueError]
-)
-async def test_what_could_not_be_said_is_said_again_in_the_same_session(
-    cluster, soon, monkeypatch, step, error
-):
-    """That a broker is expected, what runs there, who is lost, and the time: each is retried."""
-    calls = []
-
-    def once(call, path=None):
-        async def failing(*args, **options):
-            if path is None or path in args:
-                calls.append(step)
-                if len(calls) == 1:
-                    raise error("not now")
-            return await call(*args, **options)
-
-        return failing
-
-    path = {"member": MEMBERS.child("one"), "loads": LOADS.child("one")}.get(step)
-    if path:
-        monkeypatch.setattr(Membership, "_say", once(Membership._say, path))
-    (one,) = await cluster.start("one")
-    await until(lambda: cluster.zookeeper.names(LOADS.path) == ("one",))
-    if not path:
-        owner = one.membership.governing if step == "lost" else one.context.times
-        name = "note_lost" if step == "lost" else "keep"
-        monkeypatch.setattr(owner, name, once(getattr(owner, name)))
-    await until(lambda: len(calls) > 1)
-    await until(one.topics.running)
-    assert len(one.sessions) == 1
-    assert one.context.leased()
-
-
 @pytest.mark.parametrize(
     ("said", "now", "differ"),
     [
@@ -285,18 +202,6 @@ async def test_what_could_not_be_said_is_said_again_in_the_same_session(
 def test_loads_are_said_anew_when_they_have_changed_by_more_than_a_tenth(said, now, differ):
     """Or when another write partition runs here, or one is known that was not."""
     assert _differ(said, now) is differ
-
-
-async def test_a_broker_that_stops_waits_for_no_reader(cluster):
-    """A broker of the role `read` takes over nothing, so it is as if nobody were there."""
-    (one,) = await cluster.start("one")
-    await cluster.start("reads", role=READ_ROLE)
-    await (await cluster.connect(one)).create("t")
-    await cluster.all_owned("t")
-    await until(lambda: len(one.topics.brokers()) == 2)
-    handing = asyncio.ensure_future(one.membership.hand_over(3600.0))
-    await until(handing.done)
-    assert one.topics.running()
 
 
 @pytest.mark.parametrize("dies", [True, False])
@@ -344,27 +249,6 @@ async def test_a_stop_ends_the_session_though_nothing_can_be_said(cluster, caplo
     assert not cluster.zookeeper.knows(session)
     assert cluster.zookeeper.names(BROKERS.path) == ()
     assert "not now" in caplog.text
-
-
-async def test_a_broker_that_leaves_acks_nothing_from_the_first_moment(cluster):
-    """Its session may live, and what runs here takes some time to close."""
-    (one,) = await cluster.start("one")
-    await until(one.topics.running)
-    left, leaving, go_on = one.topics.left, asyncio.Event(), asyncio.Event()
-
-    async def leave_later():
-        leaving.set()
-        await go_on.wait()
-        await left()
-
-    one.topics.left = leave_later
-    session = one.sessions[-1]
-    await session.delete(BROKERS.child("one"), 0)
-    await leaving.wait()
-    assert session.lease.valid(one.context.runtime.boot_s())
-    assert not one.context.leased()
-    go_on.set()
-    await until(lambda: len(one.sessions) > 1 and one.context.leased())
 
 
 @pytest.mark.parametrize("error", [None, NoNodeError, VersionConflictError, ChangeUncertainError])
@@ -437,28 +321,3 @@ async def test_nobody_but_the_one_that_governs_notes_who_is_lost_or_describes(cl
     await other.membership.governing.note_lost()
     assert asked == []
     del other.membership.governing._members["gone"]
-
-
-async def test_what_is_asked_for_twice_is_asked_for(cluster):
-    """A rebalance, a drain and its end; who has no session is told to ask again."""
-    (one,) = await cluster.start("one")
-    await until(lambda: governs(one))
-    session, part = one.sessions[-1], one.membership.governing
-
-    async def failing(error, *_, **__):
-        raise error("so it is")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "set", functools.partial(failing, VersionConflictError))
-        await part.rebalance()
-    for error in (NodeExistsError, NoNodeError):
-        refuse = functools.partial(failing, error)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session, "create", refuse)
-            patch.setattr(session, "delete", refuse)
-            await part.drain("one", withdraw=False)
-            await part.drain("one", withdraw=True)
-    part._session, part._runner = None, None
-    for ask in (part.rebalance, part.describe, lambda: part.drain("one", withdraw=True)):
-        with pytest.raises(UnavailableError, match="no session"):
-            await ask()

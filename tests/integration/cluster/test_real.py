@@ -12,7 +12,6 @@ import pytest
 
 from memq.broker.server import Broker
 from memq.core.governor import governor
-from memq.core.governor.nodes import ELECTION
 from memq.core.wire import messages as m
 from memq.errors import UnavailableError
 from tests.harness.services.s3proxy import REGION
@@ -94,26 +93,6 @@ async def real(tmp_path, monkeypatch, s3_server, kafka_server, zookeeper_server)
             for proxy in made.proxies.values():
                 proxy.restore()
             await asyncio.gather(*(made.stop(name) for name in list(made.brokers)))
-
-
-async def test_another_governs_when_the_governor_is_cut_off(real):
-    """A topic can be made, and is owned, while the broker that governed hears nothing."""
-    one, two = await real.start("one", "two")
-    await until(lambda: len(two.topics.brokers()) == 2)
-    name = await elected(one)
-    other = {"one": two, "two": one}[name]
-    real.proxies[name].freeze()
-    c = await real.connect(other)
-    await c.create("t", write_partitions=2, batch_age="5ms")
-    await until(lambda: set(other.topics.get("t").partitions) == {0, 1})
-    assert (await c.write(0)).offset >= 0
-    await until(lambda: not real.brokers[name].context.leased())
-    real.proxies[name].thaw()
-
-
-async def elected(broker: Broker) -> str:
-    """The broker id of the Governor."""
-    return (await broker.membership._session.get(ELECTION)).data.decode()
 
 
 async def test_a_cluster_without_zookeeper_acks_nothing_and_comes_back(real):

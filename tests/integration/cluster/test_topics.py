@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from memq import AsyncAdminClient
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import TopicExistsError, TopicRecreatedError, UnknownTopicError
@@ -34,17 +33,6 @@ async def test_of_two_who_make_a_topic_one_does(cluster):
 def cluster_queue_topics(cluster, name: str) -> list[str]:
     """Topics of Kafka that hold incarnations of a topic."""
     return [each for each in cluster.kafka.partitions() if each.startswith(f"memq.{name}.")]
-
-
-async def test_write_partitions_that_are_added_are_owned(cluster):
-    """A topic that gets more write partitions is answered when each of them has an owner."""
-    one, two = await cluster.start("one", "two")
-    async with AsyncAdminClient(f"{one.address},{two.address}") as admin:
-        await admin.create_topic("t", write_partitions=1)
-        altered = await admin.alter_topic("t", write_partitions="4")
-        assert len(altered.hosts) == 4
-        assert set(altered.hosts) == {one.address, two.address}
-        await cluster.all_owned("t")
 
 
 async def test_alterations_at_the_same_time_all_take_effect(cluster):

@@ -129,14 +129,6 @@ async def test_a_partition_that_cannot_be_counted_costs_no_other(broker):
     assert broker.warned == ["t: lag is not known: damaged"]
 
 
-async def test_a_topic_that_is_deleted_meanwhile_is_no_warning(broker):
-    """It has gone from what is shown as well."""
-    broker.failing = {"u": "u"}
-    await broker.lags_of.refresh()
-    assert broker.shown() == [each for each in ALL if each[1] != "u"]
-    assert broker.warned == []
-
-
 @pytest.mark.parametrize(
     ("most", "left_out", "shown"),
     [(5, 0, ALL), (4, 1, ALL[:4]), (3, 2, ALL[:3]), (2, 3, ALL[:2]), (1, 3, [ALL[3]])],

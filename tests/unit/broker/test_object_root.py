@@ -226,13 +226,3 @@ async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):
         go_on.set()
     assert (found.looked_for, found.missing, found.unknown) == (0, (), 1)
     assert found.reasons() == []
-
-
-async def test_no_more_is_looked_for_than_takes_a_moment(monkeypatch):
-    """The newest of each, before any of the oldest."""
-    monkeypatch.setattr(object_root, "MAX_LOOKED_FOR", 3)
-    two = [(0, [stored(1), stored(2)])]
-    storage = Storage([])
-    found = await look(storage, Queue({"a": two, "b": two}), topics_of("a", "b"))
-    assert storage.asked == [key_of(2), key_of(2), key_of(1)]
-    assert found.looked_for == 3

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.broker import retention
 from memq.broker.context import BrokerContext
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.core.clock import ClockReading
@@ -246,32 +245,3 @@ async def test_nothing_is_an_orphan_where_a_notification_cannot_be_read():
     await hosted.publish(2, hosted.store(1), damaged=True)
     with pytest.raises(CorruptDataError):
         await scan_orphans(hosted, hosted.context)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
-async def test_many_objects_are_deleted_some_at_a_time(context, monkeypatch, count):
-    """Each is deleted once, in requests of up to so many, and after the time that readers have."""
-    monkeypatch.setattr(retention, "DELETE_AT_ONCE", 3)
-    context.storage = storage = InMemoryStorage()
-    keys = [f"k{number}" for number in range(count)]
-    for key in keys:
-        storage.put(key, [b"x"], timeout_s=1)
-    context.forgotten_after_s, asked, waited = 5.0, [], []
-    delete = storage.delete
-
-    async def sleep(delay_s):
-        waited.append((delay_s, len(asked)))
-
-    def deleted(*some):
-        asked.append(some)
-        delete(*some)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    storage.delete = deleted
-    await delete_expired([], context)
-    assert (asked, waited) == ([], [])
-    await delete_expired(keys, context)
-    assert [key for some in asked for key in some] == keys
-    assert len(asked) == -(-count // 3)
-    assert waited == [(5.0, 0)]
-    assert not list(storage.list(""))

@@ -98,16 +98,6 @@ def test_what_a_service_tells_this_broker_is_no_failure_of_it(store, now):
     assert store.state().words() == ""
 
 
-def test_a_failure_that_none_followed_is_forgotten(store, now):
-    """A store that nobody asks refuses for so long as writes fail, and not for ever after them."""
-    for _ in range(2):
-        fail(store, StorageError("disk quota exceeded"))
-        now.mono_ms += FORGET_MS - 1
-    assert store.state().words().endswith(": disk quota exceeded")
-    now.mono_ms += 1
-    assert store.state().words() == ""
-
-
 async def test_it_is_asked_when_nothing_is_heard_of_it(store, now, monkeypatch):
     """An idle service that hangs is found out by a question, which is given up and asked again."""
     monkeypatch.setattr(module, "PROBE_S", 0.001)

@@ -243,40 +243,6 @@ async def test_a_commit_is_judged_when_its_turn_comes():
     assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
 
 
-async def test_a_commit_that_came_twice_is_stored_once():
-    """The second answers that it is stored; where the first failed it is stored now."""
-    broker = Broker()
-    broker.beat()
-    broker.queue.failing = QueueError("the disk is full")
-    with pytest.raises(QueueError):
-        await broker.commit(1, sequence=1)
-    broker.queue.failing = None
-    await broker.commit(1, sequence=1)
-    await broker.commit(1, sequence=1)
-    assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
-
-
-async def test_what_is_granted_while_something_else_is_stored_is_not_stored_yet():
-    """Its answer has to wait for the next time."""
-    broker = Broker()
-    broker.beat()
-    await broker.save()
-    broker.beat(sequence=2, owned=[0, 1])
-    broker.beat(name="b")
-    broker.beat(sequence=3, owned=[0])
-    broker.end()
-    broker.beat(name="c")
-    broker.queue.gate.clear()
-    waiting = broker.save()
-    await until(lambda: broker.queue.under_way)
-    broker.beat(name="b", sequence=2)
-    granted = broker.coordinator.unsaved("g", "t")
-    broker.queue.gate.set()
-    await waiting
-    assert broker.coordinator.unsaved("g", "t") == granted
-    assert broker.queue.stored[-1][-1] != granted
-
-
 async def test_what_may_have_been_stored_when_it_failed_is_stored_anew():
     """The disk may have it: what was stored before is in doubt until the next time."""
     broker = Broker()
