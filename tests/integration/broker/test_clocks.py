@@ -134,46 +134,6 @@ async def test_orphan_is_as_old_as_running_time_says(tmp_path) -> None:
         assert list(storage.list("")) == []
 
 
-async def test_data_that_is_old_goes_also_over_restarts(tmp_path) -> None:
-    """Retention counts the time that brokers ran, in whatever pieces; the clock may be wrong."""
-    machine, storage = Machine(), InMemoryStorage()
-    for life in range(8):
-        queue = EmbeddedQueue(tmp_path / "q")
-        async with (
-            broker(tmp_path, storage=storage, queue=queue, runtime=machine.runtime, **OFTEN) as b,
-            client(b) as c,
-        ):
-            if not life:
-                await c.create(**TOPIC)
-                await c.write(0)
-            await tidy(b)
-            assert len(list(storage.list(""))) == 1
-            machine.pass_time(DAY_S)
-            await tidy(b)
-            assert len(list(storage.list(""))) == (life < 6)
-            if life == 6:
-                return
-        machine.wall_ahead_s -= 3 * DAY_S
-
-
-@pytest.mark.parametrize("stays", [False, True])
-@pytest.mark.parametrize("step_s", STEPS_S)
-async def test_watermark_follows_the_clock_back_and_stays_true(tmp_path, step_s, stays) -> None:
-    """After a step and back the watermark is now again, and nothing comes before what it said."""
-    machine = Machine()
-    told = []
-    async with broker(tmp_path, runtime=machine.runtime, **OFTEN) as b, client(b) as c:
-        await c.create(**TOPIC)
-        for number, seconds in enumerate((0, step_s, -step_s)):
-            await step(b, machine, seconds, stays=stays)
-            told.append(await watermark(c))
-            await c.write(number)
-        assert abs(await watermark(c) / 1000 - time.time() - machine.wall_ahead_s) < 30
-        written = await _written_ms(b)
-        for number, mark_ms in enumerate(told):
-            assert all(later_ms >= mark_ms for later_ms in written[number:])
-
-
 async def test_watermark_that_was_told_holds_in_the_next_life_too(tmp_path) -> None:
     """A life whose clock was set back writes nothing down as before what the last one told."""
     machine, storage = Machine(), InMemoryStorage()

@@ -8,6 +8,7 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from memq.broker import connection as connection_module
 from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S
@@ -16,7 +17,7 @@ from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.errors import UnavailableError
-from tests.integration.broker.support import Client, broker, until
+from tests.integration.broker.support import Client, broker, client, until
 
 CALM = {"stall_timeout": "10m", "handshake_timeout": "10m"}
 
@@ -325,21 +326,6 @@ async def test_what_comes_after_the_end_is_not_served(tmp_path) -> None:
         assert not it._tasks
 
 
-@pytest.mark.parametrize("unsent", [0, 100])
-async def test_a_client_that_takes_no_goodbye_is_cut_off(tmp_path, unsent, monkeypatch) -> None:
-    """A connection that cannot send what is left is not kept for that."""
-    async with peers(tmp_path) as (peer,):
-        later = []
-        peer.it._loop = type(
-            "Loop", (), {"call_later": lambda _, *args: later.append(args), "time": lambda _: 0.0}
-        )()
-        peer.transport.unsent = unsent
-        peer.it.end("why", UnavailableError("the reason"))
-        assert peer.transport.closing
-        assert [abort for _, abort in later] == [peer.transport.abort] * bool(unsent)
-        peer.it._loop = asyncio.get_running_loop()
-
-
 def unread(peer) -> bool:
     """Whether the socket has bytes that the broker has not read."""
     try:
@@ -407,21 +393,6 @@ async def test_nothing_more_is_read_of_a_client_that_is_to_wait(tmp_path, why) -
         elif why == "gone":
             peer.transport.sock.close()
             peer.transport.other.close()
-
-
-async def test_a_broker_that_stops_says_so_to_each_client(tmp_path) -> None:
-    """Also to one that has not said who it is; one that is ending already is told nothing more."""
-    async with peers(tmp_path, 3) as found:
-        b = found[0].broker
-        await found[0].shake_hands()
-        found[1].it.end("why", UnavailableError("the reason"))
-        sent = bytes(found[1].transport.sent)
-        b.connections.close()
-        assert all(peer.transport.closing for peer in found)
-        assert found[1].transport.sent == sent
-        assert (closed(b, "shutdown"), closed(b, "why")) == (2, 1)
-        for peer in (found[0], found[2]):
-            assert b"shutting down" in peer.transport.sent
 
 
 async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
@@ -543,3 +514,48 @@ def test_the_files_of_the_queue_are_what_connections_leave(monkeypatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1_024, hard))
         assert connection_module.raise_file_limit(connections) == partitions
         assert limits.pop() == (hard, hard)
+
+
+MESSAGE = b"x" * 300_000  # several reads, and some of them straight into the body's memory
+HEADS = 2_000  # bytes of all heads and answers of a test, at most
+
+
+def counted(running):
+    """Bytes by name of the counter and direction."""
+    families = text_string_to_metric_families(running.context.metrics.render().decode())
+    return {
+        (sample.name, sample.labels["direction"]): sample.value
+        for family in families
+        for sample in family.samples
+        if "direction" in sample.labels
+    }
+
+
+async def exchange(running, zone):
+    """Write a large Message and read it back; the growth of each counter."""
+    before = counted(running)
+    async with client(running, zone=zone) as c:
+        topic = f"from-{zone or 'nowhere'}"
+        await c.create(topic)
+        await c.write(0, MESSAGE, topic=topic)
+        page = m.FetchNotifications(topic=topic, positions=[m.PartitionOffset(0, 0)])
+        _, body = await c.connection.request(page, timeout_s=20)
+        uri = next(part for part in bytes(body).decode("latin-1").split('"') if "://" in part)
+        batch = m.FetchBatch(topic=topic, uri=uri, start=0, length=len(MESSAGE))
+        await c.connection.request(batch, timeout_s=20)
+    return {name: value - before[name] for name, value in counted(running).items()}
+
+
+@pytest.mark.parametrize(
+    ("own", "zone", "crosses"),
+    [("a", "b", True), ("a", "a", False), ("a", "", False), ("", "b", False)],
+)
+async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
+    """Bytes count as crossing where broker and client name different zones, in both directions."""
+    async with broker(tmp_path, zone=own) as running:
+        grown = await exchange(running, zone)
+    for direction in ("in", "out"):
+        every = grown["memq_network_bytes_total", direction]
+        crossed = grown["memq_cross_zone_bytes_total", direction]
+        assert len(MESSAGE) <= every <= len(MESSAGE) + HEADS
+        assert every - HEADS <= crossed <= every if crosses else crossed == 0

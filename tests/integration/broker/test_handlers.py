@@ -21,6 +21,7 @@ from memq.broker.handlers import (
     SMALL_ANSWER_BYTES,
 )
 from memq.broker.lag import MAX_POSITIONS
+from memq.client.admin import AsyncAdminClient
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
@@ -39,7 +40,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from tests.integration.broker.support import broker
+from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_write_partition import Partition, partition, turns
 
 FAST = {"batch_messages": 1, "ring_slots": 16}
@@ -182,28 +183,6 @@ async def test_read_partitions_share_what_an_answer_may_hold(tmp_path, positions
         await p.answers(*range(12))
         ends = [(partition, 4) for partition, _ in positions]
         assert await fetched(b, positions, **fields) == (found, ends)
-
-
-async def test_an_answer_is_bounded_whatever_is_asked_for(tmp_path, monkeypatch):
-    """In entries and in bytes; the bytes of one read partition leave less for the next."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", read_partitions=2, **FAST))
-        p = Partition(b)
-        for number in range(12):
-            p.write(number)
-        await p.answers(*range(12))
-        entries = await b.context.queue.fetch(
-            p.hosted.topic.queue_topic, 0, 0, max_entries=1, max_bytes=1
-        )
-        size = len((await b.context.root.served(entries, 1 << 20))[0].payload)
-        both = [(0, 0), (1, 0)]
-        many = {"max_entries": 10_000, "max_bytes": 1 << 40}
-        monkeypatch.setattr(handlers_module, "MAX_FETCH_BYTES", 4 * size + 50)
-        assert (await fetched(b, both, **many))[0] == [[0, 1], [0, 1]]
-        assert (await fetched(b, [(0, 5), (1, 0)], **many))[0] == [[5], [0, 1, 2]]
-        monkeypatch.setattr(handlers_module, "MAX_FETCH_BYTES", 1 << 20)
-        monkeypatch.setattr(handlers_module, "MAX_FETCH_ENTRIES", 6)
-        assert (await fetched(b, both, **many))[0] == [[0, 1, 2]] * 2
 
 
 async def test_only_what_is_retained_can_be_fetched(tmp_path):
@@ -515,25 +494,6 @@ async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, reques
             del b.topics.hosts
 
 
-async def test_offsets_are_told_of_every_read_partition(tmp_path):
-    """With where a time begins in each, when that is asked for."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", read_partitions=3, **FAST))
-        p = Partition(b)
-        for number in range(5):
-            p.write(number)
-        await p.answers(*range(5))
-        await b.context.queue.truncate(p.hosted.topic.queue_topic, 1, 1)
-
-        async def offsets(**fields):
-            answer, _ = await b.handlers.serve(m.FetchOffsets(topic="t", **fields))
-            return [(each.partition, each.start, each.end, each.at) for each in answer.partitions]
-
-        assert await offsets() == [(0, 0, 2, None), (1, 1, 2, None), (2, 0, 1, None)]
-        assert await offsets(at_ms=0) == [(0, 0, 2, 0), (1, 1, 2, 1), (2, 0, 1, 0)]
-        assert await offsets(at_ms=1 << 60) == [(0, 0, 2, 2), (1, 1, 2, 2), (2, 0, 1, 1)]
-
-
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_topics_that_are_missing_are_made_for_who_asks_for_it(tmp_path, allowed):
     """Those only, once each; another client may be quicker, and any other error is told."""
@@ -568,18 +528,29 @@ async def test_topics_that_are_missing_are_made_for_who_asks_for_it(tmp_path, al
         assert made == []
 
 
-async def test_a_broker_that_governs_itself_is_no_part_of_a_cluster(tmp_path):
-    """It says so to whoever asks it to change the cluster, and what it is itself all the same."""
-    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": []}]
-    async with broker(tmp_path, peers=peers) as b:
-        answer, _ = await b.handlers.serve(m.DescribeCluster(own=True))
-        assert [each.address for each in answer.brokers] == [b.address, "10.0.0.2:6367"]
-        assert answer.cluster_id == b.config.cluster_id
-        assert answer.status == b.handlers.status()
-        for request in (
-            m.DescribeCluster(own=False),
-            m.DrainBroker(broker_id="b2"),
-            m.RebalanceCluster(),
-        ):
-            with pytest.raises(InvalidRequestError, match="no part of a cluster"):
-                await b.handlers.serve(request)
+async def test_lists_that_one_answer_cannot_hold_come_in_pages(tmp_path, monkeypatch) -> None:
+    """All topics and groups are listed, each once and sorted, however little an answer holds."""
+    monkeypatch.setattr(handlers_module, "PAGE_BYTES", 5_000)
+    async with broker(tmp_path) as b, client(b) as c:
+        for number in range(12):
+            await c.create(f"t{number:02}")
+            for group in range(number % 4 * 3):
+                position = m.PartitionOffset(0, 0)
+                await c.ask(
+                    m.CommitOffsets(
+                        group=f"g{group}", topic=f"t{number:02}", member_id="", offsets=[position]
+                    )
+                )
+        assert (await c.ask(m.Metadata())).more
+        assert (await c.ask(m.ListGroups())).from_topic
+        async with AsyncAdminClient(b.address) as admin:
+            topics = [info.config.name for info in await admin.list_topics()]
+            assert topics == ["_memq_audit", *(f"t{number:02}" for number in range(12))]
+            listed = [(info.topic, info.group) for info in await admin.groups()]
+            assert listed == [
+                (f"t{number:02}", f"g{group}")
+                for number in range(12)
+                for group in range(number % 4 * 3)
+            ]
+            assert [info.group for info in await admin.groups("t03")] == [f"g{n}" for n in range(9)]
+            assert await admin.groups("t04") == []

@@ -15,7 +15,6 @@ from tests.harness.reading import queue_topic
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
 BEGIN_S = 1_750_000_000
-BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, float("inf"))
 
 
 class Still:
@@ -162,18 +161,6 @@ async def test_every_metric_is_what_happened(told):
     assert published[0] > published[1] > 0
 
 
-@pytest.mark.parametrize(
-    ("topic", "took_s"), [("a", (0, 0.02, 0.3, 2.6, 70)), ("b", (7,))], ids=["a", "b"]
-)
-async def test_times_to_publish_are_in_their_buckets(told, topic, took_s):
-    """A Batch counts in each bucket that is at least as long as it took."""
-    found, *_ = told
-    for bucket in BUCKETS_S:
-        label = "+Inf" if bucket == float("inf") else str(float(bucket))
-        count = of(found, "memq_batch_publish_seconds_bucket", ("le", label), topic=topic)
-        assert count == sum(each <= bucket for each in took_s), label
-
-
 async def test_refusals_and_connections_are_counted_by_reason(told):
     """A refusal counts once by its code, a connection that was closed once by its reason."""
     found, b, *_ = told
@@ -192,18 +179,6 @@ async def test_refusals_and_connections_are_counted_by_reason(told):
     assert idle == b.context.memory.idle_bytes
     assert of(found, "memq_answer_bytes") == 0
     assert of(found, "memq_answer_limit_bytes") == b.context.scheduler.limit_bytes
-
-
-async def test_requests_to_the_storage_are_as_the_storage_counts_them(told):
-    """Bytes and requests have series of their own, by kind; and uploads made twice."""
-    found, *_ = told
-    kinds = {"put": 7, "get": 3, "list": 2}
-    for kind, count in kinds.items():
-        assert of(found, "memq_storage_requests_total", ("kind", kind)) == count
-    for kind, size in {"put": 1_234, "get": 55}.items():
-        assert of(found, "memq_storage_bytes_total", ("kind", kind)) == size
-    assert ("memq_storage_bytes_total", ("kind", "list")) not in found
-    assert of(found, "memq_uploads_hedged_total") == 4
 
 
 async def test_lag_is_that_of_each_read_partition(told):

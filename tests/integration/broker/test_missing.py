@@ -14,7 +14,7 @@ from memq.broker.recover import recover
 from memq.broker.server import Broker
 from memq.core.runtime import SYSTEM
 from memq.core.wire import messages as m
-from memq.errors import ConfigError, CorruptDataError, DataLossError
+from memq.errors import CorruptDataError, DataLossError
 from tests.integration.broker.support import client, until
 
 
@@ -84,26 +84,6 @@ async def test_storage_may_be_elsewhere(tmp_path, caplog):
     shutil.rmtree(elsewhere)
     async with on_files(tmp_path / "data", storage=storage):
         assert f"no object below {elsewhere.as_uri()}/ for 1 of 1 notification" in caplog.text
-
-
-async def test_a_storage_that_brokers_share_is_recovered_topic_by_topic(tmp_path):
-    """What only objects know is nobody's topic in a storage that has other brokers' as well."""
-    storage = (tmp_path / "shared").as_uri()
-    for name in ("mine", "theirs"):
-        async with on_files(tmp_path / name, storage=storage) as b, client(b) as c:
-            await c.create(name)
-            await c.write(0, topic=name)
-    before = sorted((tmp_path / "shared").rglob("*.arrows"))
-    for folder in ("queue", "topics"):
-        shutil.rmtree(tmp_path / "mine" / folder)
-    run = partial(recover, tmp_path / "mine", storage=storage, runtime=SYSTEM, execute=True)
-    with pytest.raises(ConfigError, match="name them one by one with --topic"):
-        run(topic=None, progress=lambda *_: None)
-    assert sorted((tmp_path / "shared").rglob("*.arrows")) == before
-    (outcome,) = run(topic="mine", progress=lambda *_: None)
-    assert (outcome.action, outcome.published) == ("rebuild", 1)
-    kept = [each for each in before if "/theirs/" in str(each)]
-    assert [each for each in kept if each.exists()] == kept
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,9 @@ from memq.broker.fair_queuing import ClientFlows
 from memq.broker.handlers import BATCH_READS
 from memq.client.connection import BrokerConnection
 from memq.core.wire import messages as m
-from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.frame import FrameReader
 from memq.testing.broker import BrokerProcess
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
+from tests.integration.broker.support import TIMEOUT_S, Bare, Client, bare, broker, client, until
 
 UNREAD_BYTES = 42_000
 GROWTH_BYTES = 16 << 20
@@ -37,21 +35,6 @@ async def connected(address: str):
         await connection.close()
 
 
-@asynccontextmanager
-async def raw(address: str):
-    """A bare connection after its handshake, and its wire."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    wire, frames = ClientConnection("flood"), FrameReader(max_header_bytes=4096, max_body_bytes=0)
-    writer.write(b"".join(wire.open()))
-    (frame,) = frames.feed(await reader.read(4096))
-    wire.receive(frame)
-    try:
-        yield writer, wire
-    finally:
-        writer.transport.abort()
-
-
 async def fill(c: Client) -> None:
     """Notifications of some 2 MiB in few Batches: each names 100 producers with long names."""
     await c.create(batch_messages=100, batch_age="1s")
@@ -60,14 +43,14 @@ async def fill(c: Client) -> None:
         await asyncio.gather(*(c.write(sequence, producer_id=name) for name in names))
 
 
-def fetches(wire: ClientConnection, size_bytes: int) -> bytes:
+def fetches(raw: Bare, size_bytes: int) -> bytes:
     """So many bytes of requests for all notifications."""
     data = bytearray()
     request = m.FetchNotifications(
         topic="t", positions=[m.PartitionOffset(0, 0)], max_bytes=16 << 20
     )
     while len(data) < size_bytes:
-        data += b"".join(wire.request(request)[1])
+        data += raw.request(request)
     return bytes(data)
 
 
@@ -93,9 +76,9 @@ async def test_answers_that_nobody_reads_take_bounded_memory(tmp_path) -> None:
         async with connected(process.address) as c:
             await fill(c)
             before = memory_of(process.pid, "VmRSS")
-            async with raw(process.address) as (writer, wire):
-                writer.transport.pause_reading()
-                writer.write(fetches(wire, UNREAD_BYTES))
+            async with bare(process.address) as raw:
+                raw.writer.transport.pause_reading()
+                raw.writer.write(fetches(raw, UNREAD_BYTES))
                 request = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
                 async with asyncio.timeout(TIMEOUT_S):
                     while json.loads(await ask_admin(process, "/status"))["connections"] > 1:

@@ -9,7 +9,6 @@ import pytest
 
 from memq.broker.retention import expire
 from memq.core.clock import ClockReading
-from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from memq.errors import QueueError
@@ -101,23 +100,3 @@ async def test_an_object_outlives_its_notification(tmp_path) -> None:
         later(b, 11)
         assert await expire(b.topics.get("t"), b.context) == 1
         assert starts == [1]
-
-
-@pytest.mark.parametrize("damaged", range(4))
-async def test_damage_in_the_queue_does_not_stop_retention(tmp_path, damaged) -> None:
-    """What is expired is forgotten, and told as gone, with what the queue cannot read of it."""
-    queue = EmbeddedQueue(tmp_path / "queue")
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create(**SHORT)
-        for number in range(5):
-            await c.write(number)
-        topic = await queue_topic(queue)
-        payload = (await queue.fetch(topic, 0, damaged, max_entries=1, max_bytes=1))[0].payload
-        with (tmp_path / f"queue/topics/{topic}/0/data/000000000000.page").open("r+b") as page:
-            page.seek(page.read().index(payload))
-            page.write(b"damaged")
-        (last,) = await queue.fetch(topic, 0, 4, max_entries=1, max_bytes=1)
-        later_but_set_back(b, 11)
-        assert await expire(b.topics.get("t"), b.context) == damaged
-        assert await queue.offsets(topic, 0) == (5, 5)
-        assert await retained_since_ms(c) > last.timestamp_ms

@@ -126,21 +126,6 @@ async def test_a_queue_that_refuses_is_named_and_not_the_storage(tmp_path, kind)
         await until(lambda: not b.context.not_ready())
 
 
-async def test_metrics_of_a_deleted_topic_go_with_it(tmp_path):
-    """An alert on its watermark would fire for ever; and the next scrape has no series of it."""
-    async with broker(tmp_path) as b, client(b) as c, aiohttp.ClientSession() as session:
-
-        async def scraped():
-            async with session.get(f"http://127.0.0.1:{b.admin_port}/metrics") as answer:
-                return await answer.text()
-
-        await c.create("gone-soon")
-        await c.write(0, topic="gone-soon")
-        assert 'memq_stored_through_seconds{topic="gone-soon"}' in await scraped()
-        await c.ask(m.DeleteTopic(topic="gone-soon"))
-        assert "gone-soon" not in await scraped()
-
-
 async def test_half_open_requests_take_no_descriptors_from_clients(tmp_path, monkeypatch):
     """Of many connections to the admin HTTP the oldest make room, and each has its time."""
     monkeypatch.setattr("memq.broker.admin.MAX_CONNECTIONS", 5)

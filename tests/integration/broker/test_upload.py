@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import threading
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -14,10 +17,11 @@ from memq.core.clock import ClockReading
 from memq.core.format.batch import BatchBuilder
 from memq.core.hedging import MIN_KNOWN
 from memq.core.runtime import SYSTEM
+from memq.core.wire import messages as m
 from memq.core.write_partition_effects import BatchState, RingBatch
-from memq.errors import InvalidRequestError, MemqError, StorageError
+from memq.errors import InvalidRequestError, MemqError, SequenceGapError, StorageError
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import TIMEOUT_S, broker, until
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 
 DEADLINE_MS = 70_000
 
@@ -190,3 +194,202 @@ async def test_what_no_thread_has_begun_is_never_begun(tmp_path) -> None:
         await until(lambda: all(each.done() for each in blocked))
         await asyncio.wrap_future(b.context.uploads.submit(lambda: None))
         assert storage.times_s == []
+
+
+async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends(tmp_path) -> None:
+    """The Messages fail in time; what a thread still reads is charged until the thread is done."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create("u", batch_messages=1, upload_deadline="100ms")
+        await c.create(batch_messages=1, upload_deadline="500ms")
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(0))]
+        await sealed(b, "t", 1)
+        writes.append(asyncio.ensure_future(c.write(1, topic="u")))
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [StorageError, StorageError]
+        assert "the attempt still hangs" in str(outcomes[0])
+        assert "its turn did not come within its deadline" in str(outcomes[1])
+        _, body = c.message(0)
+        assert b.context.memory.used_bytes == len(body), "of the second nobody has the bytes"
+        storage.gate.set()
+        await until(lambda: b.context.memory.used_bytes == 0)
+        assert (await c.write(2)).offset == 0
+
+
+class Refusing(InMemoryStorage):
+    """Refuses the first Batch of topic `t` for good, once it is told to, and others once each."""
+
+    def __init__(self, *, others_fail: bool = False) -> None:
+        super().__init__()
+        self.attempts: Counter[str] = Counter()
+        self.refuses, self.gate = threading.Event(), threading.Event()
+        self._others_fail = others_fail
+
+    def of(self, topic: str) -> list[int]:
+        """How often each Batch of a topic was attempted."""
+        return [count for key, count in self.attempts.items() if f"/{topic}/" in key]
+
+    def put(self, key, buffers, *, timeout_s):
+        self.attempts[key] += 1
+        if "/u/" in key:
+            assert self.gate.wait(TIMEOUT_S), "the test left the gate shut"
+        elif len(self.of("t")) == 1:
+            assert self.refuses.wait(TIMEOUT_S), "the test left the first one waiting"
+            raise MemqError("never")
+        elif self._others_fail and self.attempts[key] == 1:
+            raise StorageError("once more, perhaps")
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+async def sealed(b, topic, count):
+    """Wait until so many Batches of a topic are on their way."""
+    await until(lambda: len(b.topics.get(topic).partitions[0].processor.batch_ids) == count)
+
+
+LARGE = bytes(1 << 20)  # its memory is lent by the broker, which counts what is lent
+
+
+def nothing_is_lent(b):
+    gc.collect()  # an error knows all that its callers knew
+    return "| 0 blocks lent |" in repr(b.context.memory)
+
+
+async def test_a_batch_that_was_taken_along_holds_no_memory_until_its_turn(
+    tmp_path, caplog
+) -> None:
+    """Where others are before it in the line, its bytes are let go of all the same."""
+    caplog.set_level(logging.CRITICAL)  # what is logged is kept, with errors and all they know
+    storage = Refusing()
+    async with broker(tmp_path, storage=storage, upload_threads=2) as b, client(b) as c:
+        await c.create("u", batch_messages=1)
+        await c.create(ordering="producer", batch_messages=1)
+        others = [asyncio.ensure_future(c.write(0, topic="u"))]
+        await until(lambda: storage.of("u") == [1])
+        writes = [asyncio.ensure_future(c.write(0, LARGE))]
+        await until(lambda: storage.of("t") == [1])
+        others.append(asyncio.ensure_future(c.write(1, topic="u")))
+        await sealed(b, "u", 2)
+        writes.append(asyncio.ensure_future(c.write(1, LARGE)))
+        await sealed(b, "t", 2)
+        storage.refuses.set()
+        await asyncio.gather(*writes, return_exceptions=True)
+        await until(lambda: nothing_is_lent(b))
+        assert storage.of("u") == [1, 1], "they still have all the turns"
+        assert b.context.memory.used_bytes == sum(len(c.message(n)[1]) for n in range(2))
+        storage.gate.set()
+        await asyncio.gather(*others)
+        assert storage.of("t") == [1]
+
+
+async def test_a_batch_that_was_taken_along_is_not_tried_again(tmp_path, caplog) -> None:
+    """An upload that waits to try again ends with its Batch, and its bytes are let go of."""
+    caplog.set_level(logging.CRITICAL)
+    storage = Refusing(others_fail=True)
+    patient = replace(SYSTEM, random=lambda: 100.0)  # the longest back-off, and far longer
+    async with broker(tmp_path, storage=storage, runtime=patient) as b, client(b) as c:
+        await c.create(ordering="producer", batch_messages=1)
+        writes = [asyncio.ensure_future(c.write(0, LARGE))]
+        await until(lambda: storage.of("t") == [1])
+        writes.append(asyncio.ensure_future(c.write(1, LARGE)))
+        await until(lambda: storage.of("t") == [1, 1])
+        await until(lambda: len(b.topics.get("t").uploads()) == 1)
+        await c.ask(m.FetchOffsets(topic="t"))  # by its answer the failure has had its effect
+        storage.refuses.set()
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [MemqError, SequenceGapError]
+        await until(lambda: nothing_is_lent(b))
+        assert b.context.memory.used_bytes == 0
+        assert storage.of("t") == [1, 1]
+
+
+class StallingStorage(InMemoryStorage):
+    """A storage one attempt of which stalls, once it is told to.
+
+    Attributes:
+        stalls: set while the next attempt is to stall.
+        stalled: set once it does.
+        gate: lets it go on.
+        fails: it fails then.
+    """
+
+    remote = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts: Counter[str] = Counter()
+        self.stalls, self.stalled, self.gate = (threading.Event() for _ in range(3))
+        self.fails = self.hedge_fails = False
+
+    def put(self, key, buffers, *, timeout_s):
+        self.attempts[key] += 1
+        if self.stalls.is_set():
+            self.stalls.clear()
+            self.stalled.set()
+            assert self.gate.wait(TIMEOUT_S), "the test left it waiting"
+            if self.fails:
+                raise StorageError("it stalled, and failed")
+        elif self.hedge_fails and self.attempts[key] == 2:
+            raise StorageError("the hedge failed")
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+async def usual(c, count=MIN_KNOWN, first=0):
+    """So many Batches that nothing happens to; by default the most of which none can be hedged."""
+    for sequence in range(first, first + count):
+        await c.write(sequence)
+    return first + count
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_put_that_stalls_is_made_again_beside_it(tmp_path, fails):
+    """The ack comes by the second attempt; what the first one comes to changes nothing."""
+    storage = StallingStorage()
+    storage.fails = fails
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        stalled = await c.write(following)
+        assert storage.stalled.is_set()
+        assert not storage.gate.is_set()
+        assert (b.context.hedging.hedges, max(storage.attempts.values())) == (1, 2)
+        assert b.context.memory.used_bytes > 0, "the first attempt still has the buffers"
+        assert (await c.write(following + 1)).offset == stalled.offset + 1
+        storage.gate.set()
+        await until(lambda: b.context.memory.used_bytes == 0)
+        assert len(list(storage.list(""))) == following + 2
+        repeated = await c.write(following)
+        assert (repeated.duplicate, repeated.offset) == (True, stalled.offset)
+        assert not b.context.fatal_errors.failure.done()
+
+
+class LateStorage(StallingStorage):
+    """A storage that knows no conditional put; a hedge reads its buffers once the gate is open."""
+
+    def put(self, key, buffers, *, timeout_s):
+        self.attempts[key] += 1
+        if self.stalls.is_set() and self.attempts[key] == 2:
+            self.stalls.clear()
+            self.stalled.set()
+            assert self.gate.wait(TIMEOUT_S), "the test left it waiting"
+        elif self.stalls.is_set():
+            assert self.stalled.wait(TIMEOUT_S), "there was no hedge"
+        with self._lock:
+            self._objects[key] = b"".join(buffers), 0
+
+
+async def test_a_hedge_that_comes_late_writes_the_same_bytes(tmp_path):
+    """A hedge that reads its buffers after the ack does not replace the object by anything else."""
+    storage = LateStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        await c.write(following)
+        (key,) = [key for key, attempts in storage.attempts.items() if attempts == 2]
+        stored = storage.get(key)
+        storage.gate.set()
+        await until(lambda: not b.topics.get("t").uploads())
+        assert len(stored) > 0
+        assert storage.get(key) == stored

@@ -17,12 +17,14 @@ from memq.errors import (
     NotHostedError,
     PublishUncertainError,
     QueueError,
+    QueueFailedError,
     SequenceConflictError,
     StorageError,
     UnavailableError,
 )
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import Client, GatedStorage, broker, crc, until
+from tests.integration.broker.support import Client, GatedStorage, broker, client, crc, until
+from tests.integration.broker.test_clocks import Machine
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}
 
@@ -236,23 +238,6 @@ async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path)
         assert await p.published() == [[0, 1, 2, 3]]
 
 
-async def test_a_drain_whose_time_is_up_says_so(tmp_path):
-    """What is not stored by then was not drained, and is nacked when it is closed."""
-    storage = GatedStorage()
-    async with partition(tmp_path, storage, **SLOTS) as p:
-        storage.gate.clear()
-        p.write(0)
-        assert not await p.it.drain(0)
-        assert not p.told
-        await p.it.close()
-        assert isinstance(p.told[0], UnavailableError)
-        assert not await p.it.drain(60), "it was closed"
-        storage.gate.set()
-        await until(lambda: not p.it.uploads())
-        await turns()
-        assert await p.published() == [[]]
-
-
 STAGES = ["upload", "publish", "publish again", "read back"]
 
 
@@ -414,3 +399,27 @@ async def test_a_repeat_of_what_retention_has_removed_is_acked(tmp_path, gone, p
         assert told.offset == (0 if place or gone == "object" else -1)
         p.write(2, 1)
         assert (await p.answers(2))[0].offset == 1
+
+
+class Refusing(InMemoryQueue):
+    """Takes nothing of the topic, for a reason that stays; counts how often it is asked."""
+
+    refused = 0
+
+    async def publish(self, topic, write_partition, publications):
+        if topic.startswith("t."):
+            self.refused += 1
+            raise QueueFailedError("not authorised")
+        return await super().publish(topic, write_partition, publications)
+
+
+async def test_what_will_not_pass_is_answered_at_once(tmp_path) -> None:
+    """A refusal that stays is told when it comes, not when the Batch's deadline does."""
+    machine, queue = Machine(), Refusing()
+    async with broker(tmp_path, queue=queue, runtime=machine.runtime) as b, client(b) as c:
+        await c.create(upload_deadline="10m", batch_age="1ms")
+        for number in (1, 2):
+            with pytest.raises(QueueFailedError, match="not authorised"):
+                await c.write(0)
+            assert queue.refused == number
+        assert b.topics.get("t").partitions[0].processor.idle

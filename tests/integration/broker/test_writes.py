@@ -216,15 +216,3 @@ async def test_message_that_cannot_be_stored_by_its_deadline_is_nacked(tmp_path)
         storage.failures = 0
         assert (await c.write(0)).offset == 0, "a retry is a new Message"
         assert b.context.memory.used_bytes == 0
-
-
-async def test_a_shorter_batch_age_holds_for_the_open_batch_too(tmp_path) -> None:
-    """Whoever lowers batch_age need not wait for what the old one had promised."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create(batch_age="10m")
-        writes = [asyncio.ensure_future(c.write(0))]
-        await until(lambda: b.context.memory.used_bytes > 0)
-        await c.ask(m.AlterTopic(topic="t", options={"batch_age": "1ms"}))
-        writes.append(asyncio.ensure_future(c.write(1)))
-        answers = await asyncio.wait_for(asyncio.gather(*writes), 10)
-        assert [answer.duplicate for answer in answers] == [False, False]

@@ -24,7 +24,7 @@ from memq.core.notification.queue import QueueEntry
 from memq.core.storage.keys import BatchKey, object_key
 from memq.core.storage.local import LocalStorage
 from memq.core.topic import TopicConfig
-from memq.errors import CorruptDataError, MemqError, QueueError, StorageError, UnknownTopicError
+from memq.errors import CorruptDataError, MemqError, StorageError, UnknownTopicError
 from memq.testing.storage import InMemoryStorage
 
 KEY = object_key(BatchKey("memq", "clicks", "0" * 16, 3, 1_750_000_000_000, "batch-1", 7))
@@ -206,13 +206,6 @@ async def test_a_topic_that_cannot_be_asked_hides_no_other(bad):
     assert [each.topic for each in found.missing] == ["a", "c"]
     assert found.looked_for == 2
     assert found.reasons() == [found.warning()]
-
-
-async def test_a_read_partition_that_cannot_be_asked_hides_no_other():
-    """Those after it of the same topic are looked at."""
-    queue = Queue({"a": [QueueError("not now"), (0, [stored(1)])]})
-    found = await look(Storage([]), queue, topics_of("a", read_partitions=2))
-    assert [(each.topic, each.partition) for each in found.missing] == [("a", 1)]
 
 
 async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):

@@ -196,17 +196,6 @@ def test_a_message_in_several_objects_is_published_once(data):
     assert sorted(data.published()) == sorted(map(repr, expected))
 
 
-def test_the_order_of_sealing_is_kept(data):
-    """The Batches of a write partition are published in the order in which they were sealed."""
-    messages = [Message("p", sequence) for sequence in range(6)]
-    for place in (3, 0, 5, 1, 4, 2):
-        data.store(messages[place], at_ms=1 + place)
-    lose_queue(data)
-    data.recover()
-    # Write partition 0 spreads over read partition 0 alone, as there are as many of both.
-    assert data.published() == list(map(repr, messages))
-
-
 def test_orphans_of_a_sound_topic_are_left_alone(data):
     """Where no notification is lost nothing is published: what no notification names is no loss."""
     data.store(Message("p", 0), publish_to=0)
@@ -230,33 +219,11 @@ def test_a_raised_time_is_proven_too(data):
     assert data.recover().action == "none"
 
 
-def test_what_cannot_be_proven_is_not_guessed(data):
-    """One lost notification whose object is gone, too: the topic is rebuilt, with all others."""
-    keys = [data.store(Message("p", sequence), publish_to=0) for sequence in range(4)]
-    page = data.folders.partition(data.topic.queue_topic, 0) / "data/000000000000.page"
-    page.write_bytes(bytes(page.stat().st_size))
-    data.storage.delete(keys[1])
-    outcome = data.recover()
-    assert (outcome.action, outcome.published, outcome.lost) == ("rebuild", 3, 4)
-    assert data.published() == [repr(Message("p", sequence)) for sequence in (0, 2, 3)]
-    assert (data.path / "recovered" / data.topic.queue_topic / "topic.json").exists()
-
-
 def test_a_folder_that_is_no_data_directory_is_refused(tmp_path):
     """A mistyped path is an error and gets no files."""
     with pytest.raises(ConfigError, match="is no data directory"):
         recover(tmp_path, topic=None, execute=True, runtime=Runtime(), progress=lambda *_: None)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dry_run_changes_nothing(data):
-    """Without `execute` every file stays as it was."""
-    data.store(Message("p", 0), publish_to=0)
-    data.store(Message("p", 0), Message("p", 1))
-    shutil.rmtree(data.folders.partition(data.topic.queue_topic, 1))
-    before = files(data.path)
-    assert data.recover(execute=False).action == "rebuild"
-    assert files(data.path) == before
 
 
 def files(folder):

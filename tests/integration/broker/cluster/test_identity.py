@@ -13,7 +13,7 @@ import pytest
 from memq import AsyncAdminClient
 from memq.broker import identity
 from memq.broker.identity import ClusterIdentity
-from memq.core.governor.nodes import BROKERS, CLUSTER, DOOMED, TOPICS, DoomedNode
+from memq.core.governor.nodes import CLUSTER, DOOMED, TOPICS, DoomedNode
 from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -23,11 +23,8 @@ from memq.errors import (
     UnknownTopicError,
 )
 from tests.advice import follows
-from tests.fakes.faults import Fault
-from tests.fakes.faulty_storage import FaultyStorage
 from tests.integration.broker.support import until
 
-AWAY = [Fault("get_range", "fail")]
 NODE = CLUSTER.child("cluster")
 
 
@@ -79,23 +76,6 @@ async def test_a_node_that_is_damaged_lets_nobody_join(cluster):
     await session.delete(NODE, 1)
     await cluster.start("one")
     assert made(cluster).broker == "one"
-
-
-async def test_a_storage_that_does_not_say_is_waited_for(cluster):
-    """Who starts is not believed before it says; who has seen the object before joins again."""
-    (one,) = await cluster.start("one")
-    right, cluster.storage = cluster.storage, FaultyStorage(cluster.storage, AWAY)
-    starting = asyncio.ensure_future(cluster.start("two"))
-    await until(lambda: cluster.storage.faults.calls["get_range"] > 1)
-    assert cluster.zookeeper.names(BROKERS.path) == ("one",)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
-    one.context.root._storage = cluster.storage
-    await until(one.context.leased)
-    cluster.zookeeper.expire(one.sessions[-1])
-    await until(lambda: len(one.sessions) > 1 and one.context.leased())
-    cluster.storage = right
-    await cluster.start("two")
 
 
 async def test_a_mount_that_goes_while_a_broker_runs_ends_its_part(cluster, monkeypatch):

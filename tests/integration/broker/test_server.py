@@ -210,16 +210,6 @@ async def test_an_admin_port_that_is_taken_is_named(tmp_path, monkeypatch, host)
         await failing.abandon()
 
 
-async def test_an_address_of_ipv6_is_told_in_brackets(tmp_path) -> None:
-    """A client reaches the broker under the address that it tells, also of IPv6."""
-    async with broker(tmp_path, host="::1") as b, client(b) as c:
-        assert b.address.startswith("[::1]:")
-        answer = await c.ask(m.Metadata(topics=None))
-        assert [each.address for each in answer.brokers] == [b.address]
-    async with broker(tmp_path, advertised="front:1") as b:
-        assert b.address == "front:1"
-
-
 async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path) -> None:
     """Below a file there is no folder; the error is one of the storage, and says where."""
     (tmp_path / "data").write_bytes(b"")
@@ -539,3 +529,22 @@ async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
         assert not [each for each in rounds.deleted[-1] if each.endswith(" t")]
         assert expired_at
         assert not b.context.fatal_errors.failure.done()
+
+
+async def test_metadata_is_answered_while_the_broker_drains(tmp_path) -> None:
+    """A client that asks where to go, while what was accepted is being stored, is told."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create()
+        address = b.address
+        storage.gate.clear()
+        writing = asyncio.ensure_future(c.write(0))
+        await until(lambda: b.context.memory.used_bytes > 0)
+        stopping = asyncio.ensure_future(b.stop())
+        await until(lambda: not b.context.ready)
+        answer = await c.ask(m.Metadata(topics=["t"]))
+        storage.gate.set()
+        assert [each.address for each in answer.brokers] == [address]
+        assert answer.topics[0].hosts == [address]
+        assert (await writing).offset == 0
+        assert await stopping is True

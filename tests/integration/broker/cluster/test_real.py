@@ -16,8 +16,8 @@ from memq.core.wire import messages as m
 from memq.errors import UnavailableError
 from tests.harness.services.s3proxy import REGION
 from tests.harness.services.tcp_faults import TcpFaultProxy
+from tests.integration.broker.cluster.conftest import Cluster
 from tests.integration.broker.support import until
-from tests.integration.cluster.conftest import Cluster
 
 SESSION_S = 2.0  # four ticks of the tests' ZooKeeper
 SETTLE_MS = 1_000  # for which brokers that start together are waited for; 10 s else
