@@ -9,8 +9,6 @@ import threading
 import pytest
 
 from memq.broker.connection import BrokerConnection
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.queue import Waiters
 from memq.core.wire import messages as m
 from memq.errors import MemqError
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
@@ -59,18 +57,6 @@ async def test_a_bug_in_a_callback_of_a_connection(tmp_path, monkeypatch, callba
         monkeypatch.undo()
 
 
-async def test_a_bug_while_a_connection_rests(tmp_path, monkeypatch) -> None:
-    """The callback that reads a connection on after its rest."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create(batch_age="1ms")
-        monkeypatch.setattr(BrokerConnection, "_rest_on", _fail)
-        writes = [asyncio.ensure_future(c.write(n, bytes(300 << 10))) for n in range(20)]
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
-        for write in writes:
-            write.cancel()
-
-
 async def test_a_bug_in_a_thread_of_storage(tmp_path, monkeypatch) -> None:
     """A put that hangs past its deadline gives its memory back from its own thread."""
     storage = GatedStorage()
@@ -97,18 +83,6 @@ async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:
         del thread
         assert isinstance(await stopped(b), AttributeError)
         monkeypatch.undo()
-
-
-async def test_a_waiter_that_fails_wakes_the_broker(tmp_path, monkeypatch) -> None:
-    """A bug in what a publication wakes shows in the thread's done callback, not in an ack."""
-    queue = EmbeddedQueue(tmp_path / "queue")
-    async with broker(tmp_path, queue=queue, drain_timeout="0ms") as b, client(b) as c:
-        await c.create(batch_age="1ms")
-        monkeypatch.setattr(Waiters, "wake", _fail)
-        write = asyncio.ensure_future(c.write(0))
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
-        write.cancel()
 
 
 async def test_a_client_that_is_gone_at_once_is_no_bug(tmp_path) -> None:

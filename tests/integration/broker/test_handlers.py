@@ -35,7 +35,6 @@ from memq.errors import (
     OffsetOutOfRangeError,
     QueueError,
     SchemaMismatchError,
-    TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
@@ -492,40 +491,6 @@ async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, reques
             assert await b.context.queue.groups(hosted.topic.queue_topic) == []
             assert b.handlers._groups.groups(b.context.now().mono_ms) == {}
             del b.topics.hosts
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-async def test_topics_that_are_missing_are_made_for_who_asks_for_it(tmp_path, allowed):
-    """Those only, once each; another client may be quicker, and any other error is told."""
-    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
-    async with broker(tmp_path, auto_create_topics=allowed, peers=peers) as b:
-        await b.topics.create(TopicConfig.create("a"))
-        create, made = b.topics.create, []
-
-        async def quicker(config, request_id=""):
-            made.append(config.name)
-            await create(config, request_id)
-            if config.name == "c":
-                raise TopicExistsError("another client was quicker")
-
-        b.topics.create = quicker
-        names = ["a", "b", "c", "d"]
-        if allowed:
-            answer, _ = await b.handlers.serve(m.Metadata(topics=names, create=True))
-            assert [each.config.name for each in answer.topics] == names
-            assert made == names[1:]
-        else:
-            with pytest.raises(UnknownTopicError):
-                await b.handlers.serve(m.Metadata(topics=names, create=True))
-        for more, error in (("far", NotHostedError), ("no name!", MemqError)):
-            with pytest.raises(error):
-                await b.handlers.serve(m.Metadata(topics=[more], create=True))
-        made.clear()
-        with pytest.raises(UnknownTopicError):
-            await b.handlers.serve(m.Metadata(topics=["a", "e"]))
-        everything, _ = await b.handlers.serve(m.Metadata(topics=None, create=True))
-        assert len(everything.topics) == (5 if allowed else 2)
-        assert made == []
 
 
 async def test_lists_that_one_answer_cannot_hold_come_in_pages(tmp_path, monkeypatch) -> None:

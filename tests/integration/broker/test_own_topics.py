@@ -17,7 +17,6 @@ from memq.errors import (
     InvalidRequestError,
     NotHostedError,
     QueueError,
-    StorageError,
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
@@ -303,23 +302,6 @@ async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path, m
         assert await read_all(b.address, 50) == list(range(100, 150))
 
 
-async def test_a_put_that_hangs_beyond_its_deadline_leaves_nothing_of_a_deleted_topic(tmp_path):
-    """Its Batch has failed; the deletion waits for the thread all the same."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        made = await c.create(**FAST, upload_deadline="500ms")
-        storage.gate.clear()
-        with pytest.raises(StorageError, match="still hangs"):
-            await c.write(0)
-        (upload,) = b.topics.get("t").uploads()
-        await c.ask(m.DeleteTopic(topic="t"))
-        storage.gate.set()
-        await until(upload.done)
-        await until(lambda: not b.topics._catalog.doomed())
-        assert not any(made.incarnation in info.key for info in storage.list(""))
-        assert b.context.memory.used_bytes == 0
-
-
 async def test_a_bug_in_a_change_whose_client_has_gone_stops_the_broker(tmp_path, monkeypatch):
     """Nobody waits for the change any more, and it is known all the same that it broke."""
     async with broker(tmp_path) as b:
@@ -391,25 +373,3 @@ async def test_a_deletion_that_fails_goes_on_after_a_restart(tmp_path):
         await until(lambda: not b.topics._catalog.doomed())
         assert not any(made.incarnation in info.key for info in inner.list(""))
         assert made.config.name not in b.topics.names()
-
-
-async def test_a_group_of_the_new_topic_is_not_forgotten_with_the_old_one(tmp_path):
-    """A deletion that ends late takes no member out of the group of the topic made since."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await c.create(**FAST)
-        storage.gate.clear()
-        header, body = c.message(0)
-        writing = asyncio.ensure_future(c.ask(header, body))  # the deletion waits for this
-        await until(lambda: b.topics.get("t").uploads())
-        deleting = asyncio.ensure_future(c.ask(m.DeleteTopic(topic="t")))
-        await until(lambda: "t" not in b.topics.names())
-        making = asyncio.ensure_future(c.create(**FAST))
-        storage.gate.set()
-        await deleting
-        made = await making
-        beat = m.GroupHeartbeat(group="g", topic="t", member_id="m", sequence=1)
-        assert (await c.ask(beat)).assigned == [0]
-        assert b.groups.members("g", "t", b.context.now().mono_ms) != []
-        assert made.incarnation
-        await asyncio.gather(writing, return_exceptions=True)

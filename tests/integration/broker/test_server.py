@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -134,36 +133,6 @@ async def test_a_second_broker_is_refused_before_it_touches_the_storage(
         with pytest.raises(LockedError):
             await second.start()
         await second.abandon()
-
-
-@pytest.mark.parametrize("first", [True, False])
-async def test_a_storage_that_opens_after_the_start_was_given_up_is_closed(
-    tmp_path, monkeypatch, first
-) -> None:
-    """Whether it is made before or after that moment, nothing waits for what it is asked."""
-    storage, gates, begun = ClosedStorage(), [threading.Event() for _ in range(2)], []
-    gates[0 if first else 1].set()
-
-    def slow(*_, opened, **__):
-        begun.append(threading.current_thread())
-        assert gates[0].wait(60)
-        opened(storage)
-        begun.append(storage)
-        assert gates[1].wait(60)
-        return storage
-
-    monkeypatch.setattr(server, "open_storage", slow)
-    given_up = made(tmp_path, queue=InMemoryQueue())
-    starting = asyncio.ensure_future(given_up.start())
-    await until(lambda: len(begun) == 1 + first)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
-    assert not storage.closed
-    await given_up.abandon()
-    assert storage.closed == first
-    for gate in gates:
-        gate.set()
-    await until(lambda: storage.closed)
 
 
 async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monkeypatch) -> None:

@@ -13,13 +13,12 @@ from memq.core.wire import messages as m
 from memq.errors import (
     ObjectNotFoundError,
     StorageError,
-    UnavailableError,
 )
 from memq.testing import InMemoryStorage
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import GatedStorage, broker, client, until
+from tests.integration.broker.support import broker, client, until
 
 
 @pytest.fixture(autouse=True)
@@ -95,21 +94,6 @@ async def test_a_store_that_does_not_tell_what_is_missing_serves(tmp_path):
     async with broker(tmp_path, storage=storage) as b:
         await asyncio.sleep(0.3)  # ten questions
         assert b.context.not_ready() == []
-
-
-async def test_who_waits_is_told_which_service_refuses(tmp_path):
-    """A Message that finds no room is refused with the service that keeps it, since when, how."""
-    storage = GatedStorage()
-    slots = {"batch_age": "5ms", "batch_messages": 1, "ring_slots": 2}
-    async with broker(tmp_path, storage=storage, park_timeout="100ms") as b, client(b) as c:
-        await c.create(**slots)
-        storage.gate.clear()
-        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(3)]
-        with pytest.raises(UnavailableError, match=r"no room came .* storage .* refuses since"):
-            await writes[2]
-        storage.gate.set()
-        await asyncio.gather(*writes[:2], return_exceptions=True)
-        await until(lambda: not b.context.not_ready())
 
 
 @pytest.mark.parametrize("kind", ["fail", "hang"])

@@ -255,33 +255,6 @@ def nothing_is_lent(b):
     return "| 0 blocks lent |" in repr(b.context.memory)
 
 
-async def test_a_batch_that_was_taken_along_holds_no_memory_until_its_turn(
-    tmp_path, caplog
-) -> None:
-    """Where others are before it in the line, its bytes are let go of all the same."""
-    caplog.set_level(logging.CRITICAL)  # what is logged is kept, with errors and all they know
-    storage = Refusing()
-    async with broker(tmp_path, storage=storage, upload_threads=2) as b, client(b) as c:
-        await c.create("u", batch_messages=1)
-        await c.create(ordering="producer", batch_messages=1)
-        others = [asyncio.ensure_future(c.write(0, topic="u"))]
-        await until(lambda: storage.of("u") == [1])
-        writes = [asyncio.ensure_future(c.write(0, LARGE))]
-        await until(lambda: storage.of("t") == [1])
-        others.append(asyncio.ensure_future(c.write(1, topic="u")))
-        await sealed(b, "u", 2)
-        writes.append(asyncio.ensure_future(c.write(1, LARGE)))
-        await sealed(b, "t", 2)
-        storage.refuses.set()
-        await asyncio.gather(*writes, return_exceptions=True)
-        await until(lambda: nothing_is_lent(b))
-        assert storage.of("u") == [1, 1], "they still have all the turns"
-        assert b.context.memory.used_bytes == sum(len(c.message(n)[1]) for n in range(2))
-        storage.gate.set()
-        await asyncio.gather(*others)
-        assert storage.of("t") == [1]
-
-
 async def test_a_batch_that_was_taken_along_is_not_tried_again(tmp_path, caplog) -> None:
     """An upload that waits to try again ends with its Batch, and its bytes are let go of."""
     caplog.set_level(logging.CRITICAL)

@@ -440,18 +440,6 @@ def test_a_dry_run_says_what_is_done(tmp_path, seed):
     assert {each.action for each in run(data.path)} == {"none"}
 
 
-def test_a_topic_without_data_is_made_anew(data):
-    """Where others have objects nobody has taken them away."""
-    Data(data.path, "empty", incarnation="f" * 16)
-    data.store(Message("p", 0), publish_to=0)
-    lose_queue(data)
-    assert [(each.topic, each.action, each.published) for each in run(data.path)] == [
-        ("empty", "rebuild", 0),
-        ("t", "rebuild", 1),
-    ]
-    assert {each.action for each in run(data.path)} == {"none"}
-
-
 # -- which topics there are ----------------------------------------------------------------------
 
 

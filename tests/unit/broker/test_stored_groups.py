@@ -243,24 +243,6 @@ async def test_a_commit_is_judged_when_its_turn_comes():
     assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
 
 
-async def test_what_may_have_been_stored_when_it_failed_is_stored_anew():
-    """The disk may have it: what was stored before is in doubt until the next time."""
-    broker = Broker()
-    broker.beat()
-    await broker.save()
-    broker.end()
-    broker.beat(name="b")
-    broker.queue.failing = QueueError("the disk does not answer")
-    with pytest.raises(QueueError):
-        await broker.save()
-    broker.end(name="b")
-    assert list(broker.coordinator.left_over()) == [("g", "t")]
-    broker.beat(sequence=2)
-    broker.queue.failing = None
-    await broker.save()
-    assert broker.queue.stored == [holds(), holds()]
-
-
 async def test_a_topic_that_was_recreated_meanwhile_has_nothing_stored():
     """What was stored is of the topic before: nobody is told what he was given."""
     broker = Broker()

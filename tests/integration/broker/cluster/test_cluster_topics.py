@@ -467,34 +467,6 @@ async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster)
     assert entry.timestamp_ms >= told_ms
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_a_session_may_end_in_the_middle_of_a_stop(cluster, turns):
-    """What is closed for the one is not there any more for the other."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2)
-    await cluster.all_owned("t")
-    partition = one.topics.get("t").partitions[1]
-    close, closing, go_on = partition.close, asyncio.Event(), asyncio.Event()
-
-    async def close_later():
-        partition.close = close
-        closing.set()
-        await go_on.wait()
-
-    partition.close = close_later
-    cluster.zookeeper.expire(one.sessions[-1])
-    await closing.wait()
-    if turns == 0:  # the stop comes to its end first
-        await one.topics.stop(5.0)
-    go_on.set()
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    await one.topics.stop(5.0)
-    await until(lambda: len(one.sessions) > 1 or one.context.fatal_errors.failure.done())
-    assert not one.context.fatal_errors.failure.done()
-
-
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
     """Whatever answer of ZooKeeper is lost, a topic is there as a whole, or nothing is doomed."""

@@ -7,7 +7,6 @@ import json
 import logging
 from contextlib import suppress
 
-import aiohttp
 import pytest
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
@@ -111,16 +110,6 @@ async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew
     await until_lost(one)
 
 
-async def test_a_broker_that_waits_for_its_id_takes_nobody_along_when_it_stops(cluster, caplog):
-    """Another process has that id, and is expected still."""
-    await cluster.start("one", "two")
-    await all_expected(cluster)
-    await cluster.start("twin", broker_id="one")
-    await until(lambda: "broker one is registered already" in caplog.text)
-    await cluster.stop("twin")
-    await all_expected(cluster)
-
-
 async def test_a_lost_broker_is_forgotten_on_request(cluster):
     """By a drain, which leaves nothing behind for one of this id that comes later."""
     one, two = await cluster.start("one", "two")
@@ -222,36 +211,6 @@ async def test_a_topic_that_goes_as_a_broker_joins_is_not_taken_for_lost(
     assert two.topics._taken_back == {}
     assert (await c.create("t")).incarnation != made.incarnation
     await until(lambda: "t" in two.topics.names())
-
-
-@pytest.mark.parametrize("happened", ["made", "refused", "made and gone"])
-async def test_a_registration_without_an_answer_is_looked_up(cluster, monkeypatch, happened):
-    """It is this broker's own, and is not waited for; or it is made anew."""
-    opened, attempts = ModelBroker._open_coordination, []
-
-    async def opening(broker):
-        session = await opened(broker)
-        create = session.create
-
-        async def unanswered(path, data=b"", **options):
-            if path == BROKERS.child("one"):
-                attempts.append(path)
-                if len(attempts) == 1:
-                    if happened != "refused":
-                        await create(path, data, **options)
-                    if happened == "made and gone":
-                        await session.delete(path, 0)
-                    raise ChangeUncertainError("no answer")
-            await create(path, data, **options)
-
-        session.create = unanswered
-        return session
-
-    monkeypatch.setattr(ModelBroker, "_open_coordination", opening)
-    (one,) = await cluster.start("one")
-    await until(one.context.leased)
-    assert len(one.sessions) == 1
-    assert len(attempts) == (1 if happened == "made" else 2)
 
 
 async def test_nodes_that_are_not_understood_change_nothing(cluster, caplog):
@@ -526,13 +485,6 @@ async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cl
                 made = True
 
 
-def heartbeat(member_id: str) -> m.GroupHeartbeat:
-    """The first heartbeat of a member."""
-    return m.GroupHeartbeat(
-        topic="t", group="g", member_id=member_id, sequence=1, owned=[], session_timeout_ms=10_000
-    )
-
-
 def commit(offset: int) -> m.CommitOffsets:
     """A commit of an administrator."""
     positions = [m.PartitionOffset(0, offset)]
@@ -578,14 +530,6 @@ async def test_a_broker_that_reads_owns_nothing(cluster):
         assert json.loads(json.dumps(reader.topics.names())) == ["_memq_audit", "t"]
 
 
-async def page(broker, path):
-    """Status and JSON, or text, of a page of the admin HTTP."""
-    url = f"http://127.0.0.1:{broker.admin_port}{path}"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        is_json = answer.content_type == "application/json"
-        return answer.status, await (answer.json() if is_json else answer.text())
-
-
 async def test_a_frozen_zookeeper_is_named_before_the_session_is_over(cluster, monkeypatch):
     """Each broker says that ZooKeeper does not answer, since when, and when it does again."""
     monkeypatch.setattr("memq.broker.membership.SILENT_S", 0.2)
@@ -610,28 +554,3 @@ async def test_a_frozen_zookeeper_is_named_before_the_session_is_over(cluster, m
         assert found.problems() == []
         assert [each.id for each in found.brokers] == ["one", "two"]
         assert found.cluster.governor in ("one", "two")
-
-
-async def test_only_the_hosts_of_a_topic_have_a_page_and_metrics_of_it(cluster):
-    """Where no write partition of a topic runs, it is not found, and nothing of it is counted."""
-    cluster.admin_http = True
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=1)
-    await cluster.all_owned("t")
-    owner, other = (one, two) if cluster.owners("t") == ["one"] else (two, one)
-    at_owner = await cluster.connect(owner)
-    at_owner.schema_id = c.schema_id
-    await at_owner.write(0)
-    assert (await page(owner, "/topics/t"))[0] == 200
-    assert 'memq_stored_through_seconds{topic="t"}' in (await page(owner, "/metrics"))[1]
-    status, said = await page(other, "/topics/t")
-    assert (status, said["error"]) == (404, "not_hosted")
-    assert (await page(other, "/topics/nothing"))[0] == 404
-
-    await at_owner.ask(m.DrainBroker(broker_id=owner.config.broker_id))  # and it moves
-    await until(lambda: cluster.owners("t") == [other.config.broker_id])
-    assert (await page(owner, "/topics/t"))[0] == 404
-    assert 'topic="t"' not in (await page(owner, "/metrics"))[1]
-    assert (await page(other, "/topics/t"))[0] == 200
-    assert 'memq_stored_through_seconds{topic="t"}' in (await page(other, "/metrics"))[1]
