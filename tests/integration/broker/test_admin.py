@@ -209,8 +209,11 @@ async def test_ready_is_who_can_be_given_something_to_do(
 
 
 async def test_a_stop_ends_the_connections_of_the_admin_http(tmp_path) -> None:
-    """A request that came only in part does not hold the broker up, and its timer is no more."""
+    """Neither a request that came only in part nor a look for lags holds the broker up."""
     async with quiet(tmp_path) as b:
+        b.context.queue.groups = lambda _: asyncio.Event().wait()
+        looking = asyncio.ensure_future(b.admin._lags.refresh())
+        await until(lambda: b.admin._lags._looking)
         host = ("127.0.0.1", b.admin_port)
         reader, writer = await asyncio.open_connection(*host)
         writer.write(b"GET /health HTTP/1.1\r\n")
@@ -219,6 +222,8 @@ async def test_a_stop_ends_the_connections_of_the_admin_http(tmp_path) -> None:
         async with asyncio.timeout(30):
             await b.admin.stop()
         assert timer.cancelled()
+        await looking
+        assert b.admin._lags._looking.cancelled()
         assert not b.admin._open
         with pytest.raises(ConnectionResetError):
             assert await asyncio.wait_for(reader.read(), 30) == b""

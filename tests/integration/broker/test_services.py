@@ -45,6 +45,7 @@ class RemoteStorage(InMemoryStorage):
     remote = True
     error = None
     refuses_missing = False
+    asked = 0
 
     def put(self, key, buffers, *, timeout_s):
         if self.error is not None:
@@ -52,6 +53,7 @@ class RemoteStorage(InMemoryStorage):
         super().put(key, buffers, timeout_s=timeout_s)
 
     def get_range(self, key, start, length):
+        self.asked += 1
         if self.error is not None:
             raise self.error
         try:
@@ -92,7 +94,7 @@ async def test_a_store_that_does_not_tell_what_is_missing_serves(tmp_path):
     storage = RemoteStorage()
     storage.refuses_missing = True
     async with broker(tmp_path, storage=storage) as b:
-        await asyncio.sleep(0.3)  # ten questions
+        await until(lambda: storage.asked > 10)
         assert b.context.not_ready() == []
 
 

@@ -19,6 +19,7 @@ from memq.errors import (
     QueueError,
     QueueFailedError,
     SequenceConflictError,
+    SequenceGapError,
     StorageError,
     UnavailableError,
 )
@@ -423,3 +424,24 @@ async def test_what_will_not_pass_is_answered_at_once(tmp_path) -> None:
                 await c.write(0)
             assert queue.refused == number
         assert b.topics.get("t").partitions[0].processor.idle
+
+
+async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):
+    """In an ordered topic a Message is due after those of its producer and epoch that wait."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, ordering="producer", **SLOTS) as p:
+        storage.gate.clear()
+        p.write(0)
+        p.write(1)
+        p.write(2)
+        p.write(3, 3, producer_id="q")
+        p.write(4, 3, epoch=1)
+        p.write(5, 4)
+        assert sorted(p.told) == [3, 4, 5]
+        assert {type(each) for each in p.told.values()} == {SequenceGapError}
+        p.write(6, 0, producer_id="q")
+        p.write(7, 3)
+        assert p.it.parked == 4
+        storage.gate.set()
+        told = await p.answers(0, 1, 2, 6, 7)
+        assert [each.offset for each in told] == [0, 1, 2, 3, 4]

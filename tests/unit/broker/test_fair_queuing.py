@@ -209,3 +209,23 @@ async def test_an_answer_that_is_larger_than_was_thought_counts_whole(requests) 
     assert requests.scheduler.used_bytes == one.held_bytes == LIMIT
     await requests.finish()
     assert requests.scheduler.used_bytes == one.held_bytes == 0
+
+
+async def test_who_gives_up_leaves_nothing_behind(requests) -> None:
+    """A request that is given up, waiting or just let in, holds neither place nor memory."""
+    holder, one, two = ClientFlows(), ClientFlows(), ClientFlows()
+    requests.ask("holder", holder, 1_000)
+    await rest()
+    requests.ask("waits", one, 1_000)
+    requests.ask("next", two, 1_000)
+    await rest()
+    await requests.give_up("waits")
+    requests.end("holder")
+    await rest()
+    assert requests.served == ["holder", "next"]
+    requests.ask("just let in", one, 500)
+    requests.end("next")
+    while requests.scheduler.used_bytes != 500:
+        await asyncio.sleep(0)
+    await requests.give_up("just let in")
+    assert requests.scheduler.used_bytes == 0

@@ -9,10 +9,14 @@ import pytest
 from memq.broker import cluster_topics
 from memq.core.governor.nodes import (
     BROKERS,
+    DOOMED,
     BrokerNode,
+    DoomedNode,
     TopicAssignment,
 )
+from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.retry import Backoff
+from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import QueueError
 from tests.integration.broker.cluster.test_cluster_topics import another_queue
@@ -147,3 +151,76 @@ async def test_all_that_others_have_fenced_is_taken_over_again(cluster, monkeypa
 
     await until(lambda: again("u") and again("v"))
     assert one.topics.get("t").partitions == before["t"]
+
+
+def makers(cluster):
+    """By name of what is doomed: who may still make it; empty when it is to be removed."""
+    found = {}
+    for name in cluster.zookeeper.names(DOOMED.path):
+        found[name] = DOOMED.decode(name, cluster.zookeeper.node(DOOMED.child(name)).data).by
+    return found
+
+
+async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(cluster, monkeypatch):
+    """One that another broker is making is left alone as long as that one lives."""
+    (one,) = await cluster.start("one")
+    await until(one.topics.running)
+    session = await lives(cluster, "two")
+    await until(lambda: len(one.topics.brokers()) == 2)
+    for name, by in (("mine", "one"), ("theirs", "two")):
+        config = TopicConfig.create(name)
+        topic = new_topic(config, (), now_ms=1, incarnation="1" * 16, request_id="")
+        doomed = DoomedNode(topic=topic, by=by)
+        await session.create(DOOMED.child(topic.queue_topic), DOOMED.encode(doomed))
+    monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.01)
+    monkeypatch.setattr("memq.broker.deletion.BACKOFF", Backoff(0.01, 0.05))
+    mine, theirs = (f"{name}.{'1' * 16}" for name in ("mine", "theirs"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert makers(cluster) == {mine: "one", theirs: "two"}, "it is here, and may be making it"
+    cluster.zookeeper.expire(one.sessions[-1])
+    await until(lambda: makers(cluster) == {theirs: "two"})
+    await session.close()
+    await until(lambda: makers(cluster) == {})
+
+
+async def test_groups_are_learnt_with_the_first_write_partition_alone(cluster, monkeypatch):
+    """Before they are answered for, and forgotten first; also when that has to be done again."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=2)
+    await cluster.all_owned("t")
+    hosted, done = one.topics.get("t"), []
+    queue = await another_queue(cluster, "gone")
+    restore, forget = cluster_topics.restore_groups, one.groups.forget_topic
+
+    async def restoring(topic, *args):
+        done.append(("restored", hosted.coordinated))
+        if len(done) == 3:  # another broker has altered it
+            stored = one.topics._stored["t"]
+            altered = altered_topic(stored.topic, {"retention": "2h"}, None, 0)
+            one.topics.topic_changed("t", altered, stored.version + 1)
+        await restore(topic, *args)
+
+    def forgetting(name):
+        done.append(("forgotten", hosted.coordinated))
+        forget(name)
+
+    monkeypatch.setattr(cluster_topics, "restore_groups", restoring)
+    monkeypatch.setattr(one.groups, "forget_topic", forgetting)
+
+    async def fenced(number):
+        before = hosted.partitions[number]
+        await queue.fence(hosted.topic.queue_topic, number)
+        await until(lambda: not one.context.queue.owns(hosted.topic.queue_topic, number))
+        one.topics._follow("t")
+        await until(lambda: hosted.partitions.get(number) not in (None, before))
+
+    await fenced(1)
+    assert (done, hosted.coordinated) == ([], True)
+    await fenced(0)
+    forgotten, restored = ("forgotten", False), ("restored", False)
+    # As it is lost, as it is taken over, as that has come to nothing, and again.
+    assert done == [forgotten, forgotten, restored, forgotten, forgotten, restored]
+    assert hosted.coordinated
+    assert hosted.topic.config.retention_ms == 7_200_000
