@@ -116,38 +116,6 @@ async def test_a_damaged_topic_costs_only_itself(data, damage, said, caplog):
     assert "topic t is damaged and not served" in caplog.text
 
 
-async def test_stray_files_cost_nothing(data):
-    """Files that nobody expects, anywhere in the data directory, change nothing."""
-    batch = next((data / "objects").rglob("*.arrows"))
-    for place in (
-        "stray",
-        "topics/stray.json",
-        "topics/stray",
-        "topics/t.json.tmp",
-        "topics/stray.doomed",
-        "queue/stray",
-        "queue/topics/stray",
-        "queue/moving/stray",
-        f"{topic_folder(data).relative_to(data)}/stray",
-        f"{topic_folder(data).relative_to(data)}/groups/stray",
-        f"{topic_folder(data).relative_to(data)}/0/data/stray.page",
-        "objects/stray",
-        "objects/00/stray",
-        "objects/.tmp/stray",
-        f"{batch.parent.relative_to(data)}/stray.arrows",
-    ):
-        (data / place).parent.mkdir(parents=True, exist_ok=True)
-        (data / place).write_bytes(b"?")
-    (data / "objects/.tmp/folder").mkdir()
-    (data / "topics/folder.json").mkdir()
-    (data / "queue/topics/folder").mkdir()
-    async with on_files(data) as b:
-        assert await written(b, "t") == 1
-        assert await written(b, "other") == 1
-        async with client(b) as c:
-            assert (await c.ask(m.ListGroups(topic="t"))).groups == []
-
-
 def topic_folder(data):
     """The folder of topic t in the queue."""
     return next((data / "queue/topics").glob("t.*"))

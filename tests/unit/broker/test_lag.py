@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -247,25 +246,6 @@ async def test_one_question_is_answered_in_its_order():
     with pytest.raises(InvalidRequestError, match="no read partition -1"):
         await counter(queue).lags(TOPIC, [PartitionOffset(0, 0), PartitionOffset(-1, 0)])
     assert len(await counter(queue).lags(TOPIC, asked * 682)) == 4_092
-
-
-async def test_who_was_asked_about_lately_stays(monkeypatch):
-    """Asking again counts; one that is idle goes though others are not."""
-    monkeypatch.setattr(lag_module, "MAX_STRETCHES", 2)
-    now_s = [0.0]
-    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9)
-    counts = counter(queue, lambda: now_s[0])
-    topics = [msgspec.structs.replace(TOPIC, incarnation=f"{n:016x}") for n in range(3)]
-    for topic in (topics[0], topics[1], topics[0], topics[2]):
-        await counts.lags(topic, [PartitionOffset(0, 0)])
-    assert set(counts._stretches) == {(each.queue_topic, 0) for each in (topics[0], topics[2])}
-    await counts.lags(topics[1], [PartitionOffset(0, 0)])
-    assert set(counts._stretches) == {(each.queue_topic, 0) for each in topics[1:]}
-    now_s[0] += lag_module.IDLE_S - 1
-    await counts.lags(topics[1], [PartitionOffset(0, 0)])
-    now_s[0] += 1
-    await counts.lags(topics[1], [PartitionOffset(0, 0)])
-    assert set(counts._stretches) == {(topics[1].queue_topic, 0)}
 
 
 def batch(offset):

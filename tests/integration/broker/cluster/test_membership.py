@@ -417,43 +417,6 @@ async def test_a_broker_whose_id_another_process_has_taken_leaves_the_cluster(cl
     await cluster.all_owned("t")
 
 
-async def test_a_producer_and_a_consumer_go_on_as_brokers_come_and_go(cluster):
-    """Each record that was acked is read once, while every broker is stopped and started again."""
-    await cluster.start("one", "two", "three")
-    c = await cluster.connect(cluster.brokers["one"])
-    await c.create("t", write_partitions=4, read_partitions=2, batch_age="5ms")
-    await cluster.all_owned("t")
-    bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
-    written, done = {}, asyncio.Event()
-
-    async def produce():
-        async with AsyncProducer(bootstrap, topic="t", linger="1ms") as producer:
-            while not done.is_set():
-                value = b"%d" % len(written)
-                written[value] = await producer.write(value)
-                await asyncio.sleep(0.002)
-            await producer.flush(timeout=20)
-
-    producing = asyncio.create_task(produce())
-    for name in ("one", "two", "three"):
-        await cluster.stop(name)
-        await cluster.start(name)
-    done.set()
-    await producing
-    acked = [value for value, delivery in written.items() if delivery.result(0).offset >= 0]
-    read = []
-    bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
-    async with AsyncConsumer(bootstrap, topic="t", group="g", start="earliest") as consumer:
-        async with asyncio.timeout(60):
-            while len(read) < len(acked):
-                batch = await consumer.poll(timeout=1.0)
-                if batch is not None:
-                    read += [record.value for record in batch]
-        await consumer.commit()
-    assert sorted(read) == sorted(acked)
-    assert len(acked) == len(written) > 20
-
-
 @follows("has lost its session with the coordination service; ask again")
 async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cluster, monkeypatch):
     """That a broker has lost its session is no answer for a client: others have theirs."""
@@ -483,12 +446,6 @@ async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cl
             with suppress(UnavailableError):
                 await c.create("t")
                 made = True
-
-
-def commit(offset: int) -> m.CommitOffsets:
-    """A commit of an administrator."""
-    positions = [m.PartitionOffset(0, offset)]
-    return m.CommitOffsets(topic="t", group="g", member_id="", offsets=positions)
 
 
 async def test_a_drained_broker_owns_nothing(cluster, monkeypatch):
