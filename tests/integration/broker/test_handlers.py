@@ -1,4 +1,4 @@
-"""What a broker does with requests, asked without a socket."""
+"""What a broker does with requests, asked without a socket where none is needed."""
 
 from __future__ import annotations
 

@@ -189,3 +189,7 @@ async def test_every_metric_is_what_happened(told):
     ages_s = [lag("memq_group_lag_seconds", each) for each in "01"]
     assert ages_s[0] < ages_s[1] < machine.passed_ms / 1_000 + 40
     assert of(found, "memq_group_lag_left_out") == 0
+    await b.topics.delete("a")
+    left = [labels for _, *labels in await scrape(b)]
+    assert not any(("topic", "a") in labels for labels in left), "an alert would fire for ever"
+    assert any(("topic", "b") in labels for labels in left)

@@ -1,4 +1,4 @@
-"""The topics of a broker that governs itself: what it starts with, and changes at the same time."""
+"""The topics of a broker that governs itself: how they come, change, go, and come again."""
 
 from __future__ import annotations
 

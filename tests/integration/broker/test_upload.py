@@ -1,4 +1,4 @@
-"""Uploads of one Batch, by themselves: attempts, their time, and what is given back."""
+"""Uploads of Batches: attempts, their time, hedges, and what is given back when they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker makes of what the nodes say, in whatever order it hears of it."""
+"""Topics of a cluster: what a broker makes of the nodes, and what others do to it meanwhile."""
 
 from __future__ import annotations
 

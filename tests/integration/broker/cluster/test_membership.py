@@ -1,4 +1,4 @@
-"""Brokers that die are named, and loads are evened out by what is known of them."""
+"""A broker's part in its cluster: it joins, registers, is lost, hands over, and leaves."""
 
 from __future__ import annotations
 
