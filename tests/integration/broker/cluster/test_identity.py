@@ -28,6 +28,12 @@ from tests.integration.broker.support import until
 NODE = CLUSTER.child("cluster")
 
 
+@pytest.fixture(autouse=True)
+def short_sessions(cluster):
+    """A session that ZooKeeper does not know any more is found out when it would be over."""
+    cluster.session_timeout_s = 2.0
+
+
 def made(cluster):
     """What stands in ZooKeeper of the cluster."""
     return CLUSTER.decode("cluster", cluster.zookeeper.node(NODE).data)

@@ -385,6 +385,7 @@ async def test_what_a_stopped_broker_had_goes_to_another(cluster):
 
 async def test_a_broker_whose_session_is_over_acks_nothing(cluster):
     """Others take over what a broker had whose session is over, and it refuses what comes."""
+    cluster.session_timeout_s = 2.0
     one, two = await cluster.start("one", "two")
     c = await cluster.connect(one)
     info = await c.create("t", write_partitions=2)
