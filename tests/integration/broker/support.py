@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
@@ -15,6 +15,8 @@ from memq.core.format.message import encode_message, encode_records
 from memq.core.runtime import SYSTEM
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
+from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.frame import FrameReader
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 
@@ -110,6 +112,34 @@ async def client(running: Broker, token: str = "", zone: str = "") -> AsyncItera
         yield Client(connection)
     finally:
         await connection.close()
+
+
+class Bare(NamedTuple):
+    """A socket after its handshake, whose owner sends what it likes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    wire: ClientConnection
+    frames: FrameReader
+
+    def request(self, header: m.Struct, body=b"") -> bytes:
+        """The bytes of a request, which are not sent yet."""
+        return b"".join(map(bytes, self.wire.request(header, body)[1]))
+
+
+@asynccontextmanager
+async def bare(address: str, name: str = "bare") -> AsyncIterator[Bare]:
+    """A connection that is cut off at the end."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    wire, frames = ClientConnection(name), FrameReader(max_header_bytes=4096, max_body_bytes=0)
+    writer.write(b"".join(wire.open()))
+    (frame,) = frames.feed(await reader.read(4096))
+    wire.receive(frame)
+    try:
+        yield Bare(reader, writer, wire, frames)
+    finally:
+        writer.transport.abort()
 
 
 async def until(condition, timeout_s: float = TIMEOUT_S) -> None:

@@ -8,18 +8,18 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from memq.broker import connection as connection_module
-from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S, SHORT_OF_MEMORY
+from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.errors import UnavailableError
-from tests.integration.broker.support import Client, broker, until
+from tests.integration.broker.support import Client, broker, client, until
 
 CALM = {"stall_timeout": "10m", "handshake_timeout": "10m"}
-LIMIT_S = 600  # of both
 
 
 class Transport(asyncio.Transport):
@@ -215,34 +215,6 @@ async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> Non
         await peer.told(1)
 
 
-@pytest.mark.parametrize(
-    ("bodies_full", "answers_full"), [*itertools.product([False, True], repeat=2)]
-)
-async def test_who_holds_what_is_short_has_less_time(tmp_path, bodies_full, answers_full) -> None:
-    """A half body costs memory of bodies, unread answers that of answers: each by itself."""
-    async with peers(tmp_path, 2) as (stalled, unread):
-        b = stalled.broker
-        for peer in (stalled, unread):
-            await peer.shake_hands()
-        stalled.receive(stalled.ask(m.Metadata())[:9])
-        unread.transport.unsent = 1_000_000
-        unread.it.pause_writing()
-        now_s = b.context.runtime.mono_s()
-        for peer in (stalled, unread):
-            peer.it._progress_s = peer.it._frame_since_s = now_s
-            peer.it._unread_since_s = peer.it._taken_s = now_s
-        b.context.memory.full, b.context.scheduler.full = bodies_full, answers_full
-        short_s = LIMIT_S / SHORT_OF_MEMORY
-        for after_s, short in ((short_s - 0.5, True), (short_s + 0.5, True), (LIMIT_S + 0.5, 0)):
-            b.connections.sweep(now_s + after_s)
-            late = after_s > short_s
-            assert stalled.transport.closing == (late and (bodies_full or not short))
-            assert unread.transport.closing == (late and (answers_full or not short))
-        assert (closed(b, "stalled"), closed(b, "unread")) == (1, 1)
-        assert b"stopped half-way" in stalled.transport.sent
-        b.context.memory.full = b.context.scheduler.full = False
-
-
 async def test_who_does_not_say_who_it_is_is_closed(tmp_path) -> None:
     """All that are too old, once each, and none of those that came later or have said it."""
     async with peers(tmp_path, 5) as found:
@@ -354,21 +326,6 @@ async def test_what_comes_after_the_end_is_not_served(tmp_path) -> None:
         assert not it._tasks
 
 
-@pytest.mark.parametrize("unsent", [0, 100])
-async def test_a_client_that_takes_no_goodbye_is_cut_off(tmp_path, unsent, monkeypatch) -> None:
-    """A connection that cannot send what is left is not kept for that."""
-    async with peers(tmp_path) as (peer,):
-        later = []
-        peer.it._loop = type(
-            "Loop", (), {"call_later": lambda _, *args: later.append(args), "time": lambda _: 0.0}
-        )()
-        peer.transport.unsent = unsent
-        peer.it.end("why", UnavailableError("the reason"))
-        assert peer.transport.closing
-        assert [abort for _, abort in later] == [peer.transport.abort] * bool(unsent)
-        peer.it._loop = asyncio.get_running_loop()
-
-
 def unread(peer) -> bool:
     """Whether the socket has bytes that the broker has not read."""
     try:
@@ -436,65 +393,6 @@ async def test_nothing_more_is_read_of_a_client_that_is_to_wait(tmp_path, why) -
         elif why == "gone":
             peer.transport.sock.close()
             peer.transport.other.close()
-
-
-async def test_what_is_told_to_a_connection_that_is_gone_goes_nowhere(tmp_path) -> None:
-    """What was accepted of it goes on: it is unparked, answered and refused like any other."""
-    async with peers(tmp_path, 2) as (peer, other):
-        await peer.shake_hands()
-        it, refused = peer.it, peer.broker.context.metrics.refused
-        it.hold()
-        it.send([b"waits"])
-        peer.lost()
-        sent = bytes(peer.transport.sent)
-        it.unhold()
-        it.answer(1, m.WriteAnswer())
-        it.fail(2, UnavailableError("no"))
-        it.throttle()
-        it.pause_writing()
-        it.resume_writing()
-        it.end("why", UnavailableError("no"))
-        await turns()
-        assert peer.transport.sent == sent
-        assert (closed(peer.broker, "why"), refused.labels("unavailable")._value.get()) == (0, 1)
-        assert it.unread_s(it._loop.time() + 1_000) == 0
-        assert list(peer.broker.connections._open) == [other.it]
-
-
-async def test_a_client_that_has_reset_at_once_is_let_go(tmp_path, monkeypatch) -> None:
-    """Some systems say so as the connection is prepared."""
-
-    def gone(*_):
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(Transport, "setsockopt", gone)
-    async with peers(tmp_path) as (peer,):
-        assert peer.transport.closing
-        assert closed(peer.broker, "reset") == 1
-
-
-async def test_a_broker_that_stops_says_so_to_each_client(tmp_path) -> None:
-    """Also to one that has not said who it is; one that is ending already is told nothing more."""
-    async with peers(tmp_path, 3) as found:
-        b = found[0].broker
-        await found[0].shake_hands()
-        found[1].it.end("why", UnavailableError("the reason"))
-        sent = bytes(found[1].transport.sent)
-        b.connections.close()
-        assert all(peer.transport.closing for peer in found)
-        assert found[1].transport.sent == sent
-        assert (closed(b, "shutdown"), closed(b, "why")) == (2, 1)
-        for peer in (found[0], found[2]):
-            assert b"shutting down" in peer.transport.sent
-
-
-async def test_a_protocol_of_others_is_foreign(tmp_path) -> None:
-    """Of another server in the same loop, and of another broker; what has none is not."""
-    async with broker(tmp_path / "one") as b, broker(tmp_path / "two") as other:
-        assert not b.connections.foreign(b.connections.accept())
-        assert b.connections.foreign(other.connections.accept())
-        assert b.connections.foreign(asyncio.Protocol())
-        assert not b.connections.foreign(None)
 
 
 async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
@@ -602,28 +500,6 @@ async def test_a_large_answer_is_not_cut_by_small_ones_or_a_goodbye(tmp_path) ->
         assert transport.sent == sent
 
 
-async def test_an_error_of_a_request_is_counted_and_told(tmp_path) -> None:
-    """A typed one by its code; one that nothing expected as well, and then the broker stops."""
-    async with broker(tmp_path, **CALM) as b:
-        peer = Peer(b)
-        await peer.shake_hands()
-        refused = b.context.metrics.refused
-        peer.receive(peer.ask(m.Metadata(topics=["nope"])))
-        (told,) = await peer.told(1)
-        assert "no topic 'nope'" in str(told)
-        assert refused.labels("unknown_topic")._value.get() == 1
-
-        async def fails(request):
-            raise KeyError("planted")
-
-        b.handlers.serve = fails
-        peer.receive(peer.ask(m.DeleteTopic(topic="nope")))
-        (told,) = await peer.told(1)
-        assert "KeyError: 'planted'" in str(told)
-        await until(b.context.fatal_errors.failure.done)
-        peer.lost()
-
-
 def test_the_files_of_the_queue_are_what_connections_leave(monkeypatch) -> None:
     """The limit is raised to what is allowed; where that is little, each has half of it."""
     resource, limits = connection_module.resource, []
@@ -638,3 +514,48 @@ def test_the_files_of_the_queue_are_what_connections_leave(monkeypatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1_024, hard))
         assert connection_module.raise_file_limit(connections) == partitions
         assert limits.pop() == (hard, hard)
+
+
+MESSAGE = b"x" * 300_000  # several reads, and some of them straight into the body's memory
+HEADS = 2_000  # bytes of all heads and answers of a test, at most
+
+
+def counted(running):
+    """Bytes by name of the counter and direction."""
+    families = text_string_to_metric_families(running.context.metrics.render().decode())
+    return {
+        (sample.name, sample.labels["direction"]): sample.value
+        for family in families
+        for sample in family.samples
+        if "direction" in sample.labels
+    }
+
+
+async def exchange(running, zone):
+    """Write a large Message and read it back; the growth of each counter."""
+    before = counted(running)
+    async with client(running, zone=zone) as c:
+        topic = f"from-{zone or 'nowhere'}"
+        await c.create(topic)
+        await c.write(0, MESSAGE, topic=topic)
+        page = m.FetchNotifications(topic=topic, positions=[m.PartitionOffset(0, 0)])
+        _, body = await c.connection.request(page, timeout_s=20)
+        uri = next(part for part in bytes(body).decode("latin-1").split('"') if "://" in part)
+        batch = m.FetchBatch(topic=topic, uri=uri, start=0, length=len(MESSAGE))
+        await c.connection.request(batch, timeout_s=20)
+    return {name: value - before[name] for name, value in counted(running).items()}
+
+
+@pytest.mark.parametrize(
+    ("own", "zone", "crosses"),
+    [("a", "b", True), ("a", "a", False), ("a", "", False), ("", "b", False)],
+)
+async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
+    """Bytes count as crossing where broker and client name different zones, in both directions."""
+    async with broker(tmp_path, zone=own) as running:
+        grown = await exchange(running, zone)
+    for direction in ("in", "out"):
+        every = grown["memq_network_bytes_total", direction]
+        crossed = grown["memq_cross_zone_bytes_total", direction]
+        assert len(MESSAGE) <= every <= len(MESSAGE) + HEADS
+        assert every - HEADS <= crossed <= every if crosses else crossed == 0

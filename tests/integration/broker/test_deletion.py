@@ -16,7 +16,7 @@ from memq.core.notification.queue import Publication
 from memq.core.runtime import SYSTEM
 from memq.core.storage.keys import BatchKey, object_key
 from memq.core.topic import TopicConfig
-from memq.errors import QueueError, StorageError, UnavailableError, UnknownTopicError
+from memq.errors import QueueError, StorageError, UnavailableError
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, until
 
@@ -151,58 +151,6 @@ async def test_what_cannot_be_removed_yet_holds_up_no_other_topic(tmp_path, firs
         assert await p.left() == (["alive"], ["alive"])
 
 
-@pytest.mark.parametrize("trouble", ["withdraw", "queue", "storage"])
-async def test_a_removal_that_fails_is_to_be_done_again(tmp_path, trouble) -> None:
-    """Whatever failed, though nothing else is left to do; the topic stays doomed until then."""
-    async with place(tmp_path, [trouble]) as p:
-        delete_topic = p.b.context.queue.delete_topic
-
-        async def fails(_):
-            raise QueueError("no")
-
-        if trouble == "withdraw":
-            p.doomed.fails["withdraw"] = UnavailableError("ask again")
-        elif trouble == "queue":
-            p.b.context.queue.delete_topic = fails
-        else:
-            p.b.context.storage.fails = "storage"
-        assert not await p.deletions._remove_all()
-        assert list(p.doomed.topics) == [trouble]
-        p.doomed.fails.clear()
-        p.b.context.queue.delete_topic, p.b.context.storage.fails = delete_topic, "nothing"
-        assert await p.deletions._remove_all()
-        assert await p.left() == ([], [])
-
-
-async def test_a_topic_is_forgotten_when_all_of_it_is_gone(tmp_path, monkeypatch) -> None:
-    """It cannot come back before anything is removed; all its objects go, few at a time."""
-    monkeypatch.setattr("memq.broker.deletion.DELETE_AT_ONCE", 2)
-    async with place(tmp_path, "a") as p:
-        done, queue, storage = p.doomed.done, p.b.context.queue, p.b.context.storage
-        delete_topic = queue.delete_topic
-
-        async def delete(topic):
-            done.append(topic.rpartition(".")[0])
-            assert len(list(storage.list(""))) == 3
-            await delete_topic(topic)
-
-        queue.delete_topic = delete
-        assert await p.deletions._remove_all()
-        assert done == ["withdraw a", "a", "forget a"]
-        assert [len(keys) for keys in storage.deleted] == [2, 1]
-        assert await p.left() == ([], [])
-
-
-async def test_what_is_not_known_is_not_removed(tmp_path) -> None:
-    """While the list cannot be read nothing is, and it is asked for again."""
-    async with place(tmp_path, "a") as p:
-        p.doomed.fails[""] = UnavailableError("no session")
-        assert not await p.deletions._remove_all()
-        assert await p.left() == (["a"], ["a"])
-        p.doomed.fails.clear()
-        assert await p.deletions._remove_all()
-
-
 @pytest.mark.parametrize(("remote", "shared"), [*itertools.product([False, True], repeat=2)])
 async def test_what_may_land_is_looked_for_once_more(tmp_path, remote, shared) -> None:
     """Where a put may be carried out late a topic is forgotten a minute later, not before."""
@@ -279,17 +227,3 @@ async def test_a_topic_is_published_when_any_of_its_read_partitions_was(tmp_path
         assert await was_published(topic, queue) == (partition is not None)
         await queue.delete_topic(topic.queue_topic)
         assert not await was_published(topic, queue)
-
-
-async def test_read_partitions_that_are_not_there_hide_no_other(tmp_path) -> None:
-    """The queue may have lost one of them and not the next."""
-    async with place(tmp_path, "a") as p:
-        queue, (topic,) = p.b.context.queue, p.topics
-
-        async def offsets(_, partition):
-            if partition == 0:
-                raise UnknownTopicError("no such partition")
-            return 4, 4
-
-        queue.offsets = offsets
-        assert await was_published(topic, queue)

@@ -9,11 +9,8 @@ import threading
 import pytest
 
 from memq.broker.connection import BrokerConnection
-from memq.broker.write_partition import WritePartition
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.queue import Waiters
 from memq.core.wire import messages as m
-from memq.errors import MemqError, UnknownTopicError
+from memq.errors import MemqError
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 
 
@@ -60,38 +57,6 @@ async def test_a_bug_in_a_callback_of_a_connection(tmp_path, monkeypatch, callba
         monkeypatch.undo()
 
 
-async def test_a_bug_while_a_connection_rests(tmp_path, monkeypatch) -> None:
-    """The callback that reads a connection on after its rest."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create(batch_age="1ms")
-        monkeypatch.setattr(BrokerConnection, "_rest_on", _fail)
-        writes = [asyncio.ensure_future(c.write(n, bytes(300 << 10))) for n in range(20)]
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
-        for write in writes:
-            write.cancel()
-
-
-async def test_a_bug_in_a_task_of_a_write_partition(tmp_path, monkeypatch) -> None:
-    """An upload."""
-    async with broker(tmp_path, drain_timeout="0ms") as b, client(b) as c:
-        await c.create(batch_age="1ms")
-        monkeypatch.setattr(WritePartition, "_release", _fail)
-        write = asyncio.ensure_future(c.write(0))
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
-        write.cancel()
-
-
-async def test_a_bug_in_the_callback_of_a_future(tmp_path) -> None:
-    """What runs when something else is done."""
-    async with broker(tmp_path) as b:
-        done = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_fail)
-        done.set_result(None)
-        assert isinstance(await stopped(b), PlantedError)
-
-
 async def test_a_bug_in_a_thread_of_storage(tmp_path, monkeypatch) -> None:
     """A put that hangs past its deadline gives its memory back from its own thread."""
     storage = GatedStorage()
@@ -118,61 +83,6 @@ async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:
         del thread
         assert isinstance(await stopped(b), AttributeError)
         monkeypatch.undo()
-
-
-async def test_a_bug_in_the_background(tmp_path, monkeypatch) -> None:
-    """The sweep of timeouts."""
-    async with broker(tmp_path) as b:
-        monkeypatch.setattr(b.groups, "tick", _fail)
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
-
-
-async def test_a_bug_in_a_handler_that_changes_something(tmp_path, monkeypatch) -> None:
-    """A group's state that was left half-way is not gone on from; the client is told as well."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        monkeypatch.setattr(b.groups, "leave", _fail)
-        with pytest.raises(MemqError, match="PlantedError"):
-            await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
-        assert isinstance(await stopped(b), PlantedError)
-
-
-async def test_a_bug_in_a_handler_that_only_reads(tmp_path, monkeypatch) -> None:
-    """It costs its request, and the broker serves on."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        monkeypatch.setattr(b.context.queue, "offset_at", _fail)
-        with pytest.raises(MemqError, match="PlantedError"):
-            await c.ask(m.FetchOffsets(topic="t", at_ms=1))
-        assert (await c.write(0)).offset == 0
-        assert not b.context.fatal_errors.failure.done()
-
-
-async def test_a_waiter_that_fails_wakes_the_broker(tmp_path, monkeypatch) -> None:
-    """A bug in what a publication wakes shows in the thread's done callback, not in an ack."""
-    queue = EmbeddedQueue(tmp_path / "queue")
-    async with broker(tmp_path, queue=queue, drain_timeout="0ms") as b, client(b) as c:
-        await c.create(batch_age="1ms")
-        monkeypatch.setattr(Waiters, "wake", _fail)
-        write = asyncio.ensure_future(c.write(0))
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
-        write.cancel()
-
-
-async def test_an_error_that_came_when_nobody_waited_any_more_is_no_bug(tmp_path) -> None:
-    """A typed error of something that was given up in the same moment is logged, not more."""
-    async with broker(tmp_path) as b:
-        given_up = asyncio.get_running_loop().create_future()
-        given_up.set_exception(UnknownTopicError("deleted"))
-        del given_up
-        await asyncio.sleep(0)
-        assert not b.context.fatal_errors.failure.done()
-        forgotten = asyncio.get_running_loop().create_future()
-        forgotten.set_exception(PlantedError())
-        del forgotten
-        assert isinstance(await stopped(b), PlantedError)
 
 
 async def test_a_client_that_is_gone_at_once_is_no_bug(tmp_path) -> None:

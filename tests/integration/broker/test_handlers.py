@@ -1,4 +1,4 @@
-"""What a broker does with requests, asked without a socket."""
+"""What a broker does with requests, asked without a socket where none is needed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from memq.broker.handlers import (
     SMALL_ANSWER_BYTES,
 )
 from memq.broker.lag import MAX_POSITIONS
+from memq.client.admin import AsyncAdminClient
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
@@ -34,13 +35,11 @@ from memq.errors import (
     OffsetOutOfRangeError,
     QueueError,
     SchemaMismatchError,
-    TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
-    UnknownGroupError,
     UnknownTopicError,
 )
-from tests.integration.broker.support import broker
+from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_write_partition import Partition, partition, turns
 
 FAST = {"batch_messages": 1, "ring_slots": 16}
@@ -109,82 +108,47 @@ async def test_a_message_that_is_ahead_of_the_news_waits_for_them(tmp_path, what
         b.context.leased = lambda: True
 
 
-@pytest.mark.parametrize("what", MAY_BE_LATE)
-async def test_a_broker_that_sees_all_says_no_at_once(tmp_path, what):
-    """One that governs itself has nothing to look for."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        p = Partition(b)
-        incarnation = p.hosted.topic.incarnation
-        late = Late(p, what)
-        p.topics.may_lag = False
-        p.it = mock.Mock(write=b.handlers.write)
-        p.write(0, incarnation=incarnation)
-        late.seen()
-        assert isinstance(p.told[0], what)
-        assert late.looked == 0
-        assert b.context.memory.used_bytes == 0
+TAKEN = [
+    {"producer_id": "x" * MAX_PRODUCER_ID},
+    {"epoch": MAX_EPOCH},
+    {"sequence": MAX_SEQUENCE},
+    {"acks": 1},
+    {"acks": 0},
+]
+REFUSED = [
+    {"producer_id": "x" * (MAX_PRODUCER_ID + 1)},
+    {"producer_id": "ä"},
+    {"producer_id": "a\x7f"},
+    {"epoch": MAX_EPOCH + 1},
+    {"sequence": MAX_SEQUENCE + 1},
+    {"sequence": -1},
+    {"acks": 2},
+    {"acks": -2},
+    {"records": 0},
+    {"records": 2},
+]
 
 
-async def test_a_message_for_another_broker_is_not_looked_for(tmp_path):
-    """Where a write partition runs, and what is wrong with a Message, is told at once."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        p = Partition(b)
-        late = Late(p, NotHostedError)
-        p.it = mock.Mock(write=b.handlers.write)
-        running, p.hosted.partitions = p.hosted.partitions, {}
-        p.write(0)
-        p.hosted.partitions = running
-        p.write(1, records=7)
-        b.context.leased = lambda: False
-        p.write(2)
-        b.context.leased = lambda: True
-        told = [p.told[number] for number in range(3)]
-        assert [type(each) for each in told] == [
-            NotHostedError, InvalidRequestError, UnavailableError
-        ]  # fmt: skip
-        assert late.looked == b.context.memory.used_bytes == 0
-        assert p.hosted.messages_received == 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        ({"producer_id": "x" * MAX_PRODUCER_ID}, None),
-        ({"producer_id": "x" * (MAX_PRODUCER_ID + 1)}, InvalidRequestError),
-        ({"producer_id": "ä"}, InvalidRequestError),
-        ({"producer_id": "a\x7f"}, InvalidRequestError),
-        ({"epoch": MAX_EPOCH}, None),
-        ({"epoch": MAX_EPOCH + 1}, InvalidRequestError),
-        ({"sequence": MAX_SEQUENCE}, None),
-        ({"sequence": MAX_SEQUENCE + 1}, InvalidRequestError),
-        ({"sequence": -1}, InvalidRequestError),
-        ({"acks": 1}, None),
-        ({"acks": 0}, None),
-        ({"acks": 2}, InvalidRequestError),
-        ({"acks": -2}, InvalidRequestError),
-        ({"records": 0}, InvalidRequestError),
-        ({"records": 2}, InvalidRequestError),
-    ],
-)
-async def test_each_field_of_a_message_has_its_bounds(tmp_path, fields, error):
-    """What is at a bound is taken, what is beyond it is refused and nothing of it is kept."""
+async def test_each_field_of_a_message_has_its_bounds(tmp_path):
+    """What is at a bound is taken, what is beyond it is refused."""
     async with partition(tmp_path, **FAST) as p:
         header, body = p._messages.message(0)
-        header = msgspec.structs.replace(header, **fields)
         config, schema = p.hosted.topic.config, p.hosted.schemas[header.schema_id]
-        if error is None:
-            handlers_module._check_write(header, body, config, schema)
-        else:
-            with pytest.raises(error):
-                handlers_module._check_write(header, body, config, schema)
-        exact = msgspec.structs.replace(config, message_bytes=len(body))
-        good = p._messages.message(0)[0]
-        handlers_module._check_write(good, body, exact, schema)
-        small = msgspec.structs.replace(config, message_bytes=len(body) - 1)
+
+        def check(**fields):
+            changed = msgspec.structs.replace(header, **fields)
+            handlers_module._check_write(changed, body, config, schema)
+
+        for fields in TAKEN:
+            check(**fields)
+        for fields in REFUSED:
+            with pytest.raises(InvalidRequestError):
+                check(**fields)
+        config = msgspec.structs.replace(config, message_bytes=len(body))
+        check()
+        config = msgspec.structs.replace(config, message_bytes=len(body) - 1)
         with pytest.raises(MessageTooLargeError):
-            handlers_module._check_write(good, body, small, schema)
+            check()
 
 
 async def fetched(b, positions, **fields):
@@ -222,46 +186,6 @@ async def test_read_partitions_share_what_an_answer_may_hold(tmp_path, positions
         await p.answers(*range(12))
         ends = [(partition, 4) for partition, _ in positions]
         assert await fetched(b, positions, **fields) == (found, ends)
-
-
-async def test_an_answer_is_bounded_whatever_is_asked_for(tmp_path, monkeypatch):
-    """In entries and in bytes; the bytes of one read partition leave less for the next."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", read_partitions=2, **FAST))
-        p = Partition(b)
-        for number in range(12):
-            p.write(number)
-        await p.answers(*range(12))
-        entries = await b.context.queue.fetch(
-            p.hosted.topic.queue_topic, 0, 0, max_entries=1, max_bytes=1
-        )
-        size = len((await b.context.root.served(entries, 1 << 20))[0].payload)
-        both = [(0, 0), (1, 0)]
-        many = {"max_entries": 10_000, "max_bytes": 1 << 40}
-        monkeypatch.setattr(handlers_module, "MAX_FETCH_BYTES", 4 * size + 50)
-        assert (await fetched(b, both, **many))[0] == [[0, 1], [0, 1]]
-        assert (await fetched(b, [(0, 5), (1, 0)], **many))[0] == [[5], [0, 1, 2]]
-        monkeypatch.setattr(handlers_module, "MAX_FETCH_BYTES", 1 << 20)
-        monkeypatch.setattr(handlers_module, "MAX_FETCH_ENTRIES", 6)
-        assert (await fetched(b, both, **many))[0] == [[0, 1, 2]] * 2
-
-
-async def test_an_end_is_not_before_what_the_same_answer_holds(tmp_path):
-    """Batches are published meanwhile; lag must not be told as less than nothing."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        p = Partition(b)
-        p.write(0)
-        await p.answers(0)
-        fetch = b.context.queue.fetch
-
-        async def published_meanwhile(*args, **kwargs):
-            p.write(1)
-            await p.answers(1)
-            return await fetch(*args, **kwargs)
-
-        b.context.queue.fetch = published_meanwhile
-        assert await fetched(b, [(0, 0)]) == ([[0, 1]], [(0, 2)])
 
 
 async def test_only_what_is_retained_can_be_fetched(tmp_path):
@@ -467,57 +391,6 @@ async def test_a_topic_that_only_the_queue_has_lost_is_not_unknown(tmp_path, the
         assert looked == ["t", "t"]
 
 
-@pytest.mark.parametrize("error", [UnknownTopicError, NotHostedError, QueueError])
-async def test_groups_are_listed_without_those_that_went_elsewhere(tmp_path, error):
-    """A topic that is gone by now is left out of a list of all; who named it is told the error."""
-    async with broker(tmp_path) as b:
-        for name in "tuv":
-            await b.topics.create(TopicConfig.create(name, **FAST))
-            await b.handlers.serve(
-                m.CommitOffsets(
-                    group="g", topic=name, member_id="", offsets=[m.PartitionOffset(0, 0)]
-                )
-            )
-        get = b.topics.get
-
-        def moved(name, incarnation=""):
-            if name == "u":
-                raise error("not here")
-            return get(name, incarnation)
-
-        b.topics.get = moved
-        if error is QueueError:
-            with pytest.raises(QueueError):
-                await b.handlers.serve(m.ListGroups())
-        else:
-            listed, _ = await b.handlers.serve(m.ListGroups())
-            assert [each.topic for each in listed.groups] == ["t", "v"]
-        with pytest.raises(error):
-            await b.handlers.serve(m.ListGroups(topic="u"))
-        b.topics.get = get
-        named, _ = await b.handlers.serve(m.ListGroups(topic="v"))
-        assert [(each.topic, each.group) for each in named.groups] == [("v", "g")]
-
-
-async def test_a_group_that_is_not_there_cannot_be_deleted(tmp_path):
-    """Also when one of its name reads another topic; one that has only members is in use."""
-    async with broker(tmp_path) as b:
-        for name in "tu":
-            await b.topics.create(TopicConfig.create(name, **FAST))
-        position = [m.PartitionOffset(0, 0)]
-        await b.handlers.serve(
-            m.CommitOffsets(group="g", topic="u", member_id="", offsets=position)
-        )
-        with pytest.raises(UnknownGroupError):
-            await b.handlers.serve(m.DeleteGroup(group="g", topic="t"))
-        await b.handlers.serve(m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1))
-        with pytest.raises(InvalidRequestError):
-            await b.handlers.serve(m.DeleteGroup(group="g", topic="t"))
-        await b.handlers.serve(m.DeleteGroup(group="g", topic="u"))
-        listed, _ = await b.handlers.serve(m.ListGroups())
-        assert [(each.topic, each.group) for each in listed.groups] == [("t", "g")]
-
-
 async def test_a_range_is_read_of_a_batch_of_the_topic_only(tmp_path):
     """Not of another topic's, nor of a life of it before, nor more than an answer may hold."""
     async with broker(tmp_path) as b:
@@ -568,22 +441,6 @@ async def test_nothing_is_promised_once_the_lease_is_over(tmp_path):
             with pytest.raises(UnavailableError, match="others may have taken over"):
                 await b.handlers.serve(request)
             assert not b.context.leased()
-
-
-async def test_the_watermark_of_a_topic_is_that_of_what_runs_here(tmp_path):
-    """What runs elsewhere is told there, and a client takes the least of all brokers' answers."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", write_partitions=3, **FAST))
-        hosted = b.topics.get("t")
-        for by_write, told in (([7, 5, 6], 5), ([-1, 6, -1], 6), ([-1] * 3, -1), ([0, -1, 4], 0)):
-
-            async def watermarks(by_write=by_write):
-                return by_write, [9]
-
-            hosted.watermarks = watermarks
-            answer, _ = await b.handlers.serve(m.FetchWatermark(topic="t"))
-            assert (answer.stored_through_ms, answer.write_partitions) == (told, by_write)
-            assert answer.read_partitions == [9]
 
 
 OF_A_TOPIC = [
@@ -640,84 +497,29 @@ async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, reques
             del b.topics.hosts
 
 
-async def test_a_member_that_leaves_is_gone_at_once(tmp_path):
-    """Its partitions need not wait for its session to end."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        beat = m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1)
-        await b.handlers.serve(beat)
-        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
-        assert [member.member_id for group in listed.groups for member in group.members] == ["a"]
-        await b.handlers.serve(m.LeaveGroup(group="g", topic="t", member_id="a"))
-        listed, _ = await b.handlers.serve(m.ListGroups(topic="t"))
-        assert [member for group in listed.groups for member in group.members] == []
-
-
-async def test_offsets_are_told_of_every_read_partition(tmp_path):
-    """With where a time begins in each, when that is asked for."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", read_partitions=3, **FAST))
-        p = Partition(b)
-        for number in range(5):
-            p.write(number)
-        await p.answers(*range(5))
-        await b.context.queue.truncate(p.hosted.topic.queue_topic, 1, 1)
-
-        async def offsets(**fields):
-            answer, _ = await b.handlers.serve(m.FetchOffsets(topic="t", **fields))
-            return [(each.partition, each.start, each.end, each.at) for each in answer.partitions]
-
-        assert await offsets() == [(0, 0, 2, None), (1, 1, 2, None), (2, 0, 1, None)]
-        assert await offsets(at_ms=0) == [(0, 0, 2, 0), (1, 1, 2, 1), (2, 0, 1, 0)]
-        assert await offsets(at_ms=1 << 60) == [(0, 0, 2, 2), (1, 1, 2, 2), (2, 0, 1, 1)]
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-async def test_topics_that_are_missing_are_made_for_who_asks_for_it(tmp_path, allowed):
-    """Those only, once each; another client may be quicker, and any other error is told."""
-    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
-    async with broker(tmp_path, auto_create_topics=allowed, peers=peers) as b:
-        await b.topics.create(TopicConfig.create("a"))
-        create, made = b.topics.create, []
-
-        async def quicker(config, request_id=""):
-            made.append(config.name)
-            await create(config, request_id)
-            if config.name == "c":
-                raise TopicExistsError("another client was quicker")
-
-        b.topics.create = quicker
-        names = ["a", "b", "c", "d"]
-        if allowed:
-            answer, _ = await b.handlers.serve(m.Metadata(topics=names, create=True))
-            assert [each.config.name for each in answer.topics] == names
-            assert made == names[1:]
-        else:
-            with pytest.raises(UnknownTopicError):
-                await b.handlers.serve(m.Metadata(topics=names, create=True))
-        for more, error in (("far", NotHostedError), ("no name!", MemqError)):
-            with pytest.raises(error):
-                await b.handlers.serve(m.Metadata(topics=[more], create=True))
-        made.clear()
-        with pytest.raises(UnknownTopicError):
-            await b.handlers.serve(m.Metadata(topics=["a", "e"]))
-        everything, _ = await b.handlers.serve(m.Metadata(topics=None, create=True))
-        assert len(everything.topics) == (5 if allowed else 2)
-        assert made == []
-
-
-async def test_a_broker_that_governs_itself_is_no_part_of_a_cluster(tmp_path):
-    """It says so to whoever asks it to change the cluster, and what it is itself all the same."""
-    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": []}]
-    async with broker(tmp_path, peers=peers) as b:
-        answer, _ = await b.handlers.serve(m.DescribeCluster(own=True))
-        assert [each.address for each in answer.brokers] == [b.address, "10.0.0.2:6367"]
-        assert answer.cluster_id == b.config.cluster_id
-        assert answer.status == b.handlers.status()
-        for request in (
-            m.DescribeCluster(own=False),
-            m.DrainBroker(broker_id="b2"),
-            m.RebalanceCluster(),
-        ):
-            with pytest.raises(InvalidRequestError, match="no part of a cluster"):
-                await b.handlers.serve(request)
+async def test_lists_that_one_answer_cannot_hold_come_in_pages(tmp_path, monkeypatch) -> None:
+    """All topics and groups are listed, each once and sorted, however little an answer holds."""
+    monkeypatch.setattr(handlers_module, "PAGE_BYTES", 5_000)
+    async with broker(tmp_path) as b, client(b) as c:
+        for number in range(12):
+            await c.create(f"t{number:02}")
+            for group in range(number % 4 * 3):
+                position = m.PartitionOffset(0, 0)
+                await c.ask(
+                    m.CommitOffsets(
+                        group=f"g{group}", topic=f"t{number:02}", member_id="", offsets=[position]
+                    )
+                )
+        assert (await c.ask(m.Metadata())).more
+        assert (await c.ask(m.ListGroups())).from_topic
+        async with AsyncAdminClient(b.address) as admin:
+            topics = [info.config.name for info in await admin.list_topics()]
+            assert topics == ["_memq_audit", *(f"t{number:02}" for number in range(12))]
+            listed = [(info.topic, info.group) for info in await admin.groups()]
+            assert listed == [
+                (f"t{number:02}", f"g{group}")
+                for number in range(12)
+                for group in range(number % 4 * 3)
+            ]
+            assert [info.group for info in await admin.groups("t03")] == [f"g{n}" for n in range(9)]
+            assert await admin.groups("t04") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 
 import msgspec
@@ -12,9 +11,9 @@ from memq.broker.hosted_topic import NOT_OWNED
 from memq.core.clock import CLOCKS_DIFFER_MS, ClockReading
 from memq.core.notification.queue import GROUPS
 from memq.core.topic import TopicConfig
-from memq.errors import QueueError, UnavailableError
-from tests.integration.broker.support import GatedStorage, broker, until
-from tests.integration.broker.test_write_partition import Partition, turns
+from memq.errors import QueueError
+from tests.integration.broker.support import broker
+from tests.integration.broker.test_write_partition import Partition
 
 
 async def topic(b, **options):
@@ -82,21 +81,6 @@ async def test_no_watermark_is_later_than_what_is_saved(tmp_path) -> None:
         b.context.now = real
 
 
-async def test_what_is_not_seen_yet_is_not_told(tmp_path) -> None:
-    """A watermark is an error while others may not see what it covers."""
-    async with broker(tmp_path) as b:
-        hosted = await topic(b)
-        told_ms = b.context.times.told_ms
-
-        async def fails(_):
-            raise QueueError("no answer")
-
-        b.context.queue.see_published = fails
-        with pytest.raises(QueueError, match="no answer"):
-            await hosted.watermarks()
-        assert b.context.times.told_ms == told_ms
-
-
 async def test_retention_is_known_by_how_far_it_may_have_gone(tmp_path) -> None:
     """By this clock or another broker's, at the last alteration, or since the start: the latest."""
     async with broker(tmp_path) as b:
@@ -111,43 +95,6 @@ async def test_retention_is_known_by_how_far_it_may_have_gone(tmp_path) -> None:
         hosted.topic = msgspec.structs.replace(hosted.topic, retained_since_ms=8 * hour_ms + 2)
         assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + 2
         assert hosted.retained_since_ms(10 * hour_ms) == 9 * hour_ms
-
-
-@pytest.mark.parametrize("named", [(), (0, 2), (2, 0, 9)])
-async def test_those_that_are_named_are_stopped(tmp_path, named) -> None:
-    """All of them side by side; one that does not drain in time keeps none from being closed."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b:
-        hosted = await topic(b, write_partitions=3)
-        p = Partition(b)
-        storage.gate.clear()
-        p.write(0)
-        assert not await hosted.stop(0.0, *named)
-        closed = [number for number, each in hosted.partitions.items() if each.closed]
-        assert closed == (sorted({*named} - {9}) or [0, 1, 2])
-        assert isinstance(p.told[0], UnavailableError)
-        storage.gate.set()
-        await until(lambda: not hosted.uploads())
-        if named:
-            assert await hosted.stop(60, 1)
-            assert await hosted.stop(60, 9)
-
-
-async def test_write_partitions_drain_side_by_side(tmp_path) -> None:
-    """None waits for another: together they have the time that each one has."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b:
-        hosted = await topic(b, write_partitions=3)
-        p = Partition(b)
-        storage.gate.clear()
-        p.write(0)
-        stopping = asyncio.ensure_future(hosted.stop(60))
-        await turns()
-        assert all(each.closing for each in hosted.partitions.values())
-        assert not any(each.closed for each in hosted.partitions.values())
-        storage.gate.set()
-        assert await stopping
-        assert p.told[0].offset == 0
 
 
 async def test_what_any_write_partition_has_told_holds_for_all(tmp_path) -> None:

@@ -1,45 +1,26 @@
-"""Hostile and broken clients: a typed error or a closed connection, and no effect on others."""
+"""Clients that are broken, stall or send too much: others are served, and memory has its bound."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import socket
-from pathlib import Path
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
 from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.frame import PREFIX_BYTES, FrameReader, encode_frame
-from memq.errors import UnavailableError
-from memq.testing.broker import BrokerProcess
-from tests.integration.broker.support import broker, client, until
+from memq.core.wire.frame import PREFIX_BYTES, encode_frame
+from memq.errors import SequenceConflictError, UnavailableError
+from tests.fakes.queue import InMemoryQueue
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, bare, broker, client, until
 
-
-async def raw(b):
-    """A bare connection."""
-    host, _, port = b.address.rpartition(":")
-    return await asyncio.open_connection(host, int(port))
-
-
-async def handshaken(b):
-    """A bare connection after its handshake, and its wire."""
-    reader, writer = await raw(b)
-    wire, frames = ClientConnection("hostile"), FrameReader(max_header_bytes=4096, max_body_bytes=0)
-    writer.write(b"".join(wire.open()))
-    (frame,) = frames.feed(await reader.read(4096))
-    wire.receive(frame)
-    return reader, writer, wire
-
-
-def _good() -> bytes:
-    wire = ClientConnection("hostile")
-    return b"".join(wire.open())
+HANDSHAKE = b"".join(ClientConnection("hostile").open())
 
 
 def _with(position: int, value: bytes) -> bytes:
-    frame = bytearray(_good())
+    frame = bytearray(HANDSHAKE)
     frame[position : position + len(value)] = value
     return bytes(frame)
 
@@ -58,101 +39,29 @@ BAD_FIRST_FRAMES = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_FIRST_FRAMES)
-async def test_bad_first_frame_closes_the_connection_with_a_reason(tmp_path, name) -> None:
+async def test_bad_first_frame_closes_the_connection_with_a_reason(tmp_path) -> None:
     """Whatever is wrong with the first frame, the client is told and cut off; others are served."""
     async with broker(tmp_path) as b, client(b) as c:
-        reader, writer = await raw(b)
-        writer.write(BAD_FIRST_FRAMES[name])
-        goodbye = await asyncio.wait_for(reader.read(), 10)
-        assert len(goodbye) > PREFIX_BYTES
-        writer.close()
+        host, _, port = b.address.rpartition(":")
+        for name, frame in BAD_FIRST_FRAMES.items():
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(frame)
+            goodbye = await asyncio.wait_for(reader.read(), TIMEOUT_S)
+            assert len(goodbye) > PREFIX_BYTES, name
+            writer.close()
         await c.create()
         assert (await c.write(0)).offset == 0
-
-
-async def test_truncated_frame_then_close_leaves_nothing(tmp_path) -> None:
-    """A client that hangs up in the middle of a frame leaves no memory and no connection behind."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        header, body = c.message(0, bytes(200_000))
-        for cut in (1, 20, 40, 60_000):
-            _, writer, wire = await handshaken(b)
-            data = b"".join(bytes(buffer) for buffer in wire.request(header, body)[1])
-            writer.write(data[: len(data) - cut])
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
-        await until(lambda: len(b.connections) == 1)
-        assert b.context.memory.used_bytes == 0
 
 
 async def test_damaged_body_ends_only_its_own_connection(tmp_path) -> None:
     """A body whose CRC32C does not hold is told and its connection closed; nothing is stored."""
-    async with broker(tmp_path) as b, client(b) as c:
+    async with broker(tmp_path) as b, client(b) as c, bare(b.address) as raw:
         await c.create()
-        header, body = c.message(0, bytes(300_000))
-        reader, writer, wire = await handshaken(b)
-        prefix, body = wire.request(header, body)[1]
-        damaged = bytearray(body)
-        damaged[1000] ^= 1
-        writer.write(bytes(prefix) + damaged)
-        assert b"CRC32C" in await asyncio.wait_for(reader.read(), 10)
-        writer.close()
+        damaged = bytearray(raw.request(*c.message(0, bytes(300_000))))
+        damaged[-1000] ^= 1
+        raw.writer.write(damaged)
+        assert b"CRC32C" in await asyncio.wait_for(raw.reader.read(), TIMEOUT_S)
         assert (await c.write(0)).duplicate is False
-
-
-async def test_silent_connection_is_closed_after_the_handshake_timeout(tmp_path) -> None:
-    """A connection that never says who it is is told so and closed."""
-    async with broker(tmp_path, handshake_timeout="100ms") as b:
-        reader, writer = await raw(b)
-        assert b"no handshake" in await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-        await until(lambda: len(b.connections) == 0)
-
-
-async def test_dripping_connection_is_closed(tmp_path) -> None:
-    """A frame that stops half-way is not waited for longer than stall_timeout."""
-    async with broker(tmp_path, stall_timeout="100ms") as b:
-        reader, writer, wire = await handshaken(b)
-        writer.write(b"".join(wire.request(m.Metadata())[1])[:10])
-        assert b"stopped half-way" in await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-
-
-async def test_connections_over_the_limit_are_turned_away(tmp_path) -> None:
-    """With max_connections clients connected, the next one is told so; the first go on."""
-    async with broker(tmp_path, max_connections=2) as b, client(b) as c, client(b):
-        reader, writer = await raw(b)
-        assert b"most of 2 clients" in await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-        await c.create()
-
-
-async def test_client_that_does_not_read_its_answers_is_not_read_either(tmp_path) -> None:
-    """Answers nobody reads stop the reading of requests, so that they cannot pile up."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        reader, writer, wire = await handshaken(b)
-        writer.transport.pause_reading()
-        sent = 0
-        while sent < 400_000:
-            try:
-                data = b"".join(
-                    b"".join(wire.request(m.Metadata(topics=["t"]))[1]) for _ in range(500)
-                )
-            except UnavailableError:  # the client's own bound on requests in flight
-                break
-            writer.write(data)
-            sent += 500
-            try:
-                await asyncio.wait_for(writer.drain(), 0.5)
-            except TimeoutError:
-                break
-        assert (await c.write(0)).offset == 0
-        writer.transport.abort()
-        await until(lambda: len(b.connections) == 1)
-        assert reader is not None
 
 
 async def test_random_frames_do_not_disturb_a_good_client(tmp_path) -> None:
@@ -160,47 +69,136 @@ async def test_random_frames_do_not_disturb_a_good_client(tmp_path) -> None:
     rng = random.Random(20)
     async with broker(tmp_path) as b, client(b) as c:
         await c.create()
-        header, body = c.message(0)
-        good = b"".join(bytes(buffer) for buffer in ClientConnection("x").open())
-        for round_ in range(300):
-            _, writer, wire = await handshaken(b)
-            data = bytearray(b"".join(bytes(x) for x in wire.request(header, body)[1]))
-            for _ in range(rng.randint(1, 4)):
-                data[rng.randrange(len(data))] = rng.randrange(256)
-            writer.write(bytes(data) if round_ % 3 else rng.randbytes(200) + good)
-            writer.close()
+        for round_ in range(100):
+            async with bare(b.address) as raw:
+                data = bytearray(raw.request(*c.message(0)))
+                for _ in range(rng.randint(1, 4)):
+                    data[rng.randrange(len(data))] = rng.randrange(256)
+                raw.writer.write(bytes(data) if round_ % 3 else rng.randbytes(200) + HANDSHAKE)
+                raw.writer.close()
         await until(lambda: len(b.connections) == 1)
         assert b.context.memory.used_bytes == 0
         assert (await c.write(1)).offset >= 0
 
 
-def test_ten_thousand_silent_connections_do_not_keep_a_good_client_out(tmp_path) -> None:
-    """10,000 connections that send nothing cost little, and a good client is served at once."""
-    with BrokerProcess(tmp_path, handshake_timeout="5m") as process:
-        host, _, port = process.address.rpartition(":")
-        before = _resident_bytes(process.pid)
-        silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(10_000)]
-        try:
-            asyncio.run(_one_good_write(process.address))
-            assert _resident_bytes(process.pid) - before < 400 << 20
-        finally:
-            for connection in silent:
-                connection.close()
-        asyncio.run(_one_good_write(process.address, 1))
+async def test_nothing_stays_charged_however_many_frames_are_cut(tmp_path) -> None:
+    """Many Messages of all sizes in pieces at random leave nothing behind, nor owe anything."""
+    rng = random.Random(5)
+    async with broker(tmp_path) as b, client(b) as c, bare(b.address) as raw:
+        await c.create(batch_age="1ms")
+        for start in range(0, 60, 6):
+            sizes = [rng.choice((10, 1_000, 20_000, 200_000)) for _ in range(6)]
+            messages = [c.message(start + n, bytes(size)) for n, size in enumerate(sizes)]
+            data = b"".join(raw.request(*message) for message in messages)
+            cuts = sorted(rng.sample(range(1, len(data)), 12))
+            for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+                before = [each._progress_s for each in b.connections._open]
+                raw.writer.write(data[begin:end])
+                await until(
+                    lambda old=before: [each._progress_s for each in b.connections._open] != old
+                )
+            answers = []
+            while len(answers) < len(messages):
+                answers += raw.frames.feed(await raw.reader.read(4096))
+            assert b.context.memory.used_bytes == 0
 
 
-async def _one_good_write(address: str, sequence: int = 0) -> None:
-    from memq.client.connection import BrokerConnection
-    from tests.integration.broker.support import Client
+async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path) -> None:
+    """Producers that send far more than the bound are slowed by TCP; the bound is never passed."""
+    storage = GatedStorage()
+    bound, message = 8 << 20, 256 << 10
+    options = {"memory_bytes": "8MiB", "park_timeout": "1m"}
+    async with broker(tmp_path, storage=storage, **options) as b, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(client(b)) for _ in range(8)]
+        topic = await clients[0].create(ring_slots=64, batch_bytes="1MiB", message_bytes="1MiB")
+        for number, c in enumerate(clients):  # who begins when memory is full is turned away
+            c.schema_id = topic.schema_id
+            await c.write(0, producer_id=f"p{number}")
+        storage.gate.clear()
+        value = os.urandom(message - 1024)
+        writes = [
+            asyncio.ensure_future(c.write(sequence, value, producer_id=f"p{number}"))
+            for number, c in enumerate(clients)
+            for sequence in range(1, 17)
+        ]
+        await until(lambda: b.context.memory.full)
+        async with client(b) as other:
+            await other.ask(m.Metadata(topics=["t"]))
+        assert b.context.memory.used_bytes <= bound + 8 * message
+        storage.gate.set()
+        assert len(await asyncio.gather(*writes)) == 8 * 16
+        assert b.context.memory.peak_bytes <= bound + 8 * message
+        assert b.context.memory.used_bytes == 0
 
-    connection = await BrokerConnection.open(address, client="good", token="", connect_timeout_s=30)
-    c = Client(connection)
-    if sequence == 0:
-        await c.create()
-    c.schema_id = (await c.ask(m.Metadata(topics=["t"]))).topics[0].schema_id
-    assert (await c.write(sequence)).offset == sequence
-    await connection.close()
+
+async def test_half_sent_bodies_cannot_take_the_memory_from_others(tmp_path) -> None:
+    """When memory is short, connections that stopped half-way are closed, and others go on."""
+    options = {"memory_bytes": "8MiB", "stall_timeout": "1s"}
+    async with broker(tmp_path, **options) as b, client(b) as c, AsyncExitStack() as stack:
+        await c.create(message_bytes="4MiB", batch_bytes="4MiB")
+        await c.write(0)
+        stalled = [await stack.enter_async_context(bare(b.address)) for _ in range(4)]
+        for raw in stalled:
+            data = raw.request(*c.message(0, bytes(3 << 20), producer_id="stalled"))
+            raw.writer.write(data[: len(data) // 2])
+        await until(lambda: b.context.memory.full)
+        async with client(b) as late:
+            late.schema_id = c.schema_id
+            with pytest.raises(UnavailableError, match="memory_bytes = 8388608 are full"):
+                await late.write(0, producer_id="late")
+        assert (await c.write(1)).offset == 1
+        told = b""
+        for raw in stalled:
+            with suppress(ConnectionResetError):  # it overtook what the broker said
+                told += await raw.reader.read()
+        assert told.count(b"stopped half-way") == 3
+        assert b.context.memory.used_bytes == 0
 
 
-def _resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+class GatedQueue(InMemoryQueue):
+    """A queue whose publications wait while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def publish(self, topic, write_partition, publications):
+        await asyncio.wait_for(self.gate.wait(), TIMEOUT_S)
+        return await super().publish(topic, write_partition, publications)
+
+
+async def test_memory_of_a_stored_batch_is_given_back_before_its_publication(tmp_path) -> None:
+    """A queue that is slow or down holds notifications back, not the bytes of the Batches."""
+    queue = GatedQueue()
+    async with broker(tmp_path, queue=queue) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        queue.gate.clear()
+        write = asyncio.ensure_future(c.write(0, bytes(300 << 10)))
+        await until(lambda: b.context.memory.peak_bytes > 0)
+        await until(lambda: b.context.memory.used_bytes == 0)
+        assert not write.done()
+        queue.gate.set()
+        assert (await write).offset == 0
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_a_repeat_keeps_no_memory(tmp_path, acks) -> None:
+    """Whether its original is on its way or published, and whether it is taken or refused."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(0, acks=acks)) for _ in range(3)]
+        await until(lambda: b.context.memory.used_bytes > 0)
+        with pytest.raises(SequenceConflictError, match="on its way"):
+            await c.write(0, b"other", acks=acks)
+        held_bytes = b.context.memory.used_bytes
+        storage.gate.set()
+        await asyncio.gather(*writes)
+        await c.write(1)
+        assert held_bytes == len(c.message(0)[1])
+        assert (await c.write(0, acks=acks)).duplicate
+        with pytest.raises(SequenceConflictError, match="was published"):
+            await c.write(0, b"other", acks=acks)
+        assert b.context.memory.used_bytes == 0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
-import subprocess
 from contextlib import asynccontextmanager
 from functools import partial
 
-import aiohttp
 import pytest
 
 from memq.broker.config import BrokerConfig
@@ -17,7 +14,7 @@ from memq.broker.recover import recover
 from memq.broker.server import Broker
 from memq.core.runtime import SYSTEM
 from memq.core.wire import messages as m
-from memq.errors import ConfigError, CorruptDataError, DataLossError
+from memq.errors import CorruptDataError, DataLossError
 from tests.integration.broker.support import client, until
 
 
@@ -89,44 +86,6 @@ async def test_storage_may_be_elsewhere(tmp_path, caplog):
         assert f"no object below {elsewhere.as_uri()}/ for 1 of 1 notification" in caplog.text
 
 
-async def test_a_storage_that_brokers_share_is_recovered_topic_by_topic(tmp_path):
-    """What only objects know is nobody's topic in a storage that has other brokers' as well."""
-    storage = (tmp_path / "shared").as_uri()
-    for name in ("mine", "theirs"):
-        async with on_files(tmp_path / name, storage=storage) as b, client(b) as c:
-            await c.create(name)
-            await c.write(0, topic=name)
-    before = sorted((tmp_path / "shared").rglob("*.arrows"))
-    for folder in ("queue", "topics"):
-        shutil.rmtree(tmp_path / "mine" / folder)
-    run = partial(recover, tmp_path / "mine", storage=storage, runtime=SYSTEM, execute=True)
-    with pytest.raises(ConfigError, match="name them one by one with --topic"):
-        run(topic=None, progress=lambda *_: None)
-    assert sorted((tmp_path / "shared").rglob("*.arrows")) == before
-    (outcome,) = run(topic="mine", progress=lambda *_: None)
-    assert (outcome.action, outcome.published) == ("rebuild", 1)
-    kept = [each for each in before if "/theirs/" in str(each)]
-    assert [each for each in kept if each.exists()] == kept
-
-
-@pytest.mark.parametrize("storage", ["hdfs://bucket/memq", "/var/lib/memq", "file://host/memq"])
-async def test_a_storage_that_is_not_known_is_refused(tmp_path, storage):
-    """A broker does not start with a storage that it cannot open, and says which it can."""
-    with pytest.raises(ConfigError, match="file://"):
-        async with on_files(tmp_path / "data", storage=storage):
-            raise AssertionError("started")
-    assert not (tmp_path / "data").exists()
-
-
-async def test_missing_objects_are_named_at_the_start(data, caplog):
-    """A broker without its objects serves what is new, and says what readers will meet."""
-    shutil.rmtree(data / "objects")
-    with caplog.at_level(logging.ERROR):
-        async with on_files(data) as b:
-            assert await written(b, "t") == 1
-    assert "objects/ for 2 of 2 notifications looked at" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -157,38 +116,6 @@ async def test_a_damaged_topic_costs_only_itself(data, damage, said, caplog):
     assert "topic t is damaged and not served" in caplog.text
 
 
-async def test_stray_files_cost_nothing(data):
-    """Files that nobody expects, anywhere in the data directory, change nothing."""
-    batch = next((data / "objects").rglob("*.arrows"))
-    for place in (
-        "stray",
-        "topics/stray.json",
-        "topics/stray",
-        "topics/t.json.tmp",
-        "topics/stray.doomed",
-        "queue/stray",
-        "queue/topics/stray",
-        "queue/moving/stray",
-        f"{topic_folder(data).relative_to(data)}/stray",
-        f"{topic_folder(data).relative_to(data)}/groups/stray",
-        f"{topic_folder(data).relative_to(data)}/0/data/stray.page",
-        "objects/stray",
-        "objects/00/stray",
-        "objects/.tmp/stray",
-        f"{batch.parent.relative_to(data)}/stray.arrows",
-    ):
-        (data / place).parent.mkdir(parents=True, exist_ok=True)
-        (data / place).write_bytes(b"?")
-    (data / "objects/.tmp/folder").mkdir()
-    (data / "topics/folder.json").mkdir()
-    (data / "queue/topics/folder").mkdir()
-    async with on_files(data) as b:
-        assert await written(b, "t") == 1
-        assert await written(b, "other") == 1
-        async with client(b) as c:
-            assert (await c.ask(m.ListGroups(topic="t"))).groups == []
-
-
 def topic_folder(data):
     """The folder of topic t in the queue."""
     return next((data / "queue/topics").glob("t.*"))
@@ -199,53 +126,6 @@ def flip(file):
     content = bytearray(file.read_bytes())
     content[20] ^= 1
     file.write_bytes(content)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 32 MiB; skips where mounting is not allowed."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-async def test_a_full_disk_is_not_ready(small_disk, monkeypatch):
-    """While the disk has no room /ready says no and why, /status too; then it is ready again."""
-    monkeypatch.setattr("memq.broker.server.DISK_S", 0.01)
-    async with on_files(small_disk) as b, client(b) as c, aiohttp.ClientSession() as session:
-
-        async def ready():
-            async with session.get(f"http://127.0.0.1:{b.admin_port}/ready") as answer:
-                return answer.status, await answer.text()
-
-        await c.create("t")
-        await c.write(0)
-        await until(lambda: not b.context.not_ready())
-        assert await ready() == (200, "ready\n")
-        (small_disk / "ballast").write_bytes(bytes(15 << 20))
-        await until(b.context.not_ready)
-        status, text = await ready()
-        assert status == 503
-        assert "objects has" in text
-        assert "free, and the next Batch may need" in text
-        async with session.get(f"http://127.0.0.1:{b.admin_port}/status") as answer:
-            said = await answer.json()
-            assert (said["ready"], said["not_ready"]) == (False, b.context.not_ready())
-        (small_disk / "ballast").unlink()
-        await until(lambda: not b.context.not_ready())
-        assert await ready() == (200, "ready\n")
-
-
-async def test_a_topic_whose_file_is_lost_is_not_made_anew(data):
-    """Its name is not free while the queue has its notifications; the other topics are served."""
-    (data / "topics/t.json").unlink()
-    async with on_files(data) as b, client(b) as c:
-        with pytest.raises(CorruptDataError, match="its file in the catalog is missing"):
-            await c.create("t")
-        assert await written(b, "other") == 1
-    assert not (data / "topics/t.json").exists()
 
 
 async def test_a_broker_that_serves_no_topic_lives(data, monkeypatch):

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import threading
-import time
 import urllib.request
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
-from memq.broker import connection as connection_module
-from memq.broker import fair_queuing
-from memq.broker.connection import MAX_BEGUN, MAX_QUEUED
 from memq.broker.fair_queuing import ClientFlows
 from memq.broker.handlers import BATCH_READS
 from memq.client.connection import BrokerConnection
 from memq.core.wire import messages as m
-from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.frame import FrameReader
 from memq.testing.broker import BrokerProcess
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
+from tests.integration.broker.support import TIMEOUT_S, Bare, Client, bare, broker, client, until
 
-FLOOD_BYTES = 1_200_000  # of pipelined requests
 UNREAD_BYTES = 42_000
 GROWTH_BYTES = 16 << 20
 """What a broker of 8 MiB may grow by when answers are not read: 2 MiB of answers, as much again
 while they are made, and allocators. Without a bound it is 400 MiB within seconds."""
-SERVED = 300  # of 17,000 requests of one client, while a Write of another waits for its ack
 
 
 @asynccontextmanager
@@ -47,21 +35,6 @@ async def connected(address: str):
         await connection.close()
 
 
-@asynccontextmanager
-async def raw(address: str):
-    """A bare connection after its handshake, and its wire."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    wire, frames = ClientConnection("flood"), FrameReader(max_header_bytes=4096, max_body_bytes=0)
-    writer.write(b"".join(wire.open()))
-    (frame,) = frames.feed(await reader.read(4096))
-    wire.receive(frame)
-    try:
-        yield writer, wire
-    finally:
-        writer.transport.abort()
-
-
 async def fill(c: Client) -> None:
     """Notifications of some 2 MiB in few Batches: each names 100 producers with long names."""
     await c.create(batch_messages=100, batch_age="1s")
@@ -70,14 +43,14 @@ async def fill(c: Client) -> None:
         await asyncio.gather(*(c.write(sequence, producer_id=name) for name in names))
 
 
-def fetches(wire: ClientConnection, size_bytes: int) -> bytes:
+def fetches(raw: Bare, size_bytes: int) -> bytes:
     """So many bytes of requests for all notifications."""
     data = bytearray()
     request = m.FetchNotifications(
         topic="t", positions=[m.PartitionOffset(0, 0)], max_bytes=16 << 20
     )
     while len(data) < size_bytes:
-        data += b"".join(wire.request(request)[1])
+        data += raw.request(request)
     return bytes(data)
 
 
@@ -103,9 +76,9 @@ async def test_answers_that_nobody_reads_take_bounded_memory(tmp_path) -> None:
         async with connected(process.address) as c:
             await fill(c)
             before = memory_of(process.pid, "VmRSS")
-            async with raw(process.address) as (writer, wire):
-                writer.transport.pause_reading()
-                writer.write(fetches(wire, UNREAD_BYTES))
+            async with bare(process.address) as raw:
+                raw.writer.transport.pause_reading()
+                raw.writer.write(fetches(raw, UNREAD_BYTES))
                 request = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
                 async with asyncio.timeout(TIMEOUT_S):
                     while json.loads(await ask_admin(process, "/status"))["connections"] > 1:
@@ -114,33 +87,6 @@ async def test_answers_that_nobody_reads_take_bounded_memory(tmp_path) -> None:
             assert 'memq_connections_closed_total{reason="unread"} 1.0' in metrics
             assert "memq_answer_bytes 0.0" in metrics
             assert memory_of(process.pid, "VmHWM") - before < GROWTH_BYTES
-
-
-async def test_a_flood_of_fetches_does_not_hold_up_an_ack(tmp_path) -> None:
-    """While one client's many requests are served in turns, another's Write is acked."""
-    with BrokerProcess(tmp_path) as process:
-        async with connected(process.address) as c, connected(process.address) as flood:
-            await fill(c)
-            await c.create("u", batch_age="1ms")
-            served = 0
-
-            def count(*_: object) -> None:
-                nonlocal served
-                served += 1
-
-            request = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
-            requests = FLOOD_BYTES // 70
-            for _ in range(requests // 1_000):
-                for _ in range(1_000):
-                    flood.connection.send(request, b"", None, count)
-                await asyncio.sleep(0)
-            while not served:
-                await asyncio.sleep(0.01)
-            for sequence in range(5):
-                before = served
-                await c.write(sequence, topic="u")
-                assert served - before < SERVED
-            assert served < requests, "the flood was over before"
 
 
 async def test_requests_pass_those_that_wait(tmp_path) -> None:
@@ -167,94 +113,6 @@ async def test_requests_pass_those_that_wait(tmp_path) -> None:
             answer.ends == [m.PartitionOffset(0, 1)] for answer in await asyncio.gather(*polls)
         )
         await until(lambda: not turns.used_bytes)
-
-
-async def test_an_answer_counts_until_it_has_left(tmp_path, monkeypatch) -> None:
-    """What waits in the broker for a client to read it is within the bound, to the last byte."""
-    monkeypatch.setattr(fair_queuing, "AT_A_TIME", 1)  # or others count for the one that is sent
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        await c.write(0, os.urandom(200 << 10))
-        (key,) = b.context.storage.list("")
-        uri = b.context.storage.uri(key.key)
-        request = m.FetchBatch(topic="t", uri=uri, start=0, length=200 << 10)
-        async with raw(b.address) as (writer, wire):
-            writer.transport.pause_reading()
-            writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(100)))
-            connection = next(each for each in b.connections._open if "flood" in repr(each))
-            await until(lambda: not connection._writable.is_set())
-            for _ in range(50):
-                await asyncio.sleep(0)
-                waiting = connection._transport.get_write_buffer_size()
-                assert b.context.scheduler.used_bytes >= waiting > 0
-
-
-async def test_a_connection_with_many_requests_is_not_read_on(tmp_path) -> None:
-    """What a connection asks for beyond `MAX_BEGUN` waits, and its client is not read meanwhile."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        news = m.FetchNotifications(
-            topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000
-        )
-        polls = [asyncio.ensure_future(c.ask(news)) for _ in range(MAX_BEGUN + MAX_QUEUED)]
-        (connection,) = b.connections._open
-        await until(lambda: "paused" in repr(connection))
-        behind = asyncio.ensure_future(c.ask(m.FetchWatermark(topic="t")))
-        assert len(connection._tasks) == MAX_BEGUN
-        async with client(b) as other:
-            other.schema_id = c.schema_id
-            await other.write(0)
-        assert len(await asyncio.gather(*polls)) == MAX_BEGUN + MAX_QUEUED
-        await behind
-        assert "reading" in repr(connection)
-
-
-@pytest.mark.parametrize("bytes_at_a_time", [None, 1_000])
-async def test_a_client_that_does_not_read_is_closed_in_the_end(tmp_path, bytes_at_a_time) -> None:
-    """Nothing, or too little, taken of its answers for `stall_timeout` ends a connection."""
-    async with broker(tmp_path, stall_timeout="500ms") as b, client(b) as c:
-        await c.create()
-        await c.write(0, os.urandom(1 << 20))
-        (key,) = b.context.storage.list("")
-        async with raw(b.address) as (writer, wire):
-            request = m.FetchBatch(
-                topic="t", uri=b.context.storage.uri(key.key), start=0, length=1 << 20
-            )
-            sock = writer.transport.get_extra_info("socket")
-            writer.transport.pause_reading()
-            writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(20)))
-            await until(lambda: b.context.scheduler.used_bytes > 0)
-            while len(b.connections) > 1:
-                if bytes_at_a_time:
-                    with contextlib.suppress(BlockingIOError, ConnectionResetError):
-                        sock._sock.recv(bytes_at_a_time)
-                await asyncio.sleep(0.01)
-        closed = b.context.metrics.connections_closed.labels("unread")
-        assert closed._value.get() == 1
-        await until(lambda: not b.context.scheduler.used_bytes)
-
-
-async def test_a_client_that_reads_slowly_is_served(tmp_path, monkeypatch) -> None:
-    """Whoever takes `MIN_RATE_BYTES_S` of its answers is not taken for one that does not read."""
-    monkeypatch.setattr(connection_module, "MIN_RATE_BYTES_S", 1 << 10)
-    async with broker(tmp_path, stall_timeout="2s") as b, client(b) as c:
-        await c.create()
-        await c.write(0, os.urandom(1 << 20))
-        (key,) = b.context.storage.list("")
-        uri = b.context.storage.uri(key.key)
-        request = m.FetchBatch(topic="t", uri=uri, start=0, length=1 << 20)
-        async with raw(b.address) as (writer, wire):
-            sock = writer.transport.get_extra_info("socket")
-            writer.transport.pause_reading()
-            writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(12)))
-            await until(lambda: b.context.scheduler.used_bytes > 0)
-            until_s = time.monotonic() + 5  # twice the timeout, and within one slice of an answer
-            while time.monotonic() < until_s:
-                with contextlib.suppress(BlockingIOError):
-                    assert sock._sock.recv(4 << 10), "the broker has closed the connection"
-                await asyncio.sleep(0.04)
-            assert len(b.connections) > 1
-        assert b.context.metrics.connections_closed.labels("unread")._value.get() == 0
 
 
 class SilentReads(InMemoryStorage):

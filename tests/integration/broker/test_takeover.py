@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -38,49 +37,6 @@ async def test_every_message_of_the_window_is_known(tmp_path, ordering) -> None:
         c.schema_id = schema_id
         for producer in "abcdefgh":
             assert (await c.write(0, producer_id=producer)).duplicate
-
-
-class Overtaken(InMemoryQueue):
-    """The owner before publishes once more at the last moment, when it is about to be fenced."""
-
-    async def fence(self, topic, *write_partitions, again=False):
-        late, self.late = self.late, None
-        if late is not None:
-            await late()
-        await super().fence(topic, *write_partitions, again=again)
-
-
-async def test_what_is_published_up_to_the_fence_is_known(tmp_path) -> None:
-    """A take-over looks only after the owner before can publish no more."""
-    machine, queue = Machine(), InMemoryQueue()
-    async with broker(tmp_path, queue=queue, runtime=machine.runtime) as b, client(b) as c:
-        await c.create(**TOPIC)
-        await c.write(0)
-        topic = b.topics.get("t").topic
-        successor = Overtaken()
-        successor._attach(queue._shared)
-        successor.late = lambda: c.write(1)
-        context = dataclasses.replace(b.context, queue=successor)
-        window = (await take_over(topic, range(1), context))[0].window
-        await successor.close()
-        assert window.is_published("p", 0, 0)
-        assert window.is_published("p", 0, 1)
-
-
-async def test_many_gaps_that_never_were_do_not_settle_anything(tmp_path, monkeypatch) -> None:
-    """A producer without gaps has none after a restart, though each read partition shows many."""
-    monkeypatch.setattr("memq.core.deduplication.MAX_INTERVALS", 4)
-    queue, storage = InMemoryQueue(), InMemoryStorage()
-    async with broker(tmp_path, queue=queue, storage=storage) as b, client(b) as c:
-        await c.create(**TOPIC)
-        schema_id = c.schema_id
-        for sequence in [*range(40), 41]:
-            await c.write(sequence)
-        successor = queue.another_process()
-    async with broker(tmp_path, queue=successor, storage=storage) as b, client(b) as c:
-        c.schema_id = schema_id
-        for sequence in range(42):
-            assert (await c.write(sequence)).duplicate == (sequence != 40)
 
 
 async def test_batches_of_a_later_owner_sort_after_those_of_the_one_before(tmp_path) -> None:

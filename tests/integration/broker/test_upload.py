@@ -1,9 +1,12 @@
-"""Uploads of one Batch, by themselves: attempts, their time, and what is given back."""
+"""Uploads of Batches: attempts, their time, hedges, and what is given back when they fail."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import threading
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -14,10 +17,11 @@ from memq.core.clock import ClockReading
 from memq.core.format.batch import BatchBuilder
 from memq.core.hedging import MIN_KNOWN
 from memq.core.runtime import SYSTEM
+from memq.core.wire import messages as m
 from memq.core.write_partition_effects import BatchState, RingBatch
-from memq.errors import InvalidRequestError, MemqError, StorageError
+from memq.errors import InvalidRequestError, MemqError, SequenceGapError, StorageError
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import TIMEOUT_S, broker, until
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 
 DEADLINE_MS = 70_000
 
@@ -103,16 +107,6 @@ async def test_attempts_share_one_deadline(tmp_path) -> None:
         assert upload.running() == []
 
 
-async def test_an_upload_begins_once_and_ends_with_the_first_success(tmp_path) -> None:
-    """When it was first begun is what is known of its wait; the success stops the attempts."""
-    async with storing(tmp_path, StorageError("a"), StorageError("b")) as (b, storage, upload):
-        storage.passes = lambda: b.pass_ms(1_000)
-        begun_ms = b.context.now().mono_ms
-        await upload.run()
-        assert upload._batch.put_mono_ms == begun_ms
-        assert (len(storage.times_s), len(list(storage.list("")))) == (3, 1)
-
-
 @pytest.mark.parametrize("error", [InvalidRequestError("never"), MemqError("never")])
 async def test_an_error_that_stays_ends_the_upload(tmp_path, error) -> None:
     """It is told as it is, and nothing is tried again."""
@@ -161,9 +155,10 @@ async def test_a_turn_is_given_back_however_the_upload_ends(tmp_path, begun) -> 
 
 @pytest.mark.parametrize("hedge_first", [False, True])
 async def test_an_upload_is_over_when_each_of_its_threads_is(tmp_path, hedge_first) -> None:
-    """Whichever of the attempts of several rounds ends last: until then they read the buffers."""
-    gates = [threading.Event() for _ in range(3)]
-    async with storing(tmp_path, gates[0], gates[1], slots=3) as (b, storage, upload):
+    """Whichever of two attempts ends last: until then it reads the buffers, and stores the same."""
+    gates = [threading.Event() for _ in range(2)]
+    async with storing(tmp_path, *gates, slots=3) as (b, storage, upload):
+        content = b"".join(upload._buffers)
         for _ in range(MIN_KNOWN):
             b.context.hedging.ended(
                 b.context.hedging.began(upload._size_bytes), 0.0, succeeded=True
@@ -175,11 +170,14 @@ async def test_an_upload_is_over_when_each_of_its_threads_is(tmp_path, hedge_fir
         upload.when_over(lambda: over.append(1))
         gates[order[0]].set()
         await running
+        upload._batch.sealed.buffers.clear()  # the Batch forgets them once it is stored
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert (over, len(upload.running())) == ([], 1)
         gates[order[1]].set()
         await until(lambda: over)
+        assert [thread.exception() for thread in upload._threads] == [None, None]
+        assert storage.get("k") == content
         assert over == [1]
         upload.when_over(lambda: over.append(2))
         assert over == [1, 2], "nothing is under way: at once"
@@ -200,3 +198,83 @@ async def test_what_no_thread_has_begun_is_never_begun(tmp_path) -> None:
         await until(lambda: all(each.done() for each in blocked))
         await asyncio.wrap_future(b.context.uploads.submit(lambda: None))
         assert storage.times_s == []
+
+
+async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends(tmp_path) -> None:
+    """The Messages fail in time; what a thread still reads is charged until the thread is done."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create("u", batch_messages=1, upload_deadline="100ms")
+        await c.create(batch_messages=1, upload_deadline="500ms")
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(0))]
+        await sealed(b, "t", 1)
+        writes.append(asyncio.ensure_future(c.write(1, topic="u")))
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [StorageError, StorageError]
+        assert "the attempt still hangs" in str(outcomes[0])
+        assert "its turn did not come within its deadline" in str(outcomes[1])
+        _, body = c.message(0)
+        assert b.context.memory.used_bytes == len(body), "of the second nobody has the bytes"
+        storage.gate.set()
+        await until(lambda: b.context.memory.used_bytes == 0)
+        assert (await c.write(2)).offset == 0
+
+
+class Refusing(InMemoryStorage):
+    """Refuses the first Batch of topic `t` for good, once it is told to, and others once each."""
+
+    def __init__(self, *, others_fail: bool = False) -> None:
+        super().__init__()
+        self.attempts: Counter[str] = Counter()
+        self.refuses, self.gate = threading.Event(), threading.Event()
+        self._others_fail = others_fail
+
+    def of(self, topic: str) -> list[int]:
+        """How often each Batch of a topic was attempted."""
+        return [count for key, count in self.attempts.items() if f"/{topic}/" in key]
+
+    def put(self, key, buffers, *, timeout_s):
+        self.attempts[key] += 1
+        if "/u/" in key:
+            assert self.gate.wait(TIMEOUT_S), "the test left the gate shut"
+        elif len(self.of("t")) == 1:
+            assert self.refuses.wait(TIMEOUT_S), "the test left the first one waiting"
+            raise MemqError("never")
+        elif self._others_fail and self.attempts[key] == 1:
+            raise StorageError("once more, perhaps")
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+async def sealed(b, topic, count):
+    """Wait until so many Batches of a topic are on their way."""
+    await until(lambda: len(b.topics.get(topic).partitions[0].processor.batch_ids) == count)
+
+
+LARGE = bytes(1 << 20)  # its memory is lent by the broker, which counts what is lent
+
+
+def nothing_is_lent(b):
+    gc.collect()  # an error knows all that its callers knew
+    return "| 0 blocks lent |" in repr(b.context.memory)
+
+
+async def test_a_batch_that_was_taken_along_is_not_tried_again(tmp_path, caplog) -> None:
+    """An upload that waits to try again ends with its Batch, and its bytes are let go of."""
+    caplog.set_level(logging.CRITICAL)
+    storage = Refusing(others_fail=True)
+    patient = replace(SYSTEM, random=lambda: 100.0)  # the longest back-off, and far longer
+    async with broker(tmp_path, storage=storage, runtime=patient) as b, client(b) as c:
+        await c.create(ordering="producer", batch_messages=1)
+        writes = [asyncio.ensure_future(c.write(0, LARGE))]
+        await until(lambda: storage.of("t") == [1])
+        writes.append(asyncio.ensure_future(c.write(1, LARGE)))
+        await until(lambda: storage.of("t") == [1, 1])
+        await until(lambda: len(b.topics.get("t").uploads()) == 1)
+        await c.ask(m.FetchOffsets(topic="t"))  # by its answer the failure has had its effect
+        storage.refuses.set()
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [MemqError, SequenceGapError]
+        await until(lambda: nothing_is_lent(b))
+        assert b.context.memory.used_bytes == 0
+        assert storage.of("t") == [1, 1]

@@ -7,25 +7,25 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from memq.broker.duplicates import MAX_LOOKUPS
 from memq.broker.write_partition import ReceivedWrite
 from memq.core.clock import ClockReading
 from memq.core.topic import TopicConfig
 from memq.core.wire.connection import Request
 from memq.core.wire.messages import WriteAnswer
-from memq.core.write_partition_effects import BatchState
 from memq.errors import (
     FencedError,
     NotHostedError,
     PublishUncertainError,
     QueueError,
+    QueueFailedError,
     SequenceConflictError,
     SequenceGapError,
     StorageError,
     UnavailableError,
 )
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import Client, GatedStorage, broker, crc, until
+from tests.integration.broker.support import Client, GatedStorage, broker, client, crc, until
+from tests.integration.broker.test_clocks import Machine
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}
 
@@ -190,21 +190,6 @@ async def test_who_wants_no_answer_gets_none(tmp_path):
         assert await p.published() == [[0, 5]]
 
 
-@pytest.mark.parametrize("ordering", ["none", "producer"])
-async def test_a_message_that_fits_does_not_overtake_those_that_wait(tmp_path, ordering):
-    """While one waits for room the next ones wait behind it, though the open Batch has room."""
-    options = {"batch_bytes": "8KiB", "message_bytes": "8KiB", "ring_slots": 1}
-    async with partition(tmp_path, batch_age="10m", ordering=ordering, **options) as p:
-        p.write(0)
-        p.write(1, 1, bytes(7_000))
-        p.write(2)
-        assert (p.it.parked, p.held) == (2, 2)
-        await p.topics.alter("t", {"batch_age": "1ms"}, None)
-        told = await p.answers(0, 1, 2)
-        assert [each.offset for each in told] in ([0, 1, 1], [0, 1, 2])
-        assert await p.published() == [[0, 1, 2]]
-
-
 async def test_those_that_wait_are_refused_each_at_its_own_time(tmp_path):
     """From its deadline on, not before; one whose time has not come waits on, and has its room."""
     storage = GatedStorage()
@@ -226,27 +211,6 @@ async def test_those_that_wait_are_refused_each_at_its_own_time(tmp_path):
         p.context.now = real_now
         storage.gate.set()
         assert [each.offset for each in await p.answers(0, 4)] == [0, 1]
-
-
-async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):
-    """In an ordered topic a Message is due after those of its producer and epoch that wait."""
-    storage = GatedStorage()
-    async with partition(tmp_path, storage, ordering="producer", **SLOTS) as p:
-        storage.gate.clear()
-        p.write(0)
-        p.write(1)
-        p.write(2)
-        p.write(3, 3, producer_id="q")
-        p.write(4, 3, epoch=1)
-        p.write(5, 4)
-        assert sorted(p.told) == [3, 4, 5]
-        assert {type(each) for each in p.told.values()} == {SequenceGapError}
-        p.write(6, 0, producer_id="q")
-        p.write(7, 3)
-        assert p.it.parked == 4
-        storage.gate.set()
-        told = await p.answers(0, 1, 2, 6, 7)
-        assert [each.offset for each in told] == [0, 1, 2, 3, 4]
 
 
 async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path):
@@ -273,68 +237,6 @@ async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path)
         await p.it.close()
         assert p.it.closed
         assert await p.published() == [[0, 1, 2, 3]]
-
-
-async def test_a_drain_seals_at_once(tmp_path):
-    """What is open is stored beside what is under way, not after it, nor when it has its age."""
-    storage = GatedStorage()
-    async with partition(tmp_path, storage, batch_age="10m", batch_messages=2) as p:
-        storage.gate.clear()
-        for number in range(3):
-            p.write(number)
-        await until(p.it.uploads)
-        draining = asyncio.ensure_future(p.it.drain(60))
-        await until(lambda: len(p.it.uploads()) == 2)
-        storage.gate.set()
-        assert await draining
-        assert [each.offset for each in await p.answers(0, 1, 2)] == [0, 0, 1]
-
-
-class Stubborn(Queue):
-    """The first publication is made to its end, whatever is cancelled."""
-
-    async def publish(self, topic, write_partition, publications):
-        try:
-            return await super().publish(topic, write_partition, publications)
-        except asyncio.CancelledError:
-            if len(self.asked) > 1:
-                raise
-            return await InMemoryQueue.publish(self, topic, write_partition, publications)
-
-
-async def test_what_ends_by_itself_during_a_close_begins_nothing_new(tmp_path):
-    """A publication may still take effect, and is acked; the next one is not made."""
-    storage, queue = GatedStorage(), Stubborn()
-    async with partition(tmp_path, storage, queue, batch_messages=1, ring_slots=8) as p:
-        queue.how = "wait"
-        p.write(0)
-        await until(lambda: queue.asked)
-        p.write(1)
-        await until(lambda: p.it.processor._ring[-1].state is BatchState.STORED)
-        await p.it.close()
-        queue.gate.set()
-        await turns()
-        assert p.told[0].offset == 0
-        assert isinstance(p.told[1], UnavailableError)
-        assert await p.published() == [[0]]
-        assert not p.it._tasks
-
-
-async def test_a_drain_whose_time_is_up_says_so(tmp_path):
-    """What is not stored by then was not drained, and is nacked when it is closed."""
-    storage = GatedStorage()
-    async with partition(tmp_path, storage, **SLOTS) as p:
-        storage.gate.clear()
-        p.write(0)
-        assert not await p.it.drain(0)
-        assert not p.told
-        await p.it.close()
-        assert isinstance(p.told[0], UnavailableError)
-        assert not await p.it.drain(60), "it was closed"
-        storage.gate.set()
-        await until(lambda: not p.it.uploads())
-        await turns()
-        assert await p.published() == [[]]
 
 
 STAGES = ["upload", "publish", "publish again", "read back"]
@@ -440,23 +342,6 @@ async def test_a_publish_in_doubt_is_looked_for_in_every_read_partition(tmp_path
         assert await p.published() == [[0, 3], [1, 4], [2, 5]]
 
 
-async def test_a_batch_that_is_late_is_given_up_by_the_time_after_the_wait(tmp_path):
-    """A publication that fails waits before it is tried again; its deadline may pass meanwhile."""
-    queue = Queue()
-    async with partition(tmp_path, queue=queue, batch_age="1ms", upload_deadline="10m") as p:
-        queue.how = "fail"
-        real_now = p.context.now
-        p.write(0)
-        await until(lambda: queue.asked)
-        p.context.now = lambda: real_now()._replace(mono_ms=real_now().mono_ms + 600_001)
-        (told,) = await p.answers(0)
-        assert isinstance(told, QueueError)
-        queue.how = "publish"
-        p.context.now = real_now
-        p.write(1, 0)
-        assert not (await p.answers(1))[0].duplicate
-
-
 class ReadsFail(GatedStorage):
     """Reads fail while they are told to."""
 
@@ -517,77 +402,46 @@ async def test_a_repeat_of_what_retention_has_removed_is_acked(tmp_path, gone, p
         assert (await p.answers(2))[0].offset == 1
 
 
-async def test_the_last_indexes_are_read_once(tmp_path, monkeypatch):
-    """Repeats of Batches that were looked at last cost the storage nothing; few are kept."""
-    monkeypatch.setattr("memq.broker.duplicates.MAX_INDEXES", 2)
-    storage = ReadsFail()
-    async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
-        for number in range(3):
-            p.write(number)
-        await p.answers(0, 1, 2)
-        number, reads = 3, []
-        for sequence in (0, 1, 1, 0, 2, 2, 1, 0):
-            before = storage.reads
-            p.write(number, sequence)
-            (told,) = await p.answers(number)
-            assert (told.duplicate, told.offset) == (True, sequence)
-            reads.append(storage.reads > before)
-            number += 1
-        assert reads == [True, True, False, False, True, False, False, True]
+class Refusing(InMemoryQueue):
+    """Takes nothing of the topic, for a reason that stays; counts how often it is asked."""
+
+    refused = 0
+
+    async def publish(self, topic, write_partition, publications):
+        if topic.startswith("t."):
+            self.refused += 1
+            raise QueueFailedError("not authorised")
+        return await super().publish(topic, write_partition, publications)
 
 
-@pytest.mark.parametrize("place", [True, False])
-async def test_few_repeats_are_looked_up_at_a_time(tmp_path, place, monkeypatch):
-    """A producer that sends all of its Messages again does not have the queue to itself."""
-    if not place:
-        monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
-    queue = Queue()
-    async with partition(tmp_path, queue=queue, batch_messages=1, ring_slots=16) as p:
-        for number in range(12):
-            p.write(number)
-        await p.answers(*range(12))
-        fetch, fetching, most, gate = queue.fetch, 0, 0, asyncio.Event()
-
-        async def gated(*args, **kwargs):
-            nonlocal fetching, most
-            fetching += 1
-            most = max(most, fetching)
-            await gate.wait()
-            fetching -= 1
-            return await fetch(*args, **kwargs)
-
-        queue.fetch = gated
-        for number in range(12):
-            p.write(100 + number, number)
-        await turns(50)
-        assert (fetching, most) == (MAX_LOOKUPS, MAX_LOOKUPS)
-        gate.set()
-        told = await p.answers(*range(100, 112))
-        assert [each.offset for each in told] == list(range(12))
-        assert most == MAX_LOOKUPS
+async def test_what_will_not_pass_is_answered_at_once(tmp_path) -> None:
+    """A refusal that stays is told when it comes, not when the Batch's deadline does."""
+    machine, queue = Machine(), Refusing()
+    async with broker(tmp_path, queue=queue, runtime=machine.runtime) as b, client(b) as c:
+        await c.create(upload_deadline="10m", batch_age="1ms")
+        for number in (1, 2):
+            with pytest.raises(QueueFailedError, match="not authorised"):
+                await c.write(0)
+            assert queue.refused == number
+        assert b.topics.get("t").partitions[0].processor.idle
 
 
-async def test_a_repeat_is_looked_for_within_the_window_only(tmp_path, monkeypatch):
-    """From the time on that the topic has now; what is older is no repeat that is known of."""
-    monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
-    async with partition(tmp_path, batch_messages=1, dedup_window="1h", read_partitions=2) as p:
+async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):
+    """In an ordered topic a Message is due after those of its producer and epoch that wait."""
+    storage = GatedStorage()
+    async with partition(tmp_path, storage, ordering="producer", **SLOTS) as p:
+        storage.gate.clear()
         p.write(0)
-        await p.answers(0)
-        real, since = p.context.now, []
-        looked = p.context.queue.offset_since
-
-        async def note(topic, partition_number, running_ms):
-            since.append((partition_number, running_ms))
-            return await looked(topic, partition_number, running_ms)
-
-        p.context.queue.offset_since = note
-        now = real()
-        p.context.now = lambda: now
-        for number, window_ms in ((1, 3_600_000), (2, 7_200_000)):
-            p.write(number, 0)
-            assert (await p.answers(number))[0].duplicate
-            assert since == [(each, now.mono_ms - window_ms) for each in (0, 1)]
-            since.clear()
-            await p.topics.alter("t", {"dedup_window": "2h"}, None)
-            since.clear()
-        p.context.now = real
+        p.write(1)
+        p.write(2)
+        p.write(3, 3, producer_id="q")
+        p.write(4, 3, epoch=1)
+        p.write(5, 4)
+        assert sorted(p.told) == [3, 4, 5]
+        assert {type(each) for each in p.told.values()} == {SequenceGapError}
+        p.write(6, 0, producer_id="q")
+        p.write(7, 3)
+        assert p.it.parked == 4
+        storage.gate.set()
+        told = await p.answers(0, 1, 2, 6, 7)
+        assert [each.offset for each in told] == [0, 1, 2, 3, 4]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,41 +55,12 @@ def test_a_body_keeps_its_bytes_for_as_long_as_anyone_looks_at_it(steps) -> None
     assert memory.idle_bytes == 0
 
 
-def test_what_came_back_last_is_lent_first() -> None:
-    """The caches are most likely to hold the block that was used last."""
-    memory = memory_of()
-    first, second = memory.lend(MIB), memory.lend(MIB)
-    first[0], second[0] = 1, 2
-    del first
-    del second
-    assert memory.lend(MIB)[0] == 2
-
-
 def test_bodies_of_about_one_size_share_blocks() -> None:
     """A body that is a little shorter takes a block that is idle, not a new one."""
     memory = memory_of()
     memory.lend(MIB)[0] = 7
     again = memory.lend(MIB - STEP_BYTES + 1)
     assert (len(again), again[0], memory.idle_bytes) == (MIB - STEP_BYTES + 1, 7, 0)
-
-
-def test_a_body_may_end_in_any_thread() -> None:
-    """The thread that stores a Batch may be the last that looks at its bodies."""
-    memory = memory_of()
-    held = [memory.lend(MIB)]
-    held[0][0] = 9
-    thread = threading.Thread(target=held.clear)
-    thread.start()
-    thread.join()
-    assert memory.lend(MIB)[0] == 9
-
-
-def test_small_bodies_are_not_pooled() -> None:
-    """The allocator serves them as well, and nothing of them is kept."""
-    memory = memory_of()
-    memory.lend(POOLED_BYTES - 1)
-    memory.tidy()
-    assert memory.idle_bytes == 0
 
 
 def test_idle_blocks_and_bodies_stay_within_the_limit_together() -> None:
@@ -102,15 +71,6 @@ def test_idle_blocks_and_bodies_stay_within_the_limit_together() -> None:
     bodies.clear()
     memory.tidy()
     assert memory.idle_bytes == 2 * MIB
-
-
-def test_a_quarter_of_the_limit_is_kept_at_most() -> None:
-    """A burst of large bodies leaves no more than that behind."""
-    memory = memory_of(16 * MIB)
-    bodies = [memory.lend(MIB) for _ in range(8)]
-    bodies.clear()
-    memory.tidy()
-    assert memory.idle_bytes == 4 * MIB
 
 
 def test_bodies_push_idle_blocks_out_and_wait_only_when_that_was_not_enough() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from memq.broker.config import BrokerConfig, Peer, load_file
 from memq.errors import ConfigError
+from tests.advice import follows
 
 KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
 PEER = {"id": "b", "address": "b:6367"}
@@ -37,8 +38,6 @@ PEER = {"id": "b", "address": "b:6367"}
         ({"topics": {"t": {"schema": "x"}}}, "topics.t: a schema is Arrow"),
         ({"topics": {"t": {"retention": "never"}}}, "topics.t: .*retention"),
         ({"topics": {"t/u": {}}}, "topics.t/u: "),
-        ({"zookeeper": ZOOKEEPER, "storage": STORE}, "zookeeper without queue"),
-        ({"zookeeper": ZOOKEEPER, "queue": KAFKA}, "zookeeper without storage"),
         ({"zookeeper": ":", "queue": KAFKA, "storage": STORE}, "no address of a ZooKeeper"),
     ],
 )
@@ -70,14 +69,6 @@ def test_what_is_accepted():
     assert repr(config) == "<BrokerConfig broker-1 [memq]>"
 
 
-def test_a_mapping_that_was_given_stays_as_it_was():
-    """Whoever gave it may give it again."""
-    options = {"peers": [PEER], "topics": {"t": {}}, "port": "0"}
-    for _ in range(2):
-        config = BrokerConfig.create(options)
-        assert (len(config.peers), len(config.topics), config.port) == (1, 1, 0)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [(b"port = ", "is not TOML"), (b"\xff", "is not TOML"), (None, "cannot read configuration")],
@@ -92,3 +83,40 @@ def test_a_file_that_is_none(tmp_path, content, said):
     assert str(path) in str(raised.value)
     path.write_text('port = 1\n[topics.t]\nretention = "1d"')
     assert load_file(path) == {"port": 1, "topics": {"t": {"retention": "1d"}}}
+
+
+@follows(
+    "zookeeper without queue: the brokers of a cluster share one Kafka",
+    "zookeeper without storage: the brokers of a cluster share one storage",
+    "name the ZooKeeper of its cluster",
+)
+def test_a_broker_of_a_cluster_shares_all_of_it():
+    """A broker that shares ZooKeeper, but not the queue or the storage, is told what to set."""
+    given = {"zookeeper": ZOOKEEPER}
+    with pytest.raises(ConfigError, match="zookeeper without queue"):
+        BrokerConfig.create(given | {"storage": STORE})
+    with pytest.raises(ConfigError, match="zookeeper without storage"):
+        BrokerConfig.create(given | {"queue": KAFKA})
+    with pytest.raises(ConfigError, match="peers with zookeeper"):
+        peer = {"id": "b", "address": "b:6367"}
+        BrokerConfig.create(given | {"queue": KAFKA, "storage": STORE, "peers": [peer]})
+    with pytest.raises(ConfigError, match="without zookeeper"):
+        BrokerConfig.create({"role": "read"})
+    assert BrokerConfig.create(given | {"queue": KAFKA, "storage": STORE, "role": "read"})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("sesion_timeout=6s", "there is no 'sesion_timeout'"),
+        ("session_timeout=100ms", "at least 500"),
+        ("session_timeout=soon", "soon"),
+        ("tls=maybe", "true or false"),
+        ("user=memq", "has a password"),
+    ],
+)
+def test_options_of_zookeeper_are_checked(options, problem):
+    """A wrong option of ZooKeeper is refused when the configuration is read, by its name."""
+    given = {"zookeeper": ZOOKEEPER, "queue": KAFKA, "storage": STORE}
+    with pytest.raises(ConfigError, match=problem):
+        BrokerConfig.create(given | {"zookeeper_options": options})

@@ -109,23 +109,6 @@ async def test_a_scan_ends_where_the_queue_ended_when_it_began():
     assert queue.fetched == [(2, 77), (4, 77)]
 
 
-async def test_damage_ends_a_scan_after_what_came_before():
-    """It is raised where it is, and no sooner."""
-    scan = scanning(Queue([664, 665, 667], 700)).entries("t", 3, 664)
-    assert [(await anext(scan)).offset for _ in range(2)] == [664, 665]
-    with pytest.raises(CorruptDataError):
-        await anext(scan)
-
-
-async def test_what_was_published_since_a_running_time(monkeypatch):
-    """From the first entry of that time on, each with what it says."""
-    monkeypatch.setattr(module, "decode_notification", int)
-    queue = Queue([2, 3, 4], 5)
-    since = scanning(queue).notifications_since("t", 3, 3, at_once_bytes=9)
-    assert [(entry.offset, said) async for entry, said in since] == [(3, 3), (4, 4)]
-    assert queue.fetched[0] == (3, 9)
-
-
 def test_what_a_broker_of_a_cluster_allows_for():
     """Clocks that differ, and other brokers that serve what was forgotten a moment longer."""
     alone, beside = scanning(None, shared=False), scanning(None, shared=True)
@@ -145,12 +128,3 @@ def test_what_is_promised_needs_the_lease():
         held.check_lease()
     with pytest.raises(ClosedError):
         held.check_not_stopping()
-
-
-def test_a_broker_is_reached_where_it_says():
-    """Under the address that it is given to tell, or else where it listens."""
-    config = SimpleNamespace(advertised="")
-    told = scanning(None, config=config, listens_at="127.0.0.1:1")
-    assert told.address == "127.0.0.1:1"
-    config.advertised = "front:2"
-    assert told.address == "front:2"

@@ -86,19 +86,6 @@ async def test_one_of_a_kind_in_a_turn_of_the_event_loop(requests) -> None:
     await requests.finish()
 
 
-async def test_few_of_a_client_at_a_time(requests) -> None:
-    """A client has so many in service, and the next one when one of them is done."""
-    client = ClientFlows()
-    for number in range(AT_A_TIME + 2):
-        requests.ask(str(number), client)
-    await rest()
-    assert len(requests.served) == AT_A_TIME
-    requests.end("0")
-    await rest()
-    assert len(requests.served) == AT_A_TIME + 1
-    await requests.finish()
-
-
 async def test_answers_of_all_have_a_bound(requests) -> None:
     """At the bound the next large one waits and is not overtaken; small ones go on."""
     clients = [ClientFlows() for _ in range(6)]
@@ -122,21 +109,6 @@ async def test_answers_of_all_have_a_bound(requests) -> None:
     assert requests.scheduler.used_bytes == 0
 
 
-async def test_answers_of_one_client_have_a_bound(requests) -> None:
-    """A client that holds its share waits for itself, and nobody waits for it."""
-    greedy, other = ClientFlows(), ClientFlows()
-    for number in range(3):
-        requests.ask(f"greedy {number}", greedy, 30)
-    requests.ask("other", other, 30)
-    await rest()
-    assert sorted(requests.served) == ["greedy 0", "greedy 1", "other"]
-    assert not requests.scheduler.full
-    requests.end("greedy 0")
-    await rest()
-    assert requests.served[-1] == "greedy 2"
-    await requests.finish()
-
-
 async def test_an_answer_larger_than_a_bound_goes_alone(requests) -> None:
     """What can never fit is served when there is no other, of its client and of all."""
     one, two = ClientFlows(), ClientFlows()
@@ -154,18 +126,6 @@ async def test_an_answer_larger_than_a_bound_goes_alone(requests) -> None:
     await requests.finish()
 
 
-async def test_a_small_outcome_makes_room_at_once(requests) -> None:
-    """What was reserved for an answer and not needed is there for others as soon as it is made."""
-    clients = [ClientFlows() for _ in range(3)]
-    requests.ask("0", clients[0], 900, made_bytes=10)
-    requests.ask("1", clients[1], 900, made_bytes=20)
-    requests.ask("of the same client", clients[0], 50, made_bytes=50)
-    await rest()
-    assert sorted(requests.served) == ["0", "1", "of the same client"]
-    assert requests.scheduler.used_bytes == 80
-    await requests.finish()
-
-
 async def test_a_client_that_does_not_read_is_passed_over(requests) -> None:
     """Requests of a client that does not read wait until it does; nobody waits for them."""
     deaf, other = ClientFlows(), ClientFlows()
@@ -179,26 +139,6 @@ async def test_a_client_that_does_not_read_is_passed_over(requests) -> None:
     await rest()
     assert sorted(requests.served) == ["deaf", "deaf and small", "other"]
     await requests.finish()
-
-
-async def test_who_gives_up_leaves_nothing_behind(requests) -> None:
-    """A request that is given up, waiting or just let in, holds neither place nor memory."""
-    holder, one, two = ClientFlows(), ClientFlows(), ClientFlows()
-    requests.ask("holder", holder, 1_000)
-    await rest()
-    requests.ask("waits", one, 1_000)
-    requests.ask("next", two, 1_000)
-    await rest()
-    await requests.give_up("waits")
-    requests.end("holder")
-    await rest()
-    assert requests.served == ["holder", "next"]
-    requests.ask("just let in", one, 500)
-    requests.end("next")
-    while requests.scheduler.used_bytes != 500:
-        await asyncio.sleep(0)
-    await requests.give_up("just let in")
-    assert requests.scheduler.used_bytes == 0
 
 
 async def test_what_fits_to_the_byte_is_served(requests) -> None:
@@ -269,3 +209,23 @@ async def test_an_answer_that_is_larger_than_was_thought_counts_whole(requests) 
     assert requests.scheduler.used_bytes == one.held_bytes == LIMIT
     await requests.finish()
     assert requests.scheduler.used_bytes == one.held_bytes == 0
+
+
+async def test_who_gives_up_leaves_nothing_behind(requests) -> None:
+    """A request that is given up, waiting or just let in, holds neither place nor memory."""
+    holder, one, two = ClientFlows(), ClientFlows(), ClientFlows()
+    requests.ask("holder", holder, 1_000)
+    await rest()
+    requests.ask("waits", one, 1_000)
+    requests.ask("next", two, 1_000)
+    await rest()
+    await requests.give_up("waits")
+    requests.end("holder")
+    await rest()
+    assert requests.served == ["holder", "next"]
+    requests.ask("just let in", one, 500)
+    requests.end("next")
+    while requests.scheduler.used_bytes != 500:
+        await asyncio.sleep(0)
+    await requests.give_up("just let in")
+    assert requests.scheduler.used_bytes == 0

@@ -75,19 +75,6 @@ async def test_who_took_the_loop_since_keeps_it() -> None:
     loop.set_exception_handler(None)
 
 
-async def test_the_first_error_is_the_one_that_is_known(caplog) -> None:
-    """Those that follow from it are logged, and replace nothing."""
-    errors = FatalErrors()
-    errors.watch(lambda _: False)
-    errors.report("here", BUG)
-    errors.report("there", TYPED)
-    await turn()
-    errors.unwatch()
-    assert len(caplog.records) == 2
-    assert errors.failure.result() is BUG
-    assert repr(errors) == "<FatalErrors [ValueError('bug')]>"
-
-
 @pytest.mark.parametrize(
     ("error", "expected", "stops"),
     [

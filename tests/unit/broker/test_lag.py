@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,13 +17,12 @@ from memq.core.governor.catalog import Topic
 from memq.core.notification.notification import (
     NOTIFICATION_VERSION,
     Notification,
-    decode_counts,
     encode_notification,
 )
-from memq.core.notification.queue import Publication, QueueEntry, out_of_range
+from memq.core.notification.queue import QueueEntry, out_of_range
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import PartitionOffset
-from memq.errors import CorruptDataError, InvalidRequestError, UnavailableError
+from memq.errors import CorruptDataError, InvalidRequestError
 from tests.fakes.queue import InMemoryQueue
 
 TOPIC = Topic(
@@ -156,38 +153,6 @@ def test_counts_are_exact(steps, max_blocks, block_batches):
     play(steps, max_blocks, block_batches)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_counts_stay_exact(seed):
-    """Also after very much has happened."""
-    chance, steps = Random(seed), []
-    end = 0
-    for _ in range(120):
-        what = chance.choice(["publish", "publish", "ask", "ask", "remove"])
-        if what == "publish":
-            steps.append((what, chance.randint(0, 3), chance.randint(0, 1_000)))
-            end += 2 * steps[-1][1]
-        elif what == "ask":
-            steps.append((what, chance.randint(0, end + 2), chance.randint(0, 9)))
-        else:
-            steps.append((what, chance.randint(0, 2), 0))
-    play(steps, chance.randint(2, 5), chance.randint(1, 4))
-
-
-async def test_a_reader_that_keeps_up_costs_what_is_new():
-    """Only what was published since the last question is read, and that once."""
-    queue = GappyQueue(dict.fromkeys(range(1000), (1, 1, 1, 1)), 0, 1_000)
-    counts = counter(queue)
-    await counts.lags(TOPIC, [PartitionOffset(0, 990)])
-    assert queue.fetched < 30
-    queue.entries |= dict.fromkeys(range(1000, 1010), (1, 1, 1, 1))
-    queue.end, queue.fetched = 1_010, 0
-
-    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 1_010)])
-
-    assert lag.batches == 0
-    assert queue.fetched == 10
-
-
 async def test_a_backlog_is_read_once():
     """A second question far behind reads a block at most, whatever lies after it."""
     queue = GappyQueue(dict.fromkeys(range(5000), (1, 1, 1, 1)), 0, 5_000)
@@ -211,24 +176,6 @@ async def test_blocks_are_bounded():
     assert stretch.whole_blocks(0)[1].batches == stretch.end
 
 
-async def test_stretches_are_bounded_and_forgotten(monkeypatch):
-    """The partition that was asked about least recently goes, and one that nobody asks about."""
-    monkeypatch.setattr(lag_module, "MAX_STRETCHES", 1)
-    now_s = [0.0]
-    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9)
-    counts = counter(queue, lambda: now_s[0])
-    for partition in (0, 1):
-        [lag] = await counts.lags(TOPIC, [PartitionOffset(partition, 3)])
-        assert lag.batches == 6
-        assert repr(counts) == "<LagCounter [1 read partitions]>"
-    queue.fetched = 0
-    await counts.lags(TOPIC, [PartitionOffset(1, 9)])
-    assert queue.fetched == 0
-    now_s[0] += lag_module.IDLE_S
-    await counts.lags(TOPIC, [PartitionOffset(1, 3)])
-    assert queue.fetched == 6
-
-
 async def test_what_lies_after_damage_is_counted():
     """A damaged notification is named to those who stand before it, and to nobody else."""
     queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9, damaged=(4,))
@@ -237,18 +184,6 @@ async def test_what_lies_after_damage_is_counted():
 
     assert (before.batches, before.error) == (0, "offset 4 is damaged")
     assert (after.batches, after.error) == (4, "")
-
-
-async def test_what_is_no_notification_is_named():
-    """Something else in the queue is an error that says where it stands."""
-    queue = InMemoryQueue()
-    await queue.create_topic(TOPIC.queue_topic, 2)
-    await queue.fence(TOPIC.queue_topic, 0)
-    await queue.publish(TOPIC.queue_topic, 0, [Publication(1, b"{}", 0)])
-
-    [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(1, 0)])
-
-    assert f"{TOPIC.queue_topic}/1 offset 0: not a notification" in lag.error
 
 
 async def test_batches_without_timestamps_have_the_age_of_their_publication():
@@ -269,25 +204,6 @@ async def test_wrong_questions_are_refused():
         await counts.lags(TOPIC, [PartitionOffset(2, 0)])
     with pytest.raises(InvalidRequestError, match="4097 positions"):
         await counts.lags(TOPIC, [PartitionOffset(0, 0)] * 4_097)
-
-
-async def test_retention_that_is_always_quicker_ends_the_question():
-    """Counting is tried again a few times, and then is a retriable error."""
-
-    class Racing(GappyQueue):
-        async def fetch(self, topic, partition, offset, **limits):
-            self.start += 1
-            return await super().fetch(topic, partition, offset, **limits)
-
-    queue = Racing(dict.fromkeys(range(99), (1, 1, 1, 1)), 0, 99)
-    with pytest.raises(UnavailableError, match="try again"):
-        await counter(queue).lags(TOPIC, [PartitionOffset(0, 0)])
-
-
-def test_counts_of_another_version_are_refused():
-    """A notification that this reader does not know is not guessed at."""
-    with pytest.raises(CorruptDataError, match="version 9"):
-        decode_counts(payload().replace(b'"version":1', b'"version":9'))
 
 
 async def test_retention_that_was_quicker_once_is_no_error():
@@ -332,81 +248,6 @@ async def test_one_question_is_answered_in_its_order():
     assert len(await counter(queue).lags(TOPIC, asked * 682)) == 4_092
 
 
-async def test_damage_is_forgotten_when_it_is_gone():
-    """A partition whose notification was damaged is counted again from the queue."""
-    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9, damaged=(4,))
-    counts = counter(queue)
-    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
-    assert (lag.error, lag.start, lag.end) == ("offset 4 is damaged", 0, 9)
-    queue.damaged = ()
-    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 2)])
-    assert (lag.error, lag.batches) == ("", 7)
-
-
-async def test_who_was_asked_about_lately_stays(monkeypatch):
-    """Asking again counts; one that is idle goes though others are not."""
-    monkeypatch.setattr(lag_module, "MAX_STRETCHES", 2)
-    now_s = [0.0]
-    queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9)
-    counts = counter(queue, lambda: now_s[0])
-    topics = [msgspec.structs.replace(TOPIC, incarnation=f"{n:016x}") for n in range(3)]
-    for topic in (topics[0], topics[1], topics[0], topics[2]):
-        await counts.lags(topic, [PartitionOffset(0, 0)])
-    assert set(counts._stretches) == {(each.queue_topic, 0) for each in (topics[0], topics[2])}
-    await counts.lags(topics[1], [PartitionOffset(0, 0)])
-    assert set(counts._stretches) == {(each.queue_topic, 0) for each in topics[1:]}
-    now_s[0] += lag_module.IDLE_S - 1
-    await counts.lags(topics[1], [PartitionOffset(0, 0)])
-    now_s[0] += 1
-    await counts.lags(topics[1], [PartitionOffset(0, 0)])
-    assert set(counts._stretches) == {(topics[1].queue_topic, 0)}
-
-
 def batch(offset):
     """How much the Batch at an offset is: unlike any other."""
     return Backlog(1, 10 + offset, 100 + offset * offset, 1_000 - 7 * (offset % 5) + offset)
-
-
-def check_stretch(stretch, offsets):
-    """What it says of any offset is what lies from a later one on, and not much later."""
-    for asked in range(-1, max(offsets, default=0) + 3):
-        begin, backlog = stretch.whole_blocks(asked)
-        assert begin >= min(asked, stretch.end)
-        expected = Backlog()
-        for at in offsets:
-            if at >= begin:
-                expected = expected.plus(batch(at))
-        assert backlog == expected
-        skipped = [at for at in offsets if asked <= at < begin]
-        assert len(skipped) < stretch._block_batches
-
-
-@pytest.mark.parametrize("block_batches", [1, 2, 3])
-@pytest.mark.parametrize("step", [1, 3])
-def test_blocks_sum_up_what_is_in_them(monkeypatch, block_batches, step):
-    """However many have been joined, what came before was added, and what was removed."""
-    monkeypatch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
-    monkeypatch.setattr(lag_module, "MAX_BLOCKS", 3)
-    for count in (1, 2, 7, 8, 13):
-        offsets = [30 + step * at for at in range(count)]
-        stretch = Stretch(30)
-        for at in offsets:
-            stretch.add(at, batch(at))
-            check_stretch(stretch, [each for each in offsets if each <= at])
-        assert (stretch.start, stretch.end) == (30, offsets[-1] + 1)
-        earlier, before = Stretch(4), [4 + step * at for at in range(count % 8)]
-        for at in before:
-            earlier.add(at, batch(at))
-        stretch.put_before(earlier)
-        offsets = before + offsets
-        assert stretch.start == 4
-        check_stretch(stretch, offsets)
-        assert len(stretch._firsts) <= 3
-        for removed in range(3, stretch.end):
-            stretch.forget_before(removed)
-            assert all(at < removed for at in offsets if at < stretch.start)
-            offsets = [at for at in offsets if at >= stretch.start]
-            check_stretch(stretch, offsets)
-        stretch.forget_before(stretch.end + 5)
-        assert stretch.whole_blocks(0) == (stretch.end, Backlog())
-        assert stretch.start == stretch.end

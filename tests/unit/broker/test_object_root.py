@@ -24,7 +24,7 @@ from memq.core.notification.queue import QueueEntry
 from memq.core.storage.keys import BatchKey, object_key
 from memq.core.storage.local import LocalStorage
 from memq.core.topic import TopicConfig
-from memq.errors import CorruptDataError, MemqError, QueueError, StorageError, UnknownTopicError
+from memq.errors import CorruptDataError, MemqError, StorageError, UnknownTopicError
 from memq.testing.storage import InMemoryStorage
 
 KEY = object_key(BatchKey("memq", "clicks", "0" * 16, 3, 1_750_000_000_000, "batch-1", 7))
@@ -80,12 +80,6 @@ def test_every_object_is_told_below_the_present_root(old, new, producer_id):
     found = told(ObjectRoot(now), before.uri(KEY), producer_id=producer_id)
     assert found == now.uri(KEY)
     assert told(ObjectRoot(now), found, producer_id=producer_id) == found
-
-
-def test_what_names_the_present_root_is_passed_on_untouched(tmp_path):
-    """The usual notification is the very same bytes, and the same object."""
-    payload = encode_notification(notification((tmp_path / KEY).as_uri()))
-    assert root_at(tmp_path).present(payload) is payload
 
 
 def test_nothing_but_the_uri_is_changed(tmp_path):
@@ -214,24 +208,6 @@ async def test_a_topic_that_cannot_be_asked_hides_no_other(bad):
     assert found.reasons() == [found.warning()]
 
 
-async def test_a_read_partition_that_cannot_be_asked_hides_no_other():
-    """Those after it of the same topic are looked at."""
-    queue = Queue({"a": [QueueError("not now"), (0, [stored(1)])]})
-    found = await look(Storage([]), queue, topics_of("a", read_partitions=2))
-    assert [(each.topic, each.partition) for each in found.missing] == [("a", 1)]
-
-
-async def test_a_storage_that_does_not_say_is_not_asked_on():
-    """What it has said counts; of the rest nothing is known, and nothing is missing."""
-    queue = Queue({str(number): [(0, [stored(number)])] for number in range(4)})
-    storage = Storage([key_of(0)], silent=[key_of(2)])
-    found = await look(storage, queue, topics_of(*"0123"))
-    assert storage.asked == [key_of(number) for number in range(3)]
-    assert (found.looked_for, found.unknown) == (2, 2)
-    assert [each.topic for each in found.missing] == ["1"]
-    assert found.reasons() == []
-
-
 async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):
     """Nothing is known then of any object; nothing is missing, and the broker serves."""
     monkeypatch.setattr(object_root, "LOOK_TIMEOUT_S", 0.01)
@@ -243,13 +219,3 @@ async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):
         go_on.set()
     assert (found.looked_for, found.missing, found.unknown) == (0, (), 1)
     assert found.reasons() == []
-
-
-async def test_no_more_is_looked_for_than_takes_a_moment(monkeypatch):
-    """The newest of each, before any of the oldest."""
-    monkeypatch.setattr(object_root, "MAX_LOOKED_FOR", 3)
-    two = [(0, [stored(1), stored(2)])]
-    storage = Storage([])
-    found = await look(storage, Queue({"a": two, "b": two}), topics_of("a", "b"))
-    assert storage.asked == [key_of(2), key_of(2), key_of(1)]
-    assert found.looked_for == 3

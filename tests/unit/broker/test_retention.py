@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.broker import retention
 from memq.broker.context import BrokerContext
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.core.clock import ClockReading
@@ -59,12 +58,6 @@ def context():
         yield found
 
 
-async def test_what_cannot_be_deleted_together_is_deleted_one_by_one(context):
-    """A storage that refuses the request for all of them still gets rid of each."""
-    await delete_expired(["a", "b"], context)
-    assert not list(context.storage.list(""))
-
-
 @pytest.mark.parametrize(
     ("refused", "left"), [("a", "a"), ("ab", "ab"), ("abc", "abcdef"), ("ace", "acef"), ("f", "f")]
 )
@@ -89,15 +82,6 @@ async def test_a_broker_that_stops_amid_deletions_deletes_no_more(context, caplo
     context.storage.delete = stopping
     await delete_expired(["a", "b"], context)
     assert [info.key for info in context.storage.list("")] == ["b"]
-    assert "left, as orphans: the broker is stopping" in caplog.text
-
-
-async def test_a_broker_that_stops_leaves_the_rest_as_orphans(context, caplog):
-    """To stop amid deletions is no error, which would end the broker as if it had failed."""
-    caplog.set_level("INFO")
-    context.stopping = True
-    await delete_expired(["a", "b"], context)
-    assert len(list(context.storage.list(""))) == 2
     assert "left, as orphans: the broker is stopping" in caplog.text
 
 
@@ -194,15 +178,6 @@ async def test_what_is_older_than_retention_is_forgotten_in_each_partition(parti
     assert hosted.expired_before_ms == (max(times_ms) + 1 if any(starts) else 7)
 
 
-async def test_how_far_retention_has_come_never_goes_back():
-    """Where a wall clock went back, what is forgotten later is older by it."""
-    hosted = await Hosted().start()
-    await hosted.publish(0, hosted.store(1))
-    hosted.expired_before_ms = before = NOW.wall_ms + 5
-    assert len(await forget_expired(hosted, hosted.context)) == 1
-    assert hosted.expired_before_ms == before
-
-
 @pytest.mark.parametrize("differ_ms", [0, 3_000])
 async def test_what_nothing_names_is_an_orphan_once_it_is_not_on_its_way(differ_ms):
     """What was sealed so lately that it may still be notified is none, nor what is named."""
@@ -270,32 +245,3 @@ async def test_nothing_is_an_orphan_where_a_notification_cannot_be_read():
     await hosted.publish(2, hosted.store(1), damaged=True)
     with pytest.raises(CorruptDataError):
         await scan_orphans(hosted, hosted.context)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
-async def test_many_objects_are_deleted_some_at_a_time(context, monkeypatch, count):
-    """Each is deleted once, in requests of up to so many, and after the time that readers have."""
-    monkeypatch.setattr(retention, "DELETE_AT_ONCE", 3)
-    context.storage = storage = InMemoryStorage()
-    keys = [f"k{number}" for number in range(count)]
-    for key in keys:
-        storage.put(key, [b"x"], timeout_s=1)
-    context.forgotten_after_s, asked, waited = 5.0, [], []
-    delete = storage.delete
-
-    async def sleep(delay_s):
-        waited.append((delay_s, len(asked)))
-
-    def deleted(*some):
-        asked.append(some)
-        delete(*some)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    storage.delete = deleted
-    await delete_expired([], context)
-    assert (asked, waited) == ([], [])
-    await delete_expired(keys, context)
-    assert [key for some in asked for key in some] == keys
-    assert len(asked) == -(-count // 3)
-    assert waited == [(5.0, 0)]
-    assert not list(storage.list(""))

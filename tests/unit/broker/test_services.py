@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from memq.broker import services as module
-from memq.broker.services import FORGET_MS, GRACE_MS, HOLD_MS, SLOW_MS, Service, Services
+from memq.broker.services import FORGET_MS, GRACE_MS, SLOW_MS, Service, Services
 from memq.core.clock import ClockReading
 from memq.errors import (
     FencedError,
@@ -90,41 +90,12 @@ async def test_a_call_that_is_given_up_has_failed_if_it_took_long(store, now, gi
         assert bool(store.state().words()) is refuses
 
 
-def test_a_question_that_works_is_no_proof_for_what_failed_just_now(store, now):
-    """While puts fail, reads that work say nothing; they do when no put has failed for a while."""
-    fail(store, StorageError("503"))
-    now.mono_ms += GRACE_MS
-    with store.call(probe=True):
-        pass
-    assert store.state().words()
-    now.mono_ms += HOLD_MS - GRACE_MS
-    with store.call(probe=True):
-        pass
-    assert store.state().words() == ""
-
-
 def test_what_a_service_tells_this_broker_is_no_failure_of_it(store, now):
     """A fence, and an error of the request, are answers."""
     for error in (FencedError("x"), QueueFailedError("x"), InvalidRequestError("x")):
         fail(store, error)
     now.mono_ms += GRACE_MS
     assert store.state().words() == ""
-
-
-def test_a_failure_that_none_followed_is_forgotten(store, now):
-    """A store that nobody asks refuses for so long as writes fail, and not for ever after them."""
-    for _ in range(2):
-        fail(store, StorageError("disk quota exceeded"))
-        now.mono_ms += FORGET_MS - 1
-    assert store.state().words().endswith(": disk quota exceeded")
-    now.mono_ms += 1
-    assert store.state().words() == ""
-
-
-def test_what_is_certain_needs_no_grace(store):
-    """A full disk, and a session without answers, refuse at once."""
-    store.failed("full", certain=True)
-    assert store.state().words().endswith(": full")
 
 
 async def test_it_is_asked_when_nothing_is_heard_of_it(store, now, monkeypatch):

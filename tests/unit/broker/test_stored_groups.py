@@ -14,7 +14,6 @@ from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, PartitionOffs
 from memq.errors import (
     CorruptDataError,
     FencedError,
-    InvalidRequestError,
     NotHostedError,
     NotOwnerError,
     QueueError,
@@ -244,87 +243,6 @@ async def test_a_commit_is_judged_when_its_turn_comes():
     assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
 
 
-async def test_a_session_that_ended_while_it_waited_commits_nothing():
-    """By the clock of when it is stored."""
-    broker = Broker()
-    broker.beat()
-    broker.queue.gate.clear()
-    waiting = broker.commit(1), broker.commit(2)
-    await until(lambda: broker.queue.under_way)
-    broker.now_ms = SESSION_MS
-    broker.queue.gate.set()
-    await waiting[0]
-    with pytest.raises(NotOwnerError):
-        await waiting[1]
-
-
-async def test_a_commit_that_came_twice_is_stored_once():
-    """The second answers that it is stored; where the first failed it is stored now."""
-    broker = Broker()
-    broker.beat()
-    broker.queue.failing = QueueError("the disk is full")
-    with pytest.raises(QueueError):
-        await broker.commit(1, sequence=1)
-    broker.queue.failing = None
-    await broker.commit(1, sequence=1)
-    await broker.commit(1, sequence=1)
-    assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
-
-
-async def test_who_holds_what_is_stored_once_and_as_it_is_then():
-    """Who waited finds that there is nothing left to store, or more than there was."""
-    broker = Broker()
-    broker.beat()
-    broker.queue.gate.clear()
-    waiting = [broker.save() for _ in range(3)]
-    await until(lambda: broker.queue.under_way)
-    broker.queue.gate.set()
-    await asyncio.gather(*waiting)
-    assert broker.queue.stored == [holds()]
-    await broker.save()
-    await broker.save("nobody")
-    assert broker.queue.stored == [holds()]
-
-
-async def test_what_is_granted_while_something_else_is_stored_is_not_stored_yet():
-    """Its answer has to wait for the next time."""
-    broker = Broker()
-    broker.beat()
-    await broker.save()
-    broker.beat(sequence=2, owned=[0, 1])
-    broker.beat(name="b")
-    broker.beat(sequence=3, owned=[0])
-    broker.end()
-    broker.beat(name="c")
-    broker.queue.gate.clear()
-    waiting = broker.save()
-    await until(lambda: broker.queue.under_way)
-    broker.beat(name="b", sequence=2)
-    granted = broker.coordinator.unsaved("g", "t")
-    broker.queue.gate.set()
-    await waiting
-    assert broker.coordinator.unsaved("g", "t") == granted
-    assert broker.queue.stored[-1][-1] != granted
-
-
-async def test_what_may_have_been_stored_when_it_failed_is_stored_anew():
-    """The disk may have it: what was stored before is in doubt until the next time."""
-    broker = Broker()
-    broker.beat()
-    await broker.save()
-    broker.end()
-    broker.beat(name="b")
-    broker.queue.failing = QueueError("the disk does not answer")
-    with pytest.raises(QueueError):
-        await broker.save()
-    broker.end(name="b")
-    assert list(broker.coordinator.left_over()) == [("g", "t")]
-    broker.beat(sequence=2)
-    broker.queue.failing = None
-    await broker.save()
-    assert broker.queue.stored == [holds(), holds()]
-
-
 async def test_a_topic_that_was_recreated_meanwhile_has_nothing_stored():
     """What was stored is of the topic before: nobody is told what he was given."""
     broker = Broker()
@@ -339,20 +257,6 @@ async def test_a_topic_that_was_recreated_meanwhile_has_nothing_stored():
     with pytest.raises(TopicRecreatedError):
         await waiting
     assert broker.coordinator.unsaved("g", "t") is not None
-
-
-async def test_groups_of_a_topic_that_was_recreated_are_still_to_be_tidied():
-    """What was stored of the topic before says nothing of a group of the new one."""
-    broker = Broker()
-    await broker.leave_over()
-    broker.queue.gate.clear()
-    waiting = asyncio.ensure_future(broker.groups.tidy())
-    await until(lambda: broker.queue.under_way)
-    broker.mine["t"] = "j"
-    broker.queue.gate.set()
-    with pytest.raises(TopicRecreatedError):
-        await waiting
-    assert list(broker.coordinator.left_over()) == [("g", "t")]
 
 
 async def test_tidying_stores_of_each_group_that_nobody_holds_anything():
@@ -375,25 +279,6 @@ async def test_tidying_stores_of_each_group_that_nobody_holds_anything():
     assert list(broker.coordinator.left_over()) == [("g", "u")]
     await broker.groups.tidy()
     assert len(broker.queue.stored) == 3
-
-
-async def test_a_group_that_came_to_life_while_it_waited_is_not_deleted():
-    """Nor one that lives by the clock; it is once its last session is over."""
-    broker = Broker()
-    lock = broker.groups._lock("g", broker.topic())
-    await lock.acquire()
-    waiting = asyncio.ensure_future(broker.groups.delete("g", broker.topic()))
-    await asyncio.sleep(0)
-    broker.beat()
-    lock.release()
-    with pytest.raises(InvalidRequestError, match="1 live member"):
-        await waiting
-    broker.now_ms = SESSION_MS - 1
-    with pytest.raises(InvalidRequestError, match="1 live member"):
-        await broker.groups.delete("g", broker.topic())
-    broker.now_ms = SESSION_MS
-    await broker.groups.delete("g", broker.topic())
-    assert broker.queue.stored == [("delete", "g", "t.i")]
 
 
 async def test_groups_are_restored_as_stored_and_from_now_on():

@@ -26,12 +26,6 @@ def test_any_of_several_tokens_is_accepted():
     assert not tokens(token="a,b").accept("a")
 
 
-def test_without_a_token_everybody_is_accepted():
-    """A client that shows a token which a broker does not ask for is welcome."""
-    assert tokens().accept("")
-    assert tokens().accept("some")
-
-
 def test_file_is_read_again(tmp_path):
     """The file's tokens, one a line, replace those read before."""
     path = tmp_path / "tokens"
@@ -62,16 +56,3 @@ def test_file_that_cannot_be_used(tmp_path, content, caplog):
     assert not some.accept("")
     assert "the tokens stay as they were" in caplog.text
     assert "good" not in caplog.text
-
-
-@pytest.mark.parametrize("token", [["a", ""], [1], {"a": "b"}, 7])
-def test_what_is_no_token(token):
-    """A token must be a text, or a list of texts."""
-    with pytest.raises(ConfigError, match="token must be a text, or a list"):
-        tokens(token=token)
-
-
-def test_token_and_file_exclude_each_other(tmp_path):
-    """With both, one would be forgotten in a rotation."""
-    with pytest.raises(ConfigError, match="leave out one"):
-        tokens(token="a", token_file=str(tmp_path / "tokens"))

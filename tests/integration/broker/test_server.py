@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,11 +15,9 @@ import pytest
 
 from memq.broker import server
 from memq.broker.config import BrokerConfig
-from memq.broker.object_root import MissingObject, Presence
 from memq.broker.retention import OrphanReport
 from memq.broker.server import Broker, serve
-from memq.core.clock import CLOCKS_DIFFER_MS, SavedTimes
-from memq.core.governor.options import ZooKeeperOptions
+from memq.core.clock import SavedTimes
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
@@ -32,7 +28,6 @@ from memq.errors import (
     CorruptDataError,
     LockedError,
     MemqError,
-    QueueError,
     StorageError,
     UnavailableError,
 )
@@ -128,15 +123,6 @@ def test_a_start_that_fails_anywhere_leaves_nothing_open(
     assert asyncio.run(serve(again, lambda _: os.kill(os.getpid(), signal.SIGTERM))) == 0
 
 
-def test_a_storage_that_cannot_be_opened_frees_the_queue(tmp_path, monkeypatch) -> None:
-    """The queue, which is opened before, is not locked any more after such a start."""
-    with monkeypatch.context() as patch:
-        stray(patch, server, "open_storage", StorageError("no such bucket"))
-        with pytest.raises(StorageError, match="no such bucket"):
-            asyncio.run(serve(made(tmp_path), None))
-    asyncio.run(EmbeddedQueue(tmp_path / "data/queue").close())
-
-
 async def test_a_second_broker_is_refused_before_it_touches_the_storage(
     tmp_path, monkeypatch
 ) -> None:
@@ -147,36 +133,6 @@ async def test_a_second_broker_is_refused_before_it_touches_the_storage(
         with pytest.raises(LockedError):
             await second.start()
         await second.abandon()
-
-
-@pytest.mark.parametrize("first", [True, False])
-async def test_a_storage_that_opens_after_the_start_was_given_up_is_closed(
-    tmp_path, monkeypatch, first
-) -> None:
-    """Whether it is made before or after that moment, nothing waits for what it is asked."""
-    storage, gates, begun = ClosedStorage(), [threading.Event() for _ in range(2)], []
-    gates[0 if first else 1].set()
-
-    def slow(*_, opened, **__):
-        begun.append(threading.current_thread())
-        assert gates[0].wait(60)
-        opened(storage)
-        begun.append(storage)
-        assert gates[1].wait(60)
-        return storage
-
-    monkeypatch.setattr(server, "open_storage", slow)
-    given_up = made(tmp_path, queue=InMemoryQueue())
-    starting = asyncio.ensure_future(given_up.start())
-    await until(lambda: len(begun) == 1 + first)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
-    assert not storage.closed
-    await given_up.abandon()
-    assert storage.closed == first
-    for gate in gates:
-        gate.set()
-    await until(lambda: storage.closed)
 
 
 async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monkeypatch) -> None:
@@ -206,21 +162,6 @@ async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monke
     assert await running.stop()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"host": "a" * 70}, "cannot listen on a"),
-        ({"host": "nobody.invalid"}, "cannot listen on nobody.invalid:0: .*; set another port"),
-    ],
-)
-async def test_a_host_that_is_none_is_named(tmp_path, options, said) -> None:
-    """A name that no host has, or can have, is refused with what to change."""
-    failing = made(tmp_path, options=options, storage=InMemoryStorage(), queue=InMemoryQueue())
-    with pytest.raises(UnavailableError, match=said):
-        await failing.start()
-    await failing.abandon()
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "a" * 70])
 async def test_an_admin_port_that_is_taken_is_named(tmp_path, monkeypatch, host) -> None:
     """The error says which of the two ports is to be changed."""
@@ -238,16 +179,6 @@ async def test_an_admin_port_that_is_taken_is_named(tmp_path, monkeypatch, host)
         await failing.abandon()
 
 
-async def test_an_address_of_ipv6_is_told_in_brackets(tmp_path) -> None:
-    """A client reaches the broker under the address that it tells, also of IPv6."""
-    async with broker(tmp_path, host="::1") as b, client(b) as c:
-        assert b.address.startswith("[::1]:")
-        answer = await c.ask(m.Metadata(topics=None))
-        assert [each.address for each in answer.brokers] == [b.address]
-    async with broker(tmp_path, advertised="front:1") as b:
-        assert b.address == "front:1"
-
-
 async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path) -> None:
     """Below a file there is no folder; the error is one of the storage, and says where."""
     (tmp_path / "data").write_bytes(b"")
@@ -261,85 +192,6 @@ async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path) -> None:
         with pytest.raises(ConfigError, match=f"{option} = {tmp_path}/data is a file"):
             await made(tmp_path, options=options).start()
         assert not (tmp_path / "other").exists()
-
-
-class KafkaBroker(AloneBroker):
-    """A broker whose queue is elsewhere."""
-
-    async def _open_queue(self, *_) -> InMemoryQueue:
-        return InMemoryQueue()
-
-
-@pytest.mark.parametrize("kind", [AloneBroker, KafkaBroker])
-async def test_the_disks_that_are_looked_at_are_those_that_are_written_to(tmp_path, kind) -> None:
-    """Objects and queue where they are folders; with a queue elsewhere the data directory."""
-    data, objects = tmp_path / "data", tmp_path / "objects"
-    options = {"data_dir": str(data), "storage": objects.as_uri(), "port": 0, "admin_port": 0}
-    objects.mkdir()
-    if kind is KafkaBroker:
-        options["queue"] = "kafka://k:9092"
-    b = kind(BrokerConfig.create(options))
-    await b.start()
-    await until(lambda: len(b.context.disk.free_bytes) == 2)
-    of_queue = data if kind is KafkaBroker else data / "queue"
-    assert set(b.context.disk.free_bytes) == {str(objects), str(of_queue)}
-    assert await b.stop()
-    async with broker(data / "given") as b:
-        assert b.context.disk._folders == []
-
-
-async def test_what_is_elsewhere_is_opened_as_configured(tmp_path, monkeypatch) -> None:
-    """Storage, queue and ZooKeeper get their options, and a failure of the queue is fatal."""
-    opened = {}
-
-    async def kafka(*arguments, **named):
-        opened["kafka"] = (arguments, named)
-        return InMemoryQueue()
-
-    async def zookeeper(options, runtime):
-        opened["zookeeper"] = (options, runtime)
-
-    def storage(*arguments, opened: object):
-        assert opened == b._opened
-        at_storage.extend(arguments)
-        return InMemoryStorage()
-
-    at_storage = []
-    monkeypatch.setattr(server, "open_kafka", kafka)
-    monkeypatch.setattr(server, "open_zookeeper", zookeeper)
-    monkeypatch.setattr(server, "open_storage", storage)
-    options = {
-        "queue": "kafka://k:9092",
-        "queue_options": "security.protocol=SSL",
-        "storage": "s3://bucket/x",
-        "storage_options": "region=eu-west-1",
-        "cluster_id": "c",
-        "broker_id": "one",
-        "upload_threads": 3,
-    }
-    runtime = Runtime()
-    b = made(tmp_path, options=options, runtime=runtime)
-    await b.start()
-    config = b.config
-    given, named = opened["kafka"]
-    assert given == ("kafka://k:9092", config.queue_options)
-    report = named.pop("on_failure")
-    assert named == {"cluster_id": "c", "broker_id": "one", "runtime": runtime}
-    assert at_storage == ["s3://bucket/x", config.storage_options, runtime]
-    assert b.context.uploads._max_workers == 2 * 3
-    assert b.context.upload_slots._value == 3
-    share = server.ANSWERS_SHARE
-    assert b.context.scheduler.limit_bytes == int(config.memory_bytes * share)
-    assert b.context.memory.limit_bytes == config.memory_bytes
-    report("queue", PlantedError("a bug"))
-    assert isinstance(await b.failed(), PlantedError)
-    assert await b.stop()
-    cluster = {"zookeeper": "zk:2181/memq/", "zookeeper_options": "session_timeout=7s"}
-    member = made(tmp_path, options=options | cluster, runtime=runtime)
-    await member._open_coordination()
-    found, of = opened["zookeeper"]
-    assert of is runtime
-    assert found == ZooKeeperOptions.read("zk:2181/memq/c", member.config.zookeeper_options)
 
 
 # -- stop -----------------------------------------------------------------------------------
@@ -416,27 +268,6 @@ async def test_a_stop_saves_the_time(tmp_path) -> None:
     assert saved.wall_ms == b.context.times.saved.wall_ms
 
 
-async def test_a_queue_that_fails_at_the_end_keeps_nothing_open(tmp_path, caplog) -> None:
-    """The time that was not saved is told of in the log; the broker has drained and closes all."""
-    storage, queue = ClosedStorage(), InMemoryQueue()
-
-    async def full(_: SavedTimes) -> None:
-        raise QueueError("no space left")
-
-    queue.save_times = full
-    b = made(tmp_path, storage=storage, queue=queue)
-    await b.start()
-    loop = asyncio.get_running_loop()
-    assert await b.stop() is True
-    assert (
-        "the time was not saved, the next start goes on from before: no space left" in caplog.text
-    )
-    assert storage.closed
-    with pytest.raises(ClosedError):
-        await queue.times()
-    assert loop.get_exception_handler() is None
-
-
 async def test_an_upload_that_hangs_does_not_keep_the_broker(tmp_path) -> None:
     """After the time to drain the broker ends and says that it did not; nothing was acked."""
     storage, threads = GatedStorage(), Threads()
@@ -459,42 +290,6 @@ async def test_an_upload_that_hangs_does_not_keep_the_broker(tmp_path) -> None:
         assert all(each._shutdown for each in threads)
     finally:
         storage.gate.set()
-
-
-async def test_a_question_that_hangs_does_not_keep_the_broker(tmp_path, monkeypatch) -> None:
-    """A probe of a store that answers nobody is left behind, and so are those that wait."""
-    gate, asked = threading.Event(), []
-
-    class Silent(InMemoryStorage):
-        remote = True
-
-        def get_range(self, *_):
-            asked.append(True)
-            assert gate.wait(60)
-            return b""
-
-    threads = Threads()
-    b = made(tmp_path, storage=Silent(), queue=InMemoryQueue(), runtime=threads.runtime)
-    monkeypatch.setattr("memq.broker.services.PROBE_S", 0.001)
-    try:
-        await b.start()
-        await until(lambda: asked)
-        waiting = [b._asks.submit(gate.wait, 60) for _ in range(2 * server.ASK_THREADS)]
-        async with asyncio.timeout(20):
-            assert await b.stop() is True
-        assert waiting[-1].cancelled()
-        assert all(each._shutdown for each in threads)
-    finally:
-        gate.set()
-
-
-async def test_locks_go_with_the_broker(tmp_path) -> None:
-    """Objects, queue and folder are free for the next broker in the same process."""
-    for _ in range(2):
-        b = made(tmp_path)
-        await b.start()
-        assert list((tmp_path / "data/objects").glob("*.lock"))
-        assert await b.stop()
 
 
 # -- a process ------------------------------------------------------------------------------
@@ -548,17 +343,6 @@ def test_an_error_that_nothing_expected_is_a_failure(tmp_path) -> None:
 
     assert asyncio.run(serve(made(tmp_path, storage=storage), ready)) == 1
     assert storage.closed
-
-
-def test_what_was_not_drained_is_a_failure(tmp_path, monkeypatch) -> None:
-    """A supervisor learns from the exit code that something that was accepted was not acked."""
-
-    async def not_drained(*_: object) -> bool:
-        return False
-
-    monkeypatch.setattr(server.OwnTopics, "stop", not_drained)
-    running = made(tmp_path, storage=InMemoryStorage())
-    assert asyncio.run(serve(running, lambda _: kill(signal.SIGTERM))) == 1
 
 
 def test_a_hangup_reads_the_tokens_again(tmp_path) -> None:
@@ -680,26 +464,6 @@ async def test_a_topic_whose_retention_fails_costs_no_other(
         assert not b.context.fatal_errors.failure.done()
 
 
-async def test_a_time_that_is_not_saved_keeps_no_retention(tmp_path, monkeypatch, caplog) -> None:
-    """On a full disk what has expired is deleted all the same, and the time is saved later."""
-    rounds, queue, refusing = Rounds(monkeypatch), InMemoryQueue(), [True]
-    save = queue.save_times
-
-    async def full(times: SavedTimes) -> None:
-        if refusing:
-            raise QueueError("no space left")
-        await save(times)
-
-    queue.save_times = full
-    async with broker(tmp_path, queue=queue, **OFTEN) as b:
-        await rounds.round()
-        assert rounds.deleted[-1] == [f"expired of {AUDIT_TOPIC}"]
-        assert "the time was not saved, later again: no space left" in caplog.text
-        refusing.clear()
-        before = b.context.times.saved
-        await until(lambda: b.context.times.saved.running_ms > before.running_ms)
-
-
 @pytest.mark.parametrize("lost", ["lease", "partition"])
 @pytest.mark.parametrize("when", ["before", "during"])
 async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
@@ -736,137 +500,20 @@ async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
         assert not b.context.fatal_errors.failure.done()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-async def test_repeats_are_known_for_as_long_as_clocks_differ(
-    tmp_path, monkeypatch, shared
-) -> None:
-    """An owner before may have been behind, so the window of a cluster's broker is longer."""
-    Rounds(monkeypatch)
-    async with broker(tmp_path, **OFTEN) as b, client(b) as c:
-        await c.create("t", write_partitions=2)
-        b.context.shared = shared
-        found = []
-        for partition in b.topics.get("t").partitions.values():
-            expire = lambda now_ms: found.append(b.context.now().mono_ms - now_ms)  # noqa: E731
-            monkeypatch.setattr(partition.processor.window, "expire", expire)
-        await until(lambda: len(found) >= 4)
-        room_ms = CLOCKS_DIFFER_MS if shared else 0
-        assert all(room_ms <= each < room_ms + 30_000 for each in found)
-
-
-LOST = MissingObject("t", 0, 7, "00/key", "memory:///00/key")
-
-
-async def test_missing_objects_are_told_of_once_and_so_is_their_end(
-    tmp_path, monkeypatch, caplog
-) -> None:
-    """While some are missing they are looked for; a storage that cannot tell changes nothing."""
-    answers = [Presence("r", 2, (LOST,), 0)]
-    looked = []
-
-    async def look(_, topics, *__):
-        looked.append([topic.name for topic in topics])
-        return answers[-1]
-
-    monkeypatch.setattr(server, "look_for_objects", look)
-    queue = InMemoryQueue()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create("t")
-    successor = queue.another_process()
-    caplog.clear()
-    caplog.set_level(logging.WARNING)
-    looked.clear()
-    async with broker(tmp_path, queue=successor, **OFTEN) as b:
-
-        async def answered(*presence) -> list[str]:
-            answers.append(Presence("r", *presence))
-            caplog.clear()
-            count = len(looked)
-            await until(lambda: len(looked) > count + 1 or not b.context.presence.missing)
-            said = [each.getMessage() for each in caplog.records if each.name == server.__name__]
-            return [each for each in said if "objects" in each or "object" in each]
-
-        assert looked[0] == ["t", AUDIT_TOPIC]  # an example that users know comes first
-        assert caplog.text.count("objects are missing") == 1
-        assert b.context.not_ready() == []  # of two one is there
-        assert await answered(2, (LOST, LOST), 0) == []
-        assert len(b.context.not_ready()) == 1
-        said = await answered(0, (), 3)
-        assert set(said) == {"the storage does not say what is there of 3 objects"}
-        assert len(b.context.not_ready()) == 1
-        assert await answered(1, (LOST,), 3) == []
-        assert b.context.presence.unknown == 3
-        assert await answered(2, (), 0) == ["no object is missing any more"]
-        assert b.context.not_ready() == []
-        count = len(looked)
-        saved = b.context.times.saved
-        await until(lambda: b.context.times.saved.running_ms > saved.running_ms + 200)
-        assert len(looked) == count
-
-
-async def test_a_disk_must_have_room_for_the_largest_batch(tmp_path, monkeypatch) -> None:
-    """What must be free is that of any topic with the pages of the queue; a look may fail."""
-    needed: list[int] = []
-    monkeypatch.setattr(server, "DISK_S", 0.001)
-
-    def look(_, needed_bytes: int) -> None:
-        needed.append(needed_bytes)
-        if len(needed) % 2:
-            raise StorageError("objects has 1 KiB free")
-
-    monkeypatch.setattr(server.DiskSpace, "look", look)
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create("small", batch_bytes="5MiB")
-        await c.create("large", batch_bytes="9MiB")
-        await c.create("medium", batch_bytes="6MiB")
-        needed.clear()
-        await until(lambda: len(needed) > 3)
-        assert needed[-1] == server.QUEUE_BYTES + (9 << 20)
-        assert not b.context.fatal_errors.failure.done()
-
-
-async def test_the_sweep_sees_to_every_write_partition(tmp_path, monkeypatch) -> None:
-    """What is parked in any topic and partition is looked at, memory only every few seconds."""
-    monkeypatch.setattr(server, "SWEEP_S", 0.001)
-    passed, swept, tidied = [0.0], [], []
-    runtime = Runtime(mono_s=lambda: 1_000 + passed[0])
-    async with broker(tmp_path, runtime=runtime) as b, client(b) as c:
-        for name in ("s", "t"):
-            await c.create(name, write_partitions=2)
-        monkeypatch.setattr(b.context.memory, "tidy", lambda: tidied.append(passed[0]))
-        of = {
-            (name, number): partition
-            for name in ("s", "t")
-            for number, partition in b.topics.get(name).partitions.items()
-        }
-        for at, partition in of.items():
-            monkeypatch.setattr(partition, "expire_parked", lambda _, at=at: swept.append(at))
-        ticks = []
-        monkeypatch.setattr(b.groups, "tick", ticks.append)
-        await until(lambda: len(swept) > 8)
-        assert set(swept) == set(of)
-        assert set(ticks) == {b.context.now().mono_ms}
-        passed[0] += 1.9
-        swept.clear()
-        await until(lambda: len(swept) > 8)
-        assert not tidied
-        passed[0] += 0.2
-        await until(lambda: tidied)
-        swept.clear()
-        await until(lambda: len(swept) > 8)
-        assert len(tidied) == 1
-
-
-async def test_an_end_of_a_group_that_is_not_stored_is_tried_again(tmp_path, monkeypatch) -> None:
-    """A queue that fails then stops nothing."""
-    monkeypatch.setattr(server, "TIDY_GROUPS_S", 0.001)
-    async with broker(tmp_path) as b:
-        tried = []
-
-        async def tidy() -> None:
-            tried.append(True)
-            raise QueueError("no space left")
-
-        monkeypatch.setattr(b.handlers.stored_groups, "tidy", tidy)
-        await until(lambda: len(tried) > 3)
-        assert not b.context.fatal_errors.failure.done()
+async def test_metadata_is_answered_while_the_broker_drains(tmp_path) -> None:
+    """A client that asks where to go, while what was accepted is being stored, is told."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create()
+        address = b.address
+        storage.gate.clear()
+        writing = asyncio.ensure_future(c.write(0))
+        await until(lambda: b.context.memory.used_bytes > 0)
+        stopping = asyncio.ensure_future(b.stop())
+        await until(lambda: not b.context.ready)
+        answer = await c.ask(m.Metadata(topics=["t"]))
+        storage.gate.set()
+        assert [each.address for each in answer.brokers] == [address]
+        assert answer.topics[0].hosts == [address]
+        assert (await writing).offset == 0
+        assert await stopping is True

@@ -13,24 +13,25 @@ import pytest
 from memq import AsyncAdminClient
 from memq.broker import identity
 from memq.broker.identity import ClusterIdentity
-from memq.core.governor.nodes import BROKERS, CLUSTER, DOOMED, TOPICS, DoomedNode
+from memq.core.governor.nodes import CLUSTER, DOOMED, TOPICS, DoomedNode
 from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
-    ChangeUncertainError,
     ConfigError,
     CorruptDataError,
     DataLossError,
     UnknownTopicError,
 )
 from tests.advice import follows
-from tests.fakes.faults import Fault
-from tests.fakes.faulty_storage import FaultyStorage
-from tests.fakes.kafka import InMemoryKafka
 from tests.integration.broker.support import until
 
-AWAY = [Fault("get_range", "fail")]
 NODE = CLUSTER.child("cluster")
+
+
+@pytest.fixture(autouse=True)
+def short_sessions(cluster):
+    """A session that ZooKeeper does not know any more is found out when it would be over."""
+    cluster.session_timeout_s = 2.0
 
 
 def made(cluster):
@@ -62,58 +63,11 @@ async def test_another_storage_is_refused_and_named(cluster):
     await cluster.start("two")
 
 
-async def test_another_spelling_of_the_same_storage_is_taken(cluster):
-    """What is there is compared, and not how it is called."""
-    await cluster.start("one")
-    (cluster.folder / "link").symlink_to(cluster.folder / "objects")
-    cluster.storage = LocalStorage(cluster.folder / "link")
-    await cluster.start("two")
-
-
-async def test_another_kafka_is_refused_and_named(cluster):
-    """By the id that Kafka gives itself."""
-    await cluster.start("one")
-    cluster.kafka = InMemoryKafka()
-    cluster.kafka.cluster_id = "other"
-    with pytest.raises(ConfigError, match=r"queue: .* with Kafka in-memory; .* has Kafka other"):
-        await cluster.start("two")
-
-
 async def test_another_cluster_id_is_refused_and_named(cluster):
     """As where a copy of what ZooKeeper has of one cluster was made the root of another."""
     await cluster.start("one")
     with pytest.raises(ConfigError, match=r"cluster_id: .* with memq; .* has other"):
         await cluster.start("two", cluster_id="other")
-
-
-async def test_of_two_that_start_at_once_with_different_storages_one_wins(cluster):
-    """The other one is refused, whoever is quicker."""
-    storages = [cluster.storage, LocalStorage(cluster.folder / "elsewhere")]
-
-    async def start(name, storage):
-        cluster.storage = storage
-        await cluster.start(name)
-
-    tasks = [
-        asyncio.ensure_future(start(*each)) for each in zip(("one", "two"), storages, strict=True)
-    ]
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    (refused,) = [each for each in outcomes if each is not None]
-    assert isinstance(refused, ConfigError)
-    (winner,) = cluster.brokers
-    assert made(cluster).broker == winner
-
-
-async def test_a_cluster_from_before_gets_its_node_from_the_next_that_joins(cluster):
-    """Its topics are there, and so nothing was lost."""
-    (one,) = await cluster.start("one")
-    await (await cluster.connect(one)).create("t")
-    await cluster.stop("one")
-    session = await cluster.zookeeper.open()
-    await session.delete(NODE, 0)
-    (one,) = await cluster.start("one")
-    await cluster.all_owned("t")
-    assert made(cluster).broker == "one"
 
 
 @follows("stop all brokers and delete it; the next to start makes it anew")
@@ -128,23 +82,6 @@ async def test_a_node_that_is_damaged_lets_nobody_join(cluster):
     await session.delete(NODE, 1)
     await cluster.start("one")
     assert made(cluster).broker == "one"
-
-
-async def test_a_storage_that_does_not_say_is_waited_for(cluster):
-    """Who starts is not believed before it says; who has seen the object before joins again."""
-    (one,) = await cluster.start("one")
-    right, cluster.storage = cluster.storage, FaultyStorage(cluster.storage, AWAY)
-    starting = asyncio.ensure_future(cluster.start("two"))
-    await until(lambda: cluster.storage.faults.calls["get_range"] > 1)
-    assert cluster.zookeeper.names(BROKERS.path) == ("one",)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
-    one.context.root._storage = cluster.storage
-    await until(one.context.leased)
-    cluster.zookeeper.expire(one.sessions[-1])
-    await until(lambda: len(one.sessions) > 1 and one.context.leased())
-    cluster.storage = right
-    await cluster.start("two")
 
 
 async def test_a_mount_that_goes_while_a_broker_runs_ends_its_part(cluster, monkeypatch):
@@ -343,54 +280,3 @@ async def test_a_cluster_that_was_found_before_is_not_made_anew(cluster, since):
     with pytest.raises(DataLossError, match=r"does not know it|'two' has made since"):
         await joined.check(session)
     assert (cluster.zookeeper.node(NODE) is None) == (since == "gone")
-
-
-@pytest.mark.parametrize("happened", [True, False])
-async def test_a_cluster_whose_making_had_no_answer_is_looked_for(cluster, happened):
-    """It is the one that was made, or it is made by another attempt."""
-    (one,) = await cluster.start("one")
-    await until(one.topics.running)
-    session = await cluster.zookeeper.open()
-    await session.delete(NODE, 0)
-    create, attempts = session.create, []
-
-    async def unanswered(*args):
-        attempts.append(args)
-        if len(attempts) > 1:
-            return await create(*args)
-        if happened:
-            await create(*args)
-        raise ChangeUncertainError("no answer")
-
-    session.create = unanswered
-    await ClusterIdentity(one.context).check(session)
-    assert len(attempts) == (1 if happened else 2)
-    assert cluster.storage.get(made(cluster).object)
-
-
-@pytest.mark.parametrize("remote", [True, False])
-async def test_a_mount_is_looked_at_and_a_service_is_not(cluster, monkeypatch, remote):
-    """A mount that does not say for a while is no mount that is gone."""
-    monkeypatch.setattr(identity, "LOOK_S", 0.001)
-    (one,) = await cluster.start("one")
-    session, looked = await cluster.zookeeper.open(), []
-    storage = Otherwise(one.context.storage, remote=remote)
-    context = dataclasses.replace(one.context, storage=storage)
-    found = ClusterIdentity(context)
-    await found.check(session)
-
-    def are_there(keys):
-        looked.append(keys)
-        return [None] if len(looked) < 3 else [False]
-
-    context.root.are_there = are_there
-    watching = asyncio.ensure_future(found.watch())
-    if remote:
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-        assert looked == []
-        watching.cancel()
-    else:
-        with pytest.raises(ConfigError, match="storage: "):
-            await watching
-        assert looked == [[made(cluster).object]] * 3

@@ -57,7 +57,7 @@ class Cluster:
 
     folder: object
     stack: AsyncExitStack
-    session_timeout_s: float = 2.0
+    session_timeout_s: float = 20.0  # longer than a busy machine holds a broker up
     admin_http: bool = False
     kafka: InMemoryKafka = field(default_factory=InMemoryKafka)
     storage: LocalStorage = field(init=False)

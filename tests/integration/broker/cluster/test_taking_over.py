@@ -18,9 +18,9 @@ from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.retry import Backoff
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.errors import MemqError, QueueError, UnavailableError
-from tests.integration.broker.support import GatedStorage, until
-from tests.integration.cluster.test_failures import another_queue
+from memq.errors import QueueError
+from tests.integration.broker.cluster.test_cluster_topics import another_queue
+from tests.integration.broker.support import until
 
 
 @pytest.fixture(autouse=True)
@@ -153,109 +153,12 @@ async def test_all_that_others_have_fenced_is_taken_over_again(cluster, monkeypa
     assert one.topics.get("t").partitions == before["t"]
 
 
-async def test_what_others_have_fenced_of_a_topic_is_taken_over_again_together(cluster):
-    """One look is enough for all of its write partitions."""
-    (one,) = await cluster.start("one")
-    await (await cluster.connect(one)).create("t", write_partitions=3)
-    await cluster.all_owned("t")
-    hosted = one.topics.get("t")
-    before, topic = dict(hosted.partitions), hosted.topic.queue_topic
-    await (await another_queue(cluster, "gone")).fence(topic, 0, 2)
-    await until(lambda: not any(one.context.queue.owns(topic, number) for number in (0, 2)))
-    one.topics._follow("t")
-    await until(lambda: "t" not in one.topics._tasks)
-    assert {n for n, each in hosted.partitions.items() if each is before[n]} == {1}
-    assert (before[0].closed, before[1].closed, before[2].closed) == (True, False, True)
-    assert len(hosted.partitions) == 3
-
-
-async def test_a_release_that_is_refused_in_a_stop_keeps_no_other_topic(cluster, caplog):
-    """Each is let go of after it was closed and its groups forgotten; the stop tells of the one."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    for name in "tuv":
-        await c.create(name)
-        await cluster.all_owned(name)
-    release, let_go = one.context.queue.release, {}
-
-    async def refuse(topic, *numbers):
-        name = topic.partition(".")[0]
-        hosted = one.topics.get(name) if name in one.topics.names() else None
-        if hosted is not None:
-            closed = all(hosted.partitions[number].closing for number in numbers)
-            let_go[name] = (numbers, closed, hosted.coordinated)
-        if name == "t":
-            raise QueueError("not now")
-        await release(topic, *numbers)
-
-    one.context.queue.release = refuse
-    assert not await cluster.brokers.pop("one").stop()
-    assert {name: let_go[name] for name in "tuv"} == dict.fromkeys("tuv", ((0,), True, False))
-    assert "not released, others fence it: not now" in caplog.text
-
-
-@pytest.mark.parametrize("end", ["session", "stop"])
-async def test_what_is_left_of_a_deleted_topic_is_closed_at_the_end(cluster, monkeypatch, end):
-    """It is not waited for: whoever wrote to it is told at once, and nothing is left."""
-    monkeypatch.setattr(cluster_topics, "DELETED_S", 3600.0)
-    cluster.storage = storage = GatedStorage()
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms", write_partitions=2)
-    await cluster.all_owned("t")
-    partitions = dict(one.topics.get("t").partitions)
-    storage.gate.clear()
-    write = asyncio.ensure_future(c.write(0))
-    await until(partitions[0].uploads)
-    other = await cluster.connect(one)
-    await other.ask(m.DeleteTopic(topic="t"))
-    await until(lambda: partitions[0].closing)
-    assert not write.done()
-    if end == "session":
-        cluster.zookeeper.expire(one.sessions[-1])
-    else:
-        stopping = asyncio.ensure_future(cluster.brokers.pop("one").stop())
-    await until(lambda: all(each.closed for each in partitions.values()))
-    storage.gate.set()
-    with pytest.raises(MemqError):
-        await write
-    if end == "session":
-        assert one.topics._gone == {}
-        await until(lambda: len(one.sessions) > 1 and one.context.leased())
-    else:
-        await stopping
-
-
 def makers(cluster):
     """By name of what is doomed: who may still make it; empty when it is to be removed."""
     found = {}
     for name in cluster.zookeeper.names(DOOMED.path):
         found[name] = DOOMED.decode(name, cluster.zookeeper.node(DOOMED.child(name)).data).by
     return found
-
-
-async def test_a_topic_that_could_not_be_made_is_given_up_when_that_can_be_said(cluster):
-    """As long as its maker lives nobody else removes it, so its maker does not tire."""
-    (one,) = await cluster.start("one")
-    await until(one.topics.running)
-    catalog, refused = one.topics._catalog, []
-    claim_removal = catalog.claim_removal
-
-    async def refuse(*_):
-        raise QueueError("no")
-
-    async def later(topic):
-        if len(refused) < 3:
-            refused.append(topic)
-            raise UnavailableError("not now")
-        return await claim_removal(topic)
-
-    one.context.queue.create_topic, catalog.claim_removal = refuse, later
-    with pytest.raises(QueueError):
-        await one.topics.create(TopicConfig.create("t"))
-    assert "t" not in one.topics.names()
-    await until(lambda: {*makers(cluster).values()} <= {""})
-    assert len(refused) == 3
 
 
 async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(cluster, monkeypatch):

@@ -1,0 +1,566 @@
+"""Topics of a cluster: what a broker makes of the nodes, and what others do to it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import msgspec
+import pytest
+
+from memq.broker import cluster_topics
+from memq.broker.cluster_topics import ClusterTopics
+from memq.broker.retention import forget_expired
+from memq.core.clock import ClockReading, SavedTimes
+from memq.core.governor.nodes import DOOMED, READ_ROLE, BrokerNode, TopicAssignment
+from memq.core.governor.shared_catalog import StoredTopic
+from memq.core.governor.topics import new_topic
+from memq.core.group import GroupCoordinator
+from memq.core.notification.kafka import queue as queue_module
+from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.storage.keys import object_key, parse_object_key
+from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
+from memq.errors import (
+    ClosedError,
+    CorruptDataError,
+    DataLossError,
+    MemqError,
+    NotHostedError,
+    SessionLostError,
+    TopicExistsError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from tests.integration.broker.support import until
+
+FIRST, SECOND = "1" * 16, "2" * 16
+
+
+def topic(name="t", incarnation=FIRST, **options):
+    """One as the node says it."""
+    config = TopicConfig.create(name, write_partitions=2)
+    found = new_topic(config, (), now_ms=1, incarnation=incarnation, request_id="")
+    return msgspec.structs.replace(found, config=config.altered(**options)) if options else found
+
+
+@pytest.fixture
+async def topics(cluster):
+    """Those of a broker that has no session, and so takes over nothing."""
+    (one,) = await cluster.start("one")
+    return ClusterTopics(one.context, GroupCoordinator())
+
+
+def served(topics, name="t"):
+    """How a topic is served; None when it is refused as lost, empty when it is not there."""
+    try:
+        return topics.get(name).topic
+    except UnknownTopicError:
+        return ""
+    except DataLossError:
+        return None
+
+
+OLD, NEW = topic(retention="1h"), topic(retention="2h")
+OTHER = topic(incarnation=SECOND, retention="3h")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([(OLD, 3), (NEW, 4)], NEW),
+        ([(OLD, 3), (OLD, 3)], OLD),
+        ([(OLD, 3), (OLD, 4)], OLD),
+        ([(NEW, 4), (OLD, 3)], None),
+        ([(NEW, 4), (OLD, 4)], None),
+        ([(NEW, 4), (NEW, 3)], None),
+        ([(NEW, 4), (OLD, 3), (NEW, 5)], NEW),
+        ([(NEW, 4), (OLD, 3), (OLD, 3)], None),
+        ([(NEW, 4), (OTHER, 0)], OTHER),
+        ([(NEW, 4), (OTHER, 4)], OTHER),
+        ([(NEW, 4), (None, -1)], ""),
+        ([(NEW, 4), (OLD, 3), (None, -1)], ""),
+        ([(NEW, 4), (None, -1), (OLD, 0)], OLD),
+    ],
+)
+async def test_a_topic_is_served_as_it_was_altered_last(topics, states, expected):
+    """One that has gone back is refused; one that was made anew begins again."""
+    for each, version in states:
+        topics.topic_changed("t", each, version)
+    assert served(topics) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_queue", "expected"),
+    [
+        ([], OLD),
+        ([f"t.{FIRST}"], OLD),
+        ([f"t.{SECOND}", f"t.{FIRST}"], OLD),
+        ([f"t.{FIRST}", f"t.{SECOND}"], OLD),
+        ([f"t.{SECOND}"], None),
+        ([f"x.{SECOND}"], OLD),
+        ([f"x.t.{SECOND}"], OLD),
+    ],
+)
+async def test_a_topic_is_refused_when_the_queue_has_another_life_of_it_alone(
+    topics, in_queue, expected
+):
+    """Of a topic that is being removed the present life is there too; others are not touched."""
+    topics.topic_changed("t", OLD, 0)
+    topics.topic_changed("dotted.t", topic("dotted.t"), 0)
+    topics.in_queue([f"dotted.t.{FIRST}", *in_queue])
+    assert served(topics) == expected
+    assert served(topics, "dotted.t") == topic("dotted.t")
+    for name in {each.rpartition(".")[0] for each in in_queue} - {"t"}:
+        assert served(topics, name) is None
+
+
+def broker(name, **fields):
+    """A broker that lives."""
+    return BrokerNode(id=name, address=f"{name}:1", **fields)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "owners"),
+    [
+        (None, ["", ""]),
+        ((FIRST, ("a", "b")), ["a:1", "b:1"]),
+        ((SECOND, ("a", "b")), ["", ""]),
+        ((FIRST, ("a",)), ["a:1", ""]),
+        ((FIRST, ()), ["", ""]),
+        ((FIRST, ("", "b", "a")), ["", "b:1"]),
+        ((FIRST, ("gone", "b")), ["", "b:1"]),
+    ],
+)
+async def test_owners_are_those_of_this_life_that_live(topics, assignment, owners):
+    """Whatever the assignment node says too much, too little, or of another life."""
+    told = assignment and TopicAssignment(incarnation=assignment[0], epoch=1, owners=assignment[1])
+    topics.assignment_changed("t", told)
+    topics.topic_changed("t", OLD, 0)
+    topics.brokers_changed({"b": broker("b"), "a": broker("a", zone="z", role=READ_ROLE)})
+    hosted = topics.get("t")
+    assert topics.hosts(hosted) == owners
+    assert [(each.id, each.zone, each.reads) for each in topics.brokers()] == [
+        ("a", "z", True),
+        ("b", "", False),
+    ]
+    for number in (-1, 0, 1, 2):
+        error = topics.not_hosted(hosted, number)
+        assert isinstance(error, NotHostedError)
+        assert error.address == (owners[number] if number in (0, 1) else "")
+
+
+async def test_clients_hear_of_whatever_they_are_told_of_a_topic(topics):
+    """Another owner, one that dies, and an alteration give it another version; others do not."""
+    topics.topic_changed("t", OLD, 0)
+    versions = [topics.version(["t", "unknown"])]
+
+    async def changes(change, *args):
+        waiting = asyncio.ensure_future(topics.changed(["t"], versions[-1], 60.0))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        change(*args)
+        await asyncio.wait_for(waiting, 10)
+        versions.append(topics.version(["t"]))
+
+    topics.brokers_changed({"a": broker("a")})
+    assert topics.version(["t"]) == versions[-1]
+    owned = TopicAssignment(incarnation=FIRST, epoch=1, owners=("a", "b"))
+    await changes(topics.assignment_changed, "t", owned)
+    await changes(topics.brokers_changed, {"a": broker("a"), "b": broker("b")})
+    await changes(topics.topic_changed, "t", NEW, 1)
+    await changes(topics.brokers_changed, {"b": broker("b")})
+    await changes(topics.topic_changed, "t", None)
+    assert len({*versions}) == len(versions)
+    topics.topic_changed("u", topic("u"), 0)
+    assert topics.version(["t"]) == versions[-1] != topics.version(["u"])
+
+
+async def test_why_a_topic_is_not_here(topics):
+    """It is unknown, or there and cannot be served yet, or lost; what nobody tells is forgotten."""
+    assert isinstance(topics.missing("t"), UnknownTopicError)
+    topics.topic_changed("t", OLD, 0)
+    topics.assignment_changed("t", TopicAssignment(incarnation=FIRST, epoch=1, owners=()))
+    del topics._hosted["t"]
+    assert isinstance(topics.missing("t"), UnavailableError)
+    topics.topic_changed("t", None)
+    assert isinstance(topics.missing("t"), UnknownTopicError)
+    assert topics.known() == {"t"}
+    topics.assignment_changed("t", None)
+    assert topics.known() == set()
+    with pytest.raises(UnavailableError, match="no session"):
+        await topics.find("t")
+
+
+@pytest.mark.parametrize("then", [None, OTHER])
+async def test_what_was_granted_in_a_life_of_a_topic_ends_with_it(topics, then):
+    """The groups of a topic that is gone are forgotten, and what ran of it is to be closed."""
+    forgotten = []
+    topics._coordinator.forget_topic = forgotten.append
+    topics.topic_changed("t", OLD, 0)
+    before = topics.get("t")
+    topics.topic_changed("t", NEW, 1)
+    assert topics.get("t") is before
+    assert (before.topic, forgotten) == (NEW, [])
+    before.coordinated = True
+    topics.topic_changed("t", then)
+    assert (forgotten, before.coordinated) == (["t"], False)
+    assert topics._gone == {"t": [before]}
+    assert then is None or not topics.get("t").coordinated
+
+
+class Catalog:
+    """What is stored, as the coordination service says it, or its error.
+
+    Attributes:
+        asked: names that it was asked for.
+    """
+
+    def __init__(self, answer):
+        self.answer, self.asked = answer, []
+
+    async def get(self, name):
+        self.asked.append(name)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return StoredTopic(*self.answer, 0)
+
+
+def catalog_of(topics, answer):
+    """Let a broker have a session, in which it follows nothing."""
+    topics._catalog, topics._follow = Catalog(answer), lambda _: None
+    return topics._catalog
+
+
+@pytest.mark.parametrize(
+    ("known", "stored", "later"),
+    [
+        ((OLD, 3), (OLD, 3), None),
+        ((NEW, 4), (OLD, 3), None),
+        ((OLD, 3), (NEW, 4), (NEW, 4)),
+        ((OLD, 3), (NEW, 4), (NEW, 5)),
+        ((NEW, 4), (OTHER, 0), (OTHER, 0)),
+        ((None, -1), (OLD, 0), (OLD, 0)),
+        ((OLD, 3), UnknownTopicError("none"), (None, -1)),
+        ((None, -1), UnknownTopicError("none"), None),
+    ],
+)
+async def test_a_look_ends_when_what_is_stored_is_seen(topics, known, stored, later):
+    """At once where it is seen already; else by the news of it, and of no other topic."""
+    topics.topic_changed("t", *known)
+    catalog = catalog_of(topics, stored)
+    looking = asyncio.ensure_future(topics.look("t"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert looking.done() == (later is None)
+    topics.topic_changed("u", topic("u"), 9)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert looking.done() == (later is None)
+    if later is not None:
+        topics.topic_changed("t", *later)
+    await asyncio.wait_for(looking, 10)
+    assert catalog.asked == ["t"]
+
+
+async def test_a_look_that_sees_nothing_of_what_there_is_says_so(topics, monkeypatch):
+    """A client asks again, and is not told that there is no such topic."""
+    monkeypatch.setattr(cluster_topics, "SEEN_S", 0.01)
+    catalog_of(topics, (OLD, 3))
+    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
+        await topics.find("t")
+    topics.topic_changed("t", OTHER, 3)
+    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
+        await topics.find("t", FIRST)
+    topics.topic_changed("t", OLD, 2)
+    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
+        await topics.look("t")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SessionLostError, UnavailableError),
+        (ClosedError, UnavailableError),
+        (UnavailableError, UnavailableError),
+        (CorruptDataError, CorruptDataError),
+    ],
+)
+async def test_what_cannot_be_looked_up_is_not_taken_for_missing(topics, error, told):
+    """The end of the session is no news for a client; what is damaged is said as it is."""
+    catalog_of(topics, error("why"))
+    with pytest.raises(told, match="why") as found:
+        await topics.find("t")
+    assert type(found.value) is told
+
+
+async def test_what_is_here_is_looked_for_nowhere_else(topics):
+    """Nor is what is lost; what is another life, or being made, is."""
+    topics.topic_changed("t", OLD, 3)
+    catalog = catalog_of(topics, (OLD, 3))
+    assert (await topics.find("t")).topic == (await topics.find("t", FIRST)).topic == OLD
+    assert catalog.asked == []
+    with pytest.raises(TopicRecreatedError):
+        await topics.find("t", SECOND)
+    assert catalog.asked == ["t"]
+    hosted = topics._hosted.pop("t")
+    finding = asyncio.ensure_future(topics.find("t"))
+    await asyncio.sleep(0)
+    topics._hosted["t"] = hosted
+    topics._waiters.wake("t")
+    assert await finding is hosted
+    assert catalog.asked == ["t", "t"]
+    topics.topic_changed("t", NEW, 3)
+    for ask in (topics.find, topics.look):
+        with pytest.raises(DataLossError):
+            await ask("t")
+    assert catalog.asked == ["t", "t"]
+
+
+async def another_queue(cluster, broker_id: str) -> KafkaQueue:
+    """The queue of a broker that is not there, to the end of the test."""
+    queue = KafkaQueue(cluster.kafka.client(), cluster_id="memq", broker_id=broker_id)
+    await queue.start()
+    cluster.stack.push_async_callback(queue.close)
+    return queue
+
+
+async def test_what_another_broker_has_fenced_is_taken_over_again(cluster):
+    """An owner that is fenced under its hands sends its clients elsewhere, and then owns it again.
+
+    A broker whose session ended in the middle of a take-over may fence what has an owner by then.
+    """
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="5ms")
+    await cluster.all_owned("t")
+    first = await c.write(0)
+    hosted = one.topics.get("t")
+    fenced = hosted.partitions[0]
+    queue = await another_queue(cluster, "gone")
+    await queue.fence(hosted.topic.queue_topic, 0)
+    with pytest.raises(NotHostedError):
+        await c.write(1)
+    await until(lambda: hosted.partitions.get(0) not in (None, fenced))
+    assert (await c.write(1)).offset > first.offset
+
+
+@pytest.mark.parametrize("slept", ["before it looks for orphans", "meanwhile"])
+async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(
+    cluster, monkeypatch, slept
+):
+    """Retention was made longer at the next owner; the one before does not go by what it knew."""
+    monkeypatch.setattr(cluster_topics, "LOOK_S", 3600.0)  # it has not looked yet
+    cluster.session_timeout_s = 0.5
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms", upload_deadline="5s", dedup_window="10s", retention="10s")
+    (owner,) = await cluster.all_owned("t")
+    old, new = (one, two) if owner == "one" else (two, one)
+    writer, admin = await cluster.connect(old), await cluster.connect(new)
+    writer.schema_id = c.schema_id
+    await writer.write(0)
+    (key,) = [each.key for each in cluster.storage.list("") if "/topics/" in each.key]
+    orphan = parse_object_key(key)._replace(batch_id=32 * "0")
+    cluster.storage.put(object_key(orphan), [b"never acked, or lost by the queue"], timeout_s=9)
+    listing, awake = threading.Event(), threading.Event()
+    objects_of = old.context.objects_of
+
+    def listed(topic):
+        listing.set()
+        assert awake.wait(30), "the test left it asleep"
+        return objects_of(topic)
+
+    old.context.objects_of = listed
+    now, hosted = old.context.now, old.topics.get("t")
+    old.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
+    if slept == "meanwhile":
+        tidying = asyncio.ensure_future(old._tidy_topic(hosted, scan=True))
+        await until(listing.is_set)
+    cluster.zookeeper.freeze(old.sessions[-1])
+    cluster.zookeeper.expire(old.sessions[-1])
+    await until(lambda: new.topics.get("t").coordinated)
+    await admin.ask(m.AlterTopic(topic="t", options={"retention": "7d"}))
+    await until(lambda: not old.context.leased())
+    if slept != "meanwhile":
+        tidying = asyncio.ensure_future(old._tidy_topic(hosted, scan=True))
+    awake.set()
+    assert hosted.coordinated
+    assert await tidying == []
+    assert await new.context.queue.offsets(hosted.topic.queue_topic, 0) == (0, 1)
+    cluster.zookeeper.thaw(old.sessions[-1])
+
+
+@pytest.mark.parametrize("forgotten", ["now", "in a life before"])
+async def test_nobody_serves_a_notification_whose_object_is_deleted(cluster, forgotten):
+    """Another broker may not have heard yet how far retention has gone, nor the scan of orphans."""
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms", upload_deadline="1s", dedup_window="10s", retention="10s")
+    (owner,) = await cluster.all_owned("t")
+    at, other = (one, two) if owner == "one" else (two, one)
+    writer = await cluster.connect(at)
+    writer.schema_id = c.schema_id
+    await writer.write(0)
+    hosted, now = at.topics.get("t"), at.context.now
+    queue_topic = hosted.topic.queue_topic
+
+    async def served() -> int:
+        return len(await other.context.queue.fetch(queue_topic, 0, 0, max_entries=9, max_bytes=99))
+
+    assert await served() == 1
+    at.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
+    if forgotten != "now":  # and the broker ended before it had deleted the objects
+        await forget_expired(hosted, at.context)
+    expired = await at._tidy_topic(hosted, scan=True)
+    assert await served() == 1
+    batches = [each for each in cluster.storage.list("") if "/topics/" in each.key]
+    assert len(batches) == 1, "its object is there"
+    if forgotten == "now":
+        expired += await at._tidy_topic(hosted, scan=True)
+    assert len(set(expired)) == 1
+    assert at.context.forgotten_after_s > queue_module.START_S
+
+
+async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster, monkeypatch):
+    """Kafka shows late what it has committed; no watermark is told that is ahead of that."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.05)
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms")
+    (owner,) = await cluster.all_owned("t")
+    at, other = (one, two) if owner == "one" else (two, one)
+    writer = await cluster.connect(at)
+    writer.schema_id = c.schema_id
+    cluster.kafka.marker_s = (1.0, 1.0)
+    await writer.write(0)
+    hosted = at.topics.get("t")
+    (told,), _ = await hosted.watermarks()
+    _, end = await other.context.queue.offsets(hosted.topic.queue_topic, 0)
+    assert told > 0
+    assert end == 1
+
+
+async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster):
+    """Its clock is ahead; what its last watermark covers gets no Batch from the next owner."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms")
+    await cluster.all_owned("t")
+    hosted, queue = one.topics.get("t"), one.context.queue
+    topic, before, fence = hosted.topic.queue_topic, hosted.partitions[0], queue.fence
+    gone = await another_queue(cluster, "gone")
+    told_ms = one.context.now().wall_ms + 3_600_000
+
+    async def fence_late(*args, **options):
+        await gone.save_times(SavedTimes(0, told_ms))
+        assert gone.owns(topic, 0)
+        await fence(*args, **options)
+
+    queue.fence = fence_late
+    await gone.fence(topic, 0)
+    await until(lambda: hosted.partitions.get(0) not in (None, before))
+    queue.fence = fence
+    await c.write(0)
+    (entry,) = await queue.fetch(topic, 0, 0, max_entries=9, max_bytes=1 << 20)
+    assert entry.timestamp_ms >= told_ms
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
+    """Whatever answer of ZooKeeper is lost, a topic is there as a whole, or nothing is doomed."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("before")
+    await cluster.all_owned("before")
+    session = one.sessions[-1]
+    create_topic = one.context.queue.create_topic
+
+    async def creating(*args):
+        await create_topic(*args)
+        if lost == 2:
+            cluster.zookeeper.lose_answer(session)
+
+    one.context.queue.create_topic = creating
+    if lost == 1:
+        cluster.zookeeper.lose_answer(session)
+    try:
+        await c.create("t")
+    except MemqError:
+        assert "t" not in one.topics.names()
+    else:
+        await cluster.all_owned("t")
+    await until(lambda: not cluster.zookeeper.names(DOOMED.path))
+
+
+async def test_of_two_who_make_a_topic_one_does(cluster):
+    """A topic that two brokers are asked to make at the same time is made once."""
+    one, two = await cluster.start("one", "two")
+    clients = [await cluster.connect(one), await cluster.connect(two)]
+    config = TopicConfig.create("t")
+    outcomes = await asyncio.gather(
+        *(c.ask(m.CreateTopic(config=config, request_id=f"{n}")) for n, c in enumerate(clients)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(each, m.TopicAnswer) for each in outcomes) == 1
+    assert sum(isinstance(each, TopicExistsError) for each in outcomes) == 1
+    made = next(each for each in outcomes if isinstance(each, m.TopicAnswer))
+    by = outcomes.index(made)
+    again = await clients[1 - by].ask(m.CreateTopic(config=config, request_id=f"{by}"))
+    assert again.topic.incarnation == made.topic.incarnation
+    await until(lambda: len(cluster_queue_topics(cluster, "t")) == 1, 120)
+
+
+def cluster_queue_topics(cluster, name: str) -> list[str]:
+    """Topics of Kafka that hold incarnations of a topic."""
+    return [each for each in cluster.kafka.partitions() if each.startswith(f"memq.{name}.")]
+
+
+async def test_alterations_at_the_same_time_all_take_effect(cluster):
+    """Each is made on top of the one that was quicker, and is answered."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t")
+    wanted = {"batch_age": "7ms", "dedup_window": "2h", "retention": "3d", "ring_slots": "9"}
+    alterations = [
+        asyncio.ensure_future(c.ask(m.AlterTopic(topic="t", options={key: value})))
+        for key, value in wanted.items()
+    ]
+    _, unanswered = await asyncio.wait(alterations, timeout=30)
+    config = one.topics.get("t").topic.config
+    cluster.zookeeper.expire(one.sessions[-1])  # what goes on for ever would hold up the stop
+    assert not unanswered
+    assert (config.batch_age_ms, config.dedup_window_ms) == (7, 7_200_000)
+    assert (config.retention_ms, config.ring_slots) == (259_200_000, 9)
+
+
+async def test_a_deleted_topic_is_gone_everywhere(cluster, monkeypatch):
+    """A topic that is deleted and made again is another one, and nothing of the first is left."""
+    monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.3)
+    one, two = await cluster.start("one", "two")
+    c, other = await cluster.connect(one), await cluster.connect(two)
+    first = await c.create("t", write_partitions=2)
+    for number, owner in enumerate(await cluster.all_owned("t")):
+        client = c if owner == "one" else other
+        client.schema_id = first.schema_id
+        await client.write(0, write_partition=number)
+    await other.ask(m.DeleteTopic(topic="t", incarnation=first.incarnation))
+    with pytest.raises(UnknownTopicError):
+        await c.ask(m.Metadata(topics=["t"]))
+    second = await c.create("t", write_partitions=2)
+    for client in (c, other):
+        with pytest.raises(TopicRecreatedError):
+            await client.ask(m.FetchOffsets(topic="t", incarnation=first.incarnation))
+        answer = await client.ask(m.FetchOffsets(topic="t", incarnation=second.incarnation))
+        assert [each.end for each in answer.partitions] == [0]
+    await until(lambda: len(cluster_queue_topics(cluster, "t")) == 1)
+    await until(
+        lambda: (
+            not list(
+                (cluster.folder / "objects").glob(
+                    f"*/memq/topics/t/{first.incarnation}/**/*.arrows"
+                )
+            )
+        )
+    )
