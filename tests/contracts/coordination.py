@@ -19,7 +19,6 @@ from memq.core.governor.coordination import (
     MAX_CHANGES,
     MAX_IN_FLIGHT,
     MAX_NODE_BYTES,
-    MAX_PATH_BYTES,
     Check,
     Create,
     Delete,
@@ -214,16 +213,6 @@ async def test_a_path_that_is_none_is_refused(session, path):
             await call()
 
 
-async def test_the_longest_path(session):
-    """A path of the most bytes there may be is one; one byte more is none."""
-    longest = "/" + "é" * ((MAX_PATH_BYTES - 1) // 2) + "x"
-    assert len(longest.encode()) == MAX_PATH_BYTES
-    await session.create(longest, b"x")
-    assert (await session.get(longest)).data == b"x"
-    with pytest.raises(InvalidRequestError):
-        await session.create(longest + "x")
-
-
 async def test_the_largest_node(session):
     """A node of the most bytes there may be is stored; one byte more is refused."""
     largest = b"x" * MAX_NODE_BYTES
@@ -320,15 +309,6 @@ async def test_the_limits_of_a_transaction(session):
 # -- ephemerals -----------------------------------------------------------------------------
 
 
-async def test_an_ephemeral_names_its_session(session, other):
-    """Its owner is the session that made it, and sessions are told apart."""
-    assert session.session_id != other.session_id
-    await session.create("/mine", ephemeral=True)
-    await session.transact([Create("/too", b"", ephemeral=True)])
-    assert (await other.get("/mine")).owner == session.session_id
-    assert (await other.get("/too")).owner == session.session_id
-
-
 async def test_an_ephemeral_has_no_children(session):
     """Nothing can be made below it."""
     await session.create("/mine", ephemeral=True)
@@ -367,15 +347,6 @@ async def test_an_ephemeral_goes_after_its_session_was_silent(service, other):
 
 
 # -- watches --------------------------------------------------------------------------------
-
-
-async def test_a_watch_gives_the_present_state_first(session):
-    """Also when there is no node."""
-    await session.create("/a", b"x")
-    assert (await anext(session.watch("/a"))).data == b"x"
-    assert await anext(session.watch("/no")) is None
-    assert await anext(session.watch_children("/")) == ("a",)
-    assert await anext(session.watch_children("/no")) == ()
 
 
 async def test_a_watch_gives_what_comes(session, other):
@@ -424,18 +395,6 @@ async def test_a_watch_of_children_is_not_told_of_their_data(session, other):
     assert await within(waiter) == ("x", "y")
 
 
-async def test_a_slow_reader_is_given_the_last_state(session, other):
-    """States in between may be left out; the last one never is, and none comes twice."""
-    await other.create("/a", b"0")
-    watch = session.watch("/a")
-    await anext(watch)
-    for version in range(50):
-        await other.set("/a", b"%d" % (version + 1), version)
-    seen = await following(watch, data_is(b"50"))
-    versions = [node.version for node in seen]
-    assert versions == sorted(set(versions))
-
-
 async def test_no_last_state_is_lost_to_a_quick_reader(session, other):
     """While it reads without a pause, whatever was written last comes, every time."""
     await other.create("/a", b"0")
@@ -461,17 +420,6 @@ async def test_a_wait_that_is_cancelled_loses_nothing(session, other):
         if waiter.cancelled():
             waiter = anext(watch)
         assert (await within(waiter)).data == b"%d" % version
-
-
-async def test_many_watches(session, other):
-    """Each of many watches, also of the same node, is told."""
-    await other.create("/a", b"0")
-    watches = [session.watch("/a") for _ in range(20)]
-    for watch in watches:
-        await anext(watch)
-    waiters = [await begun(anext(watch)) for watch in watches]
-    await other.set("/a", b"1", 0)
-    assert {(await within(waiter)).data for waiter in waiters} == {b"1"}
 
 
 # -- connections ----------------------------------------------------------------------------
@@ -676,13 +624,6 @@ async def test_closing_ends_calls_that_are_under_way(service, session):
     await within(session.close())
     with pytest.raises((ChangeUncertainError, ClosedError)):
         await asyncio.wait_for(change, 1.0)
-
-
-async def test_repr_says_what_it_is(service, session):
-    """The representation shows the live state."""
-    assert "[connected]" in repr(session)
-    assert f"{session.session_id:#x}" in repr(session)
-    assert "until" in repr(session.lease)
 
 
 # -- access ---------------------------------------------------------------------------------

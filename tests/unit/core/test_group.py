@@ -16,7 +16,6 @@ from memq.core.group import (
     MIN_SESSION_TIMEOUT_MS,
     GroupCoordinator,
     assign,
-    check_group_name,
 )
 from memq.core.notification.queue import Holding
 from memq.core.wire.messages import (
@@ -78,14 +77,6 @@ def heartbeat(**changes):
     return GroupHeartbeat(**fields)
 
 
-def test_first_member_gets_everything():
-    """The only member of a group holds all partitions after one heartbeat."""
-    coordinator = GroupCoordinator()
-    answer = Member(coordinator, "a").beat()
-    assert (answer.assigned, answer.members, answer.settled) == ([0, 1, 2, 3], 1, True)
-    assert repr(coordinator) == "<GroupCoordinator 1 groups, 1 members>"
-
-
 def test_partition_moves_only_when_released():
     """A newcomer gets a partition only after its holder's heartbeat no longer lists it."""
     coordinator = GroupCoordinator()
@@ -139,18 +130,6 @@ def test_a_slow_answer_makes_no_session_longer():
     assert (a.held, a.membership.lost) == ([], {0, 1, 2, 3})
 
 
-def test_overtaken_heartbeat_changes_nothing():
-    """A heartbeat that arrives after a later one of the same member is not acted on."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    late = a.membership.heartbeat(0)
-    a.beat()
-    b.beat()
-    coordinator.heartbeat(late, 4, 0)
-    assert b.beat().assigned == []
-    assert coordinator.members("g", "t", 0)[0].partitions == [0, 1, 2, 3]
-
-
 def test_a_heartbeat_that_comes_twice_counts_once():
     """The second frees nothing of what the first was granted, and lengthens no session."""
     coordinator = GroupCoordinator()
@@ -164,14 +143,6 @@ def test_a_heartbeat_that_comes_twice_counts_once():
     assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
 
 
-def test_lost_answer_is_repeated():
-    """When an answer is lost the next one grants the same."""
-    coordinator = GroupCoordinator()
-    a = Member(coordinator, "a")
-    lost = coordinator.heartbeat(a.membership.heartbeat(0), 4, 0)
-    assert a.beat().assigned == lost.assigned == [0, 1, 2, 3]
-
-
 def restarted(coordinator, now_ms=0, partitions=4, groups=(("g", "t"),)):
     """The coordinator of the broker's next life: it knows what was stored."""
     after = GroupCoordinator()
@@ -180,20 +151,6 @@ def restarted(coordinator, now_ms=0, partitions=4, groups=(("g", "t"),)):
             stored = coordinator._groups[group, topic].holdings()
             after.restore(group, topic, partitions, stored, now_ms)
     return after
-
-
-def test_restarted_coordinator_keeps_what_is_held():
-    """After a restart members go on at once, and newcomers get what is let go of."""
-    before = GroupCoordinator()
-    a, b, c = (Member(before, name) for name in "abc")
-    settle(a, b)
-    a.coordinator = b.coordinator = c.coordinator = after = restarted(before, 1_000)
-    after.check_commit(commit("a", 0, 1), 1_000)
-    assert c.beat(1_000).assigned == []
-    assert a.beat(1_000).assigned == [0, 1]
-    settle(a, b, c, now_ms=1_000)
-    assert sorted(a.held + b.held + c.held) == [0, 1, 2, 3]
-    assert min(map(len, (a.held, b.held, c.held))) == 1
 
 
 def test_nobody_gets_what_an_absent_member_may_still_hold():
@@ -304,18 +261,6 @@ def test_claim_of_a_taken_partition_is_denied():
     assert a.held == []
 
 
-def test_more_members_than_partitions():
-    """Members beyond the number of partitions stand by and take over."""
-    coordinator = GroupCoordinator()
-    members = [Member(coordinator, f"m{n}", partitions=2) for n in range(4)]
-    settle(*members)
-    assert sorted(len(member.held) for member in members) == [0, 0, 1, 1]
-    gone = next(member for member in members if member.held)
-    coordinator.leave("g", "t", gone.membership.member_id, 0)
-    settle(*(member for member in members if member is not gone))
-    assert sum(len(member.held) for member in members if member is not gone) == 2
-
-
 def test_groups_and_topics_are_apart():
     """The same member id in another group or topic is another member."""
     coordinator = GroupCoordinator()
@@ -332,19 +277,6 @@ def test_topic_made_anew():
     coordinator = GroupCoordinator()
     Member(coordinator, "a", partitions=4).beat()
     assert Member(coordinator, "b", partitions=2).beat().assigned == [0, 1]
-
-
-def test_commit_only_by_the_holder():
-    """A member may commit what it holds, also while it is asked to give it up; nothing else."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    a.beat()
-    b.beat()
-    coordinator.check_commit(commit("a", 0, 1, 2, 3), 0)
-    with pytest.raises(NotOwnerError, match=r"'b'.*'g'.*partition 3.*'a' does"):
-        coordinator.check_commit(commit("b", 3), 0)
-    with pytest.raises(NotOwnerError, match="nobody does"):
-        coordinator.check_commit(commit("a", 0), SESSION_MS)
 
 
 @pytest.mark.parametrize("who", [{"member_id": "a"}, {"member_id": "", "committer": "x"}])
@@ -372,17 +304,6 @@ def test_commits_of_one_consumer_keep_their_order(who):
     assert coordinator.check_commit(numbered(0), 0), "who does not count is not counted"
 
 
-def test_members_are_numbered_each_by_itself():
-    """One that commits for the first time is not behind another one that has often."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a", 2), Member(coordinator, "b", 2)
-    settle(a, b)
-    for name, partition, sequence in (("a", *a.held, 7), ("b", *b.held, 1)):
-        request = commit(name, partition)
-        request.sequence = sequence
-        assert coordinator.check_commit(request, 0)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -408,27 +329,6 @@ def test_commits_of_nobody_have_no_order():
         request.sequence = sequence
         assert coordinator.check_commit(request, 0)
         coordinator.committed(request)
-
-
-def test_commit_from_an_earlier_holding_is_refused():
-    """A commit that comes when the member holds the partition again, after another, is refused."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    a.beat()
-    late = CommitOffsets(
-        group="g",
-        topic="t",
-        member_id="a",
-        offsets=[PartitionOffset(3, 1)],
-        heartbeat=a.membership.sequence,
-    )
-    settle(a, b)
-    assert b.held == [2, 3]
-    coordinator.leave("g", "t", "b", 0)
-    a.beat()
-    assert a.held == [0, 1, 2, 3]
-    with pytest.raises(NotOwnerError, match="before it was given the partition again"):
-        coordinator.check_commit(late, 0)
 
 
 @pytest.mark.parametrize("ends", ["it leaves", "its session is over"])
@@ -504,20 +404,6 @@ def test_a_restored_group_is_stored_as_it_was():
     assert list(coordinator.left_over()) == [("g", "t")]
 
 
-def test_a_session_that_is_stored_as_shorter_is_stored_anew_whoever_has_it():
-    """Each holder counts, not only the first; a session that became shorter is covered."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    settle(a, b)
-    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
-    b.membership.session_timeout_ms = SESSION_MS // 2
-    b.beat()
-    assert coordinator.unsaved("g", "t") is None
-    b.membership.session_timeout_ms = SESSION_MS + 1
-    b.beat()
-    assert coordinator.unsaved("g", "t")["b"] == Holding(SESSION_MS + 1, b.held)
-
-
 def test_a_topic_that_is_deleted_takes_all_of_it_along():
     """Who left, who committed and what is left over: its next topic of the name begins afresh, and
     other topics keep theirs.
@@ -541,18 +427,6 @@ def test_a_topic_that_is_deleted_takes_all_of_it_along():
     assert coordinator.check_commit(first["t"], 0)
     with pytest.raises(InvalidRequestError, match="came after commit 7"):
         coordinator.check_commit(first["u"], 0)
-
-
-def test_who_was_refused_is_no_member():
-    """A heartbeat that fails a check forms no group, and stays out of the one there is."""
-    coordinator = GroupCoordinator()
-    a = Member(coordinator, "a")
-    a.beat()
-    for changes in ({"member_id": "b", "owned": [9]}, {"group": "h", "session_timeout_ms": 1}):
-        with pytest.raises(InvalidRequestError):
-            coordinator.heartbeat(heartbeat(**changes), 4, 0)
-    assert coordinator.groups(0) == {"t": {"g"}}
-    assert [each.member_id for each in coordinator.members("g", "t", 0)] == ["a"]
 
 
 def test_a_commit_names_each_partition_that_is_not_held():
@@ -613,27 +487,6 @@ def test_committers_are_bounded(monkeypatch):
     assert [name for _, _, name in coordinator._commits] == ["a", "c"]
 
 
-def test_administrator_commits_only_when_idle():
-    """Without a member id a commit is refused while members live, and the error tells the way."""
-    coordinator = GroupCoordinator()
-    coordinator.check_commit(commit("", 0), 0)
-    Member(coordinator, "a").beat()
-    with pytest.raises(InvalidRequestError, match=r"1 live member: close all of them.*10000 ms"):
-        coordinator.check_commit(commit("", 0), 0)
-    coordinator.check_commit(commit("", 0), SESSION_MS)
-    coordinator.check_idle("g", "t", SESSION_MS)
-
-
-def test_administrator_waits_after_a_restart():
-    """A group whose members may still be there after a restart is not idle."""
-    before = GroupCoordinator()
-    Member(before, "a").beat()
-    after = restarted(before, 0)
-    with pytest.raises(InvalidRequestError, match="1 live member"):
-        after.check_commit(commit("", 0), SESSION_MS - 1)
-    after.check_commit(commit("", 0), SESSION_MS)
-
-
 def test_members_are_described():
     """A group shows its live members, sorted, with what each holds."""
     coordinator = GroupCoordinator()
@@ -678,17 +531,6 @@ def test_bad_heartbeats(changes, named):
     assert coordinator.groups(0) == {}
 
 
-def test_grant_not_taken_up_yet_is_owned():
-    """A member lists a partition as owned from the answer on, before the application polls."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    beat = a.membership.heartbeat(0)
-    a.membership.answered(beat, coordinator.heartbeat(beat, 4, 0), 0)
-    assert a.membership.heartbeat(0).owned == [0, 1, 2, 3]
-    assert (a.held, a.membership.to_start) == ([], {0, 1, 2, 3})
-    assert b.beat().assigned == []
-
-
 def test_late_answers_are_ignored():
     """An answer counts only if it answers the last heartbeat of a session that is not over."""
     coordinator = GroupCoordinator()
@@ -729,12 +571,6 @@ def test_whoever_is_told_the_time_sees_that_the_session_is_over():
     a.beat(SESSION_MS)
     assert a.membership.heartbeat(2 * SESSION_MS).owned == []
     assert a.membership.lost == everything
-
-
-def test_good_names():
-    """Ordinary group names pass."""
-    for name in ("g", "etl-job.v2", "_internal", "0"):
-        check_group_name(name)
 
 
 def test_bounds(monkeypatch):

@@ -7,12 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from memq.core.governor.nodes import DOOMED, TOPICS, make_persistent
+from memq.core.governor.nodes import TOPICS, make_persistent
 from memq.core.governor.shared_catalog import MAX_TOPIC_BYTES, SharedCatalog
-from memq.core.governor.topics import altered_topic
 from memq.core.runtime import SYSTEM
-from memq.errors import UnavailableError, UnknownTopicError, VersionConflictError
-from tests.contracts.coordination import within
+from memq.errors import UnavailableError
 from tests.unit.core.governor.brokers import topic_of
 
 
@@ -59,26 +57,6 @@ async def test_the_largest_topic_lives_and_goes(catalog, other):
     assert await other.doomed() == []
 
 
-async def test_a_creation_without_an_answer_is_found(service, session, catalog, other):
-    """Its maker is told that the topic exists."""
-    topic = topic_of()
-    await catalog.announce(topic)
-    service.lose_answer(session)
-    creation = asyncio.ensure_future(catalog.save_new(topic))
-
-    async def exists():
-        while True:
-            try:
-                return await other.get("t")
-            except UnknownTopicError:
-                await asyncio.sleep(0.01)
-
-    await within(exists())
-    service.reset(session)
-    await within(creation)
-    assert await other.doomed() == []
-
-
 async def test_a_claim_and_a_creation_exclude_each_other(catalog, other):
     """Whichever the servers carry out first."""
     for number in range(20):
@@ -91,15 +69,3 @@ async def test_a_claim_and_a_creation_exclude_each_other(catalog, other):
         if not claimed:
             await other.delete("t")
         await other.forget(topic)
-
-
-async def test_a_later_incarnation_is_not_altered(session, catalog, other):
-    """Though its node has the version of the earlier one."""
-    await created(catalog, topic_of())
-    stored = await catalog.get("t")
-    await other.delete("t")
-    later = await created(other, topic_of(incarnation="02" * 8))
-    with pytest.raises(VersionConflictError):
-        await catalog.alter(stored, altered_topic(stored.topic, {"batch_age": "1s"}, None, 0))
-    assert (await catalog.get("t")).topic == later
-    assert await session.children(DOOMED.path) == (f"t.{'01' * 8}",)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.format.envelope import (
-    RECORD_BATCH_MESSAGE,
     _fields,
     _vector,
     check_record_batch,
@@ -51,17 +50,6 @@ class Patient:
 
     def check(self, limit: int = LIMIT) -> None:
         check_record_batch(memoryview(self.data), layout_of(BATCH.schema), limit)
-
-
-def test_the_parts_of_a_sound_message_are_found() -> None:
-    """Kind, lengths and the place of the body are what Arrow says."""
-    data = encode_message(BATCH)
-    envelope, message = read_envelope(memoryview(data)), pa.ipc.read_message(data)
-    assert envelope.kind == RECORD_BATCH_MESSAGE
-    assert envelope.length == data.size
-    assert envelope.body_length == message.body.size
-    Patient().check()
-    Patient("zstd").check()
 
 
 def test_a_message_followed_by_more_is_read_up_to_its_end() -> None:

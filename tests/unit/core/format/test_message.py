@@ -64,11 +64,6 @@ def test_absent_keys_and_headers_are_null_and_cost_no_more_than_offsets(count) -
     assert check(body) == count
 
 
-def test_text_is_stored_as_utf8() -> None:
-    """A str where bytes are expected is not an error."""
-    assert encode_records(None, ["é"], None, [0])["value"].to_pylist() == ["é".encode()]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
@@ -102,13 +97,6 @@ def test_any_rows_survive_a_message(batch, compression) -> None:
     assert open_message(bytes(body), batch.schema).equals(batch)
 
 
-def test_decoding_copies_nothing() -> None:
-    """The rows refer to the bytes that were received."""
-    body = encode_message(records(100))
-    values = decode_message(body, DEFAULT_SCHEMA)["value"].buffers()[2]
-    assert body.address <= values.address < body.address + body.size
-
-
 def test_bytes_at_an_odd_address_are_read_as_well() -> None:
     """A receive buffer need not be aligned."""
     batch = records(50)
@@ -134,13 +122,6 @@ def test_dictionary_columns_must_be_decoded_first() -> None:
 # -- checking -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
-def test_a_sound_message_is_counted(compression) -> None:
-    """One record, many records, a large value."""
-    for batch in (records(1), records(1000), records(1, size=1 << 20)):
-        assert check(encode_message(batch, compression)) == batch.num_rows
-
-
 def test_the_size_limit_is_that_of_the_decoded_rows() -> None:
     """Compression does not get more past it; the limit itself is allowed."""
     batch = encode_records(None, [b"x" * 100_000], None, [0])
@@ -149,38 +130,6 @@ def test_the_size_limit_is_that_of_the_decoded_rows() -> None:
         assert open_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_100).num_rows == 1
         with pytest.raises(MessageTooLargeError, match="the limit is 100000"):
             open_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_000)
-
-
-def test_a_message_without_records_is_refused() -> None:
-    """Even if its envelope is sound."""
-    with pytest.raises(CorruptDataError, match="0 records"):
-        check(records(1).slice(1).serialize())
-
-
-def test_two_messages_are_not_one() -> None:
-    """Nothing may follow."""
-    body = bytes(encode_message(records(3)))
-    with pytest.raises(CorruptDataError, match="bytes were given"):
-        check(body + body)
-    with pytest.raises(CorruptDataError):
-        check(b"\0" * 8 + body)
-
-
-def test_rows_of_another_schema_do_not_fit() -> None:
-    """Fewer or more columns are seen in the envelope."""
-    body = encode_message(records(3))
-    for schema in (pa.schema([("a", pa.int8())]), DEFAULT_SCHEMA.append(pa.field("x", pa.int8()))):
-        with pytest.raises(SchemaMismatchError, match="field nodes"):
-            check(body, schema)
-
-
-def test_nulls_in_a_column_that_must_have_none_do_not_fit() -> None:
-    """A timestamp of the default schema is there, always."""
-    nullable = pa.schema([field.with_nullable(True) for field in DEFAULT_SCHEMA])
-    body = encode_message(pa.RecordBatch.from_pylist([{"value": b"x"}], schema=nullable))
-    assert check(body, nullable) == 1
-    with pytest.raises(SchemaMismatchError, match="'timestamp' must not have nulls"):
-        check(body)
 
 
 def test_nulls_are_looked_for_behind_nested_columns_too() -> None:
@@ -250,13 +199,6 @@ def test_a_compressed_buffer_that_does_not_decompress_is_corrupt() -> None:
                 check(damaged, batch.schema)
 
 
-def test_decode_message_translates_what_arrow_says() -> None:
-    """Bytes that are no message at all end in a typed error."""
-    for bad in (b"", b"nonsense", b"\xff" * 64):
-        with pytest.raises(CorruptDataError, match="cannot decode"):
-            decode_message(bad, DEFAULT_SCHEMA)
-
-
 # -- timestamps -----------------------------------------------------------------------------
 
 
@@ -283,9 +225,3 @@ def test_a_typed_topic_has_a_range_if_it_has_a_timestamp_column(kind, values, ex
     """Units are converted, nulls left out; other types tell nothing."""
     batch = pa.record_batch({"timestamp": pa.array(values, kind)})
     assert timestamp_range_us(batch) == expected
-
-
-def test_rows_without_a_timestamp_column_have_no_range() -> None:
-    """Only the name `timestamp` counts."""
-    batch = pa.record_batch({"time": pa.array([1], pa.timestamp("us"))})
-    assert timestamp_range_us(batch) == UNKNOWN_RANGE

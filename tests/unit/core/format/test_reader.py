@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import FOOTER_BYTES, IndexEntry, encode_footer, encode_index
-from memq.core.format.message import encode_message, encode_records
+from memq.core.format.message import encode_message
 from memq.core.format.reader import (
     TAIL_GUESS_BYTES,
     BatchReader,
@@ -22,7 +22,7 @@ from memq.core.format.reader import (
 from memq.core.format.recover import recover
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.format.verify import verify
-from memq.errors import CorruptDataError, MessageTooLargeError
+from memq.errors import CorruptDataError
 from tests.unit.core.format.builders import START_US, joined, record_batches, records, seal
 
 MESSAGES = [records(1), records(30), records(7)]
@@ -73,28 +73,6 @@ def test_any_rows_survive_a_batch(rows, compression, count) -> None:
     data = joined(seal([rows] * count, compression))
     assert BatchReader(data).read_all().equals(pa.Table.from_batches([rows] * count))
     assert verify(data).ok
-
-
-@pytest.mark.parametrize(
-    ("count", "rows"),
-    [(1, records(1)), (1, records(100_000, size=50)), (10_000, records(1))],
-    ids=["smallest", "large", "many"],
-)
-def test_a_batch_may_have_one_message_or_ten_thousand(count, rows) -> None:
-    """Sizes at both ends."""
-    data = joined(seal([rows] * count))
-    reader = BatchReader(data)
-    assert len(reader) == count
-    assert reader.read(count - 1).equals(rows)
-    assert reader.read_all().num_rows == count * rows.num_rows
-    if count > 1:  # pinned: a larger entry would make every reader fetch more
-        assert reader.index.offset / len(data) > 0.85
-
-
-def test_a_batch_may_hold_nothing_but_empty_values() -> None:
-    """Empty is not null, in values, keys and headers."""
-    rows = encode_records([b"", None], [b"", b""], [{}, {"": b""}], [0, 0])
-    assert BatchReader(joined(seal([rows]))).read(0).to_pydict()["headers"] == [[], [("", b"")]]
 
 
 def test_a_batch_is_an_arrow_stream_that_pyarrow_and_polars_read() -> None:
@@ -170,14 +148,6 @@ def test_rows_refer_to_the_object_and_keep_it_alive() -> None:
     data = pa.py_buffer(joined(seal(MESSAGES)))
     values = BatchReader(data).read(1)["value"].buffers()[2]
     assert data.address <= values.address < data.address + data.size
-
-
-def test_the_decoded_size_of_a_message_is_bounded() -> None:
-    """A reader with less memory sets its own limit."""
-    data = joined(seal([encode_records(None, [b"x" * 100_000], None, [0])], "zstd"))
-    assert BatchReader(data).read(0).num_rows == 1
-    with pytest.raises(MessageTooLargeError, match="the limit is 1000"):
-        BatchReader(data, max_decoded_bytes=1000).read(0)
 
 
 # -- damage ---------------------------------------------------------------------------------
@@ -274,15 +244,6 @@ def test_a_small_index_takes_one_read() -> None:
         assert read_index(storage.get, len(data)) == BatchReader(data).index
         wanted = min(len(data), TAIL_GUESS_BYTES)
         assert storage.reads == [(len(data) - wanted, wanted)]
-
-
-def test_a_large_index_takes_two_reads() -> None:
-    """The second one is exact."""
-    data = joined(seal([records(1)] * 1500))
-    storage = Ranges(data)
-    index = read_index(storage.get, len(data))
-    assert index == BatchReader(data).index
-    assert storage.reads[1:] == [(index.offset, len(data) - index.offset)]
 
 
 def test_messages_are_read_by_range() -> None:

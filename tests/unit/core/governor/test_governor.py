@@ -56,52 +56,6 @@ def test_a_new_topic_gets_owners():
     assert counts(cluster) == {"a": 2, "b": 2, "c": 2}
 
 
-def test_who_is_not_elected_does_nothing():
-    """Before an election, and after another broker's."""
-    governor = Governor()
-    governor.topic_changed(topic())
-    assert governor.tick(0) is None
-    cluster = Cluster(governor, brokers("a"), [topic()])
-    governor.deposed()
-    assert cluster.settle() == []
-    assert repr(governor) == "<Governor [not elected]>"
-
-
-def test_write_partitions_that_are_added_get_owners():
-    """Those that were there stay; the epoch grows."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic(write_partitions=2)])
-    cluster.settle()
-    before = cluster.store.owners()
-    cluster.governor.topic_changed(topic(write_partitions=4))
-    cluster.settle()
-    assert before.items() <= cluster.store.owners().items()
-    assert counts(cluster) == {"a": 2, "b": 2}
-    assert cluster.store.assignments()["t"].epoch == 2
-
-
-def test_a_topic_that_is_gone_loses_its_node():
-    """Also one that went while there was no Governor."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t"), topic("u")])
-    cluster.settle()
-    cluster.governor.topic_deleted("t")
-    cluster.settle()
-    assert list(cluster.store.nodes) == ["u"]
-    cluster.elect(brokers("a"), [])
-    cluster.settle()
-    assert cluster.store.nodes == {}
-
-
-def test_a_topic_that_is_created_anew_has_a_newer_assignment():
-    """Its node is that of the new incarnation, with a higher epoch."""
-    cluster = Cluster(Governor(), brokers("a"), [topic()])
-    cluster.settle()
-    cluster.governor.topic_changed(topic(write_partitions=2, incarnation="i2"))
-    assert cluster.governor.describe().homeless == {"t": [0, 1]}
-    cluster.settle()
-    found = cluster.store.assignments()["t"]
-    assert (found.incarnation, found.epoch, found.owners) == ("i2", 2, ("a", "a"))
-
-
 def test_without_a_broker_that_accepts_there_is_no_owner(caplog):
     """The node says so, and so does the log, once; it is placed when one accepts."""
     cluster = Cluster(Governor(), brokers("reader", accepting=False), [topic(write_partitions=2)])
@@ -217,43 +171,7 @@ def test_what_a_broker_had_moves_at_once_when_it_is_gone():
             assert old in (new, "b")
 
 
-def test_who_is_back_before_anything_was_decided_keeps_what_it_had():
-    """It registered anew, so it takes up what the nodes say."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic()])
-    cluster.settle()
-    cluster.governor.broker_gone("b")
-    cluster.governor.broker_registered(BrokerResources("b"))
-    assert cluster.settle() == []
-
-
 # -- transactions ---------------------------------------------------------------------------
-
-
-def test_one_transaction_is_under_way_at_a_time():
-    """What happens meanwhile is decided when it is answered."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t")])
-    governor = cluster.governor
-    first = governor.tick(0)
-    governor.topic_changed(topic("u"))
-    assert governor.tick(0) is None
-    assert cluster.store.apply(first)
-    governor.written(first.number, 0)
-    second = governor.tick(0)
-    assert [change.topic for change in second.changes] == ["u"]
-
-
-def test_an_epoch_is_above_all_that_a_node_can_have_had():
-    """Also where somebody has changed it by hand, and put back what it held."""
-    store = Store()
-    for name, epoch, version in (("t", 1, 6), ("u", 9, 2)):
-        held = TopicAssignment(incarnation="old", epoch=epoch, owners=("a",))
-        store.nodes[name] = StoredNode(ASSIGNMENTS.encode(held), version)
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1), topic("u", 1)], store=store)
-    cluster.settle()
-    assert {name: each.epoch for name, each in cluster.store.assignments().items()} == {
-        "t": 8,
-        "u": 10,
-    }
 
 
 def test_a_change_that_is_larger_than_a_transaction_is_one_by_itself(monkeypatch):
@@ -323,16 +241,6 @@ def test_a_late_answer_changes_nothing():
     assert cluster.settle() == []
 
 
-def test_a_governor_that_was_replaced_writes_nothing():
-    """Whatever it sends is refused, for another election holds."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
-    transaction = cluster.governor.tick(0)
-    successor = Cluster(Governor(), brokers("b"), [topic("t", 1)], store=cluster.store)
-    assert not cluster.store.apply(transaction)
-    successor.settle()
-    assert counts(successor) == {"b": 1}
-
-
 # -- moves that need not be at once ---------------------------------------------------------
 
 
@@ -369,18 +277,6 @@ def test_nothing_is_evened_out_on_the_occasion_of_a_drain():
     assert len(cluster.settle(REBALANCE_INTERVAL_MS)) == 1
 
 
-def test_a_drain_that_is_withdrawn_stops():
-    """What has not moved stays."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 100)])
-    cluster.settle()
-    cluster.governor.drain_requested("a")
-    cluster.settle(1_000)
-    cluster.governor.drain_withdrawn("a")
-    cluster.report()
-    assert cluster.settle(1_000) == []
-    assert counts(cluster) == {"a": 50 - MAX_MOVING, "b": 50 + MAX_MOVING}
-
-
 def test_the_last_broker_that_accepts_drains_in_vain():
     """It keeps what it has until there is another one."""
     cluster = Cluster(Governor(), brokers("a"), [topic("t", 3)])
@@ -390,13 +286,6 @@ def test_the_last_broker_that_accepts_drains_in_vain():
     cluster.governor.broker_registered(BrokerResources("b"))
     cluster.settle()
     assert counts(cluster) == {"b": 3}
-
-
-def test_a_drain_outlives_its_governor():
-    """It is stored, so the next one knows of it."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 4)], draining=["b"])
-    cluster.settle()
-    assert counts(cluster) == {"a": 4}
 
 
 def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
@@ -484,18 +373,6 @@ def test_what_a_person_asked_for_waits_until_loads_are_known_but_not_for_ever():
     assert counts(cluster) == {"a": 10, "b": 10}
 
 
-def test_what_was_taken_over_just_now_does_not_count_as_nothing():
-    """After a restart of all brokers but one their write partitions are not heaped on another."""
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 9)])
-    cluster.settle()
-    owners = cluster.store.owners()
-    loads = {key: 1_000.0 if owner == "a" else None for key, owner in owners.items()}
-    cluster.report(loads)
-    cluster.governor.rebalance_requested()
-    cluster.settle(2 * MOVE_TIMEOUT_MS)
-    assert counts(cluster) == {"a": 3, "b": 3, "c": 3}
-
-
 def test_what_an_owner_before_has_measured_is_kept_until_there_is_better():
     """A write partition that has moved is as busy as it was."""
     cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 2)])
@@ -571,16 +448,6 @@ def test_what_is_not_measured_is_waited_for_but_not_for_ever():
     cluster.report(without=["b"])
     assert cluster.settle(2 * REBALANCE_INTERVAL_MS - 1) == []
     assert len(cluster.settle(1)) == 1
-
-
-def test_traffic_decides_what_moves():
-    """A broker with the traffic of three gives, though all own as many."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 8)])
-    cluster.settle()
-    loads = {key: 3_000.0 for key, owner in cluster.store.owners().items() if owner == "a"}
-    cluster.report(loads)
-    cluster.settle(REBALANCE_INTERVAL_MS)
-    assert counts(cluster) == {"a": 3, "b": 5}
 
 
 def test_what_a_broker_says_of_others_does_not_count():
@@ -696,11 +563,3 @@ def test_the_cluster_can_be_described():
         MovingPartition(topic="t", write_partition=number, to="a") for number in (0, 1)
     ]
     assert "2 brokers, 1 topics | settled" in repr(cluster.governor)
-
-
-def test_what_a_broker_that_is_gone_had_is_homeless():
-    """Until it is placed."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 2)])
-    cluster.settle()
-    cluster.governor.broker_gone("a")
-    assert cluster.governor.describe().homeless == {"t": [0, 1]}

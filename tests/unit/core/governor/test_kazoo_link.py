@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import struct
 from types import SimpleNamespace
@@ -15,10 +14,9 @@ from kazoo import exceptions
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 
-from memq.core.governor import zookeeper as module
-from memq.core.governor.coordination import Check, Create, Delete, Node, Set
+from memq.core.governor.coordination import Check, Create, Set
 from memq.core.governor.options import ZooKeeperOptions
-from memq.core.governor.session import GetChildren, GetNode, Sync, Transaction, WatchNode
+from memq.core.governor.session import GetNode, Sync, Transaction
 from memq.core.governor.zookeeper import _Connection, _Handler, _KazooLink
 from memq.errors import (
     InvalidRequestError,
@@ -189,48 +187,6 @@ async def test_a_transaction_fails_with_the_change_that_failed(link, error, expe
         assert repr(changes[at].path) in str(found.value)
 
 
-async def test_answers_are_as_a_session_takes_them(link):
-    """Nodes, sorted names, nothing; and a watch is told on the loop, once for equal ones."""
-    changed = asyncio.Event()
-    stat = SimpleNamespace(version=3, ephemeralOwner=9, czxid=4, ctime=5)
-    for request, name, args, answer, expected in [
-        (Sync(), "sync", ("/memq/c",), "/", None),
-        (GetNode("/"), "get", ("/memq/c",), (b"x", stat), Node(b"x", 3, 9, 4, 5)),
-        (GetChildren("/a"), "get_children", ("/memq/c/a", None), ["b", "a"], ("a", "b")),
-        (Transaction((Delete("/a", 2),)), "commit", (("delete", "/memq/c/a", 2),), [True], None),
-    ]:
-        link._client.asked.clear()
-        asking = link.ask(request)
-        assert link._client.asked[0][:2] == (name, args)
-        link._client.asked[0][2].settle(answer)
-        assert await asking == expected
-    for request in (GetChildren("/a", changed.set), WatchNode("/a", changed.set)):
-        changed.clear()
-        link._client.asked.clear()
-        first, again = link.ask(request), link.ask(request)
-        (_, (_, watch), result), (_, (_, same), _) = link._client.asked
-        assert watch == same
-        result.settle([])
-        await first
-        again.cancel()
-        watch("event")
-        await asyncio.wait_for(changed.wait(), 10)
-
-
-async def test_what_was_given_up_takes_no_answer(link):
-    """An answer that comes later, or twice, harms nobody."""
-    given_up, answered = link.ask(Sync()), link.ask(Sync())
-    given_up.cancel()
-    await turn()
-    assert list(link._asked) == [answered]
-    for _, _, result in link._client.asked:
-        result.settle(None)
-        result.settle(None)
-    await answered
-    await turn()
-    assert link._asked == {}
-
-
 async def test_states_of_kazoo_are_told_to_the_session(link):
     """A loss says what ZooKeeper said, ends the threads, and nothing is told after it."""
     pending = link.ask(Sync())
@@ -253,71 +209,6 @@ async def test_states_of_kazoo_are_told_to_the_session(link):
         await link.ask(Sync())
     await link.close()
     assert link._client.ended == ["stop", "close"]
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError("a bug of kazoo's")])
-async def test_a_close_ends_all_that_waits(link, caplog, error):
-    """Also when kazoo fails in it; what is told later, even without a loop, harms nothing."""
-    link._client.error = error
-    pending = [link.ask(Sync()) for _ in range(3)]
-    pending[0].cancel()
-    await link.close()
-    for future in pending[1:]:
-        with pytest.raises(ConnectionResetError):
-            await future
-    assert ("do not end" in caplog.text) == (error is not None)
-    await link.close()
-    assert link._client.ended.count("stop") == 1
-    link._loop = asyncio.new_event_loop()
-    link._loop.close()
-    with caplog.at_level(logging.DEBUG):
-        link._state_changed(KazooState.CONNECTED)
-    assert "the event loop has ended" in caplog.text
-
-
-@pytest.mark.parametrize("connected", [True, False])
-async def test_a_close_waits_for_a_goodbye_only_where_it_can_be_said(link, monkeypatch, connected):
-    """The connection is shut down under whoever waits for it, when it does not come."""
-    monkeypatch.setattr(module, "ABORT_S", 0.01)
-    steps, stopped = [], asyncio.get_running_loop().create_future()
-    link._client.connected = connected
-    link._stopped = stopped
-    link._handler.abort = lambda: steps.append("abort") or stopped.set_result(None)
-    wait = asyncio.wait
-
-    async def waits(*args, **options):
-        steps.append(options["timeout"])
-        return await wait(*args, **options)
-
-    monkeypatch.setattr(module, "CLOSE_S", 0.02)
-    monkeypatch.setattr(module.asyncio, "wait", waits)
-    await link.close()
-    assert steps == [*[0.02] * connected, "abort", 0.01]
-
-
-@pytest.mark.parametrize(
-    ("answers", "made"),
-    [
-        ([True, True], []),
-        ([None, True, None, True], ["/memq", "/memq/c"]),
-        ([True, None, True], ["/memq/c"]),
-        ([None, exceptions.NodeExistsError(), True], ["/memq"]),
-        ([None, exceptions.NoAuthError()], ["/memq"]),
-    ],
-)
-async def test_the_root_is_made_where_it_is_not(link, answers, made):
-    """One node below the other; somebody else may be as quick, and who may not is told."""
-    link._client.answers = [*answers]
-    making = link.make_root()
-    if isinstance(answers[-1], Exception):
-        with pytest.raises(UnauthorizedError, match="'/memq'"):
-            await making
-    else:
-        await making
-    asked = link._client.asked
-    assert [args[0] for name, args, _ in asked if name == "create"] == made
-    assert all(args[1:] == (b"", link._acl) for name, args, _ in asked if name == "create")
-    assert link._client.answers == []
 
 
 HANDSHAKE = struct.Struct(">iiiq")
@@ -407,11 +298,3 @@ async def test_a_handshake_may_take_a_third_of_a_session(timeout_ms, patience_s)
     link = _KazooLink(options, None, lambda: 0.0)
     assert link._handler._patience_s == patience_s
     assert link._client._session_timeout == timeout_ms
-
-
-async def test_where_a_link_leads_says_what_is_wrong(link):
-    """And that no server took the latest connection."""
-    assert (link.reached, link.target) == (True, link._options.servers)
-    link._handler.trouble = "one: refused"
-    assert not link.reached
-    assert link.target == f"{link._options.servers} (one: refused)"

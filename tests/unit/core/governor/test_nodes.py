@@ -47,12 +47,6 @@ each_kind = pytest.mark.parametrize(
 # -- what nodes hold ------------------------------------------------------------------------
 
 
-@each_kind
-def test_a_node_is_read_as_it_was_written(folder, name, value):
-    """What is encoded is decoded."""
-    assert folder.decode(name, folder.encode(value)) == value
-
-
 def test_nodes_are_readable_json():
     """A person with a client of ZooKeeper can read them."""
     value = TopicAssignment(incarnation="i1", epoch=3, owners=("a", ""))

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memq.core.governor.coordination import Check
-from memq.core.governor.election import stand
 from memq.core.governor.governor import MOVE_TIMEOUT_MS, SETTLE_MS
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
@@ -170,21 +168,6 @@ async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, pers
     assert reader.runner.describe().waiting_for == ["a", "b"]
 
 
-async def test_a_cluster_that_starts_as_a_whole_waits(service, person):
-    """Nothing moves to the first broker that is back."""
-    brokers = await governed(service, person, "a", "b")
-    before = await owners(person)
-    for each in brokers:
-        await each.session.close()
-    await asyncio.gather(*(each.task for each in brokers), return_exceptions=True)
-    (first,) = await started(service, "b")
-    await quiet(SETTLE_MS / 2000)
-    assert first.runner.describe().waiting_for == ["a"]
-    await started(service, "a")
-    await quiet(SETTLE_MS / 500)
-    assert await owners(person) == before
-
-
 async def test_an_election_without_an_answer_is_looked_up(service, person):
     """Who was elected finds so, with the version that it got."""
     session = await service.open()
@@ -236,19 +219,6 @@ async def test_who_was_replaced_does_not_go_on(service, person):
     assert (first.elected, second.elected) == ([True, False], [True])
 
 
-async def test_who_finds_its_node_gone_stands_again(service, person):
-    """Though it has seen it there before."""
-    (broker,) = await governed(service, person, "a")
-    await broker.stop_running()
-    service.hold(of(broker.session, GetNode(ELECTION)))
-    broker.stand()
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    service.release()
-    await until_elected([broker])
-    assert service.elections == 2
-
-
 async def test_who_goes_on_in_its_session_was_elected_before(service, person):
     """Without another election, when nobody was elected meanwhile."""
     (broker,) = await governed(service, person, "a")
@@ -283,36 +253,6 @@ async def test_what_arrives_late_of_one_that_was_replaced_is_refused(service, pe
     await until_owned(person, 12, by="a")
 
 
-async def test_a_transaction_sent_before_another_election_is_refused(service, person):
-    """Nothing else is in its way: the other one has decided nothing yet."""
-    (first,) = await governed(service, person, "a")
-    service.hold(of(first.session, Transaction))
-    await create_topic(person, topic_of("u"))
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    assert await stand(await service.open(), "b") == Check(ELECTION, 2)
-    service.release()
-    await quiet()
-    assert list(await assignments(person)) == ["t"]
-    assert first.elected == [True, False]
-
-
-async def test_one_that_is_refused_looks_who_was_elected(service, person, caplog):
-    """Before its watch says so."""
-    first, second = await governed(service, person, "a", "b")
-    service.hold(of(first.session, GetNode(GOVERNOR)))
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    await quiet()
-    service.hold(of(first.session, GetNode(GOVERNOR)))
-    assert first.elected == [True]
-    await create_topic(person, topic_of("u"))
-    await quiet()
-    assert first.elected == [True, False]
-    assert "broker a is deposed: broker 'b' was elected" in caplog.text
-    service.release()
-
-
 async def test_one_whose_node_is_deleted_stands_again(service, person, caplog):
     """Nobody knows whether another one is elected; here it is itself."""
     (broker,) = await governed(service, person, "a")
@@ -342,19 +282,6 @@ async def test_its_end_leaves_nothing_running(service, person):
 
 
 # -- transactions ---------------------------------------------------------------------------
-
-
-async def test_a_transaction_without_an_answer_is_looked_up(service, person, caplog):
-    """It has happened, so nothing is done again."""
-    (broker,) = await governed(service, person, "a")
-    service.lose_answer(broker.session)
-    with caplog.at_level(logging.INFO):
-        await create_topic(person, topic_of("u"))
-        await until_owned(person, 12, by="a")
-        await quiet()
-    assert "for a transaction has failed" in caplog.text
-    assert (await assignments(person))["u"].epoch == 1
-    assert broker.elected == [True]
 
 
 @pytest.mark.parametrize("error", NOT_DONE)
@@ -473,22 +400,6 @@ async def test_it_goes_on_when_the_service_was_away(service, person):
     await until_owned(person, 12, by=["a", "b"])
     governor = await until_elected(brokers)
     assert governor.elected == [True]
-
-
-async def test_a_read_that_fails_is_repeated(service, person):
-    """The service goes away between a refusal and the read that follows."""
-    (broker,) = await governed(service, person, "a")
-    broker.session._request_timeout_s = 0.5
-    service.lose_answer(broker.session)
-    await create_topic(person, topic_of("u"))
-    while "/assignments/u" not in service._tree.nodes:
-        await asyncio.sleep(0.001)
-    service.refuse(broker.session)
-    await quiet(3)
-    service.restore(broker.session)
-    await create_topic(person, topic_of("v"))
-    await until_owned(person, 18, by="a")
-    assert broker.elected == [True]
 
 
 # -- what happens ---------------------------------------------------------------------------

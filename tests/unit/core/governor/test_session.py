@@ -19,7 +19,6 @@ from memq.core.governor.session import (
 from memq.errors import (
     ChangeUncertainError,
     ClosedError,
-    NoNodeError,
     SessionLostError,
     UnauthorizedError,
     UnavailableError,
@@ -154,15 +153,6 @@ async def test_whatever_a_link_says_after_the_end_changes_nothing(session, call,
     assert now_s() == began_s, "nothing is waited for"
 
 
-async def test_a_close_after_the_loss_leaves_the_loss(session, link):
-    """Whoever asks later is told why the session is over, and the link is closed all the same."""
-    session.lost("it expired")
-    await session.close()
-    assert link.closed == 1
-    with pytest.raises(SessionLostError, match="it expired"):
-        session.check_alive()
-
-
 @pytest.mark.parametrize("ended", ["lost", "closed"])
 async def test_whoever_waits_is_woken_by_the_end(session, ended):
     """A watch that waits for a change, and one that begins to wait when it is over."""
@@ -182,29 +172,6 @@ async def test_whoever_waits_is_woken_by_the_end(session, ended):
         await waiting
     await session.wait_for(asyncio.Event())
     assert not session._waking
-
-
-async def test_a_watch_that_failed_reads_again(session, link):
-    """An error of one read is told once, and the next state is asked for."""
-    watch = session.watch_children("/a")
-    link.fails = UnauthorizedError("no")
-    with pytest.raises(UnauthorizedError):
-        await anext(watch)
-    assert await anext(watch) == ()
-
-
-@pytest.mark.parametrize("error", [ConnectionError("reset"), UnavailableError("away")])
-async def test_a_watch_goes_on_over_what_passes(session, link, error):
-    """A read that the loss of a connection met is read again."""
-    link.fails = error
-    assert await anext(session.watch_children("/a")) == ()
-
-
-async def test_a_node_that_is_not_there_is_no_error_of_a_watch(session, link):
-    """It has no state, and no children."""
-    for watch, nothing in ((session.watch("/a"), None), (session.watch_children("/a"), ())):
-        link.fails = NoNodeError("none")
-        assert await anext(watch) == nothing
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import random
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from memq.core.format.schema import serialize_schema
 from memq.core.governor import topics
-from memq.core.governor.coordination import MAX_TRANSACTION_BYTES
 from memq.core.governor.nodes import DOOMED, TOPICS, make_persistent
 from memq.core.governor.session import GetNode, Transaction
 from memq.core.governor.shared_catalog import ATTEMPTS, MAX_TOPIC_BYTES, SharedCatalog
@@ -200,15 +198,6 @@ async def test_what_cannot_be_created_is_said_before(broker, other, monkeypatch)
         await other.new("u")
 
 
-async def test_a_topic_that_is_not_there_has_no_other_taken_for_it(broker):
-    """The error names one that may have been meant."""
-    await broker.create("clicks")
-    with pytest.raises(UnknownTopicError, match="there is 'clicks'"):
-        await broker.catalog.get("click")
-    with pytest.raises(UnknownTopicError):
-        await broker.catalog.delete("click")
-
-
 async def test_a_damaged_topic_is_named(broker, other, service):
     """It can be neither read nor deleted; a damaged doomed one removes nothing."""
     topic = await broker.create()
@@ -229,17 +218,6 @@ async def test_a_damaged_topic_is_named(broker, other, service):
 # -- several at a time ----------------------------------------------------------------------
 
 
-async def test_of_two_that_create_one_topic_one_does(broker, other):
-    """The other one is told, and can remove what it made."""
-    mine, theirs = await broker.announce(), await other.announce()
-    await other.catalog.save_new(theirs)
-    with pytest.raises(TopicExistsError):
-        await broker.catalog.save_new(mine)
-    await broker.remove(mine)
-    assert list(broker.service.made) == [theirs.incarnation]
-    assert await doomed(broker) == {}
-
-
 @follows("was not created, for another broker has begun to remove what was made of it; retry")
 async def test_a_creation_whose_remains_were_claimed_fails(broker, other):
     """Before anything was removed, and after; it is then created anew."""
@@ -254,31 +232,12 @@ async def test_a_creation_whose_remains_were_claimed_fails(broker, other):
     await broker.create()
 
 
-async def test_what_exists_cannot_be_claimed(broker, other):
-    """Whoever has seen it announced comes too late."""
-    topic = await broker.announce()
-    (seen,) = await other.catalog.doomed()
-    await broker.catalog.save_new(topic)
-    assert not await other.catalog.claim_removal(seen.topic)
-
-
 async def test_what_was_not_claimed_is_not_forgotten(broker, other):
     """Its maker may be about to let it exist."""
     topic = await broker.announce()
     with pytest.raises(InvalidRequestError, match="not claimed"):
         await other.catalog.forget(topic)
     await broker.catalog.save_new(topic)
-
-
-async def test_of_two_alterations_one_is_made(broker, other):
-    """The other one is told that the topic has changed."""
-    await broker.create()
-    stored = await broker.catalog.get("t")
-    await other.alter(batch_age="1s")
-    altered = altered_topic(stored.topic, {"batch_age": "2s"}, None, 0)
-    with pytest.raises(VersionConflictError, match="'t' was altered"):
-        await broker.catalog.alter(stored, altered)
-    assert (await broker.catalog.get("t")).topic.config.batch_age_ms == 1_000
 
 
 async def test_a_later_incarnation_is_not_altered_for_an_earlier_one(broker, other):
@@ -307,16 +266,6 @@ async def test_what_is_read_while_it_is_made_anew_is_of_one_life(broker, other, 
     service.release()
     await asyncio.gather(late, return_exceptions=True)
     assert (await other.catalog.get("t")).topic.incarnation == later.incarnation
-
-
-async def test_what_was_deleted_does_not_come_back(broker, other):
-    """Though its creation is sent again, before it is removed and after."""
-    topic = await broker.create()
-    await other.catalog.delete("t")
-    for _ in range(2):
-        with pytest.raises(UnavailableError):
-            await broker.catalog.save_new(topic)
-        await other.remove(topic)
 
 
 async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, other, service):
@@ -431,22 +380,6 @@ async def test_what_was_not_done_is_tried_again_so_often(virtual_time, deed):
     assert (service.deaf, service.wrong) == (0, [])
 
 
-async def test_what_cannot_be_looked_up_is_uncertain(service, broker, other):
-    """Nobody takes it for failed; whatever became of it, it can be removed or exists."""
-    topic = await broker.announce()
-    broker.session._request_timeout_s = 1
-    service.lose_answer(broker.session)
-    late = asyncio.ensure_future(broker.catalog.save_new(topic))
-    while "/topics/t" not in service._tree.nodes:
-        await asyncio.sleep(0)
-    service.refuse(broker.session)
-    with pytest.raises(ChangeUncertainError):
-        await late
-    service.restore(broker.session)
-    assert not await broker.catalog.claim_removal(topic)
-    assert (await other.catalog.get("t")).topic == topic
-
-
 @pytest.mark.parametrize(
     ("deed", "refused"),
     [
@@ -553,23 +486,6 @@ async def test_a_topic_with_too_many_large_schemas_is_refused(broker, other):
     assert await doomed(broker) == {}
     await broker.catalog.delete("t")
     await broker.remove(topic)
-
-
-async def test_the_largest_topic_can_be_created_altered_and_deleted(broker):
-    """Each of the transactions has room for it."""
-    topic = await broker.new("t" * 200)
-    schemas = topic.schemas | {"0" * 16: b"x" * (MAX_TOPIC_BYTES * 3 // 4 - 1_000)}
-    largest = msgspec.structs.replace(topic, schemas=schemas)
-    missing = MAX_TOPIC_BYTES - len(TOPICS.encode(largest))
-    assert 0 < missing < 1_000
-    largest = msgspec.structs.replace(largest, request_id="x" * missing)
-    assert len(TOPICS.encode(largest)) == MAX_TOPIC_BYTES < MAX_TRANSACTION_BYTES
-    await broker.catalog.announce(largest)
-    broker.service.made[largest.incarnation] = None
-    await broker.catalog.save_new(largest)
-    stored = await broker.catalog.get(largest.name)
-    await broker.catalog.alter(stored, largest)
-    await broker.catalog.delete(largest.name)
 
 
 # -- any history ----------------------------------------------------------------------------

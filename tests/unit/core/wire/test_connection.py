@@ -15,13 +15,10 @@ from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     MAX_ERROR_CHARS,
     MAX_IN_FLIGHT,
-    SERVER_MAX_BODY_BYTES,
     Answer,
     Failure,
-    HandshakeDone,
     LateAnswer,
     Refused,
-    Request,
 )
 from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, encode_frame
 from memq.core.wire.messages import (
@@ -29,9 +26,6 @@ from memq.core.wire.messages import (
     DeleteTopic,
     Done,
     ErrorAnswer,
-    FetchBatch,
-    FetchBatchAnswer,
-    FetchOffsets,
     Handshake,
     HandshakeAnswer,
     Metadata,
@@ -101,13 +95,6 @@ def test_no_common_version():
     client.open()
     with pytest.raises(UnsupportedVersionError, match=r"\[7, 8\].*\[1\]"):
         client.receive(reader().feed(b"".join(server.goodbye(no.value)))[0])
-
-
-def test_a_version_among_others_is_found():
-    """A client that speaks newer versions as well is welcome."""
-    event = new_server().receive(frame(1, 1, encode(Handshake(versions=[3, 1, 2], client="x"))))
-
-    assert event.client == "x"
 
 
 def test_version_that_was_not_offered():
@@ -253,17 +240,6 @@ def test_every_error_travels(error):
     pair.request(Metadata())
 
 
-@pytest.mark.parametrize("error", [UnavailableError, CorruptDataError])
-def test_error_answer_says_whether_to_try_again(error):
-    """A client that does not know the code still learns whether it is retriable."""
-    pair = ConnectionPair()
-    _, request = pair.request(Metadata())
-    [answer] = client_reader().feed(b"".join(pair.server.fail(request.correlation_id, error("x"))))
-
-    told = msgspec.msgpack.decode(answer.header, type=ErrorAnswer)
-    assert told == ErrorAnswer(code=error.code, message="x", retriable=error.retriable)
-
-
 def test_address_of_another_broker_travels():
     """`NotHostedError` says where to go instead."""
     pair = ConnectionPair()
@@ -313,19 +289,6 @@ def test_fields_of_a_newer_peer_are_skipped():
     event = pair.server.receive(frame(5, 9, encode({"topic": "t", "new": [1, {"x": 2}]})))
 
     assert event.header == DeleteTopic(topic="t")
-
-
-def test_answers_come_in_any_order():
-    """An answer finds its request whatever was answered before."""
-    pair = ConnectionPair()
-    first, one = pair.request(Metadata())
-    second, two = pair.request(FetchOffsets(topic="t"))
-
-    [heard] = pair.reply(pair.server.fail(two.correlation_id, UnavailableError("later")))
-    assert heard.correlation_id == second
-    answer = MetadataAnswer(cluster_id="c", brokers=[], topics=[])
-    [heard] = pair.reply(pair.server.answer(one.correlation_id, answer))
-    assert (heard.correlation_id, heard.header) == (first, answer)
 
 
 def test_known_body_crc_is_sent_as_it_is():
@@ -432,16 +395,6 @@ def test_too_many_in_flight(monkeypatch):
     pair.request(Metadata())
 
 
-def test_forgotten_requests_count_as_in_flight(monkeypatch):
-    """A client that forgets does not overrun a server that has not forgotten."""
-    monkeypatch.setattr(client_module, "MAX_IN_FLIGHT", 1)
-    pair = ConnectionPair()
-    correlation_id, _ = pair.request(Metadata())
-    pair.client.forget(correlation_id)
-    with pytest.raises(UnavailableError):
-        pair.client.request(Metadata())
-
-
 # -- what ends the connection ---------------------------------------------------------------
 
 
@@ -465,15 +418,6 @@ def test_request_out_of_form(options):
     with pytest.raises(ClosedError):
         pair.server.receive(frame(2, 78))
     assert repr(pair.server).startswith("<ServerConnection closed")
-
-
-def test_correlation_id_is_free_after_its_answer():
-    """An id may be used again when its request has been answered."""
-    server = ConnectionPair().server
-    server.receive(frame(5, 9, encode({"topic": "t"})))
-    server.answer(9, Done())
-
-    assert isinstance(server.receive(frame(5, 9, encode({"topic": "t"}))), Request)
 
 
 def test_goodbye_ends_the_client():
@@ -540,31 +484,6 @@ def test_answer_that_does_not_fit_fails_its_request_alone():
 # -- late answers ---------------------------------------------------------------------------
 
 
-def test_late_answer():
-    """The answer to a forgotten request is dropped quietly, once."""
-    pair = ConnectionPair()
-    correlation_id, request = pair.request(DeleteTopic(topic="t"))
-    pair.client.forget(correlation_id)
-    assert repr(pair.client) == "<ClientConnection open, 0 pending, 1 forgotten>"
-
-    buffers = pair.server.answer(request.correlation_id, Done())
-    assert pair.reply(buffers) == [LateAnswer(correlation_id)]
-    assert pair.client.in_flight == 0
-    with pytest.raises(ProtocolError, match="not in flight"):
-        pair.reply(buffers)
-
-
-def test_late_failure():
-    """A failure may be late as well."""
-    pair = ConnectionPair()
-    correlation_id, request = pair.request(DeleteTopic(topic="t"))
-    pair.client.forget(correlation_id)
-
-    buffers = pair.server.fail(request.correlation_id, UnavailableError("no"))
-
-    assert pair.reply(buffers) == [LateAnswer(correlation_id)]
-
-
 def test_forgetting_what_is_answered_does_nothing():
     """A deadline that strikes just after the answer changes nothing."""
     pair = ConnectionPair()
@@ -594,11 +513,6 @@ def test_client_keeps_the_limits_of_the_broker():
     pair.request(Metadata())
 
 
-def test_default_body_limit_is_told():
-    """Without another word the broker takes bodies of the protocol's limit."""
-    assert ConnectionPair().limits.max_body_bytes == SERVER_MAX_BODY_BYTES
-
-
 def test_answer_that_no_client_would_take():
     """A server does not send what ends the client's connection; it can still fail the request."""
     pair = ConnectionPair()
@@ -609,15 +523,6 @@ def test_answer_that_no_client_would_take():
         pair.server.answer(request.correlation_id, huge)
     [heard] = pair.reply(pair.server.fail(request.correlation_id, caught.value))
     assert type(heard.error) is MessageTooLargeError
-
-
-def test_answer_body_is_not_copied():
-    """The body of an answer is sent from where it lies."""
-    pair = ConnectionPair()
-    _, request = pair.request(FetchBatch(topic="t", uri="u", start=0, length=4))
-    body = bytearray(b"body")
-
-    assert pair.server.answer(request.correlation_id, FetchBatchAnswer(), body)[1] is body
 
 
 def test_wrong_answer_is_noticed():
@@ -713,10 +618,3 @@ class Conversation(RuleBasedStateMachine):
 
 test_conversation = Conversation.TestCase
 test_conversation.settings = settings(stateful_step_count=30)
-
-
-def test_open_pair_heard_its_welcome():
-    """The first thing that a client hears is the end of its handshake."""
-    pair = ConnectionPair(opened=False)
-
-    assert [type(event) for event in pair.send(pair.client.open())] == [HandshakeDone]

@@ -15,12 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.wire.frame import (
-    DIRECT_BYTES,
-    ERROR,
     HEAD_BYTES,
     ONEWAY,
-    PREFIX_BYTES,
-    RESPONSE,
     SCRATCH_BYTES,
     SLICE_BYTES,
     FrameReader,
@@ -90,19 +86,6 @@ def test_layout():
     assert data[24:28] == bytes.fromhex("839206e3")
     assert struct.unpack_from("<I", data, 28)[0] == slow_crc32c(data[:28] + b"head")
     assert data[32:] == b"head123456789"
-
-
-def test_flags_have_the_documented_values():
-    """The three flags are bits 0, 1 and 2."""
-    assert (RESPONSE, ERROR, ONEWAY) == (1, 2, 4)
-
-
-def test_body_is_not_copied():
-    """The body's buffer is sent as it is; an empty one is not sent at all."""
-    body = bytearray(b"body")
-
-    assert encode_frame(1, 1, b"", body)[1] is body
-    assert len(encode_frame(1, 1, b"header", b"")) == 1
 
 
 @pytest.mark.parametrize(
@@ -182,15 +165,6 @@ def test_readers_share_a_scratch(streams, data):
     assert [[content(frame) for frame in frames] for frames in got] == expected
 
 
-def test_byte_by_byte():
-    """A stream that drips in byte by byte gives its frames, each with its last byte."""
-    encoded = join(3, 9, b"header", b"body") + join(4, 10, b"", b"")
-    target = reader()
-    counts = [len(target.feed(encoded[i : i + 1])) for i in range(len(encoded))]
-
-    assert [i for i, count in enumerate(counts) if count] == [41, 73]
-
-
 def test_long_body_is_received_in_place():
     """A long body goes straight into the memory that `allocate` gave, which becomes the body."""
     given_out = []
@@ -234,29 +208,6 @@ def test_larger_body_is_received_in_slices():
 
     assert taken == [SLICE_BYTES, SLICE_BYTES, SLICE_BYTES + 100 + HEAD_BYTES]
     assert [frame.body for frame in frames] == [body]
-
-
-def test_memory_from_arrow_serves():
-    """Memory of a pyarrow buffer can be given for bodies, though its items are signed."""
-    target = reader(allocate=lambda size: memoryview(pa.allocate_buffer(size)))
-    head, body = encode_frame(10, 1, b"header", b"x" * 50_000)
-
-    assert target.feed(head) == []
-    [frame] = target.feed(body)
-    assert frame.body == body
-
-
-def test_bodies_outlive_the_scratch():
-    """A small body is a copy: it does not change when the scratch is used again."""
-    scratch = memoryview(bytearray(1_000))
-    target = reader(scratch=scratch)
-    encoded = join(10, 1, b"header", b"body")
-    scratch[: len(encoded)] = encoded
-
-    [frame] = target.buffer_updated(len(encoded))
-    scratch[:] = bytes(1_000)
-
-    assert (frame.header, frame.body) == (b"header", b"body")
 
 
 # -- damage ---------------------------------------------------------------------------------
@@ -405,13 +356,6 @@ def test_body_of_a_damaged_frame_is_freed_at_once():
         gc.enable()
 
 
-def test_damage_in_place_is_detected():
-    """A body that is received in place is checked like any other."""
-    head, body = encode_frame(1, 1, b"h", b"x" * 50_000)
-    with pytest.raises(CorruptDataError):
-        list(pump(reader(), head + body[:-1] + b"y", [len(head)]))
-
-
 def test_memory_may_be_refused():
     """An error of `allocate` passes through; no memory at all is `UnavailableError`."""
 
@@ -427,32 +371,6 @@ def test_memory_may_be_refused():
 
 
 # -- state ----------------------------------------------------------------------------------
-
-
-def test_repr_and_sizes_follow_the_frame():
-    """A reader says how far it is, and counts the memory that it holds."""
-    target = reader()
-    head, body = encode_frame(1, 1, b"header", b"x" * (DIRECT_BYTES + 10))
-
-    assert repr(target) == "<FrameReader at a frame boundary>"
-    assert (target.at_boundary, target.buffered_bytes) == (True, 0)
-
-    target.feed(head[:35])
-    assert repr(target) == "<FrameReader 35 bytes of a head>"
-    assert (target.at_boundary, target.buffered_bytes) == (False, 35)
-
-    target.feed(head[35:])
-    target.feed(body[:7])
-    assert repr(target) == "<FrameReader 7 of 16394 bytes of a body>"
-    assert (target.at_boundary, target.buffered_bytes) == (False, 16_394)
-
-    target.feed(body[7:])
-    assert (target.at_boundary, target.buffered_bytes) == (True, 0)
-
-
-def test_prefix_size():
-    """The constant that others size their buffers by is the size of the prefix."""
-    assert len(join(1, 1, b"")) == PREFIX_BYTES
 
 
 def test_memory_behind_a_body_takes_in_the_next_frames_head():
