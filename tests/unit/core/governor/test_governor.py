@@ -19,7 +19,6 @@ from memq.core.governor.governor import (
     ReadAgain,
     StoredNode,
     TopicPartitions,
-    Transaction,
 )
 from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
 from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
@@ -215,15 +214,6 @@ def test_what_is_refused_is_read_again():
     assert counts(cluster) == {"a": 2}
 
 
-def test_what_is_read_again_is_decided_anew():
-    """Though nothing else has happened."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
-    transaction = cluster.governor.tick(0)
-    cluster.governor.refused(transaction.number)  # nobody knows, and it has not happened
-    assert [type(each) for each in (cluster.step(), cluster.step())] == [ReadAgain, Transaction]
-    assert counts(cluster) == {"a": 1}
-
-
 def test_a_late_answer_changes_nothing():
     """It is to a transaction that is not under way any more, or to none; so with a late read."""
     cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
@@ -301,18 +291,6 @@ def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
     assert "broker b has not taken over t/" in caplog.text
 
 
-def test_who_is_gone_is_not_waited_for():
-    """What was on its way to it goes elsewhere, and the next few move."""
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 99)])
-    cluster.settle()
-    cluster.governor.drain_requested("a")
-    cluster.settle(1_000)
-    cluster.governor.broker_gone("b")
-    cluster.report()
-    cluster.settle(1_000)
-    assert counts(cluster) == {"c": 99}
-
-
 def joined():
     """Two brokers that have all, and have reported, and one that has just come."""
     cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 90)])
@@ -334,18 +312,6 @@ def test_loads_are_evened_out_every_so_often():
     cluster.report()
     assert cluster.settle(1_000) == []
     assert cluster.settle(REBALANCE_INTERVAL_MS) == []
-
-
-def test_a_run_that_has_ended_is_followed_by_another_after_the_interval():
-    """What becomes uneven meanwhile waits for it."""
-    cluster = joined()
-    for _ in range(4):
-        cluster.settle(REBALANCE_INTERVAL_MS)
-        cluster.report()
-    hot = {key: 9_000.0 for key, owner in cluster.store.owners().items() if owner == "a"}
-    cluster.report(hot)
-    assert cluster.settle(1_000) == []
-    assert cluster.settle(REBALANCE_INTERVAL_MS) != []
 
 
 def test_a_person_who_asks_does_not_wait_for_the_interval():
@@ -408,18 +374,6 @@ def test_a_person_who_asks_makes_nothing_later():
     assert len(cluster.settle(1)) == 1
 
 
-def test_what_a_person_asked_for_is_done_once():
-    """What becomes uneven after it waits for the interval, as ever."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
-    cluster.settle()
-    cluster.report()
-    cluster.governor.rebalance_requested()
-    assert cluster.settle(1_000) == []
-    cluster.governor.broker_registered(BrokerResources("b"))
-    assert cluster.settle(REBALANCE_INTERVAL_MS - 1) == []
-    assert len(cluster.settle(1)) == 1
-
-
 def test_nothing_moves_while_a_service_refuses():
     """Neither for balance nor from who drains; what is homeless is placed all the same."""
     refusing = []
@@ -438,16 +392,6 @@ def test_nothing_moves_while_a_service_refuses():
     refusing.clear()
     cluster.settle(1_000)
     assert counts(cluster) == {"c": 9}
-
-
-def test_what_is_not_measured_is_waited_for_but_not_for_ever():
-    """A broker that does not report is waited for until another interval has passed."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 40)])
-    cluster.settle()
-    cluster.governor.broker_registered(BrokerResources("c"))
-    cluster.report(without=["b"])
-    assert cluster.settle(2 * REBALANCE_INTERVAL_MS - 1) == []
-    assert len(cluster.settle(1)) == 1
 
 
 def test_what_a_broker_says_of_others_does_not_count():
@@ -481,21 +425,6 @@ def test_moves_in_two_transactions_are_all_waited_for(monkeypatch):
 
 
 # -- an assignor of the user's --------------------------------------------------------------
-
-
-def test_an_assignor_of_the_users_is_followed():
-    """For what is homeless at once, for the rest a few at a time."""
-    to = ["a"]
-    own = CheckedAssignor(
-        "own", lambda _, partitions, __: {each.partition: to[0] for each in partitions}
-    )
-    cluster = Cluster(Governor(own), brokers("a", "b"), [topic("t", 30)])
-    cluster.settle()
-    assert counts(cluster) == {"a": 30}
-    to[0] = "b"
-    cluster.report()
-    cluster.settle(REBALANCE_INTERVAL_MS)
-    assert counts(cluster) == {"a": 30 - MAX_MOVING, "b": MAX_MOVING}
 
 
 def test_an_assignor_that_fails_stops_nothing(caplog):

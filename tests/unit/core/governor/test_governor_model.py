@@ -368,7 +368,5 @@ class Governing(RuleBasedStateMachine):
         assert description.moving == []
 
 
-Governing.TestCase.settings = settings(
-    max_examples=4 * settings().max_examples, stateful_step_count=80
-)
+Governing.TestCase.settings = settings(stateful_step_count=80)
 TestGoverning = Governing.TestCase

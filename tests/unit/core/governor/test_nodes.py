@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
     ATTEMPTS,
@@ -59,12 +58,6 @@ def test_a_field_that_is_not_known_is_passed_over(folder, name, value):
     """A broker of a later version may have written it."""
     fields = msgspec.json.decode(folder.encode(value)) | {"later": {"x": 1}}
     assert folder.decode(name, msgspec.json.encode(fields)) == value
-
-
-def test_a_registration_needs_no_more_than_id_and_address():
-    """The rest has defaults, so that an earlier version may leave it out."""
-    found = BROKERS.decode("a", b'{"id":"a","address":"h:1"}')
-    assert found.resources() == BrokerResources("a", 1.0, "", "", accepting=True)
 
 
 @each_kind
@@ -180,15 +173,6 @@ async def test_the_first_start_makes_what_every_cluster_has(virtual_time):
     before = [await sessions[0].get(path) for path in PERSISTENT]
     await make_persistent(sessions[1])
     assert [await sessions[0].get(path) for path in PERSISTENT] == before
-
-
-async def test_a_first_start_whose_answers_get_lost_goes_on(virtual_time):
-    """What may have been made is made, or was."""
-    service = InMemoryZooKeeper()
-    session, other = await service.open(), await service.open()
-    service.lose_answer(session)
-    await make_persistent(session)
-    assert len(await other.children("/")) == len(PERSISTENT)
 
 
 class Deaf(InMemoryZooKeeper):

@@ -68,11 +68,6 @@ def test_wrong_options_are_refused(wrong):
     assert "secret" not in str(caught.value)
 
 
-def test_the_password_is_not_shown():
-    """Options may be logged."""
-    assert "secret" not in repr(ZooKeeperOptions(servers="zk1", user="u", password="secret"))
-
-
 def test_tls_compares_certificates_and_names():
     """An encrypted connection is to whom it should be; without a word of TLS it is plain."""
     assert ZooKeeperOptions(servers="zk1").tls_context() is None
