@@ -531,28 +531,6 @@ def test_bad_heartbeats(changes, named):
     assert coordinator.groups(0) == {}
 
 
-def test_late_answers_are_ignored():
-    """An answer counts only if it answers the last heartbeat of a session that is not over."""
-    coordinator = GroupCoordinator()
-    a = Member(coordinator, "a").membership
-    first = a.heartbeat(0)
-    answer = coordinator.heartbeat(first, 4, 0)
-    second = a.heartbeat(1)
-    a.answered(first, answer, 1)
-    assert not a.joined
-    a.answered(second, coordinator.heartbeat(second, 4, 1), 1)
-    a.started(a.to_start)
-    third = a.heartbeat(2)
-    assert repr(a) == "<Membership a of g [settled | holds [0, 1, 2, 3]]>"
-    a.expire(SESSION_MS)
-    assert a.joined
-    a.expire(SESSION_MS + 1)
-    assert a.lost == {0, 1, 2, 3}
-    a.answered(third, answer, SESSION_MS + 1)
-    assert (a.joined, a.held, a.to_start) == (False, set(), set())
-    assert repr(a) == "<Membership a of g [out | holds []]>"
-
-
 def test_whoever_is_told_the_time_sees_that_the_session_is_over():
     """Others may have had the partitions meanwhile, and left: what is answered late, or asked for
     late, goes on with none of them.

@@ -100,32 +100,6 @@ def test_a_put_is_overdue_above_97_of_100_of_its_size():
     assert hedging.began(64 << 10).delay_s == 0.01
 
 
-def test_a_batch_that_is_full_and_one_that_is_a_little_more_are_of_one_size():
-    """Sizes around the usual limits of Batches are not divided between two classes."""
-    hedging = Hedging()
-    fed(hedging, [0.1] * MIN_KNOWN, 8 * MIB + 5_000)
-    assert hedging.began(8 * MIB - 5_000).delay_s == 0.1
-
-
-def test_the_delay_follows_a_store_that_has_become_slower():
-    """A store that is slower for good is the usual one before long."""
-    hedging = known()
-    fed(hedging, [0.8] * (WINDOW // 10))
-    assert hedging.began(8 * MIB).delay_s == 0.8
-
-
-def test_hedges_are_a_twentieth_of_all_puts_whatever_happens():
-    """However many puts are overdue, there is one hedge in twenty, and a few that were saved."""
-    hedging = known()
-    hedged = 0
-    for _ in range(1_000):
-        put = hedging.began(8 * MIB)
-        hedged += hedging.overdue(put)
-        hedging.ended(put, 0.19, succeeded=True)
-    assert hedging.hedges == hedged
-    assert hedging.hedges <= EXTRA_SHARE * hedging.requests
-
-
 def test_saved_hedges_are_few():
     """After a long time without any there are not more than a few at once."""
     hedging = known(20_000)
@@ -175,15 +149,6 @@ def test_hedging_cuts_the_tail_for_a_twentieth_more_puts():
     assert hedged.latencies[int(0.999 * 50_000)] < 0.7
     assert hedged.latencies[-1] < 1.5
     assert hedged.hedged_share <= EXTRA_SHARE
-
-
-def test_a_store_that_slows_down_for_a_while_is_not_hedged_more():
-    """While everything takes four times as long there are no more hedges than before."""
-
-    def slower(rng, now):
-        return usual(rng, now) * (4 if 100 < now < 200 else 1)
-
-    assert simulate(20_000, 70, slower).hedged_share <= EXTRA_SHARE
 
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "overdue", "ok", "bad"]), st.integers(0, 9))))
@@ -262,16 +227,6 @@ async def test_whichever_attempt_succeeds_is_the_answer(winner, other_fails):
     assert await attempts.task == "stored"
     assert len(attempts.under_way) == 2
     assert attempts.under_way[1 - winner].done() == other_fails
-
-
-async def test_a_request_that_fails_in_time_is_not_made_again():
-    """A first attempt that fails is told at once: trying again is the caller's."""
-    attempts = Attempts()
-    await attempts.begun(1)
-    attempts.under_way[0].set_exception(StorageError("no"))
-    with pytest.raises(StorageError):
-        await attempts.task
-    assert (len(attempts.under_way), attempts.hedging.hedges) == (1, 0)
 
 
 async def test_what_may_not_be_hedged_waits_for_its_attempt():

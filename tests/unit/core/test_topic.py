@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.topic import (
-    AUDIT_TOPIC,
     MAX_TOPIC_NAME,
     TOPIC_OPTIONS,
     TopicConfig,
-    check_topic_name,
 )
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 
@@ -23,32 +21,11 @@ PARTITIONS = st.integers(min_value=1, max_value=256)
 NUMBERS = [option for option in TOPIC_OPTIONS if option.kind in ("duration", "size", "count")]
 
 
-@pytest.mark.parametrize("option", TOPIC_OPTIONS, ids=lambda option: option.name)
-def test_every_row_is_sound(option):
-    """Each option is documented in a sentence and has a default that passes its own checks."""
-    assert option.doc.endswith(".")
-    assert option.parse(option.default_text) == option.parse(option.default)
-
-
 @pytest.mark.parametrize("option", NUMBERS, ids=lambda option: option.name)
 def test_every_number_is_bounded(option):
     """A number without two limits would let one topic take a broker down."""
     assert option.low is not None
     assert option.high is not None
-
-
-def test_defaults_make_a_topic():
-    """A name is all that a topic needs."""
-    config = TopicConfig.create("clicks")
-
-    assert (config.batch_bytes, config.batch_age_ms) == (8 << 20, 200)
-    assert config.schema is None
-
-
-@pytest.mark.parametrize("name", ["clicks", "a.b-c_d", "0", AUDIT_TOPIC, "x" * MAX_TOPIC_NAME])
-def test_good_name(name):
-    """Letters, digits, dots, dashes and underscores make a name."""
-    check_topic_name(name)
 
 
 @pytest.mark.parametrize(

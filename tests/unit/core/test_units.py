@@ -54,15 +54,6 @@ def test_parse_duration(text, value_ms):
 
 
 @pytest.mark.parametrize(
-    ("text", "value_bytes"),
-    [("512B", 512), ("64KiB", 65_536), ("1.5MiB", 1_572_864), ("2GiB", 2 << 30), ("1TiB", 1 << 40)],
-)
-def test_parse_size(text, value_bytes):
-    """A number with a binary unit is bytes."""
-    assert parse_size_bytes(text) == value_bytes
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "",
