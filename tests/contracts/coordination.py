@@ -107,24 +107,6 @@ async def test_a_node_is_read_as_it_was_made(session):
     assert (await session.get("/b")).data == b""
 
 
-async def test_children_are_sorted_and_are_only_the_next_ones(session):
-    """Children are names, in their order, without grandchildren."""
-    for path in ("/a", "/a/z", "/a/b", "/a/b/deep", "/aa"):
-        await session.create(path)
-    assert await session.children("/a") == ("b", "z")
-    assert await session.children("/") == ("a", "aa")
-    assert await session.children("/a/z") == ()
-
-
-async def test_another_session_reads_what_was_made(session, other):
-    """What a session was told is there, any other one reads at once."""
-    for number in range(20):
-        await session.create(f"/{number}", b"x")
-        assert (await other.get(f"/{number}")).data == b"x"
-        assert await other.set(f"/{number}", b"y", 0) == 1
-        assert (await session.get(f"/{number}"))[:2] == (b"y", 1)
-
-
 async def test_a_change_is_for_one_version(session):
     """A set or a delete for any other version is refused, and changes nothing."""
     await session.create("/a", b"0")
@@ -152,16 +134,6 @@ async def test_a_node_that_is_made_again_is_another_one(session):
     made = [first, await session.get("/b"), await session.get("/a")]
     created = [node.created for node in made]
     assert created == sorted(set(created))
-
-
-async def test_when_a_node_was_made(session):
-    """The service says it in milliseconds, and changes of the node change nothing in it."""
-    await session.create("/a")
-    await asyncio.sleep(0.05)
-    await session.create("/b")
-    await session.set("/a", b"1", 0)
-    made = [(await session.get(path)).created_ms for path in ("/a", "/b")]
-    assert 50 <= made[1] - made[0] <= 30_000
 
 
 async def test_what_cannot_be_done_is_a_typed_error(session):
@@ -224,15 +196,6 @@ async def test_the_largest_node(session):
     with pytest.raises(MessageTooLargeError):
         await session.create("/b", largest + b"x")
     assert await session.set("/a", b"small", 1) == 2
-
-
-async def test_a_negative_version_is_refused(session):
-    """ZooKeeper would take it for any version."""
-    await session.create("/a")
-    for call in (session.set("/a", b"", -1), session.delete("/a", -1)):
-        with pytest.raises(InvalidRequestError, match="-1"):
-            await call
-    assert (await session.get("/a")).version == 0
 
 
 async def test_more_calls_than_may_be_under_way(session):
@@ -307,14 +270,6 @@ async def test_the_limits_of_a_transaction(session):
 
 
 # -- ephemerals -----------------------------------------------------------------------------
-
-
-async def test_an_ephemeral_has_no_children(session):
-    """Nothing can be made below it."""
-    await session.create("/mine", ephemeral=True)
-    with pytest.raises(InvalidRequestError, match="ephemeral"):
-        await session.create("/mine/child")
-    assert await session.children("/mine") == ()
 
 
 async def test_ephemerals_go_when_their_session_is_closed(session, other):
@@ -463,33 +418,6 @@ async def test_a_watch_gives_what_it_missed_without_a_connection(service, sessio
     assert after[3] == ("a", "new")
 
 
-async def test_a_watch_outlasts_the_timeout_of_calls(service, other):
-    """Without a connection it waits for as long as that takes, and goes on."""
-    session = await service.open(request_timeout_s=0.5)
-    watches = [session.watch("/a"), session.watch_children("/")]
-    for watch in watches:
-        await anext(watch)
-    waiters = [await begun(anext(watch)) for watch in watches]
-    service.refuse(session)
-    await until(session, "not connected")
-    await asyncio.sleep(1.0)
-    await other.create("/a", b"x")
-    assert not any(waiter.done() for waiter in waiters)
-    service.restore(session)
-    assert (await within(waiters[0])).data == b"x"
-    assert await within(waiters[1]) == ("a",)
-
-
-async def test_calls_wait_for_a_connection(service, session):
-    """A call that is made without one is done once there is one, within its timeout."""
-    service.refuse(session)
-    await until(session, "not connected")
-    call = await begun(session.create("/a", b"x"))
-    service.restore(session)
-    await within(call)
-    assert (await session.get("/a")).data == b"x"
-
-
 async def test_without_a_connection_a_call_has_not_happened(service, other):
     """After its timeout it fails retriably, a change as well, and it never happens."""
     session = await service.open(request_timeout_s=0.5)
@@ -519,19 +447,6 @@ async def test_a_change_whose_answer_is_lost_is_uncertain(service, session, othe
     assert (await session.get("/a"))[:2] == (b"1", 1)
     with pytest.raises(VersionConflictError):
         await session.set("/a", b"1", 0)
-
-
-async def test_an_ephemeral_whose_answer_is_lost_tells_whose_it_is(service, session, other):
-    """The owner that is read afterwards is the session's own."""
-    watch = other.watch("/mine")
-    await anext(watch)
-    service.lose_answer(session)
-    change = await begun(session.create("/mine", ephemeral=True))
-    assert (await within(anext(watch))).owner == session.session_id
-    service.reset(session)
-    with pytest.raises(ChangeUncertainError):
-        await within(change)
-    assert (await session.get("/mine")).owner == session.session_id
 
 
 async def test_a_change_that_is_not_answered_in_time_is_uncertain(service):

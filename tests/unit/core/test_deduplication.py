@@ -132,56 +132,6 @@ def test_memory_of_a_producer_is_small(monkeypatch) -> None:
     assert taken - unpacked < window._packed_bytes < 20_000 * 256
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from("abcde"),
-            st.integers(0, 2),
-            st.integers(0, 30),
-            st.sampled_from(["admit", "publish", "rewind", "expire"]),
-            st.integers(0, 300),
-        ),
-        max_size=60,
-    )
-)
-def test_packing_changes_nothing(events) -> None:
-    """A window that packs all producers but one answers as one that packs none."""
-    windows = [DeduplicationWindow(1_000), DeduplicationWindow(1_000)]
-    now_ms = 0
-    for number, (name, epoch, sequence, event, after_ms) in enumerate(events):
-        now_ms += after_ms
-        answers = []
-        for window, most in zip(windows, (1, 1_000), strict=True):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(dedup, "MAX_UNPACKED", most)
-                patch.setattr(dedup, "MAX_PACKED_RECENT", dedup.MAX_RECENT)
-                match event:
-                    case "admit":
-                        window.admit(name, epoch, sequence, now_ms)
-                    case "publish":
-                        batch = BatchRef(0, number, f"{number:04}")
-                        window.publish([run(sequence, sequence + 2, name, epoch)], batch, now_ms)
-                    case "rewind":
-                        window.rewind(name, epoch, sequence)
-                    case "expire":
-                        window.expire(now_ms)
-                answers.append([len(window), *answers_of(window, sequence)])
-        assert answers[0] == answers[1]
-
-
-def answers_of(window: DeduplicationWindow, sequence: int) -> list[object]:
-    """All that a window says about a sequence of any producer."""
-    found: list[object] = []
-    for name, epoch in itertools.product("abcde", range(3)):
-        try:
-            found.append(window.is_published(name, epoch, sequence))
-        except (ProducerFencedError, SequenceConflictError) as exc:
-            found.append(str(exc))
-        found.append(window.batch_of(name, epoch, sequence))
-        found.append(window.next_sequence(name, epoch))
-    return found
-
-
 def test_full_window_turns_new_producers_away_until_others_are_older(monkeypatch) -> None:
     """At the bound a new producer is refused, retriably; those that are known go on."""
     monkeypatch.setattr(dedup, "MAX_UNPACKED", 1)

@@ -22,7 +22,6 @@ from memq.core.wire.messages import (
     CommitOffsets,
     GroupHeartbeat,
     GroupHeartbeatAnswer,
-    GroupMember,
     PartitionOffset,
 )
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
@@ -143,22 +142,13 @@ def test_a_heartbeat_that_comes_twice_counts_once():
     assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
 
 
-def restarted(coordinator, now_ms=0, partitions=4, groups=(("g", "t"),)):
-    """The coordinator of the broker's next life: it knows what was stored."""
-    after = GroupCoordinator()
-    for group, topic in groups:
-        if (group, topic) in coordinator._groups:
-            stored = coordinator._groups[group, topic].holdings()
-            after.restore(group, topic, partitions, stored, now_ms)
-    return after
-
-
 def test_nobody_gets_what_an_absent_member_may_still_hold():
     """A member that does not come back after a restart keeps its partitions for its session."""
     before = GroupCoordinator()
     a, b = Member(before, "a"), Member(before, "b")
     a.beat(0)
-    b.coordinator = after = restarted(before, 3_000)
+    b.coordinator = after = GroupCoordinator()
+    after.restore("g", "t", 4, before.unsaved("g", "t"), 3_000)
     for now_ms in (3_000, 3_000 + SESSION_MS - 1):
         assert b.beat(now_ms).assigned == []
         after.check_commit(commit("a", 0), now_ms)
@@ -224,15 +214,6 @@ def test_what_may_have_been_stored_is_stored_anew():
     assert coordinator.unsaved("g", "t") is None
 
 
-def test_a_group_that_ended_before_it_was_stored_may_be_left_over():
-    """What a failed attempt may have stored is taken back when the group has ended."""
-    coordinator = GroupCoordinator()
-    Member(coordinator, "a").beat()
-    coordinator.storing("g", "t")
-    coordinator.leave("g", "t", "a", 0)
-    assert list(coordinator.left_over()) == [("g", "t")]
-
-
 def test_a_group_that_has_ended_is_left_over_until_that_is_stored():
     """When its last member has gone, what is stored of a group says so soon; unless it lives on."""
     coordinator = GroupCoordinator()
@@ -248,35 +229,6 @@ def test_a_group_that_has_ended_is_left_over_until_that_is_stored():
     assert list(coordinator.left_over()) == [("g", "t")]
     coordinator.saved("g", "t", {})
     assert list(coordinator.left_over()) == []
-
-
-def test_claim_of_a_taken_partition_is_denied():
-    """A member that comes back after its session must give up what another holds by now."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    a.beat()
-    b.beat(SESSION_MS)
-    assert b.held == [0, 1, 2, 3]
-    assert a.beat(SESSION_MS).assigned == []
-    assert a.held == []
-
-
-def test_groups_and_topics_are_apart():
-    """The same member id in another group or topic is another member."""
-    coordinator = GroupCoordinator()
-    for group, topic in (("g", "t"), ("g", "u"), ("f", "t")):
-        Member(coordinator, "a", group=group, topic=topic).beat()
-    assert coordinator.groups(0) == {"t": {"f", "g"}, "u": {"g"}}
-    coordinator.forget_topic("t")
-    assert coordinator.groups(SESSION_MS - 1) == {"u": {"g"}}
-    assert coordinator.groups(SESSION_MS) == {}
-
-
-def test_topic_made_anew():
-    """A topic that was deleted and created with other partitions starts a new group."""
-    coordinator = GroupCoordinator()
-    Member(coordinator, "a", partitions=4).beat()
-    assert Member(coordinator, "b", partitions=2).beat().assigned == [0, 1]
 
 
 @pytest.mark.parametrize("who", [{"member_id": "a"}, {"member_id": "", "committer": "x"}])
@@ -389,21 +341,6 @@ def test_a_group_that_ended_while_it_was_stored_is_left_over():
     assert list(coordinator.left_over()) == []
 
 
-def test_a_restored_group_is_stored_as_it_was():
-    """Nothing has to be stored of it until somebody gains something; when it ends, that has."""
-    coordinator = GroupCoordinator()
-    coordinator.restore("g", "t", 2, {"a": Holding(SESSION_MS, [0, 1])}, 0)
-    coordinator.restore("empty", "t", 2, {}, 0)
-    assert coordinator.groups(0) == {"t": {"g"}}
-    assert coordinator.unsaved("g", "t") is None
-    a = Member(coordinator, "a", partitions=2)
-    a.membership.started({0, 1})
-    a.beat()
-    assert coordinator.unsaved("g", "t") is None
-    coordinator.leave("g", "t", "a", 0)
-    assert list(coordinator.left_over()) == [("g", "t")]
-
-
 def test_a_topic_that_is_deleted_takes_all_of_it_along():
     """Who left, who committed and what is left over: its next topic of the name begins afresh, and
     other topics keep theirs.
@@ -487,18 +424,6 @@ def test_committers_are_bounded(monkeypatch):
     assert [name for _, _, name in coordinator._commits] == ["a", "c"]
 
 
-def test_members_are_described():
-    """A group shows its live members, sorted, with what each holds."""
-    coordinator = GroupCoordinator()
-    b, a = Member(coordinator, "b"), Member(coordinator, "a")
-    settle(b, a)
-    assert coordinator.members("g", "t", 0) == [
-        GroupMember(member_id="a", client="", partitions=a.held),
-        GroupMember(member_id="b", client="", partitions=b.held),
-    ]
-    assert coordinator.members("g", "t", SESSION_MS) == []
-
-
 def test_tick_forgets_dead_groups():
     """Groups whose members are all gone take no memory after a tick."""
     coordinator = GroupCoordinator()
@@ -529,26 +454,6 @@ def test_bad_heartbeats(changes, named):
     with pytest.raises(InvalidRequestError, match=named):
         coordinator.heartbeat(heartbeat(**changes), 4, 0)
     assert coordinator.groups(0) == {}
-
-
-def test_whoever_is_told_the_time_sees_that_the_session_is_over():
-    """Others may have had the partitions meanwhile, and left: what is answered late, or asked for
-    late, goes on with none of them.
-    """
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    everything = {0, 1, 2, 3}
-    a.beat()
-    late = a.membership.heartbeat(SESSION_MS // 2)
-    b.beat(SESSION_MS)
-    coordinator.leave("g", "t", "b", SESSION_MS)
-    answer = coordinator.heartbeat(late, 4, SESSION_MS)
-    a.membership.answered(late, answer, SESSION_MS)
-    assert (a.held, a.membership.lost) == ([], everything)
-    a.membership.lost.clear()
-    a.beat(SESSION_MS)
-    assert a.membership.heartbeat(2 * SESSION_MS).owned == []
-    assert a.membership.lost == everything
 
 
 def test_bounds(monkeypatch):

@@ -8,12 +8,8 @@ import logging
 import re
 from itertools import islice
 
-import msgspec
 import pytest
 
-from memq.cli.export_job import MANIFEST as EXPORT_MANIFEST
-from memq.cli.export_job import MANIFEST_VERSION, Request, _read_manifest
-from memq.cli.export_job import Manifest as ExportManifest
 from memq.core.audit.reports import ProducerName, decode_reports, encode_report
 from memq.core.audit.result import AuditResult, ProducerAudit, decode_result, encode_result
 from memq.core.clock import SavedTimes
@@ -30,7 +26,7 @@ from memq.core.notification.notification import (
 )
 from memq.core.notification.queue import Holding
 from memq.core.topic import TopicConfig
-from memq.errors import CorruptDataError, MemqError
+from memq.errors import CorruptDataError
 from memq.tables.ledger import decode_ledger
 from tests.unit.client.batches import Sent, notify, records, seal
 from tests.unit.core.audit.test_reports import CONSUMED, REPORT
@@ -116,36 +112,6 @@ def test_a_topic_that_is_damaged_stops_no_other(tmp_path):
     for each in islice(damaged(whole), 0, None, 9):  # each opens a catalog
         path.write_bytes(each)
         assert "a" in Catalog(tmp_path).names()
-
-
-def test_an_export_whose_manifest_is_damaged_is_not_gone_on_with(tmp_path):
-    """It is refused by name, and nothing in the folder is touched."""
-    request = Request(
-        topic="t",
-        format="csv",
-        columns=None,
-        metadata=False,
-        range="",
-        start="",
-        end="",
-        start_us=None,
-        end_us=None,
-    )
-    path = tmp_path / EXPORT_MANIFEST
-    whole = msgspec.json.encode(
-        ExportManifest(
-            version=MANIFEST_VERSION,
-            request=request,
-            incarnation="i",
-            schema_id="s",
-            planned_ms=1,
-            parts=[],
-        )
-    )
-    for each in damaged(whole):
-        path.write_bytes(each)
-        with contextlib.suppress(MemqError):
-            _read_manifest(tmp_path, request)
 
 
 def test_a_record_of_the_state_that_is_damaged_changes_nothing(caplog):

@@ -190,16 +190,6 @@ def test_batch_is_sealed_before_its_notification_is_too_large(monkeypatch) -> No
     assert len(r.publishes[0].publications[0].payload) < 500 + 600
 
 
-def test_full_ring_still_fills_the_open_batch() -> None:
-    """The open Batch goes on taking Messages of its schema while every slot is taken."""
-    r = rim(batch_messages=2, ring_slots=2)
-    for sequence in range(3):
-        send(r, sequence)
-    assert r.processor.room_for(64, "s1")
-    assert not r.processor.room_for(64, "s2")
-    assert not r.processor.room_for(2_000, "s1")
-
-
 def test_repeat_of_a_message_on_its_way_is_answered_with_it() -> None:
     """A retry over a new connection joins the original, and both are answered by one publish."""
     r = rim()
@@ -222,36 +212,6 @@ def test_message_that_the_batch_refuses_leaves_nothing_behind() -> None:
     assert r.processor.idle
 
 
-def test_ordered_topic_skips_what_its_producer_gave_up() -> None:
-    """`first_unsettled` closes the gap that a Message leaves whose producer gave it up."""
-    r = rim(ordering="producer")
-    send(r, 0)
-    with pytest.raises(SequenceGapError):
-        send(r, 2)
-    assert send(r, 2, unsettled=2, ticket="skip") == Accepted(kept=True)
-    with pytest.raises(
-        SequenceConflictError, match=r"1 .* came after 2, .* dedup_window, 1h.* higher epoch"
-    ):
-        send(r, 1)
-
-
-@pytest.mark.parametrize("ordering", ["none", "producer"])
-def test_batches_that_fail_together_are_not_published_after_their_nack(ordering) -> None:
-    """When a publish of several Batches fails past their deadline, each is nacked and none left."""
-    r = rim(batch_messages=1, ordering=ordering, upload_deadline="100ms")
-    send(r, 0)
-    send(r, 1)
-    r.store(r.uploads[1])
-    r.store(r.uploads[0])
-    (failed,) = r.publishes
-    r.publishes.clear()
-    r.processor.publish_failed(failed.batches, QueueError("down"), now(100))
-    r.drain()
-    assert set(r.answers) == {0, 1}
-    assert r.publishes == []
-    assert r.processor.idle
-
-
 def test_batch_within_its_deadline_is_published_again_when_one_before_it_fails() -> None:
     """Past its deadline a Batch is nacked, and the one behind it is published without it."""
     r = rim(batch_messages=1, upload_deadline="100ms")
@@ -263,21 +223,6 @@ def test_batch_within_its_deadline_is_published_again_when_one_before_it_fails()
     r.processor.publish_failed(failed.batches, QueueError("down"), now(120))
     r.drain()
     assert [type(r.answers[0]), r.publishes[0].batches] == [QueueError, failed.batches[1:]]
-
-
-def test_watermark_goes_back_with_the_clock_and_what_it_closed_stays_closed() -> None:
-    """After a step back the watermark is true again; no Batch is written down before an old one."""
-    r = rim(batch_messages=1)
-    assert r.processor.stored_through_ms(ClockReading(0, 5_000)) == 5_000
-    r.processor.write(write(0), BODY, 1, 0, ClockReading(1, 4_000))
-    r.drain()
-    r.store(r.uploads[0])
-    notification = decode_notification(r.publishes[0].publications[0].payload)
-    assert (notification.sealed_ms, notification.stored_through_ms) == (5_000, 5_000)
-    assert r.publishes[0].publications[0].timestamp_ms == 5_000
-    assert r.processor.stored_through_ms(ClockReading(2, 4_500)) == 4_000
-    r.publish()
-    assert r.processor.stored_through_ms(ClockReading(3, 4_600)) == 4_600
 
 
 def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
@@ -368,16 +313,6 @@ def test_no_step_of_the_wall_clock_makes_a_watermark_untrue(steps) -> None:
             assert overall == min(by_read)
             assert max(by_read) <= at.wall_ms
             told = {n: max(told.get(n, 0), mark_ms) for n, mark_ms in enumerate(by_read)}
-
-
-def test_acks_0_and_1_are_not_answered_again_on_publish() -> None:
-    """Only `acks=all` waits for the publish."""
-    r = rim(batch_messages=2)
-    send(r, 0, acks=0)
-    send(r, 1, acks=1)
-    r.store(r.uploads[0])
-    r.publish()
-    assert r.answers == {}
 
 
 def sealed(r: Rim, *sequences: int, ms: int = 0, **kw) -> list:

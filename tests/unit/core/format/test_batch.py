@@ -66,15 +66,6 @@ def test_a_sealed_batch_takes_nothing_more() -> None:
         gathering.seal()
 
 
-def test_an_empty_batch_is_not_sealed() -> None:
-    """A Batch has at least one Message."""
-    gathering = builder()
-    with pytest.raises(InvalidRequestError, match="no Message to seal"):
-        gathering.seal()
-    add(gathering)
-    gathering.seal()
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

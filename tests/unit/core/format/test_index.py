@@ -103,25 +103,6 @@ def test_an_end_that_is_not_a_footer_is_refused(tail, match) -> None:
         decode_footer(tail, 100)
 
 
-@pytest.mark.parametrize(
-    ("length", "object_size", "fits"),
-    [
-        (84, 100, True),
-        (85, 100, False),
-        (MAX_INDEX_BYTES, 10 * MAX_INDEX_BYTES, True),
-        (MAX_INDEX_BYTES + 1, 10 * MAX_INDEX_BYTES, False),
-    ],
-)
-def test_an_index_is_within_its_object_and_its_limit(length, object_size, fits) -> None:
-    """However large the object is, nobody takes more memory for its index."""
-    tail = struct.pack("<II8s", length, 0, b"MemQBat\x01")
-    if fits:
-        assert decode_footer(tail, object_size).index_length == length
-    else:
-        with pytest.raises(CorruptDataError, match="claims an index"):
-            decode_footer(tail, object_size)
-
-
 def test_an_index_with_the_right_checksum_may_still_be_wrong() -> None:
     """No marker, other columns, no rows, missing or odd metadata, something in between."""
     good = encode_index([ENTRY], METADATA)

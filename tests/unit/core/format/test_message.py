@@ -97,26 +97,12 @@ def test_any_rows_survive_a_message(batch, compression) -> None:
     assert open_message(bytes(body), batch.schema).equals(batch)
 
 
-def test_bytes_at_an_odd_address_are_read_as_well() -> None:
-    """A receive buffer need not be aligned."""
-    batch = records(50)
-    shifted = bytearray(b"?") + bytes(encode_message(batch))
-    assert open_message(memoryview(shifted)[1:], DEFAULT_SCHEMA).equals(batch)
-
-
 def test_a_message_needs_a_record_and_a_known_compression() -> None:
     """Both are refused before anything is encoded."""
     with pytest.raises(InvalidRequestError, match="at least one record"):
         encode_message(records(1).slice(1))
     with pytest.raises(InvalidRequestError, match="'gzip' is not one of"):
         encode_message(records(1), "gzip")
-
-
-def test_dictionary_columns_must_be_decoded_first() -> None:
-    """Their indices alone would be sent otherwise."""
-    batch = pa.record_batch({"a": pa.array(["x", "y"]).dictionary_encode()})
-    with pytest.raises(SchemaMismatchError, match="type of its values"):
-        encode_message(batch)
 
 
 # -- checking -------------------------------------------------------------------------------

@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import FOOTER_BYTES, IndexEntry, encode_footer, encode_index
-from memq.core.format.message import encode_message
 from memq.core.format.reader import (
-    TAIL_GUESS_BYTES,
     BatchReader,
     message_from_range,
     read_index,
@@ -168,27 +165,6 @@ def test_a_damaged_message_is_named_and_the_others_are_read() -> None:
             read()
 
 
-def test_unsound_bytes_with_the_right_checksum_are_refused() -> None:
-    """A writer that made both, or damage before the checksum was taken."""
-    body = bytearray(encode_message(records(10)))
-    body[-200:] = b"\xff" * 200
-    builder = BatchBuilder(
-        serialize_schema(DEFAULT_SCHEMA), batch_id="b", topic="t", write_partition=0
-    )
-    builder.add(
-        body,
-        producer_id="p",
-        epoch=0,
-        sequence=0,
-        records=10,
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-        crc32c=crc32c(body),
-    )
-    with pytest.raises(CorruptDataError, match="Message at byte 424: the RecordBatch does not"):
-        BatchReader(joined(builder.seal())).read(0)
-
-
 def test_an_index_with_another_count_of_records_is_refused() -> None:
     """Even if all checksums hold."""
     data = joined(seal(MESSAGES))
@@ -234,16 +210,6 @@ def test_a_schema_message_that_the_index_does_not_know_is_refused() -> None:
 
 
 # -- ranges ---------------------------------------------------------------------------------
-
-
-def test_a_small_index_takes_one_read() -> None:
-    """The whole object if it is no larger than the guess, else its tail."""
-    small, large = joined(seal(MESSAGES)), joined(seal([records(5000, size=100)]))
-    for data in (small, large):
-        storage = Ranges(data)
-        assert read_index(storage.get, len(data)) == BatchReader(data).index
-        wanted = min(len(data), TAIL_GUESS_BYTES)
-        assert storage.reads == [(len(data) - wanted, wanted)]
 
 
 def test_messages_are_read_by_range() -> None:

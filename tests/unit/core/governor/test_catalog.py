@@ -9,19 +9,16 @@ from memq.core.format.schema import serialize_schema
 from memq.core.governor import catalog as module
 from memq.core.governor import topics as topics_module
 from memq.core.governor.catalog import Catalog
-from memq.core.governor.nodes import READ_AT_ONCE, make_persistent, read_children
 from memq.core.governor.topics import altered_topic, new_topic, unknown_topic
 from memq.core.topic import TopicConfig
 from memq.errors import (
     ConfigError,
     CorruptDataError,
-    NoNodeError,
     QueueError,
     SchemaMismatchError,
     TopicExistsError,
     UnknownTopicError,
 )
-from tests.fakes.zookeeper import InMemoryZooKeeper
 
 
 def topic(name="t", incarnation="1" * 16, **options):
@@ -280,23 +277,3 @@ def test_a_topic_that_is_not_there_may_have_been_meant_otherwise(monkeypatch):
     assert "memq topic create click`" in str(unknown_topic("click", []))
     assert "memq topic create" not in str(unknown_topic("no name", []))
     assert isinstance(unknown_topic("x" * 10_000, []), UnknownTopicError)
-
-
-async def test_every_child_of_a_large_folder_is_read(virtual_time):
-    """A page at a time, sorted; one that goes meanwhile is left out, and no other."""
-    session = await InMemoryZooKeeper().open()
-    await make_persistent(session)
-    names = [f"{number:03}" for number in range(2 * READ_AT_ONCE + 1)]
-    for name in names:
-        await session.create(f"/brokers/{name}", name.encode())
-    get = session.get
-
-    async def gone(path):
-        if path == f"/brokers/{names[READ_AT_ONCE]}":
-            raise NoNodeError("gone")
-        return await get(path)
-
-    session.get = gone
-    found = await read_children(session, "/brokers")
-    assert list(found) == names[:READ_AT_ONCE] + names[READ_AT_ONCE + 1 :]
-    assert all(node.data.decode() == name for name, node in found.items())

@@ -9,7 +9,7 @@ import pytest
 from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import SessionLostError, UnavailableError
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
-from tests.contracts.coordination import begun, lost, within
+from tests.contracts.coordination import begun, within
 from tests.fakes.zookeeper import InMemoryZooKeeper
 
 
@@ -27,20 +27,6 @@ async def service(virtual_time):
 
 
 # -- what only a model can be ordered to do ---------------------------------------------------
-
-
-async def test_an_expired_session_learns_of_it_late(service):
-    """Its ephemerals are gone at once; its lease may be valid until it hears of its end."""
-    session, other = await service.open(), await service.open()
-    await session.create("/mine", ephemeral=True)
-    service.freeze(session)
-    service.expire(session)
-    assert await other.children("/") == ()
-    assert session.lease.valid(service.clock_s())
-    service.thaw(session)
-    await within(lost(session))
-    with pytest.raises(SessionLostError, match="EXPIRED"):
-        await session.get("/")
 
 
 async def test_a_service_that_is_away_expires_nobody(service):
@@ -65,21 +51,6 @@ async def test_a_service_that_is_away_expires_nobody(service):
     assert session.lease.valid(service.clock_s())
 
 
-async def test_one_that_does_not_come_back_expires_after_the_service_was_away(service):
-    """A session that cannot connect again has its full timeout from then on, and no more."""
-    session, other = await service.open(), await service.open()
-    await session.create("/mine", ephemeral=True)
-    service.stop()
-    service.refuse(session)
-    await asyncio.sleep(60)
-    service.start()
-    began_s = service.clock_s()
-    watch = other.watch("/mine")
-    assert (await anext(watch)).owner == session.session_id
-    assert await within(anext(watch)) is None
-    assert service.clock_s() - began_s == pytest.approx(6, abs=0.1)
-
-
 @pytest.mark.parametrize("backup", ["older", "none"])
 async def test_a_session_that_has_seen_more_than_the_servers_is_given_up(service, backup):
     """It is refused for as long as it tries, and is over then; another one sees what there is."""
@@ -95,14 +66,6 @@ async def test_a_session_that_has_seen_more_than_the_servers_is_given_up(service
     assert service.clock_s() - began_s == pytest.approx(REFUSED_SESSIONS * 6, abs=2)
     other = await service.open()
     assert await other.children("/") == (("before",) if copy else ())
-
-
-async def test_a_session_that_has_seen_no_more_than_the_servers_goes_on(service):
-    """As it does with servers that were started again with what they had."""
-    session = await service.open()
-    await session.create("/mine", ephemeral=True)
-    service.roll_back(service.back_up())
-    assert (await within(anext(session.watch("/mine")))).owner == session.session_id
 
 
 async def test_a_session_that_servers_do_not_take_for_a_while_goes_on(service):

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from memq.core.governor import governor as module
 from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.assignor import CheckedAssignor
 from memq.core.governor.governor import (
@@ -173,14 +172,6 @@ def test_what_a_broker_had_moves_at_once_when_it_is_gone():
 # -- transactions ---------------------------------------------------------------------------
 
 
-def test_a_change_that_is_larger_than_a_transaction_is_one_by_itself(monkeypatch):
-    """Nothing is left out, and nothing is sent that changes nothing."""
-    monkeypatch.setattr(module, "MAX_TRANSACTION_BYTES", 1)
-    cluster = Cluster(Governor(), brokers("a"), [topic(name, 2) for name in "tuv"])
-    assert [len(each.changes) for each in cluster.settle()] == [1, 1, 1]
-    assert counts(cluster) == {"a": 6}
-
-
 def test_a_transaction_has_so_many_changes_and_bytes():
     """More go into the next one, and all arrive."""
     topics = [topic(f"t{n:04}", 1) for n in range(MAX_CHANGES + 1)]
@@ -267,17 +258,6 @@ def test_nothing_is_evened_out_on_the_occasion_of_a_drain():
     assert len(cluster.settle(REBALANCE_INTERVAL_MS)) == 1
 
 
-def test_the_last_broker_that_accepts_drains_in_vain():
-    """It keeps what it has until there is another one."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 3)])
-    cluster.settle()
-    cluster.governor.drain_requested("a")
-    assert cluster.settle(1_000) == []
-    cluster.governor.broker_registered(BrokerResources("b"))
-    cluster.settle()
-    assert counts(cluster) == {"b": 3}
-
-
 def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
     """After a while the others move; the log names it."""
     cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 100)])
@@ -327,18 +307,6 @@ def test_a_person_who_asks_does_not_wait_for_the_interval():
     assert cluster.settle(1_000) == []
 
 
-def test_what_a_person_asked_for_waits_until_loads_are_known_but_not_for_ever():
-    """What is unknown then counts as the mean."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
-    cluster.settle()
-    cluster.governor.broker_registered(BrokerResources("b"))
-    cluster.governor.rebalance_requested()
-    assert cluster.settle(1) == []
-    assert cluster.settle(MOVE_TIMEOUT_MS - 2_000) == []
-    cluster.settle(2_000)
-    assert counts(cluster) == {"a": 10, "b": 10}
-
-
 def test_what_an_owner_before_has_measured_is_kept_until_there_is_better():
     """A write partition that has moved is as busy as it was."""
     cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 2)])
@@ -360,18 +328,6 @@ def test_what_was_measured_of_a_life_before_is_forgotten():
     cluster.governor.topic_changed(topic("t", 2, "i2"))
     cluster.settle()
     assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [1_000.0]
-
-
-def test_a_person_who_asks_makes_nothing_later():
-    """What was due anyway a moment later is done then, though not all loads are known."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 40)])
-    cluster.settle()
-    cluster.governor.broker_registered(BrokerResources("c"))
-    cluster.report(without=["b"])
-    assert cluster.settle(2 * REBALANCE_INTERVAL_MS - 1_000) == []
-    cluster.governor.rebalance_requested()
-    assert cluster.settle(999) == []
-    assert len(cluster.settle(1)) == 1
 
 
 def test_nothing_moves_while_a_service_refuses():
@@ -414,16 +370,6 @@ def test_a_report_that_makes_no_sense_is_refused(load):
     assert cluster.governor.describe().brokers[0].bytes_per_s == 0
 
 
-def test_moves_in_two_transactions_are_all_waited_for(monkeypatch):
-    """Also those of the second one."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic(f"t{n}", 2) for n in range(6)])
-    cluster.settle()
-    monkeypatch.setattr(module, "MAX_CHANGES", 2)
-    cluster.governor.drain_requested("a")
-    assert [len(each.changes) for each in cluster.settle()] == [2, 2, 2]
-    assert len(cluster.governor.describe().moving) == 6
-
-
 # -- an assignor of the user's --------------------------------------------------------------
 
 
@@ -441,25 +387,6 @@ def test_an_assignor_that_fails_stops_nothing(caplog):
     cluster.governor.drain_requested("a")
     cluster.settle()
     assert counts(cluster) == {"b": 20}
-
-
-def test_an_assignor_that_works_again_is_followed_again(caplog):
-    """What was wrong is said no more; the same mistake later is said anew."""
-    answers = [{}]
-    own = CheckedAssignor("own", lambda *_: answers[0])
-    cluster = Cluster(Governor(own), brokers("a", "b"), [topic("t", 2)])
-    cluster.settle()
-    cluster.report()
-    for count in (1, 2):
-        answers[0] = {}
-        cluster.governor.rebalance_requested()
-        cluster.settle(REBALANCE_INTERVAL_MS)
-        assert "'own' gives" in cluster.governor.describe().problem
-        assert caplog.text.count("the assignor is not followed") == count
-        answers[0] = cluster.store.owners()
-        cluster.governor.rebalance_requested()
-        assert cluster.settle(REBALANCE_INTERVAL_MS) == []
-        assert cluster.governor.describe().problem == ""
 
 
 # -- for people -----------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.governor.coordination import MAX_WATCH_READS
 from memq.core.governor.mirror import Mirror
 from memq.core.governor.session import GetChildren, GetNode
-from memq.errors import ClosedError, SessionLostError
+from memq.errors import SessionLostError
 from tests.fakes.loop import ProcessLoop, Timeline, Trace
 from tests.fakes.zookeeper import InMemoryZooKeeper
 from tests.unit.core.governor.servers import Slow, of
@@ -57,18 +56,6 @@ async def quiet():
     await asyncio.sleep(1)
 
 
-async def test_a_folder_that_is_not_there_is_empty(virtual_time):
-    """It is followed all the same, and nothing is made."""
-    followed = await Followed.create(folder=False)
-    await followed.mirror.start()
-    assert followed.mirror.nodes == {}
-    assert await followed.other.children("/") == ()
-    await followed.other.create("/f")
-    await followed.change("a", b"1")
-    await quiet()
-    assert followed.told == [("a", b"1")]
-
-
 async def test_a_child_that_is_back_before_the_names_are_read_is_followed(virtual_time):
     """Nobody has seen names without it, and its own watch has seen it gone."""
     followed = await Followed.create("a", service=Slow())
@@ -98,22 +85,6 @@ async def test_a_child_that_goes_before_it_is_read_holds_up_no_start(virtual_tim
     assert followed.told == []
 
 
-async def test_many_children_are_loaded_at_once(virtual_time):
-    """As many at a time as watches may read; other calls find a slot meanwhile."""
-    count = 8 * MAX_WATCH_READS
-    followed = await Followed.create(*range(count))
-    followed.service.delay(followed.session, 0.01)
-    began_s = asyncio.get_running_loop().time()
-    start = asyncio.ensure_future(followed.mirror.start())
-    await asyncio.sleep(0.03)
-    await followed.session.get("/f")
-    assert asyncio.get_running_loop().time() - began_s == pytest.approx(0.05)
-    await start
-    assert len(followed.mirror.nodes) == count
-    took_s = asyncio.get_running_loop().time() - began_s
-    assert took_s == pytest.approx((count / MAX_WATCH_READS + 1) * 0.02)
-
-
 # -- its end --------------------------------------------------------------------------------
 
 
@@ -126,20 +97,6 @@ async def test_it_ends_with_its_session(virtual_time):
         with pytest.raises(SessionLostError):
             await followed.mirror.wait_ended()
     assert repr(followed.mirror) == "<Mirror /f [ended, 1 node]>"
-
-
-async def test_it_does_not_start_when_its_session_is_over(virtual_time):
-    """The start says so, also when it comes in the middle of it."""
-    followed = await Followed.create("a")
-    followed.service.delay(followed.session, 1)
-    start = asyncio.ensure_future(followed.mirror.start())
-    await quiet()
-    followed.service.expire(followed.session)
-    with pytest.raises(SessionLostError):
-        await start
-    await followed.other.close()
-    with pytest.raises(ClosedError):
-        await Mirror(followed.other, "/f", followed.on_change).start()
 
 
 async def test_an_error_of_who_is_told_ends_it(virtual_time):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
-    ATTEMPTS,
     BROKERS,
     DOOMED,
     LOADS,
@@ -22,10 +21,9 @@ from memq.core.governor.nodes import (
     TopicAssignment,
     make_persistent,
 )
-from memq.core.governor.session import Transaction
 from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
-from memq.errors import ChangeUncertainError, CorruptDataError, InvalidRequestError
+from memq.errors import CorruptDataError
 from tests.advice import follows
 from tests.fakes.zookeeper import InMemoryZooKeeper
 
@@ -93,16 +91,6 @@ def test_a_broker_that_only_reads_takes_no_write_partitions(role, accepting, exp
     """Nor does one of a role that is not known."""
     node = BrokerNode(id="a", address="h:1", role=role, accepting=accepting)
     assert BROKERS.decode("a", BROKERS.encode(node)).resources().accepting is expected
-
-
-@pytest.mark.parametrize("capacity", [0, -1, 1e300])
-def test_a_capacity_that_makes_no_sense_is_refused(capacity):
-    """When it is written and when it is read."""
-    with pytest.raises(InvalidRequestError, match="capacity"):
-        BrokerNode(id="a", address="h:1", capacity=capacity)
-    data = b'{"id":"a","address":"h:1","capacity":%r}' % capacity
-    with pytest.raises(CorruptDataError, match="capacity"):
-        BROKERS.decode("a", data)
 
 
 @given(
@@ -173,24 +161,3 @@ async def test_the_first_start_makes_what_every_cluster_has(virtual_time):
     before = [await sessions[0].get(path) for path in PERSISTENT]
     await make_persistent(sessions[1])
     assert [await sessions[0].get(path) for path in PERSISTENT] == before
-
-
-class Deaf(InMemoryZooKeeper):
-    """Servers that never hear of a change."""
-
-    tried = 0
-
-    def carry_out(self, connection, request, answer):
-        if isinstance(request, Transaction):
-            self.tried += 1
-            connection.link.reset()
-        else:
-            super().carry_out(connection, request, answer)
-
-
-async def test_a_first_start_without_answers_ends(virtual_time):
-    """After so many attempts it says that nobody knows."""
-    service = Deaf()
-    with pytest.raises(ChangeUncertainError):
-        await make_persistent(await service.open())
-    assert service.tried == ATTEMPTS

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from memq.core.governor.governor import MOVE_TIMEOUT_MS, SETTLE_MS
 from memq.core.governor.nodes import (
-    ASSIGNMENTS,
     BROKERS,
     DRAINING,
     ELECTION,
@@ -20,11 +19,10 @@ from memq.core.governor.nodes import (
     LOADS,
     REBALANCE,
     TOPICS,
-    TopicAssignment,
     make_persistent,
 )
 from memq.core.governor.runner import NOT_DONE
-from memq.core.governor.session import GetNode, Transaction
+from memq.core.governor.session import GetNode
 from memq.core.runtime import Runtime
 from memq.errors import (
     ChangeUncertainError,
@@ -86,14 +84,6 @@ async def governed(service, person, *names, write_partitions=6):
     return brokers
 
 
-def standing(_, request):
-    """What `hold` takes, for the transactions of who stands for election."""
-    return isinstance(request, Transaction) and [each.path for each in request.changes] == [
-        GOVERNOR,
-        ELECTION,
-    ]
-
-
 async def until_held(service):
     """Wait until a request is held back."""
     while not service.held:
@@ -136,19 +126,6 @@ async def test_another_one_is_elected_when_its_session_is_over(service, person):
     assert sorted(each.elected for each in others) == [[], [True]]
 
 
-async def test_who_has_just_come_waits_for_nobody_while_another_was_there(service, person):
-    """That one was there for long, so this is no start: what the dead had moves at once."""
-    first, second = await governed(service, person, "a", "b")
-    await second.stop_running()  # so that it is not the one that is elected
-    await quiet(SETTLE_MS / 1000)
-    (third,) = await started(service, "c")
-    began_s = asyncio.get_running_loop().time()
-    service.expire(first.session)
-    await until_owned(person, 6, by="bc")
-    assert third.runner.elected
-    assert asyncio.get_running_loop().time() - began_s < 1
-
-
 async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, person):
     """Brokers of the role `read` go on while all others are started anew."""
     brokers = await governed(service, person, "a", "b")
@@ -168,43 +145,6 @@ async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, pers
     assert reader.runner.describe().waiting_for == ["a", "b"]
 
 
-async def test_an_election_without_an_answer_is_looked_up(service, person):
-    """Who was elected finds so, with the version that it got."""
-    session = await service.open()
-    transact = session.transact
-
-    async def lose(changes):
-        service.lose_answer(session)
-        session.transact = transact
-        await transact(changes)
-
-    (other,) = await started(service, "b")
-    await until_elected([other])
-    broker = await Broker.start(
-        session, "a", Runtime(mono_s=asyncio.get_running_loop().time, random=lambda: 0.5)
-    )
-    session.transact = lose
-    await other.session.close()
-    await until_elected([broker])
-    await create_topic(person, topic_of())
-    await until_owned(person, 6, by="a")
-    assert service.elections == 2
-
-
-async def test_who_came_and_went_between_two_looks_stops_no_election(service, person):
-    """A broker that finds somebody elected, who is gone before it looks again, stands again."""
-    service.hold(standing)
-    (broker,) = await started(service, "a")
-    await until_held(service)
-    await person.create(GOVERNOR, ephemeral=True)
-    service.release()
-    service.hold(of(broker.session, GetNode(GOVERNOR)))
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    service.release()
-    await until_elected([broker])
-
-
 async def test_who_was_replaced_does_not_go_on(service, person):
     """Though it has seen its node before it looked which election it is of."""
     first, second = await governed(service, person, "a", "b")
@@ -217,17 +157,6 @@ async def test_who_was_replaced_does_not_go_on(service, person):
     service.release()
     await quiet()
     assert (first.elected, second.elected) == ([True, False], [True])
-
-
-async def test_who_goes_on_in_its_session_was_elected_before(service, person):
-    """Without another election, when nobody was elected meanwhile."""
-    (broker,) = await governed(service, person, "a")
-    await broker.stop_running()
-    broker.stand()
-    await until_elected([broker])
-    await create_topic(person, topic_of("u"))
-    await until_owned(person, 12, by="a")
-    assert service.elections == 1
 
 
 # -- a Governor that is replaced ------------------------------------------------------------
@@ -251,16 +180,6 @@ async def test_what_arrives_late_of_one_that_was_replaced_is_refused(service, pe
     await second.session.close()
     await until_elected([first])
     await until_owned(person, 12, by="a")
-
-
-async def test_one_whose_node_is_deleted_stands_again(service, person, caplog):
-    """Nobody knows whether another one is elected; here it is itself."""
-    (broker,) = await governed(service, person, "a")
-    await delete(person, GOVERNOR)
-    await quiet()
-    assert broker.elected == [True, False, True]
-    assert "/governor is not its own any more" in caplog.text
-    assert (await person.get(ELECTION)).version == 2
 
 
 async def test_its_end_leaves_nothing_running(service, person):
@@ -376,32 +295,6 @@ async def service_governor(session):
     return "governor" in await session.children("/")
 
 
-async def test_what_a_person_changes_is_read_when_it_is_in_the_way(service, person):
-    """And then put right."""
-    first, _ = await governed(service, person, "a", "b")
-    node = await person.get(ASSIGNMENTS.child("t"))
-    strange = TopicAssignment(incarnation="x", epoch=9, owners=())
-    await person.set(ASSIGNMENTS.child("t"), ASSIGNMENTS.encode(strange), node.version)
-    await create_topic(person, topic_of("u"))
-    await until_owned(person, 6, by=["a", "b"])
-    await person.set(TOPICS.child("t"), TOPICS.encode(topic_of(write_partitions=7)), 0)
-    await until_owned(person, 13, by=["a", "b"])
-    assert (await assignments(person))["t"].epoch == 10
-    assert first.elected == [True]
-
-
-async def test_it_goes_on_when_the_service_was_away(service, person):
-    """In the middle of everything, and for long."""
-    brokers = await governed(service, person, "a", "b")
-    await create_topic(person, topic_of("u"))
-    service.stop()
-    await quiet(40)
-    service.start()
-    await until_owned(person, 12, by=["a", "b"])
-    governor = await until_elected(brokers)
-    assert governor.elected == [True]
-
-
 # -- what happens ---------------------------------------------------------------------------
 
 
@@ -456,38 +349,6 @@ async def test_loads_are_followed(service, person):
     await until_owned(person, 60, by="b")
     await quiet()
     assert first.runner.describe().brokers[1].bytes_per_s == 500
-
-
-async def test_a_report_that_was_there_before_counts(service, person):
-    """Before the election, and before the registration of its broker was seen."""
-    first, second = await governed(service, person, "a", "b", write_partitions=10)
-    await first.report(1.0)
-    await second.report(3.0)
-    await first.stop_running()
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    loads = [each.bytes_per_s for each in second.runner.describe().brokers]
-    assert loads == [5, 15]
-    node = await person.get(BROKERS.child("a"))
-    await person.set(BROKERS.child("a"), b"?", node.version)
-    await until_owned(person, 10, by="b")
-    await person.set(BROKERS.child("a"), node.data, node.version + 1)
-    await quiet()
-    assert sorted(each.id for each in second.runner.describe().brokers) == ["a", "b"]
-
-
-async def test_a_report_that_comes_before_the_read_counts(service, person):
-    """It is of what was moved by a transaction that nobody has answered."""
-    first, second = await governed(service, person, "a", "b", write_partitions=10)
-    service.lose_answer(first.session)
-    service.hold(of(first.session, GetNode(ELECTION)))
-    await person.create(f"{DRAINING}/a")
-    await until_held(service)
-    await second.report(2.0)
-    await quiet()
-    service.release()
-    await quiet()
-    assert first.runner.describe().brokers[1].bytes_per_s == 20
 
 
 async def test_a_person_who_asks_for_it_has_loads_evened_out(service, person):

@@ -121,18 +121,6 @@ async def test_what_is_asked_in_which_order(link, call, name, kinds):
     assert [type(each) for each in link.asked] == kinds
 
 
-@pytest.mark.parametrize("name", ["get", "children", "watch", "watch_children", "create"])
-async def test_a_call_that_the_end_of_the_session_meets_says_so(session, link, call, name):
-    """A read, or a watch, is told that the session is lost; of a change nobody knows."""
-    link.silent = True
-    asking = asyncio.ensure_future(call[name]())
-    await asyncio.sleep(0)
-    session.lost("it expired")
-    link.breaks()
-    with pytest.raises(ChangeUncertainError if name == "create" else SessionLostError):
-        await asking
-
-
 @pytest.mark.parametrize("ended", ["lost", "closed"])
 @pytest.mark.parametrize("name", ["get", "children", "watch", "watch_children", "create"])
 async def test_whatever_a_link_says_after_the_end_changes_nothing(session, call, ended, name):
@@ -153,27 +141,6 @@ async def test_whatever_a_link_says_after_the_end_changes_nothing(session, call,
     assert now_s() == began_s, "nothing is waited for"
 
 
-@pytest.mark.parametrize("ended", ["lost", "closed"])
-async def test_whoever_waits_is_woken_by_the_end(session, ended):
-    """A watch that waits for a change, and one that begins to wait when it is over."""
-    watch = session.watch_children("/a")
-    assert await anext(watch) == ()
-    waiting = asyncio.ensure_future(anext(watch))
-    await asyncio.sleep(0)
-    if ended == "lost":
-        session.lost("it expired")
-    else:
-        await session.close()
-    for _ in range(2):
-        with pytest.raises((SessionLostError, ClosedError)):
-            await waiting
-        waiting = asyncio.ensure_future(anext(watch))
-    with pytest.raises((SessionLostError, ClosedError)):
-        await waiting
-    await session.wait_for(asyncio.Event())
-    assert not session._waking
-
-
 @pytest.mark.parametrize(
     "error", [TimeoutError(), ConnectionError("reset"), UnavailableError("away")]
 )
@@ -186,18 +153,6 @@ async def test_probes_go_on_after_one_that_failed(session, link, error):
     link.silent = True
     await asyncio.sleep(TIMEOUT_S)
     assert not session.lease.valid(now_s())
-
-
-@pytest.mark.parametrize("ended", ["lost", "closed"])
-async def test_nothing_is_probed_after_the_end(session, link, ended):
-    """A session that is over asks nothing any more."""
-    if ended == "lost":
-        session.lost("it expired")
-    else:
-        await session.close()
-    link.asked.clear()
-    await asyncio.sleep(5 * TIMEOUT_S)
-    assert link.asked == []
 
 
 async def test_an_error_that_nobody_expected_ends_the_session(session, link):
@@ -226,18 +181,6 @@ async def test_only_servers_that_are_there_end_a_session(session, link, reached)
     link.reached = reached
     await asyncio.sleep(most_s + 2)
     assert session._over == reached
-
-
-async def test_a_session_that_is_refused_at_its_start_leaves_no_link(link):
-    """Nor a probe."""
-    link.fails = UnauthorizedError("no")
-    session = Session(link, clock_s=now_s, request_timeout_s=3.0)
-    with pytest.raises(UnauthorizedError):
-        await session.open()
-    assert link.closed == 1
-    link.asked.clear()
-    await asyncio.sleep(5 * TIMEOUT_S)
-    assert link.asked == []
 
 
 async def test_a_wait_for_a_connection_is_part_of_the_time_of_a_call(session, link):

@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.format.schema import serialize_schema
-from memq.core.governor import topics
 from memq.core.governor.nodes import DOOMED, TOPICS, make_persistent
-from memq.core.governor.session import GetNode, Transaction
+from memq.core.governor.session import Transaction
 from memq.core.governor.shared_catalog import ATTEMPTS, MAX_TOPIC_BYTES, SharedCatalog
 from memq.core.governor.topics import altered_topic
 from memq.core.runtime import Runtime
 from memq.core.topic import TopicConfig
 from memq.errors import (
     ChangeUncertainError,
-    ConfigError,
     CorruptDataError,
     InvalidRequestError,
     LimitReachedError,
@@ -28,7 +26,6 @@ from memq.errors import (
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
-    UnknownTopicError,
     VersionConflictError,
 )
 from tests.advice import follows
@@ -160,17 +157,6 @@ def doomed(broker):
 # -- as it should go ------------------------------------------------------------------------
 
 
-async def test_a_topic_is_made_in_two_steps(broker, other):
-    """It is announced by its maker; then it exists, for all, and is announced no more."""
-    topic = await broker.announce()
-    assert await doomed(other) == {topic.incarnation: "a"}
-    with pytest.raises(UnknownTopicError):
-        await other.catalog.get("t")
-    await broker.catalog.save_new(topic)
-    assert (await other.catalog.get("t")).topic == topic
-    assert await doomed(other) == {}
-
-
 async def test_a_topic_is_altered_and_deleted_by_any_broker(broker, other):
     """What was deleted is doomed, without its schemas, until it is forgotten."""
     topic = await broker.create(schema=serialize_schema(pa.schema([("x", pa.int64())])))
@@ -186,16 +172,6 @@ async def test_a_topic_is_altered_and_deleted_by_any_broker(broker, other):
     await other.catalog.forget(topic)
     assert await doomed(other) == {}
     assert broker.service.made == {}
-
-
-async def test_what_cannot_be_created_is_said_before(broker, other, monkeypatch):
-    """A name that is taken, and a topic too many."""
-    await broker.create("t")
-    with pytest.raises(TopicExistsError):
-        await other.new("t")
-    monkeypatch.setattr(topics, "MAX_TOPICS", 1)
-    with pytest.raises(ConfigError, match="there are 1 topics"):
-        await other.new("u")
 
 
 async def test_a_damaged_topic_is_named(broker, other, service):
@@ -254,20 +230,6 @@ async def test_a_later_incarnation_is_not_altered_for_an_earlier_one(broker, oth
     assert (await other.catalog.get("t")).topic == later
 
 
-async def test_what_is_read_while_it_is_made_anew_is_of_one_life(broker, other, service):
-    """What is altered then is what was read, or nothing."""
-    await broker.create()
-    service.hold(of(broker.session, GetNode(TOPICS.path)))
-    late = asyncio.ensure_future(broker.alter(batch_age="1s"))
-    while not service.held:
-        await asyncio.sleep(0.01)
-    await other.catalog.delete("t")
-    later = await other.create()
-    service.release()
-    await asyncio.gather(late, return_exceptions=True)
-    assert (await other.catalog.get("t")).topic.incarnation == later.incarnation
-
-
 async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, other, service):
     """Neither when it is named nor when it comes in between."""
     topic = await broker.create()
@@ -283,24 +245,6 @@ async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, oth
     with pytest.raises(TopicRecreatedError):
         await broker.catalog.delete("t", topic.incarnation)
     assert (await other.catalog.get("t")).topic == later
-
-
-async def test_deletions_of_other_topics_disturb_no_change(broker, other, service):
-    """It is tried again by itself."""
-    for name in "tuvw":
-        await broker.create(name)
-    stored = await broker.catalog.get("t")
-    await other.catalog.delete("u")
-    found = await broker.catalog.alter(
-        stored, altered_topic(stored.topic, {"batch_age": "3s"}, None, 0)
-    )
-    assert found == await broker.catalog.get("t")
-    service.delay(broker.session, 0.01)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(broker.catalog.delete("t"))
-        tasks.create_task(other.catalog.delete("v"))
-        tasks.create_task(other.catalog.delete("w"))
-    assert await other.session.children(TOPICS.path) == ()
 
 
 # -- answers that get lost ------------------------------------------------------------------
@@ -430,13 +374,6 @@ async def test_a_removal_that_another_one_meets_goes_on(broker, other, error):
         assert refused
     assert await doomed(other) == {}
     broker.service.made.clear()
-
-
-async def test_a_damaged_node_hides_no_other_that_is_doomed(broker, other):
-    """Nothing is removed for it; what comes before and after is told."""
-    await broker.session.create(DOOMED.child(f"m.{'0' * 16}"), b"?")
-    topics = [await broker.announce(name) for name in "az"]
-    assert await doomed(other) == {each.incarnation: "a" for each in topics}
 
 
 @follows("attempts to change a topic met other changes; retry")

@@ -5,11 +5,9 @@ import gc
 import os
 import struct
 import weakref
-from array import array
 from collections import deque
 from itertools import pairwise
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,23 +86,6 @@ def test_layout():
     assert data[32:] == b"head123456789"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"abcdefgh",
-        bytearray(b"abcdefgh"),
-        memoryview(array("I", [1, 2])),
-        pa.py_buffer(b"abcdefgh"),
-    ],
-    ids=lambda body: type(body).__name__,
-)
-def test_any_buffer_is_a_body(body):
-    """Every kind of buffer is a body, with its size counted in bytes."""
-    [frame] = reader().feed(join(1, 1, b"h", body))
-
-    assert frame.body == bytes(body)
-
-
 def test_known_body_crc_is_not_computed_again():
     """A body CRC that is given travels on as it is, so that old damage is still noticed."""
     [frame] = reader().feed(join(1, 1, b"h", b"body", body_crc=slow_crc32c(b"body")))
@@ -165,31 +146,6 @@ def test_readers_share_a_scratch(streams, data):
     assert [[content(frame) for frame in frames] for frames in got] == expected
 
 
-def test_long_body_is_received_in_place():
-    """A long body goes straight into the memory that `allocate` gave, which becomes the body."""
-    given_out = []
-
-    def allocate(size):
-        given_out.append(bytearray(size))
-        return memoryview(given_out[-1])
-
-    target = reader(allocate=allocate)
-    head, body = encode_frame(10, 1, b"header", b"x" * 50_000)
-    assert target.feed(head + body[:100]) == []
-
-    buffer = target.get_buffer()
-    assert len(buffer) == 49_900
-    assert buffer.obj is given_out[0]
-    buffer[:49_000] = body[100:49_100]
-    assert target.buffer_updated(49_000) == []
-
-    assert len(target.get_buffer()) == SCRATCH_BYTES, "a short rest comes through the scratch"
-    [frame] = target.feed(body[49_100:])
-    assert frame.body.obj is given_out[0]
-    assert frame.body == body
-    assert len(given_out) == 1
-
-
 def test_larger_body_is_received_in_slices():
     """Each slice is checked while it is in the caches; the last takes in the next head."""
     size = 3 * SLICE_BYTES + 100
@@ -223,17 +179,6 @@ def test_every_bit_flip_is_detected():
         # A longer header waits for its bytes; they come from what follows.
         with pytest.raises(MemqError):
             assert target.feed(damaged + bytes(MAX_HEADER)) == [], f"bit {bit}"
-
-
-def test_every_truncation_waits():
-    """A part of a frame is neither a frame nor an error; the rest completes it."""
-    encoded = join(10, 7, b"header", b"body")
-    for length in range(1, len(encoded)):
-        target = reader()
-        assert target.feed(encoded[:length]) == []
-        assert not target.at_boundary
-        assert len(target.feed(encoded[length:])) == 1
-        assert target.at_boundary
 
 
 @pytest.mark.parametrize(
@@ -275,19 +220,6 @@ def test_longest_frame_passes():
     [frame] = reader().feed(join(1, 1, bytes(MAX_HEADER), bytes(MAX_BODY)))
 
     assert (len(frame.header), len(frame.body)) == (MAX_HEADER, MAX_BODY)
-
-
-def test_limits_can_be_raised_between_reads():
-    """A reader that takes no bodies takes them once its limit is raised."""
-    target = reader(max_body_bytes=0)
-    assert len(target.feed(join(1, 1, b"h"))) == 1
-
-    target.max_body_bytes = 10
-    assert len(target.feed(join(1, 1, b"h", b"body"))) == 1
-
-    target.max_body_bytes = 0
-    with pytest.raises(MessageTooLargeError):
-        target.feed(join(1, 1, b"h", b"body"))
 
 
 def test_nothing_is_allocated_before_the_head_is_checked():
