@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memq.core import files
-from memq.core.files import _write_some, explain, opened, read_exactly, write_durably
+from memq.core.files import _write_some, opened, read_exactly, write_durably
 from memq.errors import LockedError
 
 
@@ -40,13 +40,6 @@ def test_a_file_that_shrank_is_an_error_not_a_crash(tmp_path):
         os.truncate(tmp_path / "f", 5_000)
         with pytest.raises(OSError, match="ended early"):
             read_exactly(fd, 0, size_bytes)
-
-
-def test_explain_adds_the_way_out_where_one_is_known():
-    """A full disk says what to do; an unknown cause stands alone."""
-    assert explain(OSError(errno.ENOSPC, "No space")) == "No space; free some space on that disk"
-    assert explain(OSError(errno.ELOOP, "Loop")) == "Loop"
-    assert explain(OSError("plain")) == "plain"
 
 
 def open_files():

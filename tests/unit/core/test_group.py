@@ -76,31 +76,6 @@ def heartbeat(**changes):
     return GroupHeartbeat(**fields)
 
 
-def test_partition_moves_only_when_released():
-    """A newcomer gets a partition only after its holder's heartbeat no longer lists it."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    a.beat()
-    assert b.beat().assigned == []
-    told = a.beat()
-    assert (told.assigned, told.settled) == ([0, 1], False)
-    assert b.beat().assigned == []
-    assert a.beat().assigned == [0, 1]
-    last = b.beat()
-    assert (last.assigned, last.members, last.settled) == ([2, 3], 2, True)
-
-
-def test_leaving_frees_at_once():
-    """What a leaving member held goes to the others with their next heartbeat."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    settle(a, b)
-    coordinator.leave("g", "t", "a", 0)
-    coordinator.leave("g", "t", "nobody", 0)
-    coordinator.leave("other", "t", "a", 0)
-    assert b.beat().assigned == [0, 1, 2, 3]
-
-
 def test_silent_member_is_out_after_its_session():
     """A member keeps its partitions until its session is over, and no longer."""
     coordinator = GroupCoordinator()
@@ -212,23 +187,6 @@ def test_what_may_have_been_stored_is_stored_anew():
     assert coordinator.unsaved("g", "t") == {"a": Holding(SESSION_MS, [0])}
     coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
     assert coordinator.unsaved("g", "t") is None
-
-
-def test_a_group_that_has_ended_is_left_over_until_that_is_stored():
-    """When its last member has gone, what is stored of a group says so soon; unless it lives on."""
-    coordinator = GroupCoordinator()
-    a = Member(coordinator, "a")
-    a.beat()
-    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
-    coordinator.leave("g", "t", "a", 0)
-    assert list(coordinator.left_over()) == [("g", "t")]
-    a.beat()
-    assert list(coordinator.left_over()) == []
-    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
-    coordinator.tick(SESSION_MS)
-    assert list(coordinator.left_over()) == [("g", "t")]
-    coordinator.saved("g", "t", {})
-    assert list(coordinator.left_over()) == []
 
 
 @pytest.mark.parametrize("who", [{"member_id": "a"}, {"member_id": "", "committer": "x"}])

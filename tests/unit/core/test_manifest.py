@@ -161,15 +161,6 @@ def test_a_record_that_nothing_accounts_for_is_loss(name):
         check_totals(MANIFEST, more)
 
 
-def test_what_was_left_out_is_told_in_a_line():
-    """A log says how much is missing from the files and names the first of it."""
-    text = describe_left_out(MANIFEST)
-    assert "skipped 3 Messages with 300 records" in text
-    assert "missing at offset 8: 0-0 of producer 'q' epoch 2 write partition 1" in text
-    whole = msgspec.structs.replace(MANIFEST, left_out=[])
-    assert not describe_left_out(whole)
-
-
 def test_more_than_can_be_named_is_counted():
     """A manifest that has no room for all names says how many are unnamed."""
     fewer = {"left_out": [json.loads(msgspec.json.encode(DAMAGED))], "unnamed_messages": 1}

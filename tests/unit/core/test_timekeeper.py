@@ -169,10 +169,3 @@ async def test_what_the_owner_before_has_told_is_saved_here_first(hosted, disk):
     """A watermark holds in later lives of this broker too, though another one had told it."""
     assert await hosted.watermarks() == ([NOT_OWNED], [NOT_OWNED])
     assert disk.saved == [SavedTimes(6_000, TOLD_MS)]
-
-
-async def test_no_watermark_is_told_below_that_of_the_owner_before(hosted, disk):
-    """While it cannot be saved nothing is told, for what could be told would go back."""
-    disk.full = True
-    with pytest.raises(QueueError, match="No space left"):
-        await hosted.watermarks()

@@ -63,25 +63,6 @@ def test_options_that_do_not_fit_together(options, complaint):
     assert str(caught.value).startswith(complaint)
 
 
-def test_options_that_just_fit_together():
-    """Each of these rules holds up to its last allowed value."""
-    config = TopicConfig.create(
-        "clicks", batch_bytes="4MiB", dedup_window="30201ms", retention="30201ms"
-    )
-
-    assert config.message_bytes == config.batch_bytes
-    assert config.retention_ms == config.dedup_window_ms
-
-
-def test_alter():
-    """Altering changes what was named and nothing else."""
-    config = TopicConfig.create("clicks", batch_age="1s", write_partitions=2)
-
-    altered = config.altered(batch_age="2s", write_partitions="4")
-
-    assert altered == msgspec.structs.replace(config, batch_age_ms=2_000, write_partitions=4)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [

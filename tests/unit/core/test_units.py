@@ -95,15 +95,6 @@ def test_size_round_trip(value_bytes):
     assert parse_size_bytes(format_size_bytes(value_bytes)) == value_bytes
 
 
-@pytest.mark.parametrize(
-    ("value_ms", "text"),
-    [(0, "0ms"), (1_500, "1500ms"), (90_000, "90s"), (3_600_000, "1h"), (604_800_000, "7d")],
-)
-def test_largest_unit_that_is_exact(value_ms, text):
-    """A duration is written in the largest unit that leaves a whole number."""
-    assert format_duration_ms(value_ms) == text
-
-
 @given(st.text(max_size=30))
 def test_any_text_parses_or_is_refused(text):
     """No text whatever raises anything but the typed error."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
 from memq.core.governor.nodes import TOPICS, make_persistent
 from memq.core.governor.shared_catalog import MAX_TOPIC_BYTES, SharedCatalog
 from memq.core.runtime import SYSTEM
-from memq.errors import UnavailableError
 from tests.unit.core.governor.brokers import topic_of
 
 
@@ -55,17 +52,3 @@ async def test_the_largest_topic_lives_and_goes(catalog, other):
     assert await other.claim_removal(topic)
     await other.forget(topic)
     assert await other.doomed() == []
-
-
-async def test_a_claim_and_a_creation_exclude_each_other(catalog, other):
-    """Whichever the servers carry out first."""
-    for number in range(20):
-        topic = topic_of(incarnation=f"{number:016x}")
-        await catalog.announce(topic)
-        created, claimed = await asyncio.gather(
-            catalog.save_new(topic), other.claim_removal(topic), return_exceptions=True
-        )
-        assert isinstance(created, UnavailableError) == claimed
-        if not claimed:
-            await other.delete("t")
-        await other.forget(topic)

@@ -22,7 +22,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
-from tests.unit.core.format.builders import START_US, record_batches, records
+from tests.unit.core.format.builders import record_batches, records
 
 MAX = 64 << 20
 
@@ -50,18 +50,6 @@ def test_records_become_columns() -> None:
         "headers": [[("a", b"1"), ("b", None)], None, [("a", b"1"), ("a", b"2")]],
     }
     assert batch["timestamp"].cast(pa.int64()).to_pylist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 1000])
-def test_absent_keys_and_headers_are_null_and_cost_no_more_than_offsets(count) -> None:
-    """A record of no bytes takes 8 of timestamp, 3 x 4 of offsets and 3 bits, and no more."""
-    batch = encode_records(None, [b""] * count, None, range(count))
-    assert batch["key"].null_count == batch["headers"].null_count == count
-    assert batch["headers"].to_pylist() == [None] * count
-    assert batch.equals(encode_records([None] * count, [b""] * count, [None] * count, range(count)))
-    body = encode_message(batch)
-    assert body.size < 900 + count * 20.5
-    assert check(body) == count
 
 
 @pytest.mark.parametrize(
@@ -186,12 +174,6 @@ def test_a_compressed_buffer_that_does_not_decompress_is_corrupt() -> None:
 
 
 # -- timestamps -----------------------------------------------------------------------------
-
-
-def test_the_range_of_the_default_schema_is_in_microseconds() -> None:
-    """Whatever the order of the records."""
-    assert timestamp_range_us(records(10)) == (START_US, START_US + 9)
-    assert timestamp_range_us(encode_records(None, [b""] * 3, None, [5, -7, 1])) == (-7, 5)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ from memq.core.wire.messages import (
 )
 from memq.errors import (
     ClosedError,
-    CorruptDataError,
     InvalidRequestError,
     MemqError,
     MessageTooLargeError,
@@ -268,21 +267,6 @@ def test_fields_of_a_newer_peer_are_skipped():
     event = pair.server.receive(frame(5, 9, encode({"topic": "t", "new": [1, {"x": 2}]})))
 
     assert event.header == DeleteTopic(topic="t")
-
-
-def test_known_body_crc_is_sent_as_it_is():
-    """The CRC of a body belongs to its producer: neither side makes it new on the way."""
-    pair = ConnectionPair()
-    _, request = pair.request(write(), b"123456789", body_crc=0xE3069283)
-    assert request.body_crc == 0xE3069283
-
-    _, buffers = pair.client.request(write(), b"damaged", body_crc=0xE3069283)
-    with pytest.raises(CorruptDataError):
-        pair.send(buffers)
-    with pytest.raises(CorruptDataError):
-        pair.reply(
-            pair.server.answer(request.correlation_id, WriteAnswer(), b"damaged", 0xE3069283)
-        )
 
 
 def test_one_way():

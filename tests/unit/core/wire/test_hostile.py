@@ -120,18 +120,6 @@ def test_client_survives_any_bytes(opened, requests, stream):
     assert pair.client.in_flight <= before
 
 
-@given(code=st.sampled_from(list(REQUESTS)), header=HEADERS)
-def test_headers_of_every_request(code, header):
-    """Any header of any request, in any state, is an event or a `MemqError`."""
-    frame = server_reader().feed(b"".join(encode_frame(code, 9, header)))[0]
-    for server in (new_server(), ConnectionPair().server):
-        try:
-            event = server.receive(frame)
-        except MemqError:
-            continue
-        assert isinstance(event, HandshakeReceived | Request | Refused)
-
-
 @pytest.mark.parametrize(
     "header",
     [
