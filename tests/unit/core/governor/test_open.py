@@ -63,7 +63,7 @@ def test_a_wrong_root_is_refused(servers):
 )
 def test_wrong_options_are_refused(wrong):
     """The error names the option; no password is shown."""
-    with pytest.raises(ConfigError, match=next(iter(wrong))) as caught:
+    with pytest.raises(ConfigError, match=next(iter(wrong)).removesuffix("_ms")) as caught:
         ZooKeeperOptions(servers="zk1", **wrong).tls_context()
     assert "secret" not in str(caught.value)
 
