@@ -333,23 +333,6 @@ async def test_a_watch_of_children_gives_what_comes(session, other):
     assert await within(anext(watch)) == ("z",)
 
 
-async def test_a_watch_of_children_is_not_told_of_their_data(session, other):
-    """What changes in a child, or in the node itself, is no other state."""
-    await other.create("/a")
-    await other.create("/a/x")
-    watch = session.watch_children("/a")
-    assert await anext(watch) == ("x",)
-    waiter = await begun(anext(watch))
-    for version in range(3):
-        await other.set("/a", b"changed", version)
-        await other.set("/a/x", b"changed", version)
-        await session.get("/a")  # so that it has been told
-        await session.get("/a")  # and has read
-        assert not waiter.done()
-    await other.create("/a/y")
-    assert await within(waiter) == ("x", "y")
-
-
 async def test_no_last_state_is_lost_to_a_quick_reader(session, other):
     """While it reads without a pause, whatever was written last comes, every time."""
     await other.create("/a", b"0")

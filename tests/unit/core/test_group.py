@@ -104,19 +104,6 @@ def test_a_slow_answer_makes_no_session_longer():
     assert (a.held, a.membership.lost) == ([], {0, 1, 2, 3})
 
 
-def test_a_heartbeat_that_comes_twice_counts_once():
-    """The second frees nothing of what the first was granted, and lengthens no session."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    joined = a.membership.heartbeat(0)
-    coordinator.heartbeat(joined, 4, 0)
-    b.beat()
-    assert coordinator.heartbeat(joined, 4, SESSION_MS - 1).assigned == [0, 1]
-    assert coordinator.members("g", "t", 0)[0].partitions == [0, 1, 2, 3]
-    assert b.beat(SESSION_MS - 1).assigned == []
-    assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
-
-
 def test_nobody_gets_what_an_absent_member_may_still_hold():
     """A member that does not come back after a restart keeps its partitions for its session."""
     before = GroupCoordinator()
@@ -229,16 +216,6 @@ def test_heartbeats_at_the_limits_pass(changes):
     """What the errors call allowed is."""
     answer = GroupCoordinator().heartbeat(heartbeat(**changes), 4, 0)
     assert answer.assigned == [0, 1, 2, 3]
-
-
-def test_commits_of_nobody_have_no_order():
-    """Who gives no name is not told from others who give none."""
-    coordinator = GroupCoordinator()
-    for sequence in (2, 1):
-        request = commit("", 0)
-        request.sequence = sequence
-        assert coordinator.check_commit(request, 0)
-        coordinator.committed(request)
 
 
 @pytest.mark.parametrize("ends", ["it leaves", "its session is over"])
@@ -366,30 +343,6 @@ def test_an_administrator_waits_for_the_last_of_the_sessions():
         coordinator.check_idle("g", "t", 2_000)
     with pytest.raises(InvalidRequestError, match=r"1 live member: .* within 24000 ms"):
         coordinator.check_idle("g", "t", 6_000)
-
-
-def test_committers_are_bounded(monkeypatch):
-    """Of very many committers those that have not committed for longest are forgotten."""
-    monkeypatch.setattr(group_module, "MAX_COMMITTERS", 2)
-    coordinator = GroupCoordinator()
-    for name in "abac":
-        coordinator.check_commit(
-            CommitOffsets(
-                group="g", topic="t", member_id="", offsets=[], committer=name, sequence=1
-            ),
-            0,
-        )
-    assert [name for _, _, name in coordinator._commits] == ["a", "c"]
-
-
-def test_tick_forgets_dead_groups():
-    """Groups whose members are all gone take no memory after a tick."""
-    coordinator = GroupCoordinator()
-    Member(coordinator, "a").beat()
-    coordinator.tick(SESSION_MS - 1)
-    assert repr(coordinator) == "<GroupCoordinator 1 groups, 1 members>"
-    coordinator.tick(SESSION_MS)
-    assert repr(coordinator) == "<GroupCoordinator 0 groups, 0 members>"
 
 
 @pytest.mark.parametrize(

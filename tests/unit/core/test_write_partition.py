@@ -190,19 +190,6 @@ def test_batch_is_sealed_before_its_notification_is_too_large(monkeypatch) -> No
     assert len(r.publishes[0].publications[0].payload) < 500 + 600
 
 
-def test_repeat_of_a_message_on_its_way_is_answered_with_it() -> None:
-    """A retry over a new connection joins the original, and both are answered by one publish."""
-    r = rim()
-    assert send(r, 0, ticket="first") == Accepted(kept=True)
-    assert send(r, 0, ticket="retry") == Accepted(kept=False)
-    r.processor.seal(now())
-    r.drain()
-    r.store(r.uploads[0])
-    r.publish()
-    assert r.answers["first"] == r.answers["retry"]
-    assert r.uploads[0].builder.messages == 1
-
-
 def test_message_that_the_batch_refuses_leaves_nothing_behind() -> None:
     """A Message that cannot be indexed is refused, and no empty Batch is left to be sealed."""
     r = rim()
@@ -241,25 +228,6 @@ def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
     assert [(batch.partition, batch.sealed_wall_ms) for batch in r.uploads] == [
         (0, now(40).wall_ms), (1, now(90).wall_ms)
     ]  # fmt: skip
-
-
-def test_watermark_of_a_read_partition_that_goes_to_another_write_partition() -> None:
-    """What was accepted for a read partition holds its watermark back, whoever is to feed it."""
-    r = rim(write_partitions=2, read_partitions=4)  # 0 feeds 0 and 2, and then 0 and 3
-    send(r, 0, ms=20)
-    told = r.processor.stored_through_by_read_ms(now(30))[3]
-    altered = msgspec.structs.replace(r.processor.config, write_partitions=3)
-    r.processor.configure(altered, SCHEMAS, now(90).wall_ms, now(40))
-    send(r, 1, ms=50)
-    r.processor.seal(now(60))
-    r.drain()
-    first, second = r.uploads
-    assert (first.partition, second.partition) == (0, 3)
-    assert second.sealed_wall_ms == now(90).wall_ms
-    assert r.processor.stored_through_by_read_ms(now(70)) == [
-        now(20).wall_ms, now(70).wall_ms, now(70).wall_ms, now(50).wall_ms
-    ]  # fmt: skip
-    assert told == now(30).wall_ms
 
 
 @pytest.mark.parametrize("more", [{"write_partitions": 3}, {"read_partitions": 6}])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from memq.core.checksum import crc32c
 from memq.core.format.index import (
     FOOTER_BYTES,
-    INDEX_SCHEMA,
     MAX_INDEX_BYTES,
     BatchIndex,
     BatchMetadata,
@@ -61,20 +60,6 @@ def test_any_index_survives_its_bytes(entries, metadata) -> None:
     assert decode_tail(tail_of(data), 10**6) == BatchIndex(
         metadata, entries, 10**6 - len(data) - FOOTER_BYTES
     )
-
-
-def test_an_index_is_an_arrow_stream_that_any_tool_reads() -> None:
-    """Its columns are the fields of an entry; its metadata are text."""
-    table = pa.ipc.open_stream(encode_index([ENTRY], METADATA)).read_all()
-    assert table.schema == INDEX_SCHEMA
-    assert table.schema.names == list(IndexEntry.__struct_fields__)
-    assert table.schema.metadata == {
-        b"memq.format_version": b"1",
-        b"memq.batch_id": b"batch-1",
-        b"memq.topic": b"clicks",
-        b"memq.write_partition": b"3",
-        b"memq.schema_crc32c": b"deadbeef",
-    }
 
 
 def test_the_footer_is_16_bytes_as_specified() -> None:

@@ -85,33 +85,6 @@ def test_a_batch_is_an_arrow_stream_that_pyarrow_and_polars_read() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (pa.null(), [None, None]),
-        (pa.bool_(), [True, None]),
-        (pa.uint64(), [2**64 - 1, None]),
-        (pa.float16(), [1.5, None]),
-        (pa.decimal128(20, 2), [None, 5]),
-        (pa.date32(), [1, None]),
-        (pa.time64("us"), [1, None]),
-        (pa.timestamp("ms", "UTC"), [1, None]),
-        (pa.duration("us"), [1, None]),
-        (pa.large_utf8(), ["é", None]),
-        (pa.binary(3), [b"abc", None]),
-        (pa.large_list(pa.int8()), [[1, None], None]),
-        (pa.list_(pa.int8(), 2), [[1, None], None]),
-        (pa.struct([("a", pa.list_(pa.utf8()))]), [{"a": ["x"]}, {"a": None}]),
-    ],
-    ids=str,
-)
-def test_a_typed_batch_is_read_by_polars(kind, values) -> None:
-    """Every kind of column that a topic may declare."""
-    rows = pa.record_batch({"c": pa.array(values, kind)})
-    frame = pl.read_ipc_stream(io.BytesIO(joined(seal([rows]))))
-    assert frame["c"].to_list() == rows["c"].to_pylist()
-
-
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, pa.py_buffer])
 def test_an_object_may_come_as_any_kind_of_bytes(kind) -> None:
     """As storage, a socket or Arrow hand it over; whole, or by ranges."""

@@ -152,23 +152,6 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
 # -- brokers that go ------------------------------------------------------------------------
 
 
-def test_what_a_broker_had_moves_at_once_when_it_is_gone():
-    """All of it, in one transaction; nothing else moves."""
-    topics = [topic(f"t{n}", 3) for n in range(6)]
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), topics)
-    cluster.settle()
-    before = cluster.store.assignments()
-    cluster.governor.broker_gone("b")
-    (transaction,) = cluster.settle()
-    assert "b" not in counts(cluster)
-    for name, found in cluster.store.assignments().items():
-        changed = name in {change.topic for change in transaction.changes}
-        assert changed == ("b" in before[name].owners)
-        assert found.epoch == before[name].epoch + changed
-        for old, new in zip(before[name].owners, found.owners, strict=True):
-            assert old in (new, "b")
-
-
 # -- transactions ---------------------------------------------------------------------------
 
 
@@ -205,23 +188,6 @@ def test_what_is_refused_is_read_again():
     assert counts(cluster) == {"a": 2}
 
 
-def test_a_late_answer_changes_nothing():
-    """It is to a transaction that is not under way any more, or to none; so with a late read."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
-    governor = cluster.governor
-    governor.read({"t": StoredNode(b"?", 9)})
-    governor.written(7, 0)
-    governor.refused(7)
-    first = governor.tick(0)
-    governor.written(first.number - 1, 0)
-    governor.refused(first.number + 1)
-    assert "1 transactions under way" in repr(governor)
-    assert governor.tick(0) is None
-    assert cluster.store.apply(first)
-    governor.written(first.number, 0)
-    assert cluster.settle() == []
-
-
 # -- moves that need not be at once ---------------------------------------------------------
 
 
@@ -241,21 +207,6 @@ def test_a_drain_moves_a_few_at_a_time():
     assert cluster.governor.describe().moving == []
     (drained, _) = cluster.governor.describe().brokers
     assert (drained.draining, drained.accepting) == (True, False)
-
-
-def test_nothing_is_evened_out_on_the_occasion_of_a_drain():
-    """However uneven the others are, it is done when it is due."""
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 30)])
-    cluster.settle()
-    before = cluster.store.owners()
-    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
-    cluster.governor.drain_requested("a")
-    cluster.settle(1_000)
-    moved = [key for key, owner in cluster.store.owners().items() if before[key] != owner]
-    assert sorted(moved) == sorted(key for key, owner in before.items() if owner == "a")
-    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
-    assert cluster.settle(1_000) == []
-    assert len(cluster.settle(REBALANCE_INTERVAL_MS)) == 1
 
 
 def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
@@ -316,18 +267,6 @@ def test_what_an_owner_before_has_measured_is_kept_until_there_is_better():
     cluster.settle()
     cluster.report(dict.fromkeys(cluster.store.owners()))
     assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [14.0]
-
-
-def test_what_was_measured_of_a_life_before_is_forgotten():
-    """A topic that is deleted, and one of its name later, begin with nothing known."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 2), topic("u", 1)])
-    cluster.settle()
-    cluster.report()
-    cluster.governor.topic_deleted("t")
-    cluster.settle()
-    cluster.governor.topic_changed(topic("t", 2, "i2"))
-    cluster.settle()
-    assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [1_000.0]
 
 
 def test_nothing_moves_while_a_service_refuses():

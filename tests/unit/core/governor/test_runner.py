@@ -22,7 +22,6 @@ from memq.core.governor.nodes import (
     make_persistent,
 )
 from memq.core.governor.runner import NOT_DONE
-from memq.core.governor.session import GetNode
 from memq.core.runtime import Runtime
 from memq.errors import (
     ChangeUncertainError,
@@ -43,7 +42,7 @@ from tests.unit.core.governor.brokers import (
     until_elected,
     until_owned,
 )
-from tests.unit.core.governor.servers import Watched, of
+from tests.unit.core.governor.servers import Watched
 
 
 @pytest.fixture
@@ -82,12 +81,6 @@ async def governed(service, person, *names, write_partitions=6):
     await quiet()
     assert brokers[0].runner.elected
     return brokers
-
-
-async def until_held(service):
-    """Wait until a request is held back."""
-    while not service.held:
-        await asyncio.sleep(0.01)
 
 
 def share(found):
@@ -143,20 +136,6 @@ async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, pers
     await asyncio.gather(first.task, return_exceptions=True)
     await until_elected([reader])
     assert reader.runner.describe().waiting_for == ["a", "b"]
-
-
-async def test_who_was_replaced_does_not_go_on(service, person):
-    """Though it has seen its node before it looked which election it is of."""
-    first, second = await governed(service, person, "a", "b")
-    await first.stop_running()
-    service.hold(of(first.session, GetNode(ELECTION)))
-    first.stand()
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    service.release()
-    await quiet()
-    assert (first.elected, second.elected) == ([True, False], [True])
 
 
 # -- a Governor that is replaced ------------------------------------------------------------
@@ -265,36 +244,6 @@ async def test_an_election_that_nobody_else_wins_is_held_again(service, person, 
     assert (await person.get(ELECTION)).version == 1
 
 
-async def test_a_broker_whose_term_could_not_begin_leaves_nothing_running(service, person):
-    """It has followed some of what there is by then; it stands again, and is told of once."""
-    await make_persistent(person)
-    session = await service.open()
-    get, failed = session.get, []
-
-    async def away(path):
-        if path == ELECTION and await service_governor(person) and len(failed) < 2:
-            failed.append(path)
-            raise UnavailableError("away")
-        return await get(path)
-
-    session.get = away
-    runtime = Runtime(mono_s=asyncio.get_running_loop().time, random=random.Random(1).random)
-    broker = await Broker.start(session, "a", runtime)
-    await until_elected([broker])
-    assert (broker.elected, len(failed)) == ([True], 2)
-    with_one = len(asyncio.all_tasks())
-    await broker.stop_running()
-    broker.stand()
-    await until_elected([broker])
-    await quiet()
-    assert len(asyncio.all_tasks()) == with_one
-
-
-async def service_governor(session):
-    """Whether there is one."""
-    return "governor" in await session.children("/")
-
-
 # -- what happens ---------------------------------------------------------------------------
 
 
@@ -309,19 +258,6 @@ async def test_topics_that_come_change_and_go_are_followed(service, person):
     assert (await assignments(person))["t"].incarnation == "02" * 8
     await delete(person, TOPICS.child("t"))
     await until_owned(person, 0, by=[])
-
-
-async def test_what_happens_together_is_decided_together(service, person):
-    """Brokers that go within moments get nothing of each other's."""
-    _, *others = await governed(service, person, *"abcdef", write_partitions=60)
-    before = await owners(person)
-    writes = service.writes
-    for each in others[:3]:
-        service.expire(each.session)
-        await quiet(0.01)
-    found = await until_owned(person, 60, by="aef")
-    assert service.writes == writes + 1
-    assert all(found[key] == owner for key, owner in before.items() if owner in "aef")
 
 
 async def test_drains_are_followed(service, person):

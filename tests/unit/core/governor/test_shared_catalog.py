@@ -157,23 +157,6 @@ def doomed(broker):
 # -- as it should go ------------------------------------------------------------------------
 
 
-async def test_a_topic_is_altered_and_deleted_by_any_broker(broker, other):
-    """What was deleted is doomed, without its schemas, until it is forgotten."""
-    topic = await broker.create(schema=serialize_schema(pa.schema([("x", pa.int64())])))
-    stored = await other.alter(batch_age="1s")
-    assert await broker.catalog.get("t") == stored
-    assert stored.topic.config.batch_age_ms == 1_000
-    assert await broker.catalog.delete("t") == stored.topic
-    (left,) = await other.catalog.doomed()
-    assert left.topic.queue_topic == topic.queue_topic
-    assert (left.by, left.topic.schemas, left.topic.config.schema) == ("", {}, None)
-    await other.remove(topic)
-    await other.remove(topic)
-    await other.catalog.forget(topic)
-    assert await doomed(other) == {}
-    assert broker.service.made == {}
-
-
 async def test_a_damaged_topic_is_named(broker, other, service):
     """It can be neither read nor deleted; a damaged doomed one removes nothing."""
     topic = await broker.create()
