@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction, signature
-from pathlib import Path
 
 import pytest
 
 from memq.core.notification.queue import NotificationQueue, Publication
 from memq.errors import (
-    ConfigError,
     FencedError,
     PublishUncertainError,
     QueueError,
@@ -22,8 +18,6 @@ from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.faulty_storage import FaultyStorage
 from tests.fakes.queue import InMemoryQueue
-
-ROOT = Path(__file__).parents[3]
 
 
 def put(storage, key="k", content=b"abc"):
@@ -54,28 +48,6 @@ def test_a_fault_strikes_the_calls_it_names():
     assert outcomes(storage, 5) == [True, False, False, True, True]
     assert storage.faults.calls == {"put": 5, "delete": 1}
     assert storage.faults.struck == {("put", "fail"): 2}
-
-
-@pytest.mark.parametrize(
-    ("fault", "complaint"),
-    [
-        (Fault("puts", "fail"), "no such operation; known are .*put"),
-        (Fault("put", "explode"), "no such kind; known are fail"),
-        (Fault("put", "corrupt"), "'corrupt' strikes only get, get_range"),
-        (Fault("*", "uncertain"), "'uncertain' strikes only elsewhere"),
-        (Fault("put", "fail", first=0), "first is 1 or more"),
-        (Fault("put", "fail", times=-1), "times 0 or more"),
-        (Fault("put", "fail", probability=1.1), "probability 0 to 1"),
-        (Fault("put", "delay"), "delays_ms"),
-        (Fault("put", "delay", delays_ms=(-1,)), "delays_ms"),
-        (Fault("put", "fail", delays_ms=(1,)), "delays_ms"),
-    ],
-    ids=str,
-)
-def test_a_plan_that_makes_no_sense_is_refused(fault, complaint):
-    """A fault that could never strike is an error that says what is allowed."""
-    with pytest.raises(ConfigError, match=complaint):
-        FaultyStorage(InMemoryStorage(), [fault])
 
 
 # -- storage --------------------------------------------------------------------------------
@@ -123,20 +95,6 @@ def test_truncate_cuts_the_end_off(read):
     assert len(damaged) < 256
     assert content.startswith(damaged)
     assert call() == content
-
-
-def test_a_call_hangs_until_released():
-    """A call that hangs has no effect until `release`, and then it has."""
-    inner = InMemoryStorage()
-    storage = FaultyStorage(inner, [Fault("put", "hang", times=None)])
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(put, storage)
-        assert storage.hung.wait(30)
-        assert list(inner.list("")) == []
-        storage.end_hangs()
-        call.result()
-    put(storage, "later")
-    assert len(list(inner.list(""))) == 2
 
 
 # -- queue ----------------------------------------------------------------------------------
@@ -203,14 +161,3 @@ async def test_every_call_of_a_queue_can_fail(name):
         with pytest.raises(QueueError, match=f"injected fault in call 1 of {name}"):
             await getattr(queue, name)(*needed, **named)
     await queue.close()
-
-
-async def test_a_queue_call_hangs_until_released():
-    """A publication that hangs is not published until `release`; others are not held up."""
-    queue, inner = await faulty_queue(Fault("publish", "hang"))
-    first = asyncio.ensure_future(publish(queue, b"a"))
-    await queue.hung.wait()
-    assert await publish(queue, b"b") == [0]
-    queue.end_hangs()
-    assert await first == [1]
-    assert await held(inner) == [b"b", b"a"]

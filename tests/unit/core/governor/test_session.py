@@ -18,7 +18,6 @@ from memq.core.governor.session import (
 )
 from memq.errors import (
     ChangeUncertainError,
-    ClosedError,
     SessionLostError,
     UnauthorizedError,
     UnavailableError,
@@ -119,26 +118,6 @@ async def test_what_is_asked_in_which_order(link, call, name, kinds):
     """A read follows a sync, so that no follower gives old news; a watch is set before its read."""
     await call[name]()
     assert [type(each) for each in link.asked] == kinds
-
-
-@pytest.mark.parametrize("ended", ["lost", "closed"])
-@pytest.mark.parametrize("name", ["get", "children", "watch", "watch_children", "create"])
-async def test_whatever_a_link_says_after_the_end_changes_nothing(session, call, ended, name):
-    """A late word of a connection, of an end, or of an answer leaves the first end as it was."""
-    if ended == "lost":
-        session.lost("it expired")
-    else:
-        await session.close()
-    session.disconnected()
-    session.lost("another reason")
-    session.agreed(7, now_s(), TIMEOUT_S)
-    session.lease.answered(now_s())
-    assert not session.lease.valid(now_s())
-    began_s, error = now_s(), SessionLostError if ended == "lost" else ClosedError
-    with pytest.raises(error) as found:
-        await call[name]()
-    assert "another reason" not in str(found.value) + repr(session)
-    assert now_s() == began_s, "nothing is waited for"
 
 
 @pytest.mark.parametrize(
