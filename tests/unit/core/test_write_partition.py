@@ -18,7 +18,7 @@ from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification.notification import NOTIFICATION_VERSION, decode_notification
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.core.write_partition import ACKS_ALL, TopicProcessor
+from memq.core.write_partition import TopicProcessor
 from memq.core.write_partition_effects import (
     Accepted,
     AnswerWrite,
@@ -38,6 +38,7 @@ from memq.errors import (
     SequenceGapError,
     StorageError,
 )
+from tests.unit.core.wire import builders
 
 SCHEMAS = {"s1": serialize_schema(DEFAULT_SCHEMA), "s2": serialize_schema(DEFAULT_SCHEMA)}
 BODY = bytes(64)  # the processor never looks inside
@@ -58,21 +59,15 @@ def processor(**options) -> TopicProcessor:
     )
 
 
-def write(
-    sequence: int, *, producer="p", epoch=0, acks=ACKS_ALL, schema="s1", unsettled=0
-) -> Write:
-    return Write(
-        topic="t",
-        write_partition=0,
-        producer_id=producer,
-        epoch=epoch,
+def write(sequence: int, *, producer="p", schema="s1", unsettled=0, **fields) -> Write:
+    return builders.write(
         sequence=sequence,
+        producer_id=producer,
         first_unsettled=unsettled,
-        acks=acks,
         schema_id=schema,
-        records=1,
         min_timestamp_us=5,
         max_timestamp_us=9,
+        **fields,
     )
 
 

@@ -6,33 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, producer_runs
 from memq.core.format.index import MAX_PRODUCER_ID_BYTES, IndexEntry
 from memq.core.format.message import encode_message
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.errors import ClosedError, InvalidRequestError
+from tests.unit.core.format.builders import add as add_message
 from tests.unit.core.format.builders import joined, records
 
 SCHEMA_BYTES = serialize_schema(DEFAULT_SCHEMA)
 BODY = encode_message(records(2))
 
 
+def add(target, body=BODY, **changes) -> None:
+    add_message(target, body, **changes)
+
+
 def builder() -> BatchBuilder:
     return BatchBuilder(SCHEMA_BYTES, batch_id="b-1", topic="t", write_partition=0)
-
-
-def add(target: BatchBuilder, body=BODY, **changes) -> None:
-    fields = {
-        "producer_id": "p",
-        "epoch": 0,
-        "sequence": target.messages,
-        "records": 2,
-        "min_timestamp_us": 5,
-        "max_timestamp_us": 6,
-        "crc32c": crc32c(body),
-    }
-    target.add(body, **(fields | changes))
 
 
 def entry(sequence: int, producer: str = "p", epoch: int = 0, crc: int = 1) -> IndexEntry:

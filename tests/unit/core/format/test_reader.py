@@ -20,7 +20,7 @@ from memq.core.format.recover import recover
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.format.verify import verify
 from memq.errors import CorruptDataError
-from tests.unit.core.format.builders import START_US, joined, record_batches, records, seal
+from tests.unit.core.format.builders import START_US, add, joined, record_batches, records, seal
 
 MESSAGES = [records(1), records(30), records(7)]
 
@@ -100,11 +100,9 @@ def test_an_object_may_come_as_any_kind_of_bytes(kind) -> None:
     piece = kind(bytes(view[entry.offset : entry.offset + entry.length]))
     assert message_from_range(piece, entry, schema).equals(MESSAGES[0])
     rebuilt = BatchBuilder(serialize_schema(schema), batch_id="b", topic="t", write_partition=0)
-    rebuilt.add(
+    add(
+        rebuilt,
         piece,
-        producer_id="p",
-        epoch=0,
-        sequence=0,
         records=1,
         min_timestamp_us=START_US,
         max_timestamp_us=START_US,

@@ -15,6 +15,7 @@ from memq.core.format.message import MAX_DECODED_BYTES, encode_message
 from memq.core.format.reader import BatchReader
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.format.verify import verify
+from tests.unit.core.format.builders import add
 
 SPEC = Path(__file__).resolve().parents[4] / "docs" / "format.md"
 DUMP = re.compile(r"^([0-9a-f]{4})  ((?:[0-9a-f]{2} ?)+?)  ", re.MULTILINE)
@@ -28,7 +29,8 @@ def example() -> SealedBatch:
     )
     for producer_id, sequence, values in (("p", 7, [b"hello", None]), ("q", 0, [b"MemQ"])):
         body = encode_message(pa.record_batch([pa.array(values)], schema=kind))
-        builder.add(
+        add(
+            builder,
             body,
             producer_id=producer_id,
             epoch=1,
@@ -36,7 +38,6 @@ def example() -> SealedBatch:
             records=len(values),
             min_timestamp_us=0,
             max_timestamp_us=0,
-            crc32c=crc32c(body),
         )
     return builder.seal()
 

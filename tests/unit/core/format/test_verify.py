@@ -6,7 +6,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import encode_footer, encode_index
 from memq.core.format.message import encode_message
@@ -14,7 +13,7 @@ from memq.core.format.reader import BatchReader
 from memq.core.format.schema import serialize_schema
 from memq.core.format.verify import verify
 from memq.errors import CorruptDataError
-from tests.unit.core.format.builders import joined, records, seal
+from tests.unit.core.format.builders import add, joined, records, seal
 
 KIB = 1 << 10
 
@@ -127,16 +126,7 @@ def test_the_times_of_a_batch_are_those_of_its_own_column() -> None:
             write_partition=0,
             time_column=column,
         )
-        builder.add(
-            body,
-            producer_id="p",
-            epoch=0,
-            sequence=0,
-            records=2,
-            min_timestamp_us=claimed[0],
-            max_timestamp_us=claimed[1],
-            crc32c=crc32c(body),
-        )
+        add(builder, body, min_timestamp_us=claimed[0], max_timestamp_us=claimed[1])
         assert verify(joined(builder.seal())).ok is ok
 
 

@@ -30,7 +30,6 @@ from memq.core.wire.messages import (
     HandshakeAnswer,
     Metadata,
     MetadataAnswer,
-    Write,
     WriteAnswer,
 )
 from memq.errors import (
@@ -44,7 +43,14 @@ from memq.errors import (
     UnavailableError,
     UnsupportedVersionError,
 )
-from tests.unit.core.wire.builders import ConnectionPair, bodies, client_reader, new_server, structs
+from tests.unit.core.wire.builders import (
+    ConnectionPair,
+    bodies,
+    client_reader,
+    new_server,
+    structs,
+    write,
+)
 from tests.unit.core.wire.builders import server_reader as reader
 
 OPEN_REQUESTS = {code: pair for code, pair in REQUESTS.items() if code != 1}
@@ -54,12 +60,6 @@ ALL_ERRORS = [
     if isinstance(error, type) and issubclass(error, MemqError)
 ]
 encode = msgspec.msgpack.encode
-
-
-def write(**fields):
-    some = {"topic": "t", "write_partition": 0, "producer_id": "p", "epoch": 0, "sequence": 0}
-    some |= {"first_unsettled": 0, "acks": -1, "schema_id": "s", "records": 1}
-    return Write(**some | {"min_timestamp_us": 0, "max_timestamp_us": 0} | fields)
 
 
 def frame(code, correlation_id, header=b"\x80", body=b"", flags=0):
