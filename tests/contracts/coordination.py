@@ -198,6 +198,15 @@ async def test_the_largest_node(session):
     assert await session.set("/a", b"small", 1) == 2
 
 
+async def test_a_negative_version_is_refused(session):
+    """ZooKeeper would take it for any version."""
+    await session.create("/a")
+    for call in (session.set("/a", b"", -1), session.delete("/a", -1)):
+        with pytest.raises(InvalidRequestError, match="-1"):
+            await call
+    assert (await session.get("/a")).version == 0
+
+
 async def test_more_calls_than_may_be_under_way(session):
     """Further calls wait for their turn, and none is lost."""
     count = 3 * MAX_IN_FLIGHT

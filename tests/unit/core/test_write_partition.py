@@ -141,6 +141,29 @@ def test_ack_comes_only_after_the_notification_is_published() -> None:
     assert r.processor.idle
 
 
+def test_repeat_of_a_message_on_its_way_is_answered_with_it() -> None:
+    """A retry over a new connection joins the original, and both are answered by one publish."""
+    r = rim()
+    assert send(r, 0, ticket="first") == Accepted(kept=True)
+    assert send(r, 0, ticket="retry") == Accepted(kept=False)
+    r.processor.seal(now())
+    r.drain()
+    r.store(r.uploads[0])
+    r.publish()
+    assert r.answers["first"] == r.answers["retry"]
+    assert r.uploads[0].builder.messages == 1
+
+
+def test_acks_0_and_1_are_not_answered_again_on_publish() -> None:
+    """Only `acks=all` waits for the publish."""
+    r = rim(batch_messages=2)
+    send(r, 0, acks=0)
+    send(r, 1, acks=1)
+    r.store(r.uploads[0])
+    r.publish()
+    assert r.answers == {}
+
+
 def test_bodies_are_released_once_when_they_are_stored() -> None:
     """Memory is given back before the publication, which may have to wait or to be repeated."""
     r = rim()

@@ -46,6 +46,13 @@ def test_a_batch_is_its_parts_in_order_and_nothing_is_copied() -> None:
     assert sealed.index_length == len(index) + len(footer)
 
 
+def test_the_checksum_of_a_message_is_taken_as_given() -> None:
+    """It is the one that the sender made; computing it anew would hide damage since."""
+    gathering = builder()
+    add(gathering, crc32c=12345)
+    assert gathering.seal().entries[0].crc32c == 12345
+
+
 def test_a_sealed_batch_takes_nothing_more() -> None:
     """Neither another Message nor another seal."""
     gathering = builder()
