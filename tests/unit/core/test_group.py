@@ -201,23 +201,6 @@ def test_commits_of_one_consumer_keep_their_order(who):
     assert coordinator.check_commit(numbered(0), 0), "who does not count is not counted"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"group": "g" * 200},
-        {"member_id": "m" * 200},
-        {"client": "c" * 200},
-        {"session_timeout_ms": MIN_SESSION_TIMEOUT_MS},
-        {"session_timeout_ms": MAX_SESSION_TIMEOUT_MS},
-        {"owned": [0, 3]},
-    ],
-)
-def test_heartbeats_at_the_limits_pass(changes):
-    """What the errors call allowed is."""
-    answer = GroupCoordinator().heartbeat(heartbeat(**changes), 4, 0)
-    assert answer.assigned == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("ends", ["it leaves", "its session is over"])
 def test_heartbeat_of_a_member_that_has_left_is_refused(ends):
     """A heartbeat that was on its way when its member left does not bring it back; nor does its
@@ -348,6 +331,12 @@ def test_an_administrator_waits_for_the_last_of_the_sessions():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
+        ({"group": "g" * 200}, None),
+        ({"member_id": "m" * 200}, None),
+        ({"client": "c" * 200}, None),
+        ({"session_timeout_ms": MIN_SESSION_TIMEOUT_MS}, None),
+        ({"session_timeout_ms": MAX_SESSION_TIMEOUT_MS}, None),
+        ({"owned": [0, 3]}, None),
         ({"group": ""}, "group ''"),
         ({"group": "a/b"}, "group 'a/b'"),
         ({"group": "g" * 201}, "group 'ggg"),
@@ -359,9 +348,12 @@ def test_an_administrator_waits_for_the_last_of_the_sessions():
         ({"owned": [-1]}, "partition -1"),
     ],
 )
-def test_bad_heartbeats(changes, named):
-    """A heartbeat with a field out of its limits is refused by an error that names the value."""
+def test_heartbeats_are_checked(changes, named):
+    """One with a field out of its limits is refused by an error that names the value."""
     coordinator = GroupCoordinator()
+    if named is None:
+        assert coordinator.heartbeat(heartbeat(**changes), 4, 0).assigned == [0, 1, 2, 3]
+        return
     with pytest.raises(InvalidRequestError, match=named):
         coordinator.heartbeat(heartbeat(**changes), 4, 0)
     assert coordinator.groups(0) == {}
