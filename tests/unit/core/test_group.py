@@ -304,19 +304,6 @@ def test_a_commit_names_each_partition_that_is_not_held():
     coordinator.check_commit(late, 0)
 
 
-def test_who_left_longest_ago_is_forgotten(monkeypatch):
-    """Of very many that left; one that left again counts from then."""
-    monkeypatch.setattr(group_module, "MAX_DEPARTED", 2)
-    coordinator = GroupCoordinator()
-    for sequence, name in enumerate("abac", 1):
-        coordinator.heartbeat(heartbeat(member_id=name, sequence=sequence), 4, 0)
-        coordinator.leave("g", "t", name, 0)
-    assert [(name, last) for (_, _, name), last in coordinator._departed.items()] == [
-        ("a", 3),
-        ("c", 4),
-    ]
-
-
 def test_an_administrator_waits_for_the_last_of_the_sessions():
     """The error says how long that may take."""
     coordinator = GroupCoordinator()

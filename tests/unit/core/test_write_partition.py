@@ -217,19 +217,6 @@ def test_message_that_the_batch_refuses_leaves_nothing_behind() -> None:
     assert r.processor.idle
 
 
-def test_batch_within_its_deadline_is_published_again_when_one_before_it_fails() -> None:
-    """Past its deadline a Batch is nacked, and the one behind it is published without it."""
-    r = rim(batch_messages=1, upload_deadline="100ms")
-    send(r, 0)
-    send(r, 1, ms=50)
-    r.store(r.uploads[1])
-    r.store(r.uploads[0])
-    failed = r.publishes.pop()
-    r.processor.publish_failed(failed.batches, QueueError("down"), now(120))
-    r.drain()
-    assert [type(r.answers[0]), r.publishes[0].batches] == [QueueError, failed.batches[1:]]
-
-
 def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
     """An open Batch holds back all it may go to, a sealed one where it goes; both stay closed."""
     r = rim(read_partitions=2)
@@ -398,32 +385,6 @@ def test_what_is_given_up_is_nacked_once_and_can_be_sent_again(ordering) -> None
     r.store(stored)
     assert not r.publishes[1:]
     assert send(r, 0, ticket="again") == Accepted(kept=True)
-
-
-@pytest.mark.parametrize("in_queue", [[], [0], [1], [0, 1]])
-def test_a_publish_in_doubt_holds_up_what_is_stored_meanwhile(in_queue) -> None:
-    """Until it is known what became of it; then the rest is published, in the order of sealing."""
-    r = rim(ring_slots=8)
-    first, second, third, fourth = sealed(r, 0, 1, 2, 3)
-    r.store(second)
-    r.store(first)
-    doubt = r.publishes.pop()
-    r.processor.publish_uncertain()
-    assert r.processor.load.uncertain
-    r.store(third)
-    r.processor.failed(fourth, StorageError("no"))
-    r.drain()
-    assert r.publishes == []
-    found = {doubt.batches[number].batch_id: 70 + number for number in in_queue}
-    r.processor.resolve(found, now(9))
-    r.drain()
-    assert not r.processor.load.uncertain
-    rest = [batch for number, batch in enumerate((first, second)) if number not in in_queue]
-    assert [each.batches for each in r.publishes] == [[*rest, third]]
-    assert {n: told.offset for n, told in r.answers.items() if n != 3} == {
-        number: 70 + number for number in in_queue
-    }
-    assert isinstance(r.answers[3], StorageError)
 
 
 def test_a_failure_in_an_ordered_topic_leaves_what_is_before_it() -> None:

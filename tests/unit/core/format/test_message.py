@@ -121,19 +121,6 @@ def test_nulls_are_looked_for_behind_nested_columns_too() -> None:
         check(encode_message(damaged), schema)
 
 
-def test_who_hides_nulls_has_none() -> None:
-    """With a null count of 0 Arrow does not look at the validity bits, so no null is read."""
-    nullable = pa.schema([field.with_nullable(True) for field in DEFAULT_SCHEMA])
-    body = bytearray(encode_message(pa.RecordBatch.from_pylist([{"value": b"x"}], schema=nullable)))
-    node = struct.pack("<2q", 1, 1)  # length and null count, of each column but `value`
-    last = body.rindex(node)
-    body[last : last + 16] = struct.pack("<2q", 1, 0)
-
-    batch = open_message(bytes(body), DEFAULT_SCHEMA)
-    assert batch.column("timestamp").null_count == 0
-    assert batch.column("timestamp").is_valid().to_pylist() == [True]
-
-
 @pytest.mark.parametrize(
     ("rows", "claimed"),
     [

@@ -97,23 +97,6 @@ def test_the_example_is_read_as_the_document_says() -> None:
     assert verify(data).ok
 
 
-def test_the_table_of_the_example_names_its_parts() -> None:
-    """Positions, lengths and checksums of the parts stand in the document."""
-    sealed, text = example(), SPEC.read_text()
-    rows = [("schema message", 0, len(sealed.buffers[0]), sealed.metadata.schema_crc32c)]
-    rows += [
-        (f"Message {number}", entry.offset, entry.length, entry.crc32c)
-        for number, entry in enumerate(sealed.entries)
-    ]
-    for name, offset, length, crc in rows:
-        assert f"| {name} | {offset} | {length} | `{crc:08x}` |" in text
-    footer = index.decode_footer(sealed.buffers[-1], sealed.size_bytes)
-    assert f"| end-of-stream marker | {sealed.index_offset - 8} | 8 | |" in text
-    place = f"{sealed.index_offset} | {footer.index_length}"
-    assert f"| index | {place} | `{footer.crc32c:08x}`, of index and length |" in text
-    assert f"| footer | {sealed.size_bytes - 16} | 16 | |" in text
-
-
 def test_the_limits_in_the_document_are_those_of_the_code() -> None:
     """Each as a number."""
     text = SPEC.read_text()

@@ -258,17 +258,6 @@ def test_a_person_who_asks_does_not_wait_for_the_interval():
     assert cluster.settle(1_000) == []
 
 
-def test_what_an_owner_before_has_measured_is_kept_until_there_is_better():
-    """A write partition that has moved is as busy as it was."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 2)])
-    cluster.settle()
-    cluster.report(dict.fromkeys(cluster.store.owners(), 7.0))
-    cluster.governor.broker_gone("a")
-    cluster.settle()
-    cluster.report(dict.fromkeys(cluster.store.owners()))
-    assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [14.0]
-
-
 def test_nothing_moves_while_a_service_refuses():
     """Neither for balance nor from who drains; what is homeless is placed all the same."""
     refusing = []

@@ -16,7 +16,6 @@ from memq.core.governor.nodes import (
     DRAINING,
     ELECTION,
     GOVERNOR,
-    LOADS,
     REBALANCE,
     TOPICS,
     make_persistent,
@@ -341,17 +340,6 @@ async def test_a_topic_that_cannot_be_understood_stays_as_it_was(service, person
     await person.set(TOPICS.child("t"), TOPICS.encode(topic_of(write_partitions=7)), 1)
     await until_owned(person, 19, by="a")
     assert (await assignments(person))["t"].epoch == before["t"].epoch + 1
-
-
-async def test_loads_that_make_no_sense_are_passed_over(service, person, caplog):
-    """The log names the broker."""
-    first, _ = await governed(service, person, "a", "b")
-    for data in (b"?", b'{"loads":{"t":{"0":-1}}}'):
-        await person.create(LOADS.child("b"), data)
-        await quiet()
-        await delete(person, LOADS.child("b"))
-    assert caplog.text.count("passes over the loads of broker b") == 2
-    assert first.elected == [True]
 
 
 # -- any history ----------------------------------------------------------------------------

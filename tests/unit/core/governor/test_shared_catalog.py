@@ -199,20 +199,6 @@ async def test_what_was_not_claimed_is_not_forgotten(broker, other):
     await broker.catalog.save_new(topic)
 
 
-async def test_a_later_incarnation_is_not_altered_for_an_earlier_one(broker, other):
-    """Though its node has the same version."""
-    await broker.create()
-    stored = await broker.catalog.get("t")
-    await other.catalog.delete("t")
-    with pytest.raises(VersionConflictError, match="'t' was deleted"):
-        await broker.catalog.alter(stored, stored.topic)
-    later = await other.create()
-    assert (await other.catalog.get("t")).version == stored.version
-    with pytest.raises(VersionConflictError, match="'t' was deleted"):
-        await broker.catalog.alter(stored, stored.topic)
-    assert (await other.catalog.get("t")).topic == later
-
-
 async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, other, service):
     """Neither when it is named nor when it comes in between."""
     topic = await broker.create()
@@ -337,26 +323,6 @@ async def test_what_a_refusal_means_is_not_guessed(broker, deed, refused):
     with pytest.raises(error, match="refused" if error is refused else "away"):
         await DEEDS[deed](broker, topic)
     session.get = get
-
-
-@pytest.mark.parametrize("error", [VersionConflictError, ChangeUncertainError])
-async def test_a_removal_that_another_one_meets_goes_on(broker, other, error):
-    """Two brokers may both take themselves for the one that removes a topic."""
-    topic = await broker.announce()
-    for name, call in (("set", broker.catalog.claim_removal), ("delete", broker.catalog.forget)):
-        done, refused = getattr(broker.session, name), []
-
-        async def once(*args, done=done, refused=refused):
-            if not refused:
-                refused.append(args)
-                raise error("not now")
-            return await done(*args)
-
-        setattr(broker.session, name, once)
-        await call(topic)
-        assert refused
-    assert await doomed(other) == {}
-    broker.service.made.clear()
 
 
 @follows("attempts to change a topic met other changes; retry")

@@ -96,17 +96,6 @@ def test_no_common_version():
         client.receive(reader().feed(b"".join(server.goodbye(no.value)))[0])
 
 
-def test_version_that_was_not_offered():
-    """A broker that chooses a version which the client did not offer is refused."""
-    client = ClientConnection("tester")
-    client.open()
-    answer = HandshakeAnswer(
-        version=2, cluster_id="c", broker_id="b", max_header_bytes=1, max_body_bytes=1
-    )
-    with pytest.raises(UnsupportedVersionError, match=r"version 2; .* offered \[1\]"):
-        client.receive(frame(1, 1, encode(answer), flags=RESPONSE))
-
-
 def test_token():
     """The token decides who is welcome, and is shown nowhere."""
     asked = []
