@@ -52,6 +52,18 @@ def test_records_become_columns() -> None:
     assert batch["timestamp"].cast(pa.int64()).to_pylist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 1000])
+def test_absent_keys_and_headers_are_null_and_cost_no_more_than_offsets(count) -> None:
+    """A record of no bytes takes 8 of timestamp, 3 x 4 of offsets and 3 bits, and no more."""
+    batch = encode_records(None, [b""] * count, None, range(count))
+    assert batch["key"].null_count == batch["headers"].null_count == count
+    assert batch["headers"].to_pylist() == [None] * count
+    assert batch.equals(encode_records([None] * count, [b""] * count, [None] * count, range(count)))
+    body = encode_message(batch)
+    assert body.size < 900 + count * 20.5
+    assert check(body) == count
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
