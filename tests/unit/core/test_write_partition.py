@@ -235,6 +235,25 @@ def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
     ]  # fmt: skip
 
 
+def test_watermark_of_a_read_partition_that_goes_to_another_write_partition() -> None:
+    """What was accepted for a read partition holds its watermark back, whoever is to feed it."""
+    r = rim(write_partitions=2, read_partitions=4)  # 0 feeds 0 and 2, and then 0 and 3
+    send(r, 0, ms=20)
+    told = r.processor.stored_through_by_read_ms(now(30))[3]
+    altered = msgspec.structs.replace(r.processor.config, write_partitions=3)
+    r.processor.configure(altered, SCHEMAS, now(90).wall_ms, now(40))
+    send(r, 1, ms=50)
+    r.processor.seal(now(60))
+    r.drain()
+    first, second = r.uploads
+    assert (first.partition, second.partition) == (0, 3)
+    assert second.sealed_wall_ms == now(90).wall_ms
+    assert r.processor.stored_through_by_read_ms(now(70)) == [
+        now(20).wall_ms, now(70).wall_ms, now(70).wall_ms, now(50).wall_ms
+    ]  # fmt: skip
+    assert told == now(30).wall_ms
+
+
 @pytest.mark.parametrize("more", [{"write_partitions": 3}, {"read_partitions": 6}])
 @pytest.mark.parametrize("turn", range(3))
 def test_an_open_batch_goes_where_its_topic_was_before_it_was_altered(turn, more) -> None:
