@@ -19,7 +19,6 @@ from memq.core.governor.coordination import (
     MAX_CHANGES,
     MAX_IN_FLIGHT,
     MAX_NODE_BYTES,
-    MAX_PATH_BYTES,
     Check,
     Create,
     Delete,
@@ -108,24 +107,6 @@ async def test_a_node_is_read_as_it_was_made(session):
     assert (await session.get("/b")).data == b""
 
 
-async def test_children_are_sorted_and_are_only_the_next_ones(session):
-    """Children are names, in their order, without grandchildren."""
-    for path in ("/a", "/a/z", "/a/b", "/a/b/deep", "/aa"):
-        await session.create(path)
-    assert await session.children("/a") == ("b", "z")
-    assert await session.children("/") == ("a", "aa")
-    assert await session.children("/a/z") == ()
-
-
-async def test_another_session_reads_what_was_made(session, other):
-    """What a session was told is there, any other one reads at once."""
-    for number in range(20):
-        await session.create(f"/{number}", b"x")
-        assert (await other.get(f"/{number}")).data == b"x"
-        assert await other.set(f"/{number}", b"y", 0) == 1
-        assert (await session.get(f"/{number}"))[:2] == (b"y", 1)
-
-
 async def test_a_change_is_for_one_version(session):
     """A set or a delete for any other version is refused, and changes nothing."""
     await session.create("/a", b"0")
@@ -153,16 +134,6 @@ async def test_a_node_that_is_made_again_is_another_one(session):
     made = [first, await session.get("/b"), await session.get("/a")]
     created = [node.created for node in made]
     assert created == sorted(set(created))
-
-
-async def test_when_a_node_was_made(session):
-    """The service says it in milliseconds, and changes of the node change nothing in it."""
-    await session.create("/a")
-    await asyncio.sleep(0.05)
-    await session.create("/b")
-    await session.set("/a", b"1", 0)
-    made = [(await session.get(path)).created_ms for path in ("/a", "/b")]
-    assert 50 <= made[1] - made[0] <= 30_000
 
 
 async def test_what_cannot_be_done_is_a_typed_error(session):
@@ -212,16 +183,6 @@ async def test_a_path_that_is_none_is_refused(session, path):
     ):
         with pytest.raises(InvalidRequestError, match="node path"):
             await call()
-
-
-async def test_the_longest_path(session):
-    """A path of the most bytes there may be is one; one byte more is none."""
-    longest = "/" + "é" * ((MAX_PATH_BYTES - 1) // 2) + "x"
-    assert len(longest.encode()) == MAX_PATH_BYTES
-    await session.create(longest, b"x")
-    assert (await session.get(longest)).data == b"x"
-    with pytest.raises(InvalidRequestError):
-        await session.create(longest + "x")
 
 
 async def test_the_largest_node(session):
@@ -320,23 +281,6 @@ async def test_the_limits_of_a_transaction(session):
 # -- ephemerals -----------------------------------------------------------------------------
 
 
-async def test_an_ephemeral_names_its_session(session, other):
-    """Its owner is the session that made it, and sessions are told apart."""
-    assert session.session_id != other.session_id
-    await session.create("/mine", ephemeral=True)
-    await session.transact([Create("/too", b"", ephemeral=True)])
-    assert (await other.get("/mine")).owner == session.session_id
-    assert (await other.get("/too")).owner == session.session_id
-
-
-async def test_an_ephemeral_has_no_children(session):
-    """Nothing can be made below it."""
-    await session.create("/mine", ephemeral=True)
-    with pytest.raises(InvalidRequestError, match="ephemeral"):
-        await session.create("/mine/child")
-    assert await session.children("/mine") == ()
-
-
 async def test_ephemerals_go_when_their_session_is_closed(session, other):
     """They go at once, others stay, and nobody needs to ask."""
     await session.create("/mine", ephemeral=True)
@@ -369,15 +313,6 @@ async def test_an_ephemeral_goes_after_its_session_was_silent(service, other):
 # -- watches --------------------------------------------------------------------------------
 
 
-async def test_a_watch_gives_the_present_state_first(session):
-    """Also when there is no node."""
-    await session.create("/a", b"x")
-    assert (await anext(session.watch("/a"))).data == b"x"
-    assert await anext(session.watch("/no")) is None
-    assert await anext(session.watch_children("/")) == ("a",)
-    assert await anext(session.watch_children("/no")) == ()
-
-
 async def test_a_watch_gives_what_comes(session, other):
     """A node that is made, changed, deleted and made again."""
     watch = session.watch("/a")
@@ -407,35 +342,6 @@ async def test_a_watch_of_children_gives_what_comes(session, other):
     assert await within(anext(watch)) == ("z",)
 
 
-async def test_a_watch_of_children_is_not_told_of_their_data(session, other):
-    """What changes in a child, or in the node itself, is no other state."""
-    await other.create("/a")
-    await other.create("/a/x")
-    watch = session.watch_children("/a")
-    assert await anext(watch) == ("x",)
-    waiter = await begun(anext(watch))
-    for version in range(3):
-        await other.set("/a", b"changed", version)
-        await other.set("/a/x", b"changed", version)
-        await session.get("/a")  # so that it has been told
-        await session.get("/a")  # and has read
-        assert not waiter.done()
-    await other.create("/a/y")
-    assert await within(waiter) == ("x", "y")
-
-
-async def test_a_slow_reader_is_given_the_last_state(session, other):
-    """States in between may be left out; the last one never is, and none comes twice."""
-    await other.create("/a", b"0")
-    watch = session.watch("/a")
-    await anext(watch)
-    for version in range(50):
-        await other.set("/a", b"%d" % (version + 1), version)
-    seen = await following(watch, data_is(b"50"))
-    versions = [node.version for node in seen]
-    assert versions == sorted(set(versions))
-
-
 async def test_no_last_state_is_lost_to_a_quick_reader(session, other):
     """While it reads without a pause, whatever was written last comes, every time."""
     await other.create("/a", b"0")
@@ -461,17 +367,6 @@ async def test_a_wait_that_is_cancelled_loses_nothing(session, other):
         if waiter.cancelled():
             waiter = anext(watch)
         assert (await within(waiter)).data == b"%d" % version
-
-
-async def test_many_watches(session, other):
-    """Each of many watches, also of the same node, is told."""
-    await other.create("/a", b"0")
-    watches = [session.watch("/a") for _ in range(20)]
-    for watch in watches:
-        await anext(watch)
-    waiters = [await begun(anext(watch)) for watch in watches]
-    await other.set("/a", b"1", 0)
-    assert {(await within(waiter)).data for waiter in waiters} == {b"1"}
 
 
 # -- connections ----------------------------------------------------------------------------
@@ -515,33 +410,6 @@ async def test_a_watch_gives_what_it_missed_without_a_connection(service, sessio
     assert after[3] == ("a", "new")
 
 
-async def test_a_watch_outlasts_the_timeout_of_calls(service, other):
-    """Without a connection it waits for as long as that takes, and goes on."""
-    session = await service.open(request_timeout_s=0.5)
-    watches = [session.watch("/a"), session.watch_children("/")]
-    for watch in watches:
-        await anext(watch)
-    waiters = [await begun(anext(watch)) for watch in watches]
-    service.refuse(session)
-    await until(session, "not connected")
-    await asyncio.sleep(1.0)
-    await other.create("/a", b"x")
-    assert not any(waiter.done() for waiter in waiters)
-    service.restore(session)
-    assert (await within(waiters[0])).data == b"x"
-    assert await within(waiters[1]) == ("a",)
-
-
-async def test_calls_wait_for_a_connection(service, session):
-    """A call that is made without one is done once there is one, within its timeout."""
-    service.refuse(session)
-    await until(session, "not connected")
-    call = await begun(session.create("/a", b"x"))
-    service.restore(session)
-    await within(call)
-    assert (await session.get("/a")).data == b"x"
-
-
 async def test_without_a_connection_a_call_has_not_happened(service, other):
     """After its timeout it fails retriably, a change as well, and it never happens."""
     session = await service.open(request_timeout_s=0.5)
@@ -571,19 +439,6 @@ async def test_a_change_whose_answer_is_lost_is_uncertain(service, session, othe
     assert (await session.get("/a"))[:2] == (b"1", 1)
     with pytest.raises(VersionConflictError):
         await session.set("/a", b"1", 0)
-
-
-async def test_an_ephemeral_whose_answer_is_lost_tells_whose_it_is(service, session, other):
-    """The owner that is read afterwards is the session's own."""
-    watch = other.watch("/mine")
-    await anext(watch)
-    service.lose_answer(session)
-    change = await begun(session.create("/mine", ephemeral=True))
-    assert (await within(anext(watch))).owner == session.session_id
-    service.reset(session)
-    with pytest.raises(ChangeUncertainError):
-        await within(change)
-    assert (await session.get("/mine")).owner == session.session_id
 
 
 async def test_a_change_that_is_not_answered_in_time_is_uncertain(service):
@@ -676,13 +531,6 @@ async def test_closing_ends_calls_that_are_under_way(service, session):
     await within(session.close())
     with pytest.raises((ChangeUncertainError, ClosedError)):
         await asyncio.wait_for(change, 1.0)
-
-
-async def test_repr_says_what_it_is(service, session):
-    """The representation shows the live state."""
-    assert "[connected]" in repr(session)
-    assert f"{session.session_id:#x}" in repr(session)
-    assert "until" in repr(session.lease)
 
 
 # -- access ---------------------------------------------------------------------------------

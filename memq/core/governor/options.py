@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from memq.core.governor.coordination import check_path
 from memq.core.named_values import NO_VALUES
-from memq.core.units import parse_duration_ms
+from memq.core.options import Option, options_of, parse_options
 from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ DEFAULT_SESSION_TIMEOUT_MS = 18_000  # Kafka's; nine ticks of a ZooKeeper as it 
 DEFAULT_REQUEST_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS = 500  # shorter, a pause of the garbage collector ends sessions
 
-_DURATIONS = ("session_timeout", "request_timeout")
-_TEXTS = ("user", "password", "ca_certificate", "client_certificate", "client_key")
 _SERVER = re.compile(r"(?P<host>[^\s:/\[\],]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+_DURATION = Option("duration", None, low=MIN_TIMEOUT_MS)
+_TEXT = Option("text", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +47,20 @@ class ZooKeeperOptions:
     """
 
     servers: str
-    session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS
-    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
-    user: str = ""
-    password: str = field(default="", repr=False)
-    tls: bool = False
-    ca_certificate: str = ""
-    client_certificate: str = ""
-    client_key: str = ""
+    session_timeout_ms: Annotated[int, _DURATION] = DEFAULT_SESSION_TIMEOUT_MS
+    request_timeout_ms: Annotated[int, _DURATION] = DEFAULT_REQUEST_TIMEOUT_MS
+    user: Annotated[str, _TEXT] = ""
+    password: Annotated[str, _TEXT] = field(default="", repr=False)
+    tls: Annotated[bool, Option("flag", default=False)] = False
+    ca_certificate: Annotated[str, _TEXT] = ""
+    client_certificate: Annotated[str, _TEXT] = ""
+    client_key: Annotated[str, _TEXT] = ""
 
     def __post_init__(self) -> None:
         self.addresses()
         self.root()
-        for name in ("session_timeout_ms", "request_timeout_ms"):
-            if getattr(self, name) < MIN_TIMEOUT_MS:
-                raise ConfigError(f"{name} = {getattr(self, name)}: at least {MIN_TIMEOUT_MS}")
+        for option in options_of(ZooKeeperOptions):
+            option.check(getattr(self, option.field))
         if bool(self.user) != bool(self.password) or ":" in self.user:
             raise ConfigError(
                 f"user = {self.user!r}: a user of ZooKeeper has a password, and no ':' in its name"
@@ -80,19 +79,10 @@ class ZooKeeperOptions:
         Raises:
             ConfigError: a name is unknown, or a value makes no sense.
         """
-        given: dict[str, Any] = {}
-        for name, text in sorted(values):
-            if name in _DURATIONS:
-                given[f"{name}_ms"] = parse_duration_ms(text)
-            elif name == "tls":
-                if text not in ("true", "false"):
-                    raise ConfigError(f"zookeeper_options: tls = {text!r}; true or false")
-                given[name] = text == "true"
-            elif name in _TEXTS:
-                given[name] = text
-            else:
-                known = ", ".join(sorted((*_DURATIONS, *_TEXTS, "tls")))
-                raise ConfigError(f"zookeeper_options: there is no {name!r}; there are {known}")
+        try:
+            given = parse_options(options_of(cls), dict(values))
+        except ConfigError as exc:
+            raise ConfigError(f"zookeeper_options: {exc}") from exc
         return cls(servers=servers, **given)
 
     def addresses(self) -> list[tuple[str, int]]:

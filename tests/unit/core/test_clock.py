@@ -53,32 +53,6 @@ def test_step_that_is_taken_back_within_a_minute_leaves_no_trace(step_ms) -> Non
     assert machine.clock() == (119_000, NOON_MS + 119_000)
 
 
-@pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS])
-def test_step_that_stays_is_believed_after_a_minute(step_ms) -> None:
-    """A clock that was set, and stays so, is followed, back as well as on."""
-    machine = Machine()
-    machine.step(step_ms)
-    machine.wait(CONFIRM_MS)
-    assert machine.clock().wall_ms == machine.wall_ms
-
-
-def test_each_new_step_has_to_stand_for_a_minute_anew() -> None:
-    """A clock that is set again and again is not believed for what it showed in between."""
-    machine = Machine()
-    for hours in (1, 5, 2):
-        machine.step(hours * 3_600_000)
-        machine.wait(CONFIRM_MS - 1)
-    assert machine.clock().wall_ms == NOON_MS + 3 * (CONFIRM_MS - 1)
-
-
-def test_drift_is_followed_at_once() -> None:
-    """What NTP corrects little by little is no step."""
-    machine = Machine()
-    for _ in range(100):
-        machine.step(DRIFT_MS)
-    assert machine.clock().wall_ms == machine.wall_ms
-
-
 def test_running_time_goes_on_from_the_life_before() -> None:
     """Running time counts the time that brokers ran, and none of the time between."""
     machine = Machine()
@@ -87,19 +61,6 @@ def test_running_time_goes_on_from_the_life_before() -> None:
     machine.mono_ms, machine.wall_ms = 3, machine.wall_ms + 3_600_000  # the machine started again
     clock = machine.start(saved)
     assert clock() == (7_000, NOON_MS + 7_000 + 3_600_000)
-
-
-@pytest.mark.parametrize("ahead_ms", [-1_600, -DAY_MS, MOST_DOWN_MS + 1, 10 * 365 * DAY_MS])
-def test_clock_that_is_off_at_the_start_is_not_believed_before_a_minute(ahead_ms) -> None:
-    """A battery that was flat, or a clock set back while no broker ran, is seen at the start."""
-    machine = Machine()
-    machine.wall_ms += ahead_ms
-    machine.start(SavedTimes(1_000, NOON_MS))
-    machine.wait(CONFIRM_MS - 1)
-    assert machine.clock() == (1_000 + CONFIRM_MS - 1, NOON_MS + CONFIRM_MS - 1)
-    machine.wait(1)
-    assert machine.clock().wall_ms == machine.wall_ms
-    assert "in step" in repr(machine.clock)
 
 
 @given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(-(10**12), 10**12)), max_size=40))
@@ -176,24 +137,3 @@ def test_what_a_clock_may_show_at_the_start(ahead_ms, trusted) -> None:
     assert clock() == (1_000, NOON_MS + (ahead_ms if trusted else 0))
     machine.wall_ms = 5  # of a broker that never ran any clock is right
     assert machine.start(SavedTimes(0, 0))() == (0, 5)
-
-
-def test_a_clock_that_steps_all_the_time_is_told_of_once(caplog) -> None:
-    """Until one of its steps is believed, or all is well again."""
-
-    def told() -> list[str]:
-        said = [each.getMessage() for each in caplog.records]
-        return ["believed" if each.endswith("s is believed") else "stepped" for each in said]
-
-    machine = Machine()
-    for _ in range(5):
-        machine.step(DAY_MS)
-        machine.wait(1_000)
-    assert told() == ["stepped"]
-    machine.wait(CONFIRM_MS)
-    assert told() == ["stepped", "believed"]
-    assert "step of +432000.0 s is believed" in caplog.text
-    machine.step(-DAY_MS)
-    machine.step(DAY_MS)
-    machine.step(-DAY_MS)
-    assert told() == ["stepped", "believed", "stepped", "stepped"]

@@ -28,14 +28,6 @@ def window_with(*runs: ProducerRun, now_ms: int = 0) -> DeduplicationWindow:
     return window
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), max_size=40))
-def test_window_knows_exactly_the_published_sequences(spans: list[tuple[int, int]]) -> None:
-    """Whatever runs are published, in any order and overlapping, exactly their sequences are."""
-    window = window_with(*(run(first, first + length) for first, length in spans))
-    published = {s for first, length in spans for s in range(first, first + length + 1)}
-    assert {s for s in range(80) if window.is_published("p", 0, s)} == published
-
-
 @given(st.sets(st.integers(0, 300)))
 def test_runs_are_merged_so_that_memory_is_bounded_by_gaps(sequences: set[int]) -> None:
     """Runs that touch become one: a producer costs one run for each gap, not for each Message."""
@@ -43,51 +35,6 @@ def test_runs_are_merged_so_that_memory_is_bounded_by_gaps(sequences: set[int]) 
     gaps = sum(1 for s in sequences if s - 1 not in sequences)
     producer = window._producers.get("p")
     assert (len(producer.published) if producer else 0) == gaps
-
-
-def test_place_of_a_recent_repeat_is_known() -> None:
-    """A repeat is answered with the place of the original while that is remembered."""
-    window = window_with(run(0, 4))
-    assert window.batch_of("p", 0, 3) == BATCH
-    assert window.batch_of("p", 0, 5) is None
-    assert window.batch_of("other", 0, 3) is None
-
-
-def test_lower_epoch_is_fenced_once_a_higher_one_is_admitted() -> None:
-    """The first accepted Message of a new epoch shuts the old epoch out."""
-    window = window_with(run(0, 4))
-    window.admit("p", 1, 0, now_ms=0)
-    with pytest.raises(ProducerFencedError, match=r"epoch 0 .* fenced by epoch 1"):
-        window.is_published("p", 0, 5)
-    assert not window.is_published("p", 1, 0)
-
-
-def test_late_publish_of_a_fenced_epoch_is_not_mixed_in() -> None:
-    """A Batch of the old epoch that is published late does not mark the new epoch's sequences."""
-    window = DeduplicationWindow(1_000)
-    window.admit("p", 1, 0, now_ms=0)
-    window.publish([run(0, 4, epoch=0)], BATCH, 0)
-    assert not window.is_published("p", 1, 3)
-
-
-def test_idle_producers_are_forgotten_after_the_window() -> None:
-    """A producer that published nothing for longer than the window is forgotten, others stay."""
-    window = window_with(run(0, 4, "old"), now_ms=0)
-    window.publish([run(0, 4, "new")], BATCH, 900)
-    assert window.expire(1_000) == 0
-    assert window.expire(1_001) == 1
-    assert not window.is_published("old", 0, 3)
-    assert window.is_published("new", 0, 3)
-
-
-def test_too_many_gaps_fold_the_oldest_run_and_refuse_what_is_below(monkeypatch) -> None:
-    """With too many gaps old sequences are refused, and none of them is ever accepted again."""
-    monkeypatch.setattr(dedup, "MAX_INTERVALS", 3)
-    window = window_with(*(run(s, s) for s in (0, 10, 20, 30)))
-    with pytest.raises(SequenceConflictError, match=r"sequence 0 .* not above 0"):
-        window.is_published("p", 0, 0)
-    assert window.is_published("p", 0, 10)
-    assert not window.is_published("p", 0, 15)
 
 
 def test_what_is_settled_stays_settled(monkeypatch) -> None:
@@ -185,56 +132,6 @@ def test_memory_of_a_producer_is_small(monkeypatch) -> None:
     assert taken - unpacked < window._packed_bytes < 20_000 * 256
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from("abcde"),
-            st.integers(0, 2),
-            st.integers(0, 30),
-            st.sampled_from(["admit", "publish", "rewind", "expire"]),
-            st.integers(0, 300),
-        ),
-        max_size=60,
-    )
-)
-def test_packing_changes_nothing(events) -> None:
-    """A window that packs all producers but one answers as one that packs none."""
-    windows = [DeduplicationWindow(1_000), DeduplicationWindow(1_000)]
-    now_ms = 0
-    for number, (name, epoch, sequence, event, after_ms) in enumerate(events):
-        now_ms += after_ms
-        answers = []
-        for window, most in zip(windows, (1, 1_000), strict=True):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(dedup, "MAX_UNPACKED", most)
-                patch.setattr(dedup, "MAX_PACKED_RECENT", dedup.MAX_RECENT)
-                match event:
-                    case "admit":
-                        window.admit(name, epoch, sequence, now_ms)
-                    case "publish":
-                        batch = BatchRef(0, number, f"{number:04}")
-                        window.publish([run(sequence, sequence + 2, name, epoch)], batch, now_ms)
-                    case "rewind":
-                        window.rewind(name, epoch, sequence)
-                    case "expire":
-                        window.expire(now_ms)
-                answers.append([len(window), *answers_of(window, sequence)])
-        assert answers[0] == answers[1]
-
-
-def answers_of(window: DeduplicationWindow, sequence: int) -> list[object]:
-    """All that a window says about a sequence of any producer."""
-    found: list[object] = []
-    for name, epoch in itertools.product("abcde", range(3)):
-        try:
-            found.append(window.is_published(name, epoch, sequence))
-        except (ProducerFencedError, SequenceConflictError) as exc:
-            found.append(str(exc))
-        found.append(window.batch_of(name, epoch, sequence))
-        found.append(window.next_sequence(name, epoch))
-    return found
-
-
 def test_full_window_turns_new_producers_away_until_others_are_older(monkeypatch) -> None:
     """At the bound a new producer is refused, retriably; those that are known go on."""
     monkeypatch.setattr(dedup, "MAX_UNPACKED", 1)
@@ -278,18 +175,6 @@ def test_rebuild_that_is_too_large_accepts_nothing_that_it_left_out(monkeypatch)
         window.is_published(f"fn-{49:033x}", 0, 0)
     window.expire(1_491)
     assert not window.is_published(f"fn-{49:033x}", 0, 0)
-
-
-def test_ordered_topics_learn_which_sequence_comes_next() -> None:
-    """The next sequence follows what was accepted, and falls back to the first that failed."""
-    window = DeduplicationWindow(1_000)
-    assert window.next_sequence("p", 0) is None
-    for sequence in range(5):
-        window.admit("p", 0, sequence, now_ms=0)
-    assert window.next_sequence("p", 0) == 5
-    for sequence in (2, 3, 4):
-        window.rewind("p", 0, sequence)
-    assert window.next_sequence("p", 0) == 2
 
 
 def test_a_run_that_changes_nothing_leaves_those_behind_it(monkeypatch) -> None:

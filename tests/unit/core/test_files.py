@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memq.core import files
-from memq.core.files import _write_some, explain, opened, read_exactly, write_durably
+from memq.core.files import _write_some, opened, read_exactly, write_durably
 from memq.errors import LockedError
 
 
@@ -33,14 +33,6 @@ def test_partial_writes_are_continued_where_they_ended():
     assert steps > len(expected) // (64 << 10)
 
 
-def test_a_file_is_never_overwritten(tmp_path):
-    """Writing to a name that is taken fails and leaves the file as it was."""
-    write_durably(tmp_path / "f", [memoryview(b"one")])
-    with pytest.raises(FileExistsError):
-        write_durably(tmp_path / "f", [memoryview(b"two")])
-    assert (tmp_path / "f").read_bytes() == b"one"
-
-
 def test_a_file_that_shrank_is_an_error_not_a_crash(tmp_path):
     """Reading past the end of a file that was cut after it was opened raises."""
     write_durably(tmp_path / "f", [memoryview(b"x" * 10_000)])
@@ -48,13 +40,6 @@ def test_a_file_that_shrank_is_an_error_not_a_crash(tmp_path):
         os.truncate(tmp_path / "f", 5_000)
         with pytest.raises(OSError, match="ended early"):
             read_exactly(fd, 0, size_bytes)
-
-
-def test_explain_adds_the_way_out_where_one_is_known():
-    """A full disk says what to do; an unknown cause stands alone."""
-    assert explain(OSError(errno.ENOSPC, "No space")) == "No space; free some space on that disk"
-    assert explain(OSError(errno.ELOOP, "Loop")) == "Loop"
-    assert explain(OSError("plain")) == "plain"
 
 
 def open_files():
@@ -173,11 +158,3 @@ def test_what_a_killed_process_left_half_written_is_replaced(tmp_path):
     files.replace_durably(path, b"new")
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
     assert path.read_bytes() == b"new"
-
-
-def test_only_files_are_opened(tmp_path):
-    """A folder is refused as such, and nothing stays open."""
-    before = open_files()
-    with pytest.raises(IsADirectoryError), files.opened(tmp_path):
-        pass
-    assert open_files() == before

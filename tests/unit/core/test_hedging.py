@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import random
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -38,47 +36,6 @@ def known(count=400, seed=1):
     return hedging
 
 
-class Outcome(NamedTuple):
-    """What a simulated store and the rule made of some puts."""
-
-    latencies: list[float]
-    hedged_share: float
-
-
-def simulate(count, a_second, latency, *, seed=1, hedge=True):
-    """Puts that come at random to a store that answers each after `latency(rng, now_s)`."""
-    rng, hedging = random.Random(seed), Hedging()
-    events, open_puts, latencies, at = [], {}, [], 0.0
-    for number in range(count):
-        at += rng.expovariate(a_second)
-        heapq.heappush(events, (at, "begin", number))
-    while events:
-        now, what, number = heapq.heappop(events)
-        if what == "begin":
-            put = hedging.began(8 * MIB)
-            open_puts[number] = now, put
-            heapq.heappush(events, (now + latency(rng, now), "end", number))
-            if put.delay_s is not None and hedge:
-                heapq.heappush(events, (now + put.delay_s, "overdue", number))
-        elif number not in open_puts:
-            continue
-        elif what == "end":
-            began, put = open_puts.pop(number)
-            latencies.append(now - began)
-            hedging.ended(put, now - began, succeeded=True)
-        elif hedging.overdue(open_puts[number][1]):
-            heapq.heappush(events, (now + latency(rng, now), "end", number))
-        else:
-            again = now + open_puts[number][1].delay_s
-            heapq.heappush(events, (again, "overdue", number))
-    return Outcome(sorted(latencies), hedging.hedges / hedging.requests)
-
-
-def usual(rng, _now):
-    """S3 as it is published: half within 160 ms at 8 MiB, 1 in 100 above 400, 1 in 1,000 stalls."""
-    return rng.uniform(1, 10) if rng.random() < 0.001 else 0.16 * 2.7183 ** rng.gauss(0, 0.38)
-
-
 def test_nothing_is_hedged_before_enough_is_known():
     """The first puts have no delay after which they would be overdue."""
     hedging = Hedging()
@@ -98,32 +55,6 @@ def test_a_put_is_overdue_above_97_of_100_of_its_size():
     delay = hedging.began(8 * MIB).delay_s
     assert 0.96 <= sum(each < delay for each in large) / WINDOW <= 0.98
     assert hedging.began(64 << 10).delay_s == 0.01
-
-
-def test_a_batch_that_is_full_and_one_that_is_a_little_more_are_of_one_size():
-    """Sizes around the usual limits of Batches are not divided between two classes."""
-    hedging = Hedging()
-    fed(hedging, [0.1] * MIN_KNOWN, 8 * MIB + 5_000)
-    assert hedging.began(8 * MIB - 5_000).delay_s == 0.1
-
-
-def test_the_delay_follows_a_store_that_has_become_slower():
-    """A store that is slower for good is the usual one before long."""
-    hedging = known()
-    fed(hedging, [0.8] * (WINDOW // 10))
-    assert hedging.began(8 * MIB).delay_s == 0.8
-
-
-def test_hedges_are_a_twentieth_of_all_puts_whatever_happens():
-    """However many puts are overdue, there is one hedge in twenty, and a few that were saved."""
-    hedging = known()
-    hedged = 0
-    for _ in range(1_000):
-        put = hedging.began(8 * MIB)
-        hedged += hedging.overdue(put)
-        hedging.ended(put, 0.19, succeeded=True)
-    assert hedging.hedges == hedged
-    assert hedging.hedges <= EXTRA_SHARE * hedging.requests
 
 
 def test_saved_hedges_are_few():
@@ -165,25 +96,6 @@ def test_what_was_denied_a_hedge_may_have_one_later():
     assert "1 of 1 under way overdue" in repr(hedging)
     hedging.ended(second, 1.0, succeeded=True)
     assert "0 of 0 under way overdue" in repr(hedging)
-
-
-def test_hedging_cuts_the_tail_for_a_twentieth_more_puts():
-    """With a stall in a thousand puts none takes long, for at most 5 % more puts."""
-    plain = simulate(50_000, 10, usual, hedge=False)
-    hedged = simulate(50_000, 10, usual)
-    assert plain.latencies[int(0.9995 * 50_000)] > 3
-    assert hedged.latencies[int(0.999 * 50_000)] < 0.7
-    assert hedged.latencies[-1] < 1.5
-    assert hedged.hedged_share <= EXTRA_SHARE
-
-
-def test_a_store_that_slows_down_for_a_while_is_not_hedged_more():
-    """While everything takes four times as long there are no more hedges than before."""
-
-    def slower(rng, now):
-        return usual(rng, now) * (4 if 100 < now < 200 else 1)
-
-    assert simulate(20_000, 70, slower).hedged_share <= EXTRA_SHARE
 
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "overdue", "ok", "bad"]), st.integers(0, 9))))
@@ -262,16 +174,6 @@ async def test_whichever_attempt_succeeds_is_the_answer(winner, other_fails):
     assert await attempts.task == "stored"
     assert len(attempts.under_way) == 2
     assert attempts.under_way[1 - winner].done() == other_fails
-
-
-async def test_a_request_that_fails_in_time_is_not_made_again():
-    """A first attempt that fails is told at once: trying again is the caller's."""
-    attempts = Attempts()
-    await attempts.begun(1)
-    attempts.under_way[0].set_exception(StorageError("no"))
-    with pytest.raises(StorageError):
-        await attempts.task
-    assert (len(attempts.under_way), attempts.hedging.hedges) == (1, 0)
 
 
 async def test_what_may_not_be_hedged_waits_for_its_attempt():

@@ -105,13 +105,6 @@ def test_all_that_a_process_says_has_one_form(restored, capsys, log_format):
     assert sys.excepthook is sys.__excepthook__
 
 
-def test_a_thread_that_ends_without_an_error_says_nothing(restored, capsys):
-    """As Python calls the hook when the interpreter ends."""
-    configure("json", "INFO")
-    threading.excepthook(threading.ExceptHookArgs((SystemExit, None, None, None)))
-    assert capsys.readouterr().err == ""
-
-
 def test_the_clocks_of_a_machine():
     """Wall times are rounded down, and each clock is the one that it says."""
     machine = Runtime(wall_ns=lambda: 1_999_999)

@@ -57,20 +57,6 @@ AGE, SIZE, COUNT, ORDER, TOKEN, AUDITED = TABLE
 ARGUMENTS = options_of(Arguments)
 
 
-def test_rows_are_named_by_their_fields():
-    """A row has its name from its field, without the unit, and its meaning from the docstring."""
-    assert [row.name for row in TABLE] == [
-        "age",
-        "size_bytes",
-        "slots",
-        "order",
-        "token",
-        "audited",
-    ]
-    assert (AGE.doc, AGE.field) == ("Seals by age. Two sentences, on two lines.", "age_ms")
-    assert AUDITED.doc == "Reports what was sent."
-
-
 def test_what_may_be_left_open():
     """None is what is left open; a row may read its value in its own way."""
     assert defaults(ARGUMENTS) == {"wait_ms": None, "level": 1, "hook": None}
@@ -78,26 +64,6 @@ def test_what_may_be_left_open():
     assert parse_options(ARGUMENTS, given) == {"wait_ms": 1_000, "level": 2, "hook": print}
     with pytest.raises(ConfigError, match='wait = 5: expected a duration, such as "1m"'):
         parse_options(ARGUMENTS, {"wait": 5})
-
-
-def test_defaults():
-    """Each default is read as if a person had written it, into the field with its unit."""
-    assert defaults(TABLE) == {
-        "age_ms": 200,
-        "size_bytes": 8 << 20,
-        "slots": 8,
-        "order": "none",
-        "token": "",
-        "audited": True,
-    }
-
-
-def test_only_what_is_given():
-    """Options that were not given are absent, so that layers can be merged."""
-    assert parse_options(TABLE, {"age": "1s", "audited": False}) == {
-        "age_ms": 1_000,
-        "audited": False,
-    }
 
 
 @pytest.mark.parametrize(

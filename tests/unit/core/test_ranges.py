@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from memq.core.ranges import (
     difference,
     intersection,
     ranges_without,
-    retained_in_words,
     union,
 )
 
@@ -31,19 +29,6 @@ def offset_range(partition):
 
 def numbers_of(found):
     return [number for start, end in found for number in range(start, end)]
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "said"),
-    [
-        (1, 6, "retained are offsets 1 to 5"),
-        (6, 7, "retained is only offset 6"),
-        (6, 6, "nothing is retained, and offset 6 comes next"),
-    ],
-)
-def test_what_is_retained_is_said_by_first_and_last(start, end, said):
-    """People are told the last offset that there is, one alone, and that there is none."""
-    assert retained_in_words(start, end) == said
 
 
 @given(

@@ -29,12 +29,6 @@ def test_bound_doubles_up_to_the_cap():
     assert bounds[-1] == BROKER_BACKOFF.full_jitter_s(10_000, lambda: 1.0) == CAP_S
 
 
-def test_any_wait_below_the_bound_can_come():
-    """The jitter is full: down to no wait at all."""
-    assert BROKER_BACKOFF.full_jitter_s(5, lambda: 0.0) == 0.0
-    assert BROKER_BACKOFF.full_jitter_s(0, lambda: 0.5) == BASE_S / 2
-
-
 def test_waits_grow_and_end_with_the_deadline():
     """Each failure waits longer; when the next wait would pass the deadline, the error comes."""
     clock = Clock()
@@ -51,14 +45,6 @@ def test_waits_grow_and_end_with_the_deadline():
     assert retry.left_s == pytest.approx(1.0 - sum(waits))
 
 
-def test_nothing_is_left_after_the_deadline():
-    """What is left is never less than nothing."""
-    clock = Clock()
-    retry = Retry(1.0, clock.runtime)
-    clock.now_s += 5
-    assert retry.left_s == 0.0
-
-
 def test_what_will_not_pass_is_raised_at_once():
     """An error that is not retriable ends the call, unless the caller knows better."""
     retry = Retry(10.0, Clock().runtime)
@@ -67,24 +53,6 @@ def test_what_will_not_pass_is_raised_at_once():
     assert retry.after(InvalidRequestError("no"), retriable=True) > 0
     with pytest.raises(UnavailableError):
         retry.after(UnavailableError("down"), retriable=False)
-
-
-def test_an_attempt_elsewhere_follows_at_once():
-    """Where another broker is asked there is nothing to wait for."""
-    assert Retry(10.0, Clock().runtime).after(UnavailableError("down"), at_once=True) == 0.0
-
-
-def test_the_end_of_the_time_hides_no_reason():
-    """The error raised at the deadline is the last one that tells more than that time is up."""
-    clock = Clock()
-    retry = Retry(1.0, clock.runtime)
-    retry.after(UnavailableError("down"))
-    clock.now_s += 5
-    with pytest.raises(UnavailableError, match="down"):
-        retry.after(RequestTimeoutError("no answer"))
-    late = Retry(0.0, clock.runtime)
-    with pytest.raises(RequestTimeoutError):
-        late.after(RequestTimeoutError("no answer"))
 
 
 def test_long_tries_are_told_now_and_then(caplog):

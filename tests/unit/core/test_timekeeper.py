@@ -46,18 +46,6 @@ async def test_the_time_is_saved_before_a_watermark_is_told_and_once_a_second():
     assert disk.saved[1:] == [SavedTimes(7_100, 1_001_010 + AHEAD_MS)]
 
 
-async def test_a_watermark_is_not_promised_when_the_time_cannot_be_saved():
-    """A disk that refuses keeps watermarks from being told; the next attempt saves again."""
-    disk = Disk()
-    times = kept(disk)
-    disk.full = True
-    with pytest.raises(QueueError):
-        await times.promise(ClockReading(6_000, 1_000_500))
-    disk.full = False
-    await times.promise(ClockReading(6_000, 1_000_500))
-    assert disk.saved == [SavedTimes(6_000, 1_000_500 + AHEAD_MS)]
-
-
 async def test_a_close_saves_no_less_and_no_more_than_was_told():
     """The next life begins behind the last watermark, though the clock went back; no later."""
     disk = Disk()
@@ -93,16 +81,6 @@ async def test_what_another_broker_told_is_saved_here_before_it_is_told_again():
     times.told(TOLD_MS)
     await times.keep(ClockReading(6_000, 1_000_500))
     assert disk.saved[1:] == [SavedTimes(6_000, TOLD_MS)]
-
-
-async def test_time_does_not_run_ahead_by_write_partitions_that_go_to_and_fro():
-    """However often brokers take over from each other, they save no later than one has to."""
-    now = ClockReading(6_000, 1_000_500)
-    brokers = [kept(Disk()), kept(Disk())]
-    for number in range(100):
-        brokers[number % 2].told(max(each.saved.wall_ms for each in brokers))
-        await brokers[number % 2].promise(now)
-    assert max(each.saved.wall_ms for each in brokers) == now.wall_ms + AHEAD_MS
 
 
 @pytest.mark.parametrize("first", ["promise", "keep", "close"])
@@ -191,10 +169,3 @@ async def test_what_the_owner_before_has_told_is_saved_here_first(hosted, disk):
     """A watermark holds in later lives of this broker too, though another one had told it."""
     assert await hosted.watermarks() == ([NOT_OWNED], [NOT_OWNED])
     assert disk.saved == [SavedTimes(6_000, TOLD_MS)]
-
-
-async def test_no_watermark_is_told_below_that_of_the_owner_before(hosted, disk):
-    """While it cannot be saved nothing is told, for what could be told would go back."""
-    disk.full = True
-    with pytest.raises(QueueError, match="No space left"):
-        await hosted.watermarks()

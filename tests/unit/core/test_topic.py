@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.topic import (
-    AUDIT_TOPIC,
     MAX_TOPIC_NAME,
     TOPIC_OPTIONS,
     TopicConfig,
-    check_topic_name,
 )
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 
@@ -23,32 +21,11 @@ PARTITIONS = st.integers(min_value=1, max_value=256)
 NUMBERS = [option for option in TOPIC_OPTIONS if option.kind in ("duration", "size", "count")]
 
 
-@pytest.mark.parametrize("option", TOPIC_OPTIONS, ids=lambda option: option.name)
-def test_every_row_is_sound(option):
-    """Each option is documented in a sentence and has a default that passes its own checks."""
-    assert option.doc.endswith(".")
-    assert option.parse(option.default_text) == option.parse(option.default)
-
-
 @pytest.mark.parametrize("option", NUMBERS, ids=lambda option: option.name)
 def test_every_number_is_bounded(option):
     """A number without two limits would let one topic take a broker down."""
     assert option.low is not None
     assert option.high is not None
-
-
-def test_defaults_make_a_topic():
-    """A name is all that a topic needs."""
-    config = TopicConfig.create("clicks")
-
-    assert (config.batch_bytes, config.batch_age_ms) == (8 << 20, 200)
-    assert config.schema is None
-
-
-@pytest.mark.parametrize("name", ["clicks", "a.b-c_d", "0", AUDIT_TOPIC, "x" * MAX_TOPIC_NAME])
-def test_good_name(name):
-    """Letters, digits, dots, dashes and underscores make a name."""
-    check_topic_name(name)
 
 
 @pytest.mark.parametrize(
@@ -84,25 +61,6 @@ def test_options_that_do_not_fit_together(options, complaint):
         TopicConfig.create("clicks", **options)
 
     assert str(caught.value).startswith(complaint)
-
-
-def test_options_that_just_fit_together():
-    """Each of these rules holds up to its last allowed value."""
-    config = TopicConfig.create(
-        "clicks", batch_bytes="4MiB", dedup_window="30201ms", retention="30201ms"
-    )
-
-    assert config.message_bytes == config.batch_bytes
-    assert config.retention_ms == config.dedup_window_ms
-
-
-def test_alter():
-    """Altering changes what was named and nothing else."""
-    config = TopicConfig.create("clicks", batch_age="1s", write_partitions=2)
-
-    altered = config.altered(batch_age="2s", write_partitions="4")
-
-    assert altered == msgspec.structs.replace(config, batch_age_ms=2_000, write_partitions=4)
 
 
 @pytest.mark.parametrize(

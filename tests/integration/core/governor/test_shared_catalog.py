@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
-import pytest
 
-from memq.core.governor.nodes import DOOMED, TOPICS, make_persistent
+from memq.core.governor.nodes import TOPICS, make_persistent
 from memq.core.governor.shared_catalog import MAX_TOPIC_BYTES, SharedCatalog
-from memq.core.governor.topics import altered_topic
 from memq.core.runtime import SYSTEM
-from memq.errors import UnavailableError, UnknownTopicError, VersionConflictError
-from tests.contracts.coordination import within
 from tests.unit.core.governor.brokers import topic_of
 
 
-@pytest.fixture
-async def session(service):
-    """That of the first broker."""
+async def test_the_largest_topic_lives_and_goes(service):
+    """Every transaction with it is one that the server takes."""
     session = await service.open()
     await make_persistent(session)
-    return session
-
-
-@pytest.fixture
-async def catalog(session):
-    """As the first broker has it."""
-    return SharedCatalog(session, "a", SYSTEM)
-
-
-@pytest.fixture
-async def other(service, catalog):
-    """As another broker has it."""
-    return SharedCatalog(await service.open(), "b", SYSTEM)
-
-
-async def created(catalog, topic):
-    """The topic, when it exists."""
-    await catalog.announce(topic)
-    await catalog.save_new(topic)
-    return topic
-
-
-async def test_the_largest_topic_lives_and_goes(catalog, other):
-    """Every transaction with it is one that the server takes."""
+    catalog = SharedCatalog(session, "a", SYSTEM)
+    other = SharedCatalog(await service.open(), "b", SYSTEM)
     topic = topic_of("t" * 200)
     filled = topic.schemas | {"0" * 16: b"x" * (MAX_TOPIC_BYTES * 3 // 4 - 1_000)}
     topic = msgspec.structs.replace(topic, schemas=filled)
     missing = MAX_TOPIC_BYTES - len(TOPICS.encode(topic))
-    topic = await created(catalog, msgspec.structs.replace(topic, request_id="x" * missing))
+    topic = msgspec.structs.replace(topic, request_id="x" * missing)
+    await catalog.announce(topic)
+    await catalog.save_new(topic)
     stored = await other.get(topic.name)
     assert len(TOPICS.encode(stored.topic)) == MAX_TOPIC_BYTES
     await other.alter(stored, topic)
@@ -57,49 +30,3 @@ async def test_the_largest_topic_lives_and_goes(catalog, other):
     assert await other.claim_removal(topic)
     await other.forget(topic)
     assert await other.doomed() == []
-
-
-async def test_a_creation_without_an_answer_is_found(service, session, catalog, other):
-    """Its maker is told that the topic exists."""
-    topic = topic_of()
-    await catalog.announce(topic)
-    service.lose_answer(session)
-    creation = asyncio.ensure_future(catalog.save_new(topic))
-
-    async def exists():
-        while True:
-            try:
-                return await other.get("t")
-            except UnknownTopicError:
-                await asyncio.sleep(0.01)
-
-    await within(exists())
-    service.reset(session)
-    await within(creation)
-    assert await other.doomed() == []
-
-
-async def test_a_claim_and_a_creation_exclude_each_other(catalog, other):
-    """Whichever the servers carry out first."""
-    for number in range(20):
-        topic = topic_of(incarnation=f"{number:016x}")
-        await catalog.announce(topic)
-        created, claimed = await asyncio.gather(
-            catalog.save_new(topic), other.claim_removal(topic), return_exceptions=True
-        )
-        assert isinstance(created, UnavailableError) == claimed
-        if not claimed:
-            await other.delete("t")
-        await other.forget(topic)
-
-
-async def test_a_later_incarnation_is_not_altered(session, catalog, other):
-    """Though its node has the version of the earlier one."""
-    await created(catalog, topic_of())
-    stored = await catalog.get("t")
-    await other.delete("t")
-    later = await created(other, topic_of(incarnation="02" * 8))
-    with pytest.raises(VersionConflictError):
-        await catalog.alter(stored, altered_topic(stored.topic, {"batch_age": "1s"}, None, 0))
-    assert (await catalog.get("t")).topic == later
-    assert await session.children(DOOMED.path) == (f"t.{'01' * 8}",)

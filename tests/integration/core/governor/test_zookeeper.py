@@ -128,9 +128,11 @@ async def test_a_session_outlives_a_server_that_is_killed(own_server):
 @pytest.mark.parametrize("backup", ["older", "none"])
 async def test_a_server_that_was_restored_from_a_backup(own_server, tmp_path, backup):
     """It refuses a session that has seen more, which is given up then; a new one is served."""
-    session = await open_zookeeper(options_for(own_server, session_timeout_ms=2_000))
-    await session.create("/before")
+    earlier = await open_zookeeper(options_for(own_server))
+    await earlier.create("/before")
+    await earlier.close()
     await asyncio.to_thread(own_server.back_up, tmp_path / "backup")
+    session = await open_zookeeper(options_for(own_server, session_timeout_ms=2_000))
     for number in range(5):  # with as many, sessions that end then make up for them
         await session.create(f"/after-{number}")
     copy = tmp_path / "backup" if backup == "older" else None

@@ -23,23 +23,35 @@ def records(count: int, size: int = 20, start_us: int = START_US) -> pa.RecordBa
     )
 
 
+def add(builder: BatchBuilder, body, **changes) -> None:
+    """Add a Message to a Batch; two records of one producer's next, but for the changes."""
+    fields = {
+        "producer_id": "p",
+        "epoch": 0,
+        "sequence": builder.messages,
+        "records": 2,
+        "min_timestamp_us": 5,
+        "max_timestamp_us": 6,
+        "crc32c": crc32c(body),
+    }
+    builder.add(body, **(fields | changes))
+
+
 def seal(batches: list[pa.RecordBatch], compression: str | None = None) -> SealedBatch:
     """A Batch of one Message per RecordBatch, from one producer."""
     builder = BatchBuilder(
         serialize_schema(batches[0].schema), batch_id="batch-1", topic="clicks", write_partition=3
     )
-    for sequence, batch in enumerate(batches):
-        body = encode_message(batch, compression)
+    for batch in batches:
         least, greatest = timestamp_range_us(batch)
-        builder.add(
-            body,
+        add(
+            builder,
+            encode_message(batch, compression),
             producer_id="producer-1",
             epoch=2,
-            sequence=sequence,
             records=batch.num_rows,
             min_timestamp_us=least,
             max_timestamp_us=greatest,
-            crc32c=crc32c(body),
         )
     return builder.seal()
 

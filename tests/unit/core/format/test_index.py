@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from memq.core.checksum import crc32c
 from memq.core.format.index import (
     FOOTER_BYTES,
-    INDEX_SCHEMA,
     MAX_INDEX_BYTES,
     BatchIndex,
     BatchMetadata,
@@ -63,20 +62,6 @@ def test_any_index_survives_its_bytes(entries, metadata) -> None:
     )
 
 
-def test_an_index_is_an_arrow_stream_that_any_tool_reads() -> None:
-    """Its columns are the fields of an entry; its metadata are text."""
-    table = pa.ipc.open_stream(encode_index([ENTRY], METADATA)).read_all()
-    assert table.schema == INDEX_SCHEMA
-    assert table.schema.names == list(IndexEntry.__struct_fields__)
-    assert table.schema.metadata == {
-        b"memq.format_version": b"1",
-        b"memq.batch_id": b"batch-1",
-        b"memq.topic": b"clicks",
-        b"memq.write_partition": b"3",
-        b"memq.schema_crc32c": b"deadbeef",
-    }
-
-
 def test_the_footer_is_16_bytes_as_specified() -> None:
     """Length, CRC32C of index and length, magic, version."""
     footer = encode_footer(b"12345678")
@@ -84,14 +69,6 @@ def test_the_footer_is_16_bytes_as_specified() -> None:
     assert footer == length + struct.pack("<I", crc32c(b"12345678" + length)) + b"MemQBat\x01"
     assert len(footer) == FOOTER_BYTES == 16
     assert decode_footer(b"anything" + footer, 100).tail_length == 24
-
-
-def test_a_longer_tail_than_needed_is_fine_and_a_shorter_is_not() -> None:
-    """What stands before the index is not looked at."""
-    tail = tail_of(encode_index([ENTRY], METADATA))
-    assert decode_tail(b"x" * 99 + tail, 5000).offset == 5000 - len(tail)
-    with pytest.raises(CorruptDataError, match=f"{len(tail)} bytes; {len(tail) - 1} were given"):
-        decode_tail(tail[1:], 5000)
 
 
 @pytest.mark.parametrize(
@@ -109,33 +86,6 @@ def test_an_end_that_is_not_a_footer_is_refused(tail, match) -> None:
     """With what stands there and what was expected."""
     with pytest.raises(CorruptDataError, match=match):
         decode_footer(tail, 100)
-
-
-@pytest.mark.parametrize(
-    ("length", "object_size", "fits"),
-    [
-        (84, 100, True),
-        (85, 100, False),
-        (MAX_INDEX_BYTES, 10 * MAX_INDEX_BYTES, True),
-        (MAX_INDEX_BYTES + 1, 10 * MAX_INDEX_BYTES, False),
-    ],
-)
-def test_an_index_is_within_its_object_and_its_limit(length, object_size, fits) -> None:
-    """However large the object is, nobody takes more memory for its index."""
-    tail = struct.pack("<II8s", length, 0, b"MemQBat\x01")
-    if fits:
-        assert decode_footer(tail, object_size).index_length == length
-    else:
-        with pytest.raises(CorruptDataError, match="claims an index"):
-            decode_footer(tail, object_size)
-
-
-def test_an_index_that_its_footer_does_not_vouch_for_is_refused() -> None:
-    """Both checksums are named."""
-    tail = bytearray(tail_of(encode_index([ENTRY], METADATA)))
-    tail[50] ^= 1
-    with pytest.raises(CorruptDataError, match=r"the index has CRC32C .*, its footer says"):
-        decode_tail(tail, len(tail))
 
 
 def test_an_index_with_the_right_checksum_may_still_be_wrong() -> None:

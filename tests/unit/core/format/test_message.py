@@ -22,7 +22,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
-from tests.unit.core.format.builders import START_US, record_batches, records
+from tests.unit.core.format.builders import record_batches, records
 
 MAX = 64 << 20
 
@@ -64,11 +64,6 @@ def test_absent_keys_and_headers_are_null_and_cost_no_more_than_offsets(count) -
     assert check(body) == count
 
 
-def test_text_is_stored_as_utf8() -> None:
-    """A str where bytes are expected is not an error."""
-    assert encode_records(None, ["é"], None, [0])["value"].to_pylist() == ["é".encode()]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
@@ -102,20 +97,6 @@ def test_any_rows_survive_a_message(batch, compression) -> None:
     assert open_message(bytes(body), batch.schema).equals(batch)
 
 
-def test_decoding_copies_nothing() -> None:
-    """The rows refer to the bytes that were received."""
-    body = encode_message(records(100))
-    values = decode_message(body, DEFAULT_SCHEMA)["value"].buffers()[2]
-    assert body.address <= values.address < body.address + body.size
-
-
-def test_bytes_at_an_odd_address_are_read_as_well() -> None:
-    """A receive buffer need not be aligned."""
-    batch = records(50)
-    shifted = bytearray(b"?") + bytes(encode_message(batch))
-    assert open_message(memoryview(shifted)[1:], DEFAULT_SCHEMA).equals(batch)
-
-
 def test_a_message_needs_a_record_and_a_known_compression() -> None:
     """Both are refused before anything is encoded."""
     with pytest.raises(InvalidRequestError, match="at least one record"):
@@ -124,21 +105,7 @@ def test_a_message_needs_a_record_and_a_known_compression() -> None:
         encode_message(records(1), "gzip")
 
 
-def test_dictionary_columns_must_be_decoded_first() -> None:
-    """Their indices alone would be sent otherwise."""
-    batch = pa.record_batch({"a": pa.array(["x", "y"]).dictionary_encode()})
-    with pytest.raises(SchemaMismatchError, match="type of its values"):
-        encode_message(batch)
-
-
 # -- checking -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
-def test_a_sound_message_is_counted(compression) -> None:
-    """One record, many records, a large value."""
-    for batch in (records(1), records(1000), records(1, size=1 << 20)):
-        assert check(encode_message(batch, compression)) == batch.num_rows
 
 
 def test_the_size_limit_is_that_of_the_decoded_rows() -> None:
@@ -149,38 +116,6 @@ def test_the_size_limit_is_that_of_the_decoded_rows() -> None:
         assert open_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_100).num_rows == 1
         with pytest.raises(MessageTooLargeError, match="the limit is 100000"):
             open_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_000)
-
-
-def test_a_message_without_records_is_refused() -> None:
-    """Even if its envelope is sound."""
-    with pytest.raises(CorruptDataError, match="0 records"):
-        check(records(1).slice(1).serialize())
-
-
-def test_two_messages_are_not_one() -> None:
-    """Nothing may follow."""
-    body = bytes(encode_message(records(3)))
-    with pytest.raises(CorruptDataError, match="bytes were given"):
-        check(body + body)
-    with pytest.raises(CorruptDataError):
-        check(b"\0" * 8 + body)
-
-
-def test_rows_of_another_schema_do_not_fit() -> None:
-    """Fewer or more columns are seen in the envelope."""
-    body = encode_message(records(3))
-    for schema in (pa.schema([("a", pa.int8())]), DEFAULT_SCHEMA.append(pa.field("x", pa.int8()))):
-        with pytest.raises(SchemaMismatchError, match="field nodes"):
-            check(body, schema)
-
-
-def test_nulls_in_a_column_that_must_have_none_do_not_fit() -> None:
-    """A timestamp of the default schema is there, always."""
-    nullable = pa.schema([field.with_nullable(True) for field in DEFAULT_SCHEMA])
-    body = encode_message(pa.RecordBatch.from_pylist([{"value": b"x"}], schema=nullable))
-    assert check(body, nullable) == 1
-    with pytest.raises(SchemaMismatchError, match="'timestamp' must not have nulls"):
-        check(body)
 
 
 def test_nulls_are_looked_for_behind_nested_columns_too() -> None:
@@ -196,19 +131,6 @@ def test_nulls_are_looked_for_behind_nested_columns_too() -> None:
     damaged = pa.RecordBatch.from_pylist([*rows, {}], schema=nullable)
     with pytest.raises(SchemaMismatchError, match="'c' must not have nulls"):
         check(encode_message(damaged), schema)
-
-
-def test_who_hides_nulls_has_none() -> None:
-    """With a null count of 0 Arrow does not look at the validity bits, so no null is read."""
-    nullable = pa.schema([field.with_nullable(True) for field in DEFAULT_SCHEMA])
-    body = bytearray(encode_message(pa.RecordBatch.from_pylist([{"value": b"x"}], schema=nullable)))
-    node = struct.pack("<2q", 1, 1)  # length and null count, of each column but `value`
-    last = body.rindex(node)
-    body[last : last + 16] = struct.pack("<2q", 1, 0)
-
-    batch = open_message(bytes(body), DEFAULT_SCHEMA)
-    assert batch.column("timestamp").null_count == 0
-    assert batch.column("timestamp").is_valid().to_pylist() == [True]
 
 
 @pytest.mark.parametrize(
@@ -250,20 +172,7 @@ def test_a_compressed_buffer_that_does_not_decompress_is_corrupt() -> None:
                 check(damaged, batch.schema)
 
 
-def test_decode_message_translates_what_arrow_says() -> None:
-    """Bytes that are no message at all end in a typed error."""
-    for bad in (b"", b"nonsense", b"\xff" * 64):
-        with pytest.raises(CorruptDataError, match="cannot decode"):
-            decode_message(bad, DEFAULT_SCHEMA)
-
-
 # -- timestamps -----------------------------------------------------------------------------
-
-
-def test_the_range_of_the_default_schema_is_in_microseconds() -> None:
-    """Whatever the order of the records."""
-    assert timestamp_range_us(records(10)) == (START_US, START_US + 9)
-    assert timestamp_range_us(encode_records(None, [b""] * 3, None, [5, -7, 1])) == (-7, 5)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +192,3 @@ def test_a_typed_topic_has_a_range_if_it_has_a_timestamp_column(kind, values, ex
     """Units are converted, nulls left out; other types tell nothing."""
     batch = pa.record_batch({"timestamp": pa.array(values, kind)})
     assert timestamp_range_us(batch) == expected
-
-
-def test_rows_without_a_timestamp_column_have_no_range() -> None:
-    """Only the name `timestamp` counts."""
-    batch = pa.record_batch({"time": pa.array([1], pa.timestamp("us"))})
-    assert timestamp_range_us(batch) == UNKNOWN_RANGE

@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import FOOTER_BYTES, IndexEntry, encode_footer, encode_index
-from memq.core.format.message import encode_message, encode_records
 from memq.core.format.reader import (
-    TAIL_GUESS_BYTES,
     BatchReader,
     message_from_range,
     read_index,
@@ -22,8 +19,8 @@ from memq.core.format.reader import (
 from memq.core.format.recover import recover
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.format.verify import verify
-from memq.errors import CorruptDataError, MessageTooLargeError
-from tests.unit.core.format.builders import START_US, joined, record_batches, records, seal
+from memq.errors import CorruptDataError
+from tests.unit.core.format.builders import START_US, add, joined, record_batches, records, seal
 
 MESSAGES = [records(1), records(30), records(7)]
 
@@ -75,28 +72,6 @@ def test_any_rows_survive_a_batch(rows, compression, count) -> None:
     assert verify(data).ok
 
 
-@pytest.mark.parametrize(
-    ("count", "rows"),
-    [(1, records(1)), (1, records(100_000, size=50)), (10_000, records(1))],
-    ids=["smallest", "large", "many"],
-)
-def test_a_batch_may_have_one_message_or_ten_thousand(count, rows) -> None:
-    """Sizes at both ends."""
-    data = joined(seal([rows] * count))
-    reader = BatchReader(data)
-    assert len(reader) == count
-    assert reader.read(count - 1).equals(rows)
-    assert reader.read_all().num_rows == count * rows.num_rows
-    if count > 1:  # pinned: a larger entry would make every reader fetch more
-        assert reader.index.offset / len(data) > 0.85
-
-
-def test_a_batch_may_hold_nothing_but_empty_values() -> None:
-    """Empty is not null, in values, keys and headers."""
-    rows = encode_records([b"", None], [b"", b""], [{}, {"": b""}], [0, 0])
-    assert BatchReader(joined(seal([rows]))).read(0).to_pydict()["headers"] == [[], [("", b"")]]
-
-
 def test_a_batch_is_an_arrow_stream_that_pyarrow_and_polars_read() -> None:
     """Without MemQ code; both stop at the marker and do not see the index."""
     data = joined(seal(MESSAGES))
@@ -108,33 +83,6 @@ def test_a_batch_is_an_arrow_stream_that_pyarrow_and_polars_read() -> None:
     assert frame["headers"].to_list() == [
         None if pairs is None else dict(pairs) for pairs in expected["headers"].to_pylist()
     ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (pa.null(), [None, None]),
-        (pa.bool_(), [True, None]),
-        (pa.uint64(), [2**64 - 1, None]),
-        (pa.float16(), [1.5, None]),
-        (pa.decimal128(20, 2), [None, 5]),
-        (pa.date32(), [1, None]),
-        (pa.time64("us"), [1, None]),
-        (pa.timestamp("ms", "UTC"), [1, None]),
-        (pa.duration("us"), [1, None]),
-        (pa.large_utf8(), ["é", None]),
-        (pa.binary(3), [b"abc", None]),
-        (pa.large_list(pa.int8()), [[1, None], None]),
-        (pa.list_(pa.int8(), 2), [[1, None], None]),
-        (pa.struct([("a", pa.list_(pa.utf8()))]), [{"a": ["x"]}, {"a": None}]),
-    ],
-    ids=str,
-)
-def test_a_typed_batch_is_read_by_polars(kind, values) -> None:
-    """Every kind of column that a topic may declare."""
-    rows = pa.record_batch({"c": pa.array(values, kind)})
-    frame = pl.read_ipc_stream(io.BytesIO(joined(seal([rows]))))
-    assert frame["c"].to_list() == rows["c"].to_pylist()
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, pa.py_buffer])
@@ -152,11 +100,9 @@ def test_an_object_may_come_as_any_kind_of_bytes(kind) -> None:
     piece = kind(bytes(view[entry.offset : entry.offset + entry.length]))
     assert message_from_range(piece, entry, schema).equals(MESSAGES[0])
     rebuilt = BatchBuilder(serialize_schema(schema), batch_id="b", topic="t", write_partition=0)
-    rebuilt.add(
+    add(
+        rebuilt,
         piece,
-        producer_id="p",
-        epoch=0,
-        sequence=0,
         records=1,
         min_timestamp_us=START_US,
         max_timestamp_us=START_US,
@@ -170,14 +116,6 @@ def test_rows_refer_to_the_object_and_keep_it_alive() -> None:
     data = pa.py_buffer(joined(seal(MESSAGES)))
     values = BatchReader(data).read(1)["value"].buffers()[2]
     assert data.address <= values.address < data.address + data.size
-
-
-def test_the_decoded_size_of_a_message_is_bounded() -> None:
-    """A reader with less memory sets its own limit."""
-    data = joined(seal([encode_records(None, [b"x" * 100_000], None, [0])], "zstd"))
-    assert BatchReader(data).read(0).num_rows == 1
-    with pytest.raises(MessageTooLargeError, match="the limit is 1000"):
-        BatchReader(data, max_decoded_bytes=1000).read(0)
 
 
 # -- damage ---------------------------------------------------------------------------------
@@ -196,27 +134,6 @@ def test_a_damaged_message_is_named_and_the_others_are_read() -> None:
             CorruptDataError, match=f"Message at byte {entry.offset}: it has CRC32C"
         ):
             read()
-
-
-def test_unsound_bytes_with_the_right_checksum_are_refused() -> None:
-    """A writer that made both, or damage before the checksum was taken."""
-    body = bytearray(encode_message(records(10)))
-    body[-200:] = b"\xff" * 200
-    builder = BatchBuilder(
-        serialize_schema(DEFAULT_SCHEMA), batch_id="b", topic="t", write_partition=0
-    )
-    builder.add(
-        body,
-        producer_id="p",
-        epoch=0,
-        sequence=0,
-        records=10,
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-        crc32c=crc32c(body),
-    )
-    with pytest.raises(CorruptDataError, match="Message at byte 424: the RecordBatch does not"):
-        BatchReader(joined(builder.seal())).read(0)
 
 
 def test_an_index_with_another_count_of_records_is_refused() -> None:
@@ -264,25 +181,6 @@ def test_a_schema_message_that_the_index_does_not_know_is_refused() -> None:
 
 
 # -- ranges ---------------------------------------------------------------------------------
-
-
-def test_a_small_index_takes_one_read() -> None:
-    """The whole object if it is no larger than the guess, else its tail."""
-    small, large = joined(seal(MESSAGES)), joined(seal([records(5000, size=100)]))
-    for data in (small, large):
-        storage = Ranges(data)
-        assert read_index(storage.get, len(data)) == BatchReader(data).index
-        wanted = min(len(data), TAIL_GUESS_BYTES)
-        assert storage.reads == [(len(data) - wanted, wanted)]
-
-
-def test_a_large_index_takes_two_reads() -> None:
-    """The second one is exact."""
-    data = joined(seal([records(1)] * 1500))
-    storage = Ranges(data)
-    index = read_index(storage.get, len(data))
-    assert index == BatchReader(data).index
-    assert storage.reads[1:] == [(index.offset, len(data) - index.offset)]
 
 
 def test_messages_are_read_by_range() -> None:

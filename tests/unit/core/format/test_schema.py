@@ -28,16 +28,6 @@ def nested(depth: int) -> pa.DataType:
     return kind
 
 
-def test_the_default_schema_is_what_the_specification_says() -> None:
-    """Key, value and headers may be null; every record has a timestamp in microseconds, UTC."""
-    assert [(f.name, str(f.type), f.nullable) for f in DEFAULT_SCHEMA] == [
-        ("key", "binary", True),
-        ("value", "binary", True),
-        ("headers", "map<string, binary>", True),
-        ("timestamp", "timestamp[us, tz=UTC]", False),
-    ]
-
-
 @pytest.mark.parametrize(
     "schema",
     [

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from memq.core.governor.assignment import BrokerResources, PartitionLoad, assign
-from memq.core.governor.assignor import BALANCED, CheckedAssignor, load_assignor
+from memq.core.governor.assignment import BrokerResources, PartitionLoad
+from memq.core.governor.assignor import CheckedAssignor, load_assignor
 from memq.errors import ConfigError
 
 BROKERS = [BrokerResources("a"), BrokerResources("b"), BrokerResources("c", accepting=False)]
@@ -25,13 +25,6 @@ def install(tmp_path, monkeypatch):
         monkeypatch.delitem(__import__("sys").modules, "tenants", raising=False)
 
     return installed
-
-
-def test_our_own_is_the_default():
-    """Without a name, and under its own, it does what `assign` does."""
-    expected = assign(BROKERS, PARTITIONS, {})
-    for assignor in (load_assignor(), load_assignor(BALANCED)):
-        assert assignor.assign(BROKERS, PARTITIONS, {}) == expected
 
 
 def test_a_package_can_bring_another_one(install):
@@ -108,16 +101,3 @@ def test_what_it_wants_elsewhere_moves_in_a_rebalancing():
     assert found == {("t", 0): "a", ("t", 1): "a", ("t", 2): "b", ("t", 3): "b"}
     moves = assignor.rebalance(BROKERS, PARTITIONS, present, max_moves=2, tolerance=0.1)
     assert moves == {("t", 2): "b", ("t", 0): "b"}
-
-
-def test_it_is_not_asked_when_there_is_nothing_to_decide():
-    """Nobody accepts, or nothing is homeless."""
-
-    def fails(brokers, partitions, present):
-        raise AssertionError
-
-    assignor = CheckedAssignor("never", fails)
-    assert assignor.assign([BROKERS[2]], PARTITIONS, {}) == dict.fromkeys(ALL, "")
-    assert assignor.rebalance([BROKERS[2]], PARTITIONS, {}, max_moves=2, tolerance=0.1) == {}
-    present = dict.fromkeys(ALL, "a")
-    assert assignor.assign(BROKERS, PARTITIONS, present) == present

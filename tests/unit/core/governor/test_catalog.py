@@ -9,19 +9,16 @@ from memq.core.format.schema import serialize_schema
 from memq.core.governor import catalog as module
 from memq.core.governor import topics as topics_module
 from memq.core.governor.catalog import Catalog
-from memq.core.governor.nodes import READ_AT_ONCE, make_persistent, read_children
 from memq.core.governor.topics import altered_topic, new_topic, unknown_topic
 from memq.core.topic import TopicConfig
 from memq.errors import (
     ConfigError,
     CorruptDataError,
-    NoNodeError,
     QueueError,
     SchemaMismatchError,
     TopicExistsError,
     UnknownTopicError,
 )
-from tests.fakes.zookeeper import InMemoryZooKeeper
 
 
 def topic(name="t", incarnation="1" * 16, **options):
@@ -51,8 +48,8 @@ def opened(catalog):
 def refuse(monkeypatch):
     """Let the disk refuse some of the next calls of a kind, by their number from 1."""
 
-    def refuse(name, *numbers, owner=module, done=False):
-        call, calls = getattr(owner, name), []
+    def refuse(name, *numbers, done=False):
+        call, calls = getattr(module, name), []
 
         def refusing(*args, **options):
             calls.append(args)
@@ -62,7 +59,7 @@ def refuse(monkeypatch):
                 raise OSError(28, "No space left on device")
             return call(*args, **options)
 
-        monkeypatch.setattr(owner, name, refusing)
+        monkeypatch.setattr(module, name, refusing)
         return calls
 
     return refuse
@@ -84,20 +81,6 @@ def test_a_topic_that_cannot_be_saved_is_as_it_was(catalog, refuse, refused):
         catalog.save(topic("new"))
     assert catalog.names() == ["t"]
     assert opened(catalog) == ({"t": before}, [])
-
-
-@pytest.mark.parametrize("refused", [[1], [1, 2]])
-def test_a_topic_that_cannot_be_deleted_is_there(catalog, refuse, refused):
-    """Its file has its name again."""
-    calls = refuse("sync_folder", *refused)
-    with pytest.raises(QueueError, match="cannot delete topic 't'"):
-        catalog.delete("t")
-    assert len(calls) == 2
-    assert catalog.names() == ["t"]
-    assert opened(catalog) == ({"t": topic()}, [])
-    catalog.delete("t")
-    assert catalog.names() == catalog.doomed() == []
-    assert opened(catalog) == ({}, [topic().queue_topic])
 
 
 def test_what_is_doomed_is_what_does_not_exist(catalog):
@@ -166,33 +149,6 @@ def test_only_what_was_never_made_is_withdrawn(catalog, refuse, file):
     catalog.withdraw(topic())
     assert len(synced) == 1
     assert opened(catalog)[0]["t"] == topic()
-
-
-@pytest.mark.parametrize("refused", [1, 2])
-def test_a_folder_that_cannot_be_made_sure_of_is_not_opened(tmp_path, refuse, refused):
-    """What is shown from here on is durable: the folder, and its name in the one above."""
-    synced = refuse("sync_folder", refused)
-    with pytest.raises(QueueError, match=r"cannot make .*topics: No space left"):
-        Catalog(tmp_path / "topics")
-    assert [args[0] for args in synced] == [tmp_path, tmp_path / "topics"][:refused]
-    (tmp_path / "file").touch()
-    with pytest.raises(QueueError):
-        Catalog(tmp_path / "file" / "topics")
-
-
-@pytest.mark.parametrize("deed", ["announce", "forget"])
-def test_what_the_disk_refuses_is_told_with_its_place(catalog, refuse, deed):
-    """An announcement that is not durable is none; one that stays is found at the next start."""
-    catalog.announce(topic("u"))
-    if deed == "announce":
-        refuse("replace_durably", 1)
-        with pytest.raises(QueueError, match="cannot write topic 'v'"):
-            catalog.announce(topic("v"))
-    else:
-        refuse("unlink", 1, owner=type(catalog._directory))
-        with pytest.raises(QueueError, match="cannot remove topic 'u'"):
-            catalog.forget(topic("u"))
-    assert opened(catalog)[1] == [topic("u").queue_topic]
 
 
 # -- how a topic may come to be, and change -------------------------------------------------
@@ -280,23 +236,3 @@ def test_a_topic_that_is_not_there_may_have_been_meant_otherwise(monkeypatch):
     assert "memq topic create click`" in str(unknown_topic("click", []))
     assert "memq topic create" not in str(unknown_topic("no name", []))
     assert isinstance(unknown_topic("x" * 10_000, []), UnknownTopicError)
-
-
-async def test_every_child_of_a_large_folder_is_read(virtual_time):
-    """A page at a time, sorted; one that goes meanwhile is left out, and no other."""
-    session = await InMemoryZooKeeper().open()
-    await make_persistent(session)
-    names = [f"{number:03}" for number in range(2 * READ_AT_ONCE + 1)]
-    for name in names:
-        await session.create(f"/brokers/{name}", name.encode())
-    get = session.get
-
-    async def gone(path):
-        if path == f"/brokers/{names[READ_AT_ONCE]}":
-            raise NoNodeError("gone")
-        return await get(path)
-
-    session.get = gone
-    found = await read_children(session, "/brokers")
-    assert list(found) == names[:READ_AT_ONCE] + names[READ_AT_ONCE + 1 :]
-    assert all(node.data.decode() == name for name, node in found.items())

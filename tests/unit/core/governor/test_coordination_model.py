@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from memq.core.governor.lease import LEAVE_S, RESERVE_SHARE
 from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import SessionLostError, UnavailableError
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
-from tests.contracts.coordination import begun, lost, within
+from tests.contracts.coordination import begun, within
 from tests.fakes.zookeeper import InMemoryZooKeeper
 
 
@@ -28,33 +27,6 @@ async def service(virtual_time):
 
 
 # -- what only a model can be ordered to do ---------------------------------------------------
-
-
-async def test_a_lease_counts_from_when_a_probe_was_sent(service):
-    """Answers that take long bring a lease that has run for as long already."""
-    session = await service.open(session_timeout_s=8)
-    service.delay(session, 1.0)
-    await asyncio.sleep(4)
-    lives_s = 8 * (1 - RESERVE_SHARE) - LEAVE_S
-    for _ in range(100):
-        await asyncio.sleep(0.1)
-        now_s = service.clock_s()
-        assert session.lease.valid(now_s)
-        assert session.lease.valid_until_s <= now_s - 2 + lives_s
-
-
-async def test_an_expired_session_learns_of_it_late(service):
-    """Its ephemerals are gone at once; its lease may be valid until it hears of its end."""
-    session, other = await service.open(), await service.open()
-    await session.create("/mine", ephemeral=True)
-    service.freeze(session)
-    service.expire(session)
-    assert await other.children("/") == ()
-    assert session.lease.valid(service.clock_s())
-    service.thaw(session)
-    await within(lost(session))
-    with pytest.raises(SessionLostError, match="EXPIRED"):
-        await session.get("/")
 
 
 async def test_a_service_that_is_away_expires_nobody(service):
@@ -79,21 +51,6 @@ async def test_a_service_that_is_away_expires_nobody(service):
     assert session.lease.valid(service.clock_s())
 
 
-async def test_one_that_does_not_come_back_expires_after_the_service_was_away(service):
-    """A session that cannot connect again has its full timeout from then on, and no more."""
-    session, other = await service.open(), await service.open()
-    await session.create("/mine", ephemeral=True)
-    service.stop()
-    service.refuse(session)
-    await asyncio.sleep(60)
-    service.start()
-    began_s = service.clock_s()
-    watch = other.watch("/mine")
-    assert (await anext(watch)).owner == session.session_id
-    assert await within(anext(watch)) is None
-    assert service.clock_s() - began_s == pytest.approx(6, abs=0.1)
-
-
 @pytest.mark.parametrize("backup", ["older", "none"])
 async def test_a_session_that_has_seen_more_than_the_servers_is_given_up(service, backup):
     """It is refused for as long as it tries, and is over then; another one sees what there is."""
@@ -111,14 +68,6 @@ async def test_a_session_that_has_seen_more_than_the_servers_is_given_up(service
     assert await other.children("/") == (("before",) if copy else ())
 
 
-async def test_a_session_that_has_seen_no_more_than_the_servers_goes_on(service):
-    """As it does with servers that were started again with what they had."""
-    session = await service.open()
-    await session.create("/mine", ephemeral=True)
-    service.roll_back(service.back_up())
-    assert (await within(anext(session.watch("/mine")))).owner == session.session_id
-
-
 async def test_a_session_that_servers_do_not_take_for_a_while_goes_on(service):
     """A server that lags for less than is waited for is no reason to give the session up."""
     session, other = await service.open(), await service.open()
@@ -132,31 +81,3 @@ async def test_a_session_that_servers_do_not_take_for_a_while_goes_on(service):
     await asyncio.sleep((REFUSED_SESSIONS - 1) * 6)
     service.roll_back(ahead)
     assert (await within(anext(session.watch("/mine")))).owner == session.session_id
-
-
-async def test_two_runs_are_the_same(service):
-    """What happens does not depend on the order of sets or on identities."""
-
-    async def run():
-        model = Service()
-        sessions = [await model.open() for _ in range(5)]
-        seen = []
-
-        async def follow(number, session):
-            watch = session.watch_children("/")
-            while True:
-                seen.append((number, await anext(watch)))
-
-        followers = [await begun(follow(*each)) for each in enumerate(sessions)]
-        for number, session in enumerate(sessions):
-            await session.create(f"/{number}", ephemeral=True)
-            model.reset(sessions[number - 1])
-        await asyncio.sleep(1)
-        model.expire(sessions[2])
-        await asyncio.sleep(10)
-        for session in sessions:
-            await session.close()
-        await asyncio.gather(*followers, return_exceptions=True)
-        return seen
-
-    assert await run() == await run()

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from memq.core.governor import governor as module
 from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.assignor import CheckedAssignor
 from memq.core.governor.governor import (
@@ -19,7 +18,6 @@ from memq.core.governor.governor import (
     ReadAgain,
     StoredNode,
     TopicPartitions,
-    Transaction,
 )
 from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
 from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
@@ -54,52 +52,6 @@ def test_a_new_topic_gets_owners():
     found = cluster.store.assignments()["t"]
     assert (found.incarnation, found.epoch) == ("i1", 1)
     assert counts(cluster) == {"a": 2, "b": 2, "c": 2}
-
-
-def test_who_is_not_elected_does_nothing():
-    """Before an election, and after another broker's."""
-    governor = Governor()
-    governor.topic_changed(topic())
-    assert governor.tick(0) is None
-    cluster = Cluster(governor, brokers("a"), [topic()])
-    governor.deposed()
-    assert cluster.settle() == []
-    assert repr(governor) == "<Governor [not elected]>"
-
-
-def test_write_partitions_that_are_added_get_owners():
-    """Those that were there stay; the epoch grows."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic(write_partitions=2)])
-    cluster.settle()
-    before = cluster.store.owners()
-    cluster.governor.topic_changed(topic(write_partitions=4))
-    cluster.settle()
-    assert before.items() <= cluster.store.owners().items()
-    assert counts(cluster) == {"a": 2, "b": 2}
-    assert cluster.store.assignments()["t"].epoch == 2
-
-
-def test_a_topic_that_is_gone_loses_its_node():
-    """Also one that went while there was no Governor."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t"), topic("u")])
-    cluster.settle()
-    cluster.governor.topic_deleted("t")
-    cluster.settle()
-    assert list(cluster.store.nodes) == ["u"]
-    cluster.elect(brokers("a"), [])
-    cluster.settle()
-    assert cluster.store.nodes == {}
-
-
-def test_a_topic_that_is_created_anew_has_a_newer_assignment():
-    """Its node is that of the new incarnation, with a higher epoch."""
-    cluster = Cluster(Governor(), brokers("a"), [topic()])
-    cluster.settle()
-    cluster.governor.topic_changed(topic(write_partitions=2, incarnation="i2"))
-    assert cluster.governor.describe().homeless == {"t": [0, 1]}
-    cluster.settle()
-    found = cluster.store.assignments()["t"]
-    assert (found.incarnation, found.epoch, found.owners) == ("i2", 2, ("a", "a"))
 
 
 def test_without_a_broker_that_accepts_there_is_no_owner(caplog):
@@ -200,68 +152,7 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
 # -- brokers that go ------------------------------------------------------------------------
 
 
-def test_what_a_broker_had_moves_at_once_when_it_is_gone():
-    """All of it, in one transaction; nothing else moves."""
-    topics = [topic(f"t{n}", 3) for n in range(6)]
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), topics)
-    cluster.settle()
-    before = cluster.store.assignments()
-    cluster.governor.broker_gone("b")
-    (transaction,) = cluster.settle()
-    assert "b" not in counts(cluster)
-    for name, found in cluster.store.assignments().items():
-        changed = name in {change.topic for change in transaction.changes}
-        assert changed == ("b" in before[name].owners)
-        assert found.epoch == before[name].epoch + changed
-        for old, new in zip(before[name].owners, found.owners, strict=True):
-            assert old in (new, "b")
-
-
-def test_who_is_back_before_anything_was_decided_keeps_what_it_had():
-    """It registered anew, so it takes up what the nodes say."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic()])
-    cluster.settle()
-    cluster.governor.broker_gone("b")
-    cluster.governor.broker_registered(BrokerResources("b"))
-    assert cluster.settle() == []
-
-
 # -- transactions ---------------------------------------------------------------------------
-
-
-def test_one_transaction_is_under_way_at_a_time():
-    """What happens meanwhile is decided when it is answered."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t")])
-    governor = cluster.governor
-    first = governor.tick(0)
-    governor.topic_changed(topic("u"))
-    assert governor.tick(0) is None
-    assert cluster.store.apply(first)
-    governor.written(first.number, 0)
-    second = governor.tick(0)
-    assert [change.topic for change in second.changes] == ["u"]
-
-
-def test_an_epoch_is_above_all_that_a_node_can_have_had():
-    """Also where somebody has changed it by hand, and put back what it held."""
-    store = Store()
-    for name, epoch, version in (("t", 1, 6), ("u", 9, 2)):
-        held = TopicAssignment(incarnation="old", epoch=epoch, owners=("a",))
-        store.nodes[name] = StoredNode(ASSIGNMENTS.encode(held), version)
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1), topic("u", 1)], store=store)
-    cluster.settle()
-    assert {name: each.epoch for name, each in cluster.store.assignments().items()} == {
-        "t": 8,
-        "u": 10,
-    }
-
-
-def test_a_change_that_is_larger_than_a_transaction_is_one_by_itself(monkeypatch):
-    """Nothing is left out, and nothing is sent that changes nothing."""
-    monkeypatch.setattr(module, "MAX_TRANSACTION_BYTES", 1)
-    cluster = Cluster(Governor(), brokers("a"), [topic(name, 2) for name in "tuv"])
-    assert [len(each.changes) for each in cluster.settle()] == [1, 1, 1]
-    assert counts(cluster) == {"a": 6}
 
 
 def test_a_transaction_has_so_many_changes_and_bytes():
@@ -297,42 +188,6 @@ def test_what_is_refused_is_read_again():
     assert counts(cluster) == {"a": 2}
 
 
-def test_what_is_read_again_is_decided_anew():
-    """Though nothing else has happened."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
-    transaction = cluster.governor.tick(0)
-    cluster.governor.refused(transaction.number)  # nobody knows, and it has not happened
-    assert [type(each) for each in (cluster.step(), cluster.step())] == [ReadAgain, Transaction]
-    assert counts(cluster) == {"a": 1}
-
-
-def test_a_late_answer_changes_nothing():
-    """It is to a transaction that is not under way any more, or to none; so with a late read."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
-    governor = cluster.governor
-    governor.read({"t": StoredNode(b"?", 9)})
-    governor.written(7, 0)
-    governor.refused(7)
-    first = governor.tick(0)
-    governor.written(first.number - 1, 0)
-    governor.refused(first.number + 1)
-    assert "1 transactions under way" in repr(governor)
-    assert governor.tick(0) is None
-    assert cluster.store.apply(first)
-    governor.written(first.number, 0)
-    assert cluster.settle() == []
-
-
-def test_a_governor_that_was_replaced_writes_nothing():
-    """Whatever it sends is refused, for another election holds."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
-    transaction = cluster.governor.tick(0)
-    successor = Cluster(Governor(), brokers("b"), [topic("t", 1)], store=cluster.store)
-    assert not cluster.store.apply(transaction)
-    successor.settle()
-    assert counts(successor) == {"b": 1}
-
-
 # -- moves that need not be at once ---------------------------------------------------------
 
 
@@ -354,51 +209,6 @@ def test_a_drain_moves_a_few_at_a_time():
     assert (drained.draining, drained.accepting) == (True, False)
 
 
-def test_nothing_is_evened_out_on_the_occasion_of_a_drain():
-    """However uneven the others are, it is done when it is due."""
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 30)])
-    cluster.settle()
-    before = cluster.store.owners()
-    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
-    cluster.governor.drain_requested("a")
-    cluster.settle(1_000)
-    moved = [key for key, owner in cluster.store.owners().items() if before[key] != owner]
-    assert sorted(moved) == sorted(key for key, owner in before.items() if owner == "a")
-    cluster.report({key: 90_000.0 for key, owner in before.items() if owner == "b"})
-    assert cluster.settle(1_000) == []
-    assert len(cluster.settle(REBALANCE_INTERVAL_MS)) == 1
-
-
-def test_a_drain_that_is_withdrawn_stops():
-    """What has not moved stays."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 100)])
-    cluster.settle()
-    cluster.governor.drain_requested("a")
-    cluster.settle(1_000)
-    cluster.governor.drain_withdrawn("a")
-    cluster.report()
-    assert cluster.settle(1_000) == []
-    assert counts(cluster) == {"a": 50 - MAX_MOVING, "b": 50 + MAX_MOVING}
-
-
-def test_the_last_broker_that_accepts_drains_in_vain():
-    """It keeps what it has until there is another one."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 3)])
-    cluster.settle()
-    cluster.governor.drain_requested("a")
-    assert cluster.settle(1_000) == []
-    cluster.governor.broker_registered(BrokerResources("b"))
-    cluster.settle()
-    assert counts(cluster) == {"b": 3}
-
-
-def test_a_drain_outlives_its_governor():
-    """It is stored, so the next one knows of it."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 4)], draining=["b"])
-    cluster.settle()
-    assert counts(cluster) == {"a": 4}
-
-
 def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
     """After a while the others move; the log names it."""
     cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 100)])
@@ -410,18 +220,6 @@ def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
     with caplog.at_level(logging.WARNING):
         assert len(cluster.settle(1)) == 1
     assert "broker b has not taken over t/" in caplog.text
-
-
-def test_who_is_gone_is_not_waited_for():
-    """What was on its way to it goes elsewhere, and the next few move."""
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 99)])
-    cluster.settle()
-    cluster.governor.drain_requested("a")
-    cluster.settle(1_000)
-    cluster.governor.broker_gone("b")
-    cluster.report()
-    cluster.settle(1_000)
-    assert counts(cluster) == {"c": 99}
 
 
 def joined():
@@ -447,18 +245,6 @@ def test_loads_are_evened_out_every_so_often():
     assert cluster.settle(REBALANCE_INTERVAL_MS) == []
 
 
-def test_a_run_that_has_ended_is_followed_by_another_after_the_interval():
-    """What becomes uneven meanwhile waits for it."""
-    cluster = joined()
-    for _ in range(4):
-        cluster.settle(REBALANCE_INTERVAL_MS)
-        cluster.report()
-    hot = {key: 9_000.0 for key, owner in cluster.store.owners().items() if owner == "a"}
-    cluster.report(hot)
-    assert cluster.settle(1_000) == []
-    assert cluster.settle(REBALANCE_INTERVAL_MS) != []
-
-
 def test_a_person_who_asks_does_not_wait_for_the_interval():
     """It begins at once where all loads are known."""
     cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
@@ -470,77 +256,6 @@ def test_a_person_who_asks_does_not_wait_for_the_interval():
     assert counts(cluster) == {"a": 10, "b": 10}
     cluster.report()
     assert cluster.settle(1_000) == []
-
-
-def test_what_a_person_asked_for_waits_until_loads_are_known_but_not_for_ever():
-    """What is unknown then counts as the mean."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
-    cluster.settle()
-    cluster.governor.broker_registered(BrokerResources("b"))
-    cluster.governor.rebalance_requested()
-    assert cluster.settle(1) == []
-    assert cluster.settle(MOVE_TIMEOUT_MS - 2_000) == []
-    cluster.settle(2_000)
-    assert counts(cluster) == {"a": 10, "b": 10}
-
-
-def test_what_was_taken_over_just_now_does_not_count_as_nothing():
-    """After a restart of all brokers but one their write partitions are not heaped on another."""
-    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 9)])
-    cluster.settle()
-    owners = cluster.store.owners()
-    loads = {key: 1_000.0 if owner == "a" else None for key, owner in owners.items()}
-    cluster.report(loads)
-    cluster.governor.rebalance_requested()
-    cluster.settle(2 * MOVE_TIMEOUT_MS)
-    assert counts(cluster) == {"a": 3, "b": 3, "c": 3}
-
-
-def test_what_an_owner_before_has_measured_is_kept_until_there_is_better():
-    """A write partition that has moved is as busy as it was."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 2)])
-    cluster.settle()
-    cluster.report(dict.fromkeys(cluster.store.owners(), 7.0))
-    cluster.governor.broker_gone("a")
-    cluster.settle()
-    cluster.report(dict.fromkeys(cluster.store.owners()))
-    assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [14.0]
-
-
-def test_what_was_measured_of_a_life_before_is_forgotten():
-    """A topic that is deleted, and one of its name later, begin with nothing known."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 2), topic("u", 1)])
-    cluster.settle()
-    cluster.report()
-    cluster.governor.topic_deleted("t")
-    cluster.settle()
-    cluster.governor.topic_changed(topic("t", 2, "i2"))
-    cluster.settle()
-    assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [1_000.0]
-
-
-def test_a_person_who_asks_makes_nothing_later():
-    """What was due anyway a moment later is done then, though not all loads are known."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 40)])
-    cluster.settle()
-    cluster.governor.broker_registered(BrokerResources("c"))
-    cluster.report(without=["b"])
-    assert cluster.settle(2 * REBALANCE_INTERVAL_MS - 1_000) == []
-    cluster.governor.rebalance_requested()
-    assert cluster.settle(999) == []
-    assert len(cluster.settle(1)) == 1
-
-
-def test_what_a_person_asked_for_is_done_once():
-    """What becomes uneven after it waits for the interval, as ever."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
-    cluster.settle()
-    cluster.report()
-    cluster.governor.rebalance_requested()
-    assert cluster.settle(1_000) == []
-    cluster.governor.broker_registered(BrokerResources("b"))
-    assert cluster.settle(REBALANCE_INTERVAL_MS - 1) == []
-    assert len(cluster.settle(1)) == 1
 
 
 def test_nothing_moves_while_a_service_refuses():
@@ -563,26 +278,6 @@ def test_nothing_moves_while_a_service_refuses():
     assert counts(cluster) == {"c": 9}
 
 
-def test_what_is_not_measured_is_waited_for_but_not_for_ever():
-    """A broker that does not report is waited for until another interval has passed."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 40)])
-    cluster.settle()
-    cluster.governor.broker_registered(BrokerResources("c"))
-    cluster.report(without=["b"])
-    assert cluster.settle(2 * REBALANCE_INTERVAL_MS - 1) == []
-    assert len(cluster.settle(1)) == 1
-
-
-def test_traffic_decides_what_moves():
-    """A broker with the traffic of three gives, though all own as many."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 8)])
-    cluster.settle()
-    loads = {key: 3_000.0 for key, owner in cluster.store.owners().items() if owner == "a"}
-    cluster.report(loads)
-    cluster.settle(REBALANCE_INTERVAL_MS)
-    assert counts(cluster) == {"a": 3, "b": 5}
-
-
 def test_what_a_broker_says_of_others_does_not_count():
     """Reports are of what it owns; a broker that is not there reports nothing."""
     cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 2)])
@@ -603,32 +298,7 @@ def test_a_report_that_makes_no_sense_is_refused(load):
     assert cluster.governor.describe().brokers[0].bytes_per_s == 0
 
 
-def test_moves_in_two_transactions_are_all_waited_for(monkeypatch):
-    """Also those of the second one."""
-    cluster = Cluster(Governor(), brokers("a", "b"), [topic(f"t{n}", 2) for n in range(6)])
-    cluster.settle()
-    monkeypatch.setattr(module, "MAX_CHANGES", 2)
-    cluster.governor.drain_requested("a")
-    assert [len(each.changes) for each in cluster.settle()] == [2, 2, 2]
-    assert len(cluster.governor.describe().moving) == 6
-
-
 # -- an assignor of the user's --------------------------------------------------------------
-
-
-def test_an_assignor_of_the_users_is_followed():
-    """For what is homeless at once, for the rest a few at a time."""
-    to = ["a"]
-    own = CheckedAssignor(
-        "own", lambda _, partitions, __: {each.partition: to[0] for each in partitions}
-    )
-    cluster = Cluster(Governor(own), brokers("a", "b"), [topic("t", 30)])
-    cluster.settle()
-    assert counts(cluster) == {"a": 30}
-    to[0] = "b"
-    cluster.report()
-    cluster.settle(REBALANCE_INTERVAL_MS)
-    assert counts(cluster) == {"a": 30 - MAX_MOVING, "b": MAX_MOVING}
 
 
 def test_an_assignor_that_fails_stops_nothing(caplog):
@@ -645,25 +315,6 @@ def test_an_assignor_that_fails_stops_nothing(caplog):
     cluster.governor.drain_requested("a")
     cluster.settle()
     assert counts(cluster) == {"b": 20}
-
-
-def test_an_assignor_that_works_again_is_followed_again(caplog):
-    """What was wrong is said no more; the same mistake later is said anew."""
-    answers = [{}]
-    own = CheckedAssignor("own", lambda *_: answers[0])
-    cluster = Cluster(Governor(own), brokers("a", "b"), [topic("t", 2)])
-    cluster.settle()
-    cluster.report()
-    for count in (1, 2):
-        answers[0] = {}
-        cluster.governor.rebalance_requested()
-        cluster.settle(REBALANCE_INTERVAL_MS)
-        assert "'own' gives" in cluster.governor.describe().problem
-        assert caplog.text.count("the assignor is not followed") == count
-        answers[0] = cluster.store.owners()
-        cluster.governor.rebalance_requested()
-        assert cluster.settle(REBALANCE_INTERVAL_MS) == []
-        assert cluster.governor.describe().problem == ""
 
 
 # -- for people -----------------------------------------------------------------------------
@@ -696,11 +347,3 @@ def test_the_cluster_can_be_described():
         MovingPartition(topic="t", write_partition=number, to="a") for number in (0, 1)
     ]
     assert "2 brokers, 1 topics | settled" in repr(cluster.governor)
-
-
-def test_what_a_broker_that_is_gone_had_is_homeless():
-    """Until it is placed."""
-    cluster = Cluster(Governor(), brokers("a"), [topic("t", 2)])
-    cluster.settle()
-    cluster.governor.broker_gone("a")
-    assert cluster.governor.describe().homeless == {"t": [0, 1]}

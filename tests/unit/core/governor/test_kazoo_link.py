@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import struct
 from types import SimpleNamespace
@@ -13,13 +12,15 @@ import pytest
 pytest.importorskip("kazoo")
 from kazoo import exceptions
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KazooState
 
-from memq.core.governor import zookeeper as module
-from memq.core.governor.coordination import Check, Create, Delete, Node, Set
 from memq.core.governor.options import ZooKeeperOptions
-from memq.core.governor.session import GetChildren, GetNode, Sync, Transaction, WatchNode
-from memq.core.governor.zookeeper import _Connection, _Handler, _KazooLink
+from memq.core.governor.zookeeper import (
+    _Connection,
+    _first_error,
+    _Handler,
+    _KazooLink,
+    _settle,
+)
 from memq.errors import (
     InvalidRequestError,
     LimitReachedError,
@@ -31,104 +32,6 @@ from memq.errors import (
     UnavailableError,
     VersionConflictError,
 )
-
-
-class Result:
-    """What kazoo gives to who asks; it is settled by the test."""
-
-    def __init__(self):
-        self.value, self.told = None, []
-
-    def rawlink(self, tell):
-        self.told.append(tell)
-
-    def get_nowait(self):
-        if isinstance(self.value, BaseException):
-            raise self.value
-        return self.value
-
-    def settle(self, value):
-        self.value = value
-        for tell in self.told:
-            tell(self)
-
-
-class Client:
-    """kazoo's client, as far as a link calls it; each request waits for the test.
-
-    Attributes:
-        asked: name, arguments and result of each request.
-        answers: what requests are answered with at once, in their order.
-        connected, client_state: as kazoo has them.
-        ended: that it was stopped, and closed.
-        error: what a stop ends with, if anything.
-    """
-
-    def __init__(self):
-        self.asked, self.answers = [], []
-        self.connected, self.client_state = True, "EXPIRED_SESSION"
-        self.ended, self.error = [], None
-
-    def __getattr__(self, name):
-        if not name.endswith("_async"):
-            raise AttributeError(name)
-
-        def ask(*args):
-            result = Result()
-            self.asked.append((name.removesuffix("_async"), args, result))
-            if self.answers:
-                result.value = self.answers.pop(0)
-                result.rawlink = lambda tell: tell(result)
-            return result
-
-        return ask
-
-    def transaction(self):
-        parts = []
-
-        def part(name):
-            return lambda *args: parts.append((name, *args))
-
-        def commit_async():
-            result = Result()
-            self.asked.append(("commit", tuple(parts), result))
-            return result
-
-        names = ("create", "set_data", "delete", "check")
-        return SimpleNamespace(commit_async=commit_async, **{name: part(name) for name in names})
-
-    def stop(self):
-        self.ended.append("stop")
-        if self.error is not None:
-            raise self.error
-
-    def close(self):
-        self.ended.append("close")
-
-
-class Told:
-    """A session that takes note of what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def __getattr__(self, name):
-        return lambda *args: self.told.append((name, *args))
-
-
-@pytest.fixture
-async def link():
-    """One whose client the test answers for, below `/memq/c`."""
-    made = _KazooLink(ZooKeeperOptions.read("one:1,two:2/memq/c", {}), None, lambda: 5.0)
-    made._client, made._session = Client(), Told()
-    return made
-
-
-async def turn():
-    """Let what was told from another thread arrive."""
-    for _ in range(3):
-        await asyncio.sleep(0)
-
 
 ERRORS = [
     (exceptions.NoNodeError, NoNodeError),
@@ -152,172 +55,29 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "expected"), ERRORS)
-async def test_each_error_says_whether_anything_has_happened(link, error, expected):
+async def test_each_error_says_whether_anything_has_happened(error, expected):
     """One that is not known, or a connection that is gone, leaves open what became of it."""
-    asking = link.ask(GetNode("/a"))
-    (_, args, result), cause = link._client.asked[0], error("why")
-    assert args == ("/memq/c/a",)
-    result.settle(cause)
+    asking, cause = asyncio.get_running_loop().create_future(), error("why")
+
+    def fail():
+        raise cause
+
+    _settle(asking, SimpleNamespace(get_nowait=fail), lambda answer: answer, "/a")
     with pytest.raises(expected) as found:
         await asking
     assert type(found.value) is expected
     assert found.value is cause or found.value.__cause__ is cause
     if issubclass(expected, NoNodeError) and error is not expected:
         assert "'/a'" in str(found.value)
-    assert link._asked == {}
 
 
-@pytest.mark.parametrize(("error", "expected"), ERRORS[:-3])
 @pytest.mark.parametrize("at", [0, 1, 2])
-async def test_a_transaction_fails_with_the_change_that_failed(link, error, expected, at):
+def test_a_transaction_fails_with_the_change_that_failed(at):
     """Those before it were rolled back, and those after it not tried."""
-    changes = Create("/a", b"x", True), Set("/b", b"y", 3), Check("/c", 7)
-    asking = link.ask(Transaction(changes))
-    name, parts, result = link._client.asked[0]
-    assert name == "commit"
-    assert parts == (
-        ("create", "/memq/c/a", b"x", link._acl, True),
-        ("set_data", "/memq/c/b", b"y", 3),
-        ("check", "/memq/c/c", 7),
-    )
-    results = [exceptions.RolledBackError("before")] * at + [error("why")]
+    results = [exceptions.RolledBackError("before")] * at + [exceptions.BadVersionError("why")]
     results += [exceptions.RuntimeInconsistency("after")] * (2 - at)
-    result.settle(results)
-    with pytest.raises(expected) as found:
-        await asking
-    if expected in (NoNodeError, NodeExistsError, VersionConflictError):
-        assert repr(changes[at].path) in str(found.value)
-
-
-async def test_answers_are_as_a_session_takes_them(link):
-    """Nodes, sorted names, nothing; and a watch is told on the loop, once for equal ones."""
-    changed = asyncio.Event()
-    stat = SimpleNamespace(version=3, ephemeralOwner=9, czxid=4, ctime=5)
-    for request, name, args, answer, expected in [
-        (Sync(), "sync", ("/memq/c",), "/", None),
-        (GetNode("/"), "get", ("/memq/c",), (b"x", stat), Node(b"x", 3, 9, 4, 5)),
-        (GetChildren("/a"), "get_children", ("/memq/c/a", None), ["b", "a"], ("a", "b")),
-        (Transaction((Delete("/a", 2),)), "commit", (("delete", "/memq/c/a", 2),), [True], None),
-    ]:
-        link._client.asked.clear()
-        asking = link.ask(request)
-        assert link._client.asked[0][:2] == (name, args)
-        link._client.asked[0][2].settle(answer)
-        assert await asking == expected
-    for request in (GetChildren("/a", changed.set), WatchNode("/a", changed.set)):
-        changed.clear()
-        link._client.asked.clear()
-        first, again = link.ask(request), link.ask(request)
-        (_, (_, watch), result), (_, (_, same), _) = link._client.asked
-        assert watch == same
-        result.settle([])
-        await first
-        again.cancel()
-        watch("event")
-        await asyncio.wait_for(changed.wait(), 10)
-
-
-async def test_what_was_given_up_takes_no_answer(link):
-    """An answer that comes later, or twice, harms nobody."""
-    given_up, answered = link.ask(Sync()), link.ask(Sync())
-    given_up.cancel()
-    await turn()
-    assert list(link._asked) == [answered]
-    for _, _, result in link._client.asked:
-        result.settle(None)
-        result.settle(None)
-    await answered
-    await turn()
-    assert link._asked == {}
-
-
-async def test_states_of_kazoo_are_told_to_the_session(link):
-    """A loss says what ZooKeeper said, ends the threads, and nothing is told after it."""
-    pending = link.ask(Sync())
-    for state in (KazooState.CONNECTED, KazooState.SUSPENDED, KazooState.LOST):
-        link._state_changed(state)
-    assert link._handler.over, "at once, in kazoo's own thread"
-    await turn()
-    assert link._session.told == [
-        ("connected",),
-        ("disconnected",),
-        ("lost", "ZooKeeper says EXPIRED_SESSION"),
-    ]
-    for state in (KazooState.SUSPENDED, KazooState.LOST):
-        link._state_changed(state)
-    await turn()
-    assert len(link._session.told) == 3
-    with pytest.raises(ConnectionResetError, match="the session was closed"):
-        await pending
-    with pytest.raises(ConnectionResetError, match="the session is over"):
-        await link.ask(Sync())
-    await link.close()
-    assert link._client.ended == ["stop", "close"]
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError("a bug of kazoo's")])
-async def test_a_close_ends_all_that_waits(link, caplog, error):
-    """Also when kazoo fails in it; what is told later, even without a loop, harms nothing."""
-    link._client.error = error
-    pending = [link.ask(Sync()) for _ in range(3)]
-    pending[0].cancel()
-    await link.close()
-    for future in pending[1:]:
-        with pytest.raises(ConnectionResetError):
-            await future
-    assert ("do not end" in caplog.text) == (error is not None)
-    await link.close()
-    assert link._client.ended.count("stop") == 1
-    link._loop = asyncio.new_event_loop()
-    link._loop.close()
-    with caplog.at_level(logging.DEBUG):
-        link._state_changed(KazooState.CONNECTED)
-    assert "the event loop has ended" in caplog.text
-
-
-@pytest.mark.parametrize("connected", [True, False])
-async def test_a_close_waits_for_a_goodbye_only_where_it_can_be_said(link, monkeypatch, connected):
-    """The connection is shut down under whoever waits for it, when it does not come."""
-    monkeypatch.setattr(module, "ABORT_S", 0.01)
-    steps, stopped = [], asyncio.get_running_loop().create_future()
-    link._client.connected = connected
-    link._stopped = stopped
-    link._handler.abort = lambda: steps.append("abort") or stopped.set_result(None)
-    wait = asyncio.wait
-
-    async def waits(*args, **options):
-        steps.append(options["timeout"])
-        return await wait(*args, **options)
-
-    monkeypatch.setattr(module, "CLOSE_S", 0.02)
-    monkeypatch.setattr(module.asyncio, "wait", waits)
-    await link.close()
-    assert steps == [*[0.02] * connected, "abort", 0.01]
-
-
-@pytest.mark.parametrize(
-    ("answers", "made"),
-    [
-        ([True, True], []),
-        ([None, True, None, True], ["/memq", "/memq/c"]),
-        ([True, None, True], ["/memq/c"]),
-        ([None, exceptions.NodeExistsError(), True], ["/memq"]),
-        ([None, exceptions.NoAuthError()], ["/memq"]),
-    ],
-)
-async def test_the_root_is_made_where_it_is_not(link, answers, made):
-    """One node below the other; somebody else may be as quick, and who may not is told."""
-    link._client.answers = [*answers]
-    making = link.make_root()
-    if isinstance(answers[-1], Exception):
-        with pytest.raises(UnauthorizedError, match="'/memq'"):
-            await making
-    else:
-        await making
-    asked = link._client.asked
-    assert [args[0] for name, args, _ in asked if name == "create"] == made
-    assert all(args[1:] == (b"", link._acl) for name, args, _ in asked if name == "create")
-    assert link._client.answers == []
+    with pytest.raises(VersionConflictError, match=f"'/{'abc'[at]}'"):
+        _first_error(results, ["/a", "/b", "/c"])
 
 
 HANDSHAKE = struct.Struct(">iiiq")
@@ -407,11 +167,3 @@ async def test_a_handshake_may_take_a_third_of_a_session(timeout_ms, patience_s)
     link = _KazooLink(options, None, lambda: 0.0)
     assert link._handler._patience_s == patience_s
     assert link._client._session_timeout == timeout_ms
-
-
-async def test_where_a_link_leads_says_what_is_wrong(link):
-    """And that no server took the latest connection."""
-    assert (link.reached, link.target) == (True, link._options.servers)
-    link._handler.trouble = "one: refused"
-    assert not link.reached
-    assert link.target == f"{link._options.servers} (one: refused)"

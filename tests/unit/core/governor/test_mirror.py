@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.governor.coordination import MAX_WATCH_READS
 from memq.core.governor.mirror import Mirror
 from memq.core.governor.session import GetChildren, GetNode
-from memq.errors import ClosedError, SessionLostError
+from memq.errors import SessionLostError
 from tests.fakes.loop import ProcessLoop, Timeline, Trace
 from tests.fakes.zookeeper import InMemoryZooKeeper
 from tests.unit.core.governor.servers import Slow, of
@@ -57,88 +56,6 @@ async def quiet():
     await asyncio.sleep(1)
 
 
-async def test_the_first_state_is_there_when_it_has_started(virtual_time):
-    """All children with their data, and none of them told."""
-    followed = await Followed.create("a", "b")
-    assert repr(followed.mirror) == "<Mirror /f [loading, 0 nodes]>"
-    await followed.mirror.start()
-    assert followed.data() == {"a": b"0", "b": b"0"}
-    await quiet()
-    assert followed.told == []
-    assert repr(followed.mirror) == "<Mirror /f [loaded, 2 nodes]>"
-
-
-async def test_each_change_is_told_once(virtual_time):
-    """Children that are made, changed and deleted, in this order."""
-    followed = await Followed.create("a")
-    await followed.mirror.start()
-    for name, data in (("b", b"1"), ("a", b"2"), ("b", None), ("b", b"3")):
-        await followed.change(name, data)
-        await quiet()
-    assert followed.told == [("b", b"1"), ("a", b"2"), ("b", None), ("b", b"3")]
-    assert followed.data() == {"a": b"2", "b": b"3"}
-
-
-async def test_a_folder_that_is_not_there_is_empty(virtual_time):
-    """It is followed all the same, and nothing is made."""
-    followed = await Followed.create(folder=False)
-    await followed.mirror.start()
-    assert followed.mirror.nodes == {}
-    assert await followed.other.children("/") == ()
-    await followed.other.create("/f")
-    await followed.change("a", b"1")
-    await quiet()
-    assert followed.told == [("a", b"1")]
-
-
-async def test_what_happens_while_it_starts_is_in_the_first_state(virtual_time):
-    """A child that is changed or deleted between the names and its data; nothing is told twice."""
-    followed = await Followed.create("a", "b")
-    followed.service.delay(followed.session, 0.5)
-    start = asyncio.ensure_future(followed.mirror.start())
-    while "b" not in followed.mirror._tasks:
-        await asyncio.sleep(0.01)
-    await followed.change("a", b"1")
-    await followed.change("b", None)
-    await start
-    assert followed.data() == {"a": b"1"}
-    await asyncio.sleep(LONG_S)
-    assert followed.told == []
-
-
-async def test_a_child_made_anew_unseen_is_told_as_gone_first(virtual_time):
-    """Its data and version may be the same; a change is no such thing, however often."""
-    followed = await Followed.create("a", "b")
-    await followed.mirror.start()
-    followed.service.freeze(followed.session)
-    await followed.change("a", None)
-    await followed.change("a", b"0")
-    await followed.change("b", b"1")
-    await followed.change("b", b"2")
-    followed.service.thaw(followed.session)
-    await quiet()
-    assert sorted(followed.told, key=lambda told: told[0]) == [
-        ("a", None),
-        ("a", b"0"),
-        ("b", b"2"),
-    ]
-
-
-async def test_what_was_missed_while_there_was_no_connection_is_told(virtual_time):
-    """As soon as there is another one."""
-    followed = await Followed.create("a", "b")
-    await followed.mirror.start()
-    followed.service.refuse(followed.session)
-    await followed.change("a", None)
-    await followed.change("b", b"1")
-    await followed.change("c", b"2")
-    await quiet()
-    assert followed.told == []
-    followed.service.restore(followed.session)
-    await quiet()
-    assert sorted(followed.told) == [("a", None), ("b", b"1"), ("c", b"2")]
-
-
 async def test_a_child_that_is_back_before_the_names_are_read_is_followed(virtual_time):
     """Nobody has seen names without it, and its own watch has seen it gone."""
     followed = await Followed.create("a", service=Slow())
@@ -168,22 +85,6 @@ async def test_a_child_that_goes_before_it_is_read_holds_up_no_start(virtual_tim
     assert followed.told == []
 
 
-async def test_many_children_are_loaded_at_once(virtual_time):
-    """As many at a time as watches may read; other calls find a slot meanwhile."""
-    count = 8 * MAX_WATCH_READS
-    followed = await Followed.create(*range(count))
-    followed.service.delay(followed.session, 0.01)
-    began_s = asyncio.get_running_loop().time()
-    start = asyncio.ensure_future(followed.mirror.start())
-    await asyncio.sleep(0.03)
-    await followed.session.get("/f")
-    assert asyncio.get_running_loop().time() - began_s == pytest.approx(0.05)
-    await start
-    assert len(followed.mirror.nodes) == count
-    took_s = asyncio.get_running_loop().time() - began_s
-    assert took_s == pytest.approx((count / MAX_WATCH_READS + 1) * 0.02)
-
-
 # -- its end --------------------------------------------------------------------------------
 
 
@@ -196,20 +97,6 @@ async def test_it_ends_with_its_session(virtual_time):
         with pytest.raises(SessionLostError):
             await followed.mirror.wait_ended()
     assert repr(followed.mirror) == "<Mirror /f [ended, 1 node]>"
-
-
-async def test_it_does_not_start_when_its_session_is_over(virtual_time):
-    """The start says so, also when it comes in the middle of it."""
-    followed = await Followed.create("a")
-    followed.service.delay(followed.session, 1)
-    start = asyncio.ensure_future(followed.mirror.start())
-    await quiet()
-    followed.service.expire(followed.session)
-    with pytest.raises(SessionLostError):
-        await start
-    await followed.other.close()
-    with pytest.raises(ClosedError):
-        await Mirror(followed.other, "/f", followed.on_change).start()
 
 
 async def test_an_error_of_who_is_told_ends_it(virtual_time):
@@ -228,20 +115,6 @@ async def test_an_error_of_who_is_told_ends_it(virtual_time):
     await followed.change("b", b"1")
     await quiet()
     assert followed.told == [("a", b"1")]
-
-
-async def test_a_second_error_is_logged(virtual_time, caplog):
-    """One of two that come together is the owner's; the other one is not lost."""
-    followed = await Followed.create("a", "b")
-    mirror = Mirror(followed.session, "/f", lambda *_: 1 // 0)
-    await mirror.start()
-    followed.service.freeze(followed.session)
-    await followed.change("a", b"1")
-    await followed.change("b", b"1")
-    followed.service.thaw(followed.session)
-    with pytest.raises(ZeroDivisionError):
-        await mirror.wait_ended()
-    assert "one more error" in caplog.text
 
 
 async def test_nothing_is_told_after_a_stop(virtual_time):

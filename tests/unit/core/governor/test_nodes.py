@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
-    ATTEMPTS,
     BROKERS,
     DOOMED,
     LOADS,
@@ -23,10 +21,9 @@ from memq.core.governor.nodes import (
     TopicAssignment,
     make_persistent,
 )
-from memq.core.governor.session import Transaction
 from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
-from memq.errors import ChangeUncertainError, CorruptDataError, InvalidRequestError
+from memq.errors import CorruptDataError
 from tests.advice import follows
 from tests.fakes.zookeeper import InMemoryZooKeeper
 
@@ -47,12 +44,6 @@ each_kind = pytest.mark.parametrize(
 # -- what nodes hold ------------------------------------------------------------------------
 
 
-@each_kind
-def test_a_node_is_read_as_it_was_written(folder, name, value):
-    """What is encoded is decoded."""
-    assert folder.decode(name, folder.encode(value)) == value
-
-
 def test_nodes_are_readable_json():
     """A person with a client of ZooKeeper can read them."""
     value = TopicAssignment(incarnation="i1", epoch=3, owners=("a", ""))
@@ -65,12 +56,6 @@ def test_a_field_that_is_not_known_is_passed_over(folder, name, value):
     """A broker of a later version may have written it."""
     fields = msgspec.json.decode(folder.encode(value)) | {"later": {"x": 1}}
     assert folder.decode(name, msgspec.json.encode(fields)) == value
-
-
-def test_a_registration_needs_no_more_than_id_and_address():
-    """The rest has defaults, so that an earlier version may leave it out."""
-    found = BROKERS.decode("a", b'{"id":"a","address":"h:1"}')
-    assert found.resources() == BrokerResources("a", 1.0, "", "", accepting=True)
 
 
 @each_kind
@@ -106,16 +91,6 @@ def test_a_broker_that_only_reads_takes_no_write_partitions(role, accepting, exp
     """Nor does one of a role that is not known."""
     node = BrokerNode(id="a", address="h:1", role=role, accepting=accepting)
     assert BROKERS.decode("a", BROKERS.encode(node)).resources().accepting is expected
-
-
-@pytest.mark.parametrize("capacity", [0, -1, 1e300])
-def test_a_capacity_that_makes_no_sense_is_refused(capacity):
-    """When it is written and when it is read."""
-    with pytest.raises(InvalidRequestError, match="capacity"):
-        BrokerNode(id="a", address="h:1", capacity=capacity)
-    data = b'{"id":"a","address":"h:1","capacity":%r}' % capacity
-    with pytest.raises(CorruptDataError, match="capacity"):
-        BROKERS.decode("a", data)
 
 
 @given(
@@ -186,33 +161,3 @@ async def test_the_first_start_makes_what_every_cluster_has(virtual_time):
     before = [await sessions[0].get(path) for path in PERSISTENT]
     await make_persistent(sessions[1])
     assert [await sessions[0].get(path) for path in PERSISTENT] == before
-
-
-async def test_a_first_start_whose_answers_get_lost_goes_on(virtual_time):
-    """What may have been made is made, or was."""
-    service = InMemoryZooKeeper()
-    session, other = await service.open(), await service.open()
-    service.lose_answer(session)
-    await make_persistent(session)
-    assert len(await other.children("/")) == len(PERSISTENT)
-
-
-class Deaf(InMemoryZooKeeper):
-    """Servers that never hear of a change."""
-
-    tried = 0
-
-    def carry_out(self, connection, request, answer):
-        if isinstance(request, Transaction):
-            self.tried += 1
-            connection.link.reset()
-        else:
-            super().carry_out(connection, request, answer)
-
-
-async def test_a_first_start_without_answers_ends(virtual_time):
-    """After so many attempts it says that nobody knows."""
-    service = Deaf()
-    with pytest.raises(ChangeUncertainError):
-        await make_persistent(await service.open())
-    assert service.tried == ATTEMPTS

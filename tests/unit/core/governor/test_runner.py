@@ -10,23 +10,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memq.core.governor.coordination import Check
-from memq.core.governor.election import stand
 from memq.core.governor.governor import MOVE_TIMEOUT_MS, SETTLE_MS
 from memq.core.governor.nodes import (
-    ASSIGNMENTS,
     BROKERS,
     DRAINING,
     ELECTION,
     GOVERNOR,
-    LOADS,
     REBALANCE,
     TOPICS,
-    TopicAssignment,
     make_persistent,
 )
 from memq.core.governor.runner import NOT_DONE
-from memq.core.governor.session import GetNode, Transaction
 from memq.core.runtime import Runtime
 from memq.errors import (
     ChangeUncertainError,
@@ -47,7 +41,7 @@ from tests.unit.core.governor.brokers import (
     until_elected,
     until_owned,
 )
-from tests.unit.core.governor.servers import Watched, of
+from tests.unit.core.governor.servers import Watched
 
 
 @pytest.fixture
@@ -88,20 +82,6 @@ async def governed(service, person, *names, write_partitions=6):
     return brokers
 
 
-def standing(_, request):
-    """What `hold` takes, for the transactions of who stands for election."""
-    return isinstance(request, Transaction) and [each.path for each in request.changes] == [
-        GOVERNOR,
-        ELECTION,
-    ]
-
-
-async def until_held(service):
-    """Wait until a request is held back."""
-    while not service.held:
-        await asyncio.sleep(0.01)
-
-
 def share(found):
     """How many write partitions each has."""
     return dict(sorted(Counter(found.values()).items()))
@@ -138,19 +118,6 @@ async def test_another_one_is_elected_when_its_session_is_over(service, person):
     assert sorted(each.elected for each in others) == [[], [True]]
 
 
-async def test_who_has_just_come_waits_for_nobody_while_another_was_there(service, person):
-    """That one was there for long, so this is no start: what the dead had moves at once."""
-    first, second = await governed(service, person, "a", "b")
-    await second.stop_running()  # so that it is not the one that is elected
-    await quiet(SETTLE_MS / 1000)
-    (third,) = await started(service, "c")
-    began_s = asyncio.get_running_loop().time()
-    service.expire(first.session)
-    await until_owned(person, 6, by="bc")
-    assert third.runner.elected
-    assert asyncio.get_running_loop().time() - began_s < 1
-
-
 async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, person):
     """Brokers of the role `read` go on while all others are started anew."""
     brokers = await governed(service, person, "a", "b")
@@ -168,96 +135,6 @@ async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, pers
     await asyncio.gather(first.task, return_exceptions=True)
     await until_elected([reader])
     assert reader.runner.describe().waiting_for == ["a", "b"]
-
-
-async def test_a_cluster_that_starts_as_a_whole_waits(service, person):
-    """Nothing moves to the first broker that is back."""
-    brokers = await governed(service, person, "a", "b")
-    before = await owners(person)
-    for each in brokers:
-        await each.session.close()
-    await asyncio.gather(*(each.task for each in brokers), return_exceptions=True)
-    (first,) = await started(service, "b")
-    await quiet(SETTLE_MS / 2000)
-    assert first.runner.describe().waiting_for == ["a"]
-    await started(service, "a")
-    await quiet(SETTLE_MS / 500)
-    assert await owners(person) == before
-
-
-async def test_an_election_without_an_answer_is_looked_up(service, person):
-    """Who was elected finds so, with the version that it got."""
-    session = await service.open()
-    transact = session.transact
-
-    async def lose(changes):
-        service.lose_answer(session)
-        session.transact = transact
-        await transact(changes)
-
-    (other,) = await started(service, "b")
-    await until_elected([other])
-    broker = await Broker.start(
-        session, "a", Runtime(mono_s=asyncio.get_running_loop().time, random=lambda: 0.5)
-    )
-    session.transact = lose
-    await other.session.close()
-    await until_elected([broker])
-    await create_topic(person, topic_of())
-    await until_owned(person, 6, by="a")
-    assert service.elections == 2
-
-
-async def test_who_came_and_went_between_two_looks_stops_no_election(service, person):
-    """A broker that finds somebody elected, who is gone before it looks again, stands again."""
-    service.hold(standing)
-    (broker,) = await started(service, "a")
-    await until_held(service)
-    await person.create(GOVERNOR, ephemeral=True)
-    service.release()
-    service.hold(of(broker.session, GetNode(GOVERNOR)))
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    service.release()
-    await until_elected([broker])
-
-
-async def test_who_was_replaced_does_not_go_on(service, person):
-    """Though it has seen its node before it looked which election it is of."""
-    first, second = await governed(service, person, "a", "b")
-    await first.stop_running()
-    service.hold(of(first.session, GetNode(ELECTION)))
-    first.stand()
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    service.release()
-    await quiet()
-    assert (first.elected, second.elected) == ([True, False], [True])
-
-
-async def test_who_finds_its_node_gone_stands_again(service, person):
-    """Though it has seen it there before."""
-    (broker,) = await governed(service, person, "a")
-    await broker.stop_running()
-    service.hold(of(broker.session, GetNode(ELECTION)))
-    broker.stand()
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    service.release()
-    await until_elected([broker])
-    assert service.elections == 2
-
-
-async def test_who_goes_on_in_its_session_was_elected_before(service, person):
-    """Without another election, when nobody was elected meanwhile."""
-    (broker,) = await governed(service, person, "a")
-    await broker.stop_running()
-    broker.stand()
-    await until_elected([broker])
-    await create_topic(person, topic_of("u"))
-    await until_owned(person, 12, by="a")
-    assert service.elections == 1
 
 
 # -- a Governor that is replaced ------------------------------------------------------------
@@ -283,46 +160,6 @@ async def test_what_arrives_late_of_one_that_was_replaced_is_refused(service, pe
     await until_owned(person, 12, by="a")
 
 
-async def test_a_transaction_sent_before_another_election_is_refused(service, person):
-    """Nothing else is in its way: the other one has decided nothing yet."""
-    (first,) = await governed(service, person, "a")
-    service.hold(of(first.session, Transaction))
-    await create_topic(person, topic_of("u"))
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    assert await stand(await service.open(), "b") == Check(ELECTION, 2)
-    service.release()
-    await quiet()
-    assert list(await assignments(person)) == ["t"]
-    assert first.elected == [True, False]
-
-
-async def test_one_that_is_refused_looks_who_was_elected(service, person, caplog):
-    """Before its watch says so."""
-    first, second = await governed(service, person, "a", "b")
-    service.hold(of(first.session, GetNode(GOVERNOR)))
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    await quiet()
-    service.hold(of(first.session, GetNode(GOVERNOR)))
-    assert first.elected == [True]
-    await create_topic(person, topic_of("u"))
-    await quiet()
-    assert first.elected == [True, False]
-    assert "broker a is deposed: broker 'b' was elected" in caplog.text
-    service.release()
-
-
-async def test_one_whose_node_is_deleted_stands_again(service, person, caplog):
-    """Nobody knows whether another one is elected; here it is itself."""
-    (broker,) = await governed(service, person, "a")
-    await delete(person, GOVERNOR)
-    await quiet()
-    assert broker.elected == [True, False, True]
-    assert "/governor is not its own any more" in caplog.text
-    assert (await person.get(ELECTION)).version == 2
-
-
 async def test_its_end_leaves_nothing_running(service, person):
     """No task is left, and nothing of the cluster is known: after a stop, and with its session."""
     (broker,) = await governed(service, person, "a")
@@ -342,19 +179,6 @@ async def test_its_end_leaves_nothing_running(service, person):
 
 
 # -- transactions ---------------------------------------------------------------------------
-
-
-async def test_a_transaction_without_an_answer_is_looked_up(service, person, caplog):
-    """It has happened, so nothing is done again."""
-    (broker,) = await governed(service, person, "a")
-    service.lose_answer(broker.session)
-    with caplog.at_level(logging.INFO):
-        await create_topic(person, topic_of("u"))
-        await until_owned(person, 12, by="a")
-        await quiet()
-    assert "for a transaction has failed" in caplog.text
-    assert (await assignments(person))["u"].epoch == 1
-    assert broker.elected == [True]
 
 
 @pytest.mark.parametrize("error", NOT_DONE)
@@ -419,78 +243,6 @@ async def test_an_election_that_nobody_else_wins_is_held_again(service, person, 
     assert (await person.get(ELECTION)).version == 1
 
 
-async def test_a_broker_whose_term_could_not_begin_leaves_nothing_running(service, person):
-    """It has followed some of what there is by then; it stands again, and is told of once."""
-    await make_persistent(person)
-    session = await service.open()
-    get, failed = session.get, []
-
-    async def away(path):
-        if path == ELECTION and await service_governor(person) and len(failed) < 2:
-            failed.append(path)
-            raise UnavailableError("away")
-        return await get(path)
-
-    session.get = away
-    runtime = Runtime(mono_s=asyncio.get_running_loop().time, random=random.Random(1).random)
-    broker = await Broker.start(session, "a", runtime)
-    await until_elected([broker])
-    assert (broker.elected, len(failed)) == ([True], 2)
-    with_one = len(asyncio.all_tasks())
-    await broker.stop_running()
-    broker.stand()
-    await until_elected([broker])
-    await quiet()
-    assert len(asyncio.all_tasks()) == with_one
-
-
-async def service_governor(session):
-    """Whether there is one."""
-    return "governor" in await session.children("/")
-
-
-async def test_what_a_person_changes_is_read_when_it_is_in_the_way(service, person):
-    """And then put right."""
-    first, _ = await governed(service, person, "a", "b")
-    node = await person.get(ASSIGNMENTS.child("t"))
-    strange = TopicAssignment(incarnation="x", epoch=9, owners=())
-    await person.set(ASSIGNMENTS.child("t"), ASSIGNMENTS.encode(strange), node.version)
-    await create_topic(person, topic_of("u"))
-    await until_owned(person, 6, by=["a", "b"])
-    await person.set(TOPICS.child("t"), TOPICS.encode(topic_of(write_partitions=7)), 0)
-    await until_owned(person, 13, by=["a", "b"])
-    assert (await assignments(person))["t"].epoch == 10
-    assert first.elected == [True]
-
-
-async def test_it_goes_on_when_the_service_was_away(service, person):
-    """In the middle of everything, and for long."""
-    brokers = await governed(service, person, "a", "b")
-    await create_topic(person, topic_of("u"))
-    service.stop()
-    await quiet(40)
-    service.start()
-    await until_owned(person, 12, by=["a", "b"])
-    governor = await until_elected(brokers)
-    assert governor.elected == [True]
-
-
-async def test_a_read_that_fails_is_repeated(service, person):
-    """The service goes away between a refusal and the read that follows."""
-    (broker,) = await governed(service, person, "a")
-    broker.session._request_timeout_s = 0.5
-    service.lose_answer(broker.session)
-    await create_topic(person, topic_of("u"))
-    while "/assignments/u" not in service._tree.nodes:
-        await asyncio.sleep(0.001)
-    service.refuse(broker.session)
-    await quiet(3)
-    service.restore(broker.session)
-    await create_topic(person, topic_of("v"))
-    await until_owned(person, 18, by="a")
-    assert broker.elected == [True]
-
-
 # -- what happens ---------------------------------------------------------------------------
 
 
@@ -505,19 +257,6 @@ async def test_topics_that_come_change_and_go_are_followed(service, person):
     assert (await assignments(person))["t"].incarnation == "02" * 8
     await delete(person, TOPICS.child("t"))
     await until_owned(person, 0, by=[])
-
-
-async def test_what_happens_together_is_decided_together(service, person):
-    """Brokers that go within moments get nothing of each other's."""
-    _, *others = await governed(service, person, *"abcdef", write_partitions=60)
-    before = await owners(person)
-    writes = service.writes
-    for each in others[:3]:
-        service.expire(each.session)
-        await quiet(0.01)
-    found = await until_owned(person, 60, by="aef")
-    assert service.writes == writes + 1
-    assert all(found[key] == owner for key, owner in before.items() if owner in "aef")
 
 
 async def test_drains_are_followed(service, person):
@@ -545,38 +284,6 @@ async def test_loads_are_followed(service, person):
     await until_owned(person, 60, by="b")
     await quiet()
     assert first.runner.describe().brokers[1].bytes_per_s == 500
-
-
-async def test_a_report_that_was_there_before_counts(service, person):
-    """Before the election, and before the registration of its broker was seen."""
-    first, second = await governed(service, person, "a", "b", write_partitions=10)
-    await first.report(1.0)
-    await second.report(3.0)
-    await first.stop_running()
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    loads = [each.bytes_per_s for each in second.runner.describe().brokers]
-    assert loads == [5, 15]
-    node = await person.get(BROKERS.child("a"))
-    await person.set(BROKERS.child("a"), b"?", node.version)
-    await until_owned(person, 10, by="b")
-    await person.set(BROKERS.child("a"), node.data, node.version + 1)
-    await quiet()
-    assert sorted(each.id for each in second.runner.describe().brokers) == ["a", "b"]
-
-
-async def test_a_report_that_comes_before_the_read_counts(service, person):
-    """It is of what was moved by a transaction that nobody has answered."""
-    first, second = await governed(service, person, "a", "b", write_partitions=10)
-    service.lose_answer(first.session)
-    service.hold(of(first.session, GetNode(ELECTION)))
-    await person.create(f"{DRAINING}/a")
-    await until_held(service)
-    await second.report(2.0)
-    await quiet()
-    service.release()
-    await quiet()
-    assert first.runner.describe().brokers[1].bytes_per_s == 20
 
 
 async def test_a_person_who_asks_for_it_has_loads_evened_out(service, person):
@@ -633,17 +340,6 @@ async def test_a_topic_that_cannot_be_understood_stays_as_it_was(service, person
     await person.set(TOPICS.child("t"), TOPICS.encode(topic_of(write_partitions=7)), 1)
     await until_owned(person, 19, by="a")
     assert (await assignments(person))["t"].epoch == before["t"].epoch + 1
-
-
-async def test_loads_that_make_no_sense_are_passed_over(service, person, caplog):
-    """The log names the broker."""
-    first, _ = await governed(service, person, "a", "b")
-    for data in (b"?", b'{"loads":{"t":{"0":-1}}}'):
-        await person.create(LOADS.child("b"), data)
-        await quiet()
-        await delete(person, LOADS.child("b"))
-    assert caplog.text.count("passes over the loads of broker b") == 2
-    assert first.elected == [True]
 
 
 # -- any history ----------------------------------------------------------------------------

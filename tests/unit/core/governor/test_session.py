@@ -18,8 +18,6 @@ from memq.core.governor.session import (
 )
 from memq.errors import (
     ChangeUncertainError,
-    ClosedError,
-    NoNodeError,
     SessionLostError,
     UnauthorizedError,
     UnavailableError,
@@ -122,91 +120,6 @@ async def test_what_is_asked_in_which_order(link, call, name, kinds):
     assert [type(each) for each in link.asked] == kinds
 
 
-@pytest.mark.parametrize("name", ["get", "children", "watch", "watch_children", "create"])
-async def test_a_call_that_the_end_of_the_session_meets_says_so(session, link, call, name):
-    """A read, or a watch, is told that the session is lost; of a change nobody knows."""
-    link.silent = True
-    asking = asyncio.ensure_future(call[name]())
-    await asyncio.sleep(0)
-    session.lost("it expired")
-    link.breaks()
-    with pytest.raises(ChangeUncertainError if name == "create" else SessionLostError):
-        await asking
-
-
-@pytest.mark.parametrize("ended", ["lost", "closed"])
-@pytest.mark.parametrize("name", ["get", "children", "watch", "watch_children", "create"])
-async def test_whatever_a_link_says_after_the_end_changes_nothing(session, call, ended, name):
-    """A late word of a connection, of an end, or of an answer leaves the first end as it was."""
-    if ended == "lost":
-        session.lost("it expired")
-    else:
-        await session.close()
-    session.disconnected()
-    session.lost("another reason")
-    session.agreed(7, now_s(), TIMEOUT_S)
-    session.lease.answered(now_s())
-    assert not session.lease.valid(now_s())
-    began_s, error = now_s(), SessionLostError if ended == "lost" else ClosedError
-    with pytest.raises(error) as found:
-        await call[name]()
-    assert "another reason" not in str(found.value) + repr(session)
-    assert now_s() == began_s, "nothing is waited for"
-
-
-async def test_a_close_after_the_loss_leaves_the_loss(session, link):
-    """Whoever asks later is told why the session is over, and the link is closed all the same."""
-    session.lost("it expired")
-    await session.close()
-    assert link.closed == 1
-    with pytest.raises(SessionLostError, match="it expired"):
-        session.check_alive()
-
-
-@pytest.mark.parametrize("ended", ["lost", "closed"])
-async def test_whoever_waits_is_woken_by_the_end(session, ended):
-    """A watch that waits for a change, and one that begins to wait when it is over."""
-    watch = session.watch_children("/a")
-    assert await anext(watch) == ()
-    waiting = asyncio.ensure_future(anext(watch))
-    await asyncio.sleep(0)
-    if ended == "lost":
-        session.lost("it expired")
-    else:
-        await session.close()
-    for _ in range(2):
-        with pytest.raises((SessionLostError, ClosedError)):
-            await waiting
-        waiting = asyncio.ensure_future(anext(watch))
-    with pytest.raises((SessionLostError, ClosedError)):
-        await waiting
-    await session.wait_for(asyncio.Event())
-    assert not session._waking
-
-
-async def test_a_watch_that_failed_reads_again(session, link):
-    """An error of one read is told once, and the next state is asked for."""
-    watch = session.watch_children("/a")
-    link.fails = UnauthorizedError("no")
-    with pytest.raises(UnauthorizedError):
-        await anext(watch)
-    assert await anext(watch) == ()
-
-
-@pytest.mark.parametrize("error", [ConnectionError("reset"), UnavailableError("away")])
-async def test_a_watch_goes_on_over_what_passes(session, link, error):
-    """A read that the loss of a connection met is read again."""
-    link.fails = error
-    assert await anext(session.watch_children("/a")) == ()
-
-
-async def test_a_node_that_is_not_there_is_no_error_of_a_watch(session, link):
-    """It has no state, and no children."""
-    for watch, nothing in ((session.watch("/a"), None), (session.watch_children("/a"), ())):
-        link.fails = NoNodeError("none")
-        assert await anext(watch) == nothing
-
-
 @pytest.mark.parametrize(
     "error", [TimeoutError(), ConnectionError("reset"), UnavailableError("away")]
 )
@@ -219,18 +132,6 @@ async def test_probes_go_on_after_one_that_failed(session, link, error):
     link.silent = True
     await asyncio.sleep(TIMEOUT_S)
     assert not session.lease.valid(now_s())
-
-
-@pytest.mark.parametrize("ended", ["lost", "closed"])
-async def test_nothing_is_probed_after_the_end(session, link, ended):
-    """A session that is over asks nothing any more."""
-    if ended == "lost":
-        session.lost("it expired")
-    else:
-        await session.close()
-    link.asked.clear()
-    await asyncio.sleep(5 * TIMEOUT_S)
-    assert link.asked == []
 
 
 async def test_an_error_that_nobody_expected_ends_the_session(session, link):
@@ -259,18 +160,6 @@ async def test_only_servers_that_are_there_end_a_session(session, link, reached)
     link.reached = reached
     await asyncio.sleep(most_s + 2)
     assert session._over == reached
-
-
-async def test_a_session_that_is_refused_at_its_start_leaves_no_link(link):
-    """Nor a probe."""
-    link.fails = UnauthorizedError("no")
-    session = Session(link, clock_s=now_s, request_timeout_s=3.0)
-    with pytest.raises(UnauthorizedError):
-        await session.open()
-    assert link.closed == 1
-    link.asked.clear()
-    await asyncio.sleep(5 * TIMEOUT_S)
-    assert link.asked == []
 
 
 async def test_a_wait_for_a_connection_is_part_of_the_time_of_a_call(session, link):

@@ -4,24 +4,20 @@ import asyncio
 import contextlib
 import random
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.format.schema import serialize_schema
-from memq.core.governor import topics
-from memq.core.governor.coordination import MAX_TRANSACTION_BYTES
 from memq.core.governor.nodes import DOOMED, TOPICS, make_persistent
-from memq.core.governor.session import GetNode, Transaction
+from memq.core.governor.session import Transaction
 from memq.core.governor.shared_catalog import ATTEMPTS, MAX_TOPIC_BYTES, SharedCatalog
 from memq.core.governor.topics import altered_topic
 from memq.core.runtime import Runtime
 from memq.core.topic import TopicConfig
 from memq.errors import (
     ChangeUncertainError,
-    ConfigError,
     CorruptDataError,
     InvalidRequestError,
     LimitReachedError,
@@ -30,7 +26,6 @@ from memq.errors import (
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
-    UnknownTopicError,
     VersionConflictError,
 )
 from tests.advice import follows
@@ -162,53 +157,6 @@ def doomed(broker):
 # -- as it should go ------------------------------------------------------------------------
 
 
-async def test_a_topic_is_made_in_two_steps(broker, other):
-    """It is announced by its maker; then it exists, for all, and is announced no more."""
-    topic = await broker.announce()
-    assert await doomed(other) == {topic.incarnation: "a"}
-    with pytest.raises(UnknownTopicError):
-        await other.catalog.get("t")
-    await broker.catalog.save_new(topic)
-    assert (await other.catalog.get("t")).topic == topic
-    assert await doomed(other) == {}
-
-
-async def test_a_topic_is_altered_and_deleted_by_any_broker(broker, other):
-    """What was deleted is doomed, without its schemas, until it is forgotten."""
-    topic = await broker.create(schema=serialize_schema(pa.schema([("x", pa.int64())])))
-    stored = await other.alter(batch_age="1s")
-    assert await broker.catalog.get("t") == stored
-    assert stored.topic.config.batch_age_ms == 1_000
-    assert await broker.catalog.delete("t") == stored.topic
-    (left,) = await other.catalog.doomed()
-    assert left.topic.queue_topic == topic.queue_topic
-    assert (left.by, left.topic.schemas, left.topic.config.schema) == ("", {}, None)
-    await other.remove(topic)
-    await other.remove(topic)
-    await other.catalog.forget(topic)
-    assert await doomed(other) == {}
-    assert broker.service.made == {}
-
-
-async def test_what_cannot_be_created_is_said_before(broker, other, monkeypatch):
-    """A name that is taken, and a topic too many."""
-    await broker.create("t")
-    with pytest.raises(TopicExistsError):
-        await other.new("t")
-    monkeypatch.setattr(topics, "MAX_TOPICS", 1)
-    with pytest.raises(ConfigError, match="there are 1 topics"):
-        await other.new("u")
-
-
-async def test_a_topic_that_is_not_there_has_no_other_taken_for_it(broker):
-    """The error names one that may have been meant."""
-    await broker.create("clicks")
-    with pytest.raises(UnknownTopicError, match="there is 'clicks'"):
-        await broker.catalog.get("click")
-    with pytest.raises(UnknownTopicError):
-        await broker.catalog.delete("click")
-
-
 async def test_a_damaged_topic_is_named(broker, other, service):
     """It can be neither read nor deleted; a damaged doomed one removes nothing."""
     topic = await broker.create()
@@ -229,17 +177,6 @@ async def test_a_damaged_topic_is_named(broker, other, service):
 # -- several at a time ----------------------------------------------------------------------
 
 
-async def test_of_two_that_create_one_topic_one_does(broker, other):
-    """The other one is told, and can remove what it made."""
-    mine, theirs = await broker.announce(), await other.announce()
-    await other.catalog.save_new(theirs)
-    with pytest.raises(TopicExistsError):
-        await broker.catalog.save_new(mine)
-    await broker.remove(mine)
-    assert list(broker.service.made) == [theirs.incarnation]
-    assert await doomed(broker) == {}
-
-
 @follows("was not created, for another broker has begun to remove what was made of it; retry")
 async def test_a_creation_whose_remains_were_claimed_fails(broker, other):
     """Before anything was removed, and after; it is then created anew."""
@@ -254,69 +191,12 @@ async def test_a_creation_whose_remains_were_claimed_fails(broker, other):
     await broker.create()
 
 
-async def test_what_exists_cannot_be_claimed(broker, other):
-    """Whoever has seen it announced comes too late."""
-    topic = await broker.announce()
-    (seen,) = await other.catalog.doomed()
-    await broker.catalog.save_new(topic)
-    assert not await other.catalog.claim_removal(seen.topic)
-
-
 async def test_what_was_not_claimed_is_not_forgotten(broker, other):
     """Its maker may be about to let it exist."""
     topic = await broker.announce()
     with pytest.raises(InvalidRequestError, match="not claimed"):
         await other.catalog.forget(topic)
     await broker.catalog.save_new(topic)
-
-
-async def test_of_two_alterations_one_is_made(broker, other):
-    """The other one is told that the topic has changed."""
-    await broker.create()
-    stored = await broker.catalog.get("t")
-    await other.alter(batch_age="1s")
-    altered = altered_topic(stored.topic, {"batch_age": "2s"}, None, 0)
-    with pytest.raises(VersionConflictError, match="'t' was altered"):
-        await broker.catalog.alter(stored, altered)
-    assert (await broker.catalog.get("t")).topic.config.batch_age_ms == 1_000
-
-
-async def test_a_later_incarnation_is_not_altered_for_an_earlier_one(broker, other):
-    """Though its node has the same version."""
-    await broker.create()
-    stored = await broker.catalog.get("t")
-    await other.catalog.delete("t")
-    with pytest.raises(VersionConflictError, match="'t' was deleted"):
-        await broker.catalog.alter(stored, stored.topic)
-    later = await other.create()
-    assert (await other.catalog.get("t")).version == stored.version
-    with pytest.raises(VersionConflictError, match="'t' was deleted"):
-        await broker.catalog.alter(stored, stored.topic)
-    assert (await other.catalog.get("t")).topic == later
-
-
-async def test_what_is_read_while_it_is_made_anew_is_of_one_life(broker, other, service):
-    """What is altered then is what was read, or nothing."""
-    await broker.create()
-    service.hold(of(broker.session, GetNode(TOPICS.path)))
-    late = asyncio.ensure_future(broker.alter(batch_age="1s"))
-    while not service.held:
-        await asyncio.sleep(0.01)
-    await other.catalog.delete("t")
-    later = await other.create()
-    service.release()
-    await asyncio.gather(late, return_exceptions=True)
-    assert (await other.catalog.get("t")).topic.incarnation == later.incarnation
-
-
-async def test_what_was_deleted_does_not_come_back(broker, other):
-    """Though its creation is sent again, before it is removed and after."""
-    topic = await broker.create()
-    await other.catalog.delete("t")
-    for _ in range(2):
-        with pytest.raises(UnavailableError):
-            await broker.catalog.save_new(topic)
-        await other.remove(topic)
 
 
 async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, other, service):
@@ -334,24 +214,6 @@ async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, oth
     with pytest.raises(TopicRecreatedError):
         await broker.catalog.delete("t", topic.incarnation)
     assert (await other.catalog.get("t")).topic == later
-
-
-async def test_deletions_of_other_topics_disturb_no_change(broker, other, service):
-    """It is tried again by itself."""
-    for name in "tuvw":
-        await broker.create(name)
-    stored = await broker.catalog.get("t")
-    await other.catalog.delete("u")
-    found = await broker.catalog.alter(
-        stored, altered_topic(stored.topic, {"batch_age": "3s"}, None, 0)
-    )
-    assert found == await broker.catalog.get("t")
-    service.delay(broker.session, 0.01)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(broker.catalog.delete("t"))
-        tasks.create_task(other.catalog.delete("v"))
-        tasks.create_task(other.catalog.delete("w"))
-    assert await other.session.children(TOPICS.path) == ()
 
 
 # -- answers that get lost ------------------------------------------------------------------
@@ -431,22 +293,6 @@ async def test_what_was_not_done_is_tried_again_so_often(virtual_time, deed):
     assert (service.deaf, service.wrong) == (0, [])
 
 
-async def test_what_cannot_be_looked_up_is_uncertain(service, broker, other):
-    """Nobody takes it for failed; whatever became of it, it can be removed or exists."""
-    topic = await broker.announce()
-    broker.session._request_timeout_s = 1
-    service.lose_answer(broker.session)
-    late = asyncio.ensure_future(broker.catalog.save_new(topic))
-    while "/topics/t" not in service._tree.nodes:
-        await asyncio.sleep(0)
-    service.refuse(broker.session)
-    with pytest.raises(ChangeUncertainError):
-        await late
-    service.restore(broker.session)
-    assert not await broker.catalog.claim_removal(topic)
-    assert (await other.catalog.get("t")).topic == topic
-
-
 @pytest.mark.parametrize(
     ("deed", "refused"),
     [
@@ -477,33 +323,6 @@ async def test_what_a_refusal_means_is_not_guessed(broker, deed, refused):
     with pytest.raises(error, match="refused" if error is refused else "away"):
         await DEEDS[deed](broker, topic)
     session.get = get
-
-
-@pytest.mark.parametrize("error", [VersionConflictError, ChangeUncertainError])
-async def test_a_removal_that_another_one_meets_goes_on(broker, other, error):
-    """Two brokers may both take themselves for the one that removes a topic."""
-    topic = await broker.announce()
-    for name, call in (("set", broker.catalog.claim_removal), ("delete", broker.catalog.forget)):
-        done, refused = getattr(broker.session, name), []
-
-        async def once(*args, done=done, refused=refused):
-            if not refused:
-                refused.append(args)
-                raise error("not now")
-            return await done(*args)
-
-        setattr(broker.session, name, once)
-        await call(topic)
-        assert refused
-    assert await doomed(other) == {}
-    broker.service.made.clear()
-
-
-async def test_a_damaged_node_hides_no_other_that_is_doomed(broker, other):
-    """Nothing is removed for it; what comes before and after is told."""
-    await broker.session.create(DOOMED.child(f"m.{'0' * 16}"), b"?")
-    topics = [await broker.announce(name) for name in "az"]
-    assert await doomed(other) == {each.incarnation: "a" for each in topics}
 
 
 @follows("attempts to change a topic met other changes; retry")
@@ -553,23 +372,6 @@ async def test_a_topic_with_too_many_large_schemas_is_refused(broker, other):
     assert await doomed(broker) == {}
     await broker.catalog.delete("t")
     await broker.remove(topic)
-
-
-async def test_the_largest_topic_can_be_created_altered_and_deleted(broker):
-    """Each of the transactions has room for it."""
-    topic = await broker.new("t" * 200)
-    schemas = topic.schemas | {"0" * 16: b"x" * (MAX_TOPIC_BYTES * 3 // 4 - 1_000)}
-    largest = msgspec.structs.replace(topic, schemas=schemas)
-    missing = MAX_TOPIC_BYTES - len(TOPICS.encode(largest))
-    assert 0 < missing < 1_000
-    largest = msgspec.structs.replace(largest, request_id="x" * missing)
-    assert len(TOPICS.encode(largest)) == MAX_TOPIC_BYTES < MAX_TRANSACTION_BYTES
-    await broker.catalog.announce(largest)
-    broker.service.made[largest.incarnation] = None
-    await broker.catalog.save_new(largest)
-    stored = await broker.catalog.get(largest.name)
-    await broker.catalog.alter(stored, largest)
-    await broker.catalog.delete(largest.name)
 
 
 # -- any history ----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from memq.core.wire.connection import (
     Request,
 )
 from memq.core.wire.frame import DIRECT_BYTES, FrameReader, encode_frame
+from memq.core.wire.messages import Write
 from memq.core.wire.server_connection import ServerConnection
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -51,6 +52,13 @@ def structs(kind):
     """Headers, and the structs inside them."""
     fields = {field.name: values(field.type) for field in msgspec.structs.fields(kind)}
     return st.builds(kind, **fields)
+
+
+def write(**fields):
+    """The header of a Message, but for these fields the plainest one."""
+    some = {"topic": "t", "write_partition": 0, "producer_id": "p", "epoch": 0, "sequence": 0}
+    some |= {"first_unsettled": 0, "acks": -1, "schema_id": "s", "records": 1}
+    return Write(**some | {"min_timestamp_us": 0, "max_timestamp_us": 0} | fields)
 
 
 @st.composite

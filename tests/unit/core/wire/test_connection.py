@@ -15,13 +15,10 @@ from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     MAX_ERROR_CHARS,
     MAX_IN_FLIGHT,
-    SERVER_MAX_BODY_BYTES,
     Answer,
     Failure,
-    HandshakeDone,
     LateAnswer,
     Refused,
-    Request,
 )
 from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, encode_frame
 from memq.core.wire.messages import (
@@ -29,19 +26,14 @@ from memq.core.wire.messages import (
     DeleteTopic,
     Done,
     ErrorAnswer,
-    FetchBatch,
-    FetchBatchAnswer,
-    FetchOffsets,
     Handshake,
     HandshakeAnswer,
     Metadata,
     MetadataAnswer,
-    Write,
     WriteAnswer,
 )
 from memq.errors import (
     ClosedError,
-    CorruptDataError,
     InvalidRequestError,
     MemqError,
     MessageTooLargeError,
@@ -51,7 +43,14 @@ from memq.errors import (
     UnavailableError,
     UnsupportedVersionError,
 )
-from tests.unit.core.wire.builders import ConnectionPair, bodies, client_reader, new_server, structs
+from tests.unit.core.wire.builders import (
+    ConnectionPair,
+    bodies,
+    client_reader,
+    new_server,
+    structs,
+    write,
+)
 from tests.unit.core.wire.builders import server_reader as reader
 
 OPEN_REQUESTS = {code: pair for code, pair in REQUESTS.items() if code != 1}
@@ -61,12 +60,6 @@ ALL_ERRORS = [
     if isinstance(error, type) and issubclass(error, MemqError)
 ]
 encode = msgspec.msgpack.encode
-
-
-def write(**fields):
-    some = {"topic": "t", "write_partition": 0, "producer_id": "p", "epoch": 0, "sequence": 0}
-    some |= {"first_unsettled": 0, "acks": -1, "schema_id": "s", "records": 1}
-    return Write(**some | {"min_timestamp_us": 0, "max_timestamp_us": 0} | fields)
 
 
 def frame(code, correlation_id, header=b"\x80", body=b"", flags=0):
@@ -101,24 +94,6 @@ def test_no_common_version():
     client.open()
     with pytest.raises(UnsupportedVersionError, match=r"\[7, 8\].*\[1\]"):
         client.receive(reader().feed(b"".join(server.goodbye(no.value)))[0])
-
-
-def test_a_version_among_others_is_found():
-    """A client that speaks newer versions as well is welcome."""
-    event = new_server().receive(frame(1, 1, encode(Handshake(versions=[3, 1, 2], client="x"))))
-
-    assert event.client == "x"
-
-
-def test_version_that_was_not_offered():
-    """A broker that chooses a version which the client did not offer is refused."""
-    client = ClientConnection("tester")
-    client.open()
-    answer = HandshakeAnswer(
-        version=2, cluster_id="c", broker_id="b", max_header_bytes=1, max_body_bytes=1
-    )
-    with pytest.raises(UnsupportedVersionError, match=r"version 2; .* offered \[1\]"):
-        client.receive(frame(1, 1, encode(answer), flags=RESPONSE))
 
 
 def test_token():
@@ -159,13 +134,6 @@ def test_handshake_out_of_form(options):
         new_server().receive(frame(**{"code": 1, "correlation_id": 1, "header": header} | options))
 
 
-@pytest.mark.parametrize("header", [b"", b"\x80", b"\xc0", encode({"versions": ["1"]})])
-def test_handshake_that_does_not_fit(header):
-    """A handshake whose header does not fit ends the connection."""
-    with pytest.raises(ProtocolError, match="Handshake does not fit"):
-        new_server().receive(frame(1, 1, header))
-
-
 def test_request_before_the_handshake():
     """A server takes no request before the handshake, nor after it failed."""
     server = new_server()
@@ -180,20 +148,6 @@ def test_second_handshake():
     pair = ConnectionPair()
     with pytest.raises(ProtocolError, match="a handshake on a connection that is open"):
         pair.server.receive(frame(1, 5, encode(Handshake(versions=[1]))))
-
-
-def test_client_calls_out_of_order():
-    """A client opens once, and sends requests only when it is open."""
-    client = ClientConnection("me")
-    with pytest.raises(ProtocolError, match="a request on a connection that is new"):
-        client.request(Metadata())
-    client.open()
-    with pytest.raises(ProtocolError, match="waiting for the answer"):
-        client.request(Metadata())
-    with pytest.raises(ProtocolError, match="a handshake on a connection that is waiting"):
-        client.open()
-    with pytest.raises(ProtocolError):
-        ClientConnection("me").receive(frame(1, 1, flags=RESPONSE))
 
 
 @pytest.mark.parametrize(
@@ -253,17 +207,6 @@ def test_every_error_travels(error):
     pair.request(Metadata())
 
 
-@pytest.mark.parametrize("error", [UnavailableError, CorruptDataError])
-def test_error_answer_says_whether_to_try_again(error):
-    """A client that does not know the code still learns whether it is retriable."""
-    pair = ConnectionPair()
-    _, request = pair.request(Metadata())
-    [answer] = client_reader().feed(b"".join(pair.server.fail(request.correlation_id, error("x"))))
-
-    told = msgspec.msgpack.decode(answer.header, type=ErrorAnswer)
-    assert told == ErrorAnswer(code=error.code, message="x", retriable=error.retriable)
-
-
 def test_address_of_another_broker_travels():
     """`NotHostedError` says where to go instead."""
     pair = ConnectionPair()
@@ -313,34 +256,6 @@ def test_fields_of_a_newer_peer_are_skipped():
     event = pair.server.receive(frame(5, 9, encode({"topic": "t", "new": [1, {"x": 2}]})))
 
     assert event.header == DeleteTopic(topic="t")
-
-
-def test_answers_come_in_any_order():
-    """An answer finds its request whatever was answered before."""
-    pair = ConnectionPair()
-    first, one = pair.request(Metadata())
-    second, two = pair.request(FetchOffsets(topic="t"))
-
-    [heard] = pair.reply(pair.server.fail(two.correlation_id, UnavailableError("later")))
-    assert heard.correlation_id == second
-    answer = MetadataAnswer(cluster_id="c", brokers=[], topics=[])
-    [heard] = pair.reply(pair.server.answer(one.correlation_id, answer))
-    assert (heard.correlation_id, heard.header) == (first, answer)
-
-
-def test_known_body_crc_is_sent_as_it_is():
-    """The CRC of a body belongs to its producer: neither side makes it new on the way."""
-    pair = ConnectionPair()
-    _, request = pair.request(write(), b"123456789", body_crc=0xE3069283)
-    assert request.body_crc == 0xE3069283
-
-    _, buffers = pair.client.request(write(), b"damaged", body_crc=0xE3069283)
-    with pytest.raises(CorruptDataError):
-        pair.send(buffers)
-    with pytest.raises(CorruptDataError):
-        pair.reply(
-            pair.server.answer(request.correlation_id, WriteAnswer(), b"damaged", 0xE3069283)
-        )
 
 
 def test_one_way():
@@ -432,16 +347,6 @@ def test_too_many_in_flight(monkeypatch):
     pair.request(Metadata())
 
 
-def test_forgotten_requests_count_as_in_flight(monkeypatch):
-    """A client that forgets does not overrun a server that has not forgotten."""
-    monkeypatch.setattr(client_module, "MAX_IN_FLIGHT", 1)
-    pair = ConnectionPair()
-    correlation_id, _ = pair.request(Metadata())
-    pair.client.forget(correlation_id)
-    with pytest.raises(UnavailableError):
-        pair.client.request(Metadata())
-
-
 # -- what ends the connection ---------------------------------------------------------------
 
 
@@ -465,15 +370,6 @@ def test_request_out_of_form(options):
     with pytest.raises(ClosedError):
         pair.server.receive(frame(2, 78))
     assert repr(pair.server).startswith("<ServerConnection closed")
-
-
-def test_correlation_id_is_free_after_its_answer():
-    """An id may be used again when its request has been answered."""
-    server = ConnectionPair().server
-    server.receive(frame(5, 9, encode({"topic": "t"})))
-    server.answer(9, Done())
-
-    assert isinstance(server.receive(frame(5, 9, encode({"topic": "t"}))), Request)
 
 
 def test_goodbye_ends_the_client():
@@ -540,42 +436,6 @@ def test_answer_that_does_not_fit_fails_its_request_alone():
 # -- late answers ---------------------------------------------------------------------------
 
 
-def test_late_answer():
-    """The answer to a forgotten request is dropped quietly, once."""
-    pair = ConnectionPair()
-    correlation_id, request = pair.request(DeleteTopic(topic="t"))
-    pair.client.forget(correlation_id)
-    assert repr(pair.client) == "<ClientConnection open, 0 pending, 1 forgotten>"
-
-    buffers = pair.server.answer(request.correlation_id, Done())
-    assert pair.reply(buffers) == [LateAnswer(correlation_id)]
-    assert pair.client.in_flight == 0
-    with pytest.raises(ProtocolError, match="not in flight"):
-        pair.reply(buffers)
-
-
-def test_late_failure():
-    """A failure may be late as well."""
-    pair = ConnectionPair()
-    correlation_id, request = pair.request(DeleteTopic(topic="t"))
-    pair.client.forget(correlation_id)
-
-    buffers = pair.server.fail(request.correlation_id, UnavailableError("no"))
-
-    assert pair.reply(buffers) == [LateAnswer(correlation_id)]
-
-
-def test_forgetting_what_is_answered_does_nothing():
-    """A deadline that strikes just after the answer changes nothing."""
-    pair = ConnectionPair()
-    correlation_id, request = pair.request(DeleteTopic(topic="t"))
-    pair.reply(pair.server.answer(request.correlation_id, Done()))
-
-    pair.client.forget(correlation_id)
-
-    assert pair.client.in_flight == 0
-
-
 # -- sizes and mistakes of the caller -------------------------------------------------------
 
 
@@ -594,11 +454,6 @@ def test_client_keeps_the_limits_of_the_broker():
     pair.request(Metadata())
 
 
-def test_default_body_limit_is_told():
-    """Without another word the broker takes bodies of the protocol's limit."""
-    assert ConnectionPair().limits.max_body_bytes == SERVER_MAX_BODY_BYTES
-
-
 def test_answer_that_no_client_would_take():
     """A server does not send what ends the client's connection; it can still fail the request."""
     pair = ConnectionPair()
@@ -609,15 +464,6 @@ def test_answer_that_no_client_would_take():
         pair.server.answer(request.correlation_id, huge)
     [heard] = pair.reply(pair.server.fail(request.correlation_id, caught.value))
     assert type(heard.error) is MessageTooLargeError
-
-
-def test_answer_body_is_not_copied():
-    """The body of an answer is sent from where it lies."""
-    pair = ConnectionPair()
-    _, request = pair.request(FetchBatch(topic="t", uri="u", start=0, length=4))
-    body = bytearray(b"body")
-
-    assert pair.server.answer(request.correlation_id, FetchBatchAnswer(), body)[1] is body
 
 
 def test_wrong_answer_is_noticed():
@@ -713,10 +559,3 @@ class Conversation(RuleBasedStateMachine):
 
 test_conversation = Conversation.TestCase
 test_conversation.settings = settings(stateful_step_count=30)
-
-
-def test_open_pair_heard_its_welcome():
-    """The first thing that a client hears is the end of its handshake."""
-    pair = ConnectionPair(opened=False)
-
-    assert [type(event) for event in pair.send(pair.client.open())] == [HandshakeDone]

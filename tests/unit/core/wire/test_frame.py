@@ -1,26 +1,17 @@
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import struct
-import weakref
-from array import array
 from collections import deque
 from itertools import pairwise
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.wire.frame import (
-    DIRECT_BYTES,
-    ERROR,
     HEAD_BYTES,
     ONEWAY,
-    PREFIX_BYTES,
-    RESPONSE,
     SCRATCH_BYTES,
     SLICE_BYTES,
     FrameReader,
@@ -92,36 +83,6 @@ def test_layout():
     assert data[32:] == b"head123456789"
 
 
-def test_flags_have_the_documented_values():
-    """The three flags are bits 0, 1 and 2."""
-    assert (RESPONSE, ERROR, ONEWAY) == (1, 2, 4)
-
-
-def test_body_is_not_copied():
-    """The body's buffer is sent as it is; an empty one is not sent at all."""
-    body = bytearray(b"body")
-
-    assert encode_frame(1, 1, b"", body)[1] is body
-    assert len(encode_frame(1, 1, b"header", b"")) == 1
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"abcdefgh",
-        bytearray(b"abcdefgh"),
-        memoryview(array("I", [1, 2])),
-        pa.py_buffer(b"abcdefgh"),
-    ],
-    ids=lambda body: type(body).__name__,
-)
-def test_any_buffer_is_a_body(body):
-    """Every kind of buffer is a body, with its size counted in bytes."""
-    [frame] = reader().feed(join(1, 1, b"h", body))
-
-    assert frame.body == bytes(body)
-
-
 def test_known_body_crc_is_not_computed_again():
     """A body CRC that is given travels on as it is, so that old damage is still noticed."""
     [frame] = reader().feed(join(1, 1, b"h", b"body", body_crc=slow_crc32c(b"body")))
@@ -182,40 +143,6 @@ def test_readers_share_a_scratch(streams, data):
     assert [[content(frame) for frame in frames] for frames in got] == expected
 
 
-def test_byte_by_byte():
-    """A stream that drips in byte by byte gives its frames, each with its last byte."""
-    encoded = join(3, 9, b"header", b"body") + join(4, 10, b"", b"")
-    target = reader()
-    counts = [len(target.feed(encoded[i : i + 1])) for i in range(len(encoded))]
-
-    assert [i for i, count in enumerate(counts) if count] == [41, 73]
-
-
-def test_long_body_is_received_in_place():
-    """A long body goes straight into the memory that `allocate` gave, which becomes the body."""
-    given_out = []
-
-    def allocate(size):
-        given_out.append(bytearray(size))
-        return memoryview(given_out[-1])
-
-    target = reader(allocate=allocate)
-    head, body = encode_frame(10, 1, b"header", b"x" * 50_000)
-    assert target.feed(head + body[:100]) == []
-
-    buffer = target.get_buffer()
-    assert len(buffer) == 49_900
-    assert buffer.obj is given_out[0]
-    buffer[:49_000] = body[100:49_100]
-    assert target.buffer_updated(49_000) == []
-
-    assert len(target.get_buffer()) == SCRATCH_BYTES, "a short rest comes through the scratch"
-    [frame] = target.feed(body[49_100:])
-    assert frame.body.obj is given_out[0]
-    assert frame.body == body
-    assert len(given_out) == 1
-
-
 def test_larger_body_is_received_in_slices():
     """Each slice is checked while it is in the caches; the last takes in the next head."""
     size = 3 * SLICE_BYTES + 100
@@ -236,29 +163,6 @@ def test_larger_body_is_received_in_slices():
     assert [frame.body for frame in frames] == [body]
 
 
-def test_memory_from_arrow_serves():
-    """Memory of a pyarrow buffer can be given for bodies, though its items are signed."""
-    target = reader(allocate=lambda size: memoryview(pa.allocate_buffer(size)))
-    head, body = encode_frame(10, 1, b"header", b"x" * 50_000)
-
-    assert target.feed(head) == []
-    [frame] = target.feed(body)
-    assert frame.body == body
-
-
-def test_bodies_outlive_the_scratch():
-    """A small body is a copy: it does not change when the scratch is used again."""
-    scratch = memoryview(bytearray(1_000))
-    target = reader(scratch=scratch)
-    encoded = join(10, 1, b"header", b"body")
-    scratch[: len(encoded)] = encoded
-
-    [frame] = target.buffer_updated(len(encoded))
-    scratch[:] = bytes(1_000)
-
-    assert (frame.header, frame.body) == (b"header", b"body")
-
-
 # -- damage ---------------------------------------------------------------------------------
 
 
@@ -272,17 +176,6 @@ def test_every_bit_flip_is_detected():
         # A longer header waits for its bytes; they come from what follows.
         with pytest.raises(MemqError):
             assert target.feed(damaged + bytes(MAX_HEADER)) == [], f"bit {bit}"
-
-
-def test_every_truncation_waits():
-    """A part of a frame is neither a frame nor an error; the rest completes it."""
-    encoded = join(10, 7, b"header", b"body")
-    for length in range(1, len(encoded)):
-        target = reader()
-        assert target.feed(encoded[:length]) == []
-        assert not target.at_boundary
-        assert len(target.feed(encoded[length:])) == 1
-        assert target.at_boundary
 
 
 @pytest.mark.parametrize(
@@ -326,19 +219,6 @@ def test_longest_frame_passes():
     assert (len(frame.header), len(frame.body)) == (MAX_HEADER, MAX_BODY)
 
 
-def test_limits_can_be_raised_between_reads():
-    """A reader that takes no bodies takes them once its limit is raised."""
-    target = reader(max_body_bytes=0)
-    assert len(target.feed(join(1, 1, b"h"))) == 1
-
-    target.max_body_bytes = 10
-    assert len(target.feed(join(1, 1, b"h", b"body"))) == 1
-
-    target.max_body_bytes = 0
-    with pytest.raises(MessageTooLargeError):
-        target.feed(join(1, 1, b"h", b"body"))
-
-
 def test_nothing_is_allocated_before_the_head_is_checked():
     """A length over its limit, or in a damaged head, costs no memory."""
     asked = []
@@ -378,40 +258,6 @@ def test_broken_reader_stays_broken():
     assert repr(target).startswith("<FrameReader broken: the body of request 1")
 
 
-def test_body_of_a_damaged_frame_is_freed_at_once():
-    """A broken reader does not keep the refused body alive until the garbage collector runs."""
-
-    class Memory(bytearray):
-        """Memory whose end can be observed."""
-
-    given_out = []
-
-    def allocate(size):
-        memory = Memory(size)
-        given_out.append(weakref.ref(memory))
-        return memoryview(memory)
-
-    target = reader(allocate=allocate)
-    head, body = encode_frame(1, 1, b"h", b"x" * 50_000, body_crc=3)
-    target.feed(head)
-    [memory] = given_out
-    assert memory() is not None
-    gc.disable()
-    try:
-        with contextlib.suppress(CorruptDataError):
-            target.feed(body)
-        assert memory() is None
-    finally:
-        gc.enable()
-
-
-def test_damage_in_place_is_detected():
-    """A body that is received in place is checked like any other."""
-    head, body = encode_frame(1, 1, b"h", b"x" * 50_000)
-    with pytest.raises(CorruptDataError):
-        list(pump(reader(), head + body[:-1] + b"y", [len(head)]))
-
-
 def test_memory_may_be_refused():
     """An error of `allocate` passes through; no memory at all is `UnavailableError`."""
 
@@ -427,32 +273,6 @@ def test_memory_may_be_refused():
 
 
 # -- state ----------------------------------------------------------------------------------
-
-
-def test_repr_and_sizes_follow_the_frame():
-    """A reader says how far it is, and counts the memory that it holds."""
-    target = reader()
-    head, body = encode_frame(1, 1, b"header", b"x" * (DIRECT_BYTES + 10))
-
-    assert repr(target) == "<FrameReader at a frame boundary>"
-    assert (target.at_boundary, target.buffered_bytes) == (True, 0)
-
-    target.feed(head[:35])
-    assert repr(target) == "<FrameReader 35 bytes of a head>"
-    assert (target.at_boundary, target.buffered_bytes) == (False, 35)
-
-    target.feed(head[35:])
-    target.feed(body[:7])
-    assert repr(target) == "<FrameReader 7 of 16394 bytes of a body>"
-    assert (target.at_boundary, target.buffered_bytes) == (False, 16_394)
-
-    target.feed(body[7:])
-    assert (target.at_boundary, target.buffered_bytes) == (True, 0)
-
-
-def test_prefix_size():
-    """The constant that others size their buffers by is the size of the prefix."""
-    assert len(join(1, 1, b"")) == PREFIX_BYTES
 
 
 def test_memory_behind_a_body_takes_in_the_next_frames_head():

@@ -120,39 +120,6 @@ def test_client_survives_any_bytes(opened, requests, stream):
     assert pair.client.in_flight <= before
 
 
-@given(code=st.sampled_from(list(REQUESTS)), header=HEADERS)
-def test_headers_of_every_request(code, header):
-    """Any header of any request, in any state, is an event or a `MemqError`."""
-    frame = server_reader().feed(b"".join(encode_frame(code, 9, header)))[0]
-    for server in (new_server(), ConnectionPair().server):
-        try:
-            event = server.receive(frame)
-        except MemqError:
-            continue
-        assert isinstance(event, HandshakeReceived | Request | Refused)
-
-
-@given(code=st.sampled_from(list(REQUESTS)), header=HEADERS)
-def test_headers_of_every_answer(code, header):
-    """Any header of any answer, good or bad, is an event or a `MemqError`."""
-    for flags in (1, 3):
-        pair = ConnectionPair(opened=code != 1)
-        if code == 1:
-            pair.client.open()
-            correlation_id = 1
-        else:
-            required = msgspec.structs.fields(REQUESTS[code][0])
-            nothing = {field.name: None for field in required if field.required}
-            correlation_id, _ = pair.client.request(REQUESTS[code][0](**nothing))
-        data = b"".join(encode_frame(code, correlation_id, header, flags=flags))
-        [frame] = client_reader().feed(data)
-        try:
-            event = pair.client.receive(frame)
-        except MemqError:
-            continue
-        assert event.correlation_id == correlation_id or code == 1
-
-
 @pytest.mark.parametrize(
     "header",
     [
