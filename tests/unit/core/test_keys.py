@@ -34,15 +34,18 @@ def test_hash_is_that_of_kafka(key, hashed):
     st.lists(st.none() | st.binary(max_size=20)),
     st.integers(1, 256),
     st.sampled_from([pa.binary(), pa.large_binary()]),
+    st.integers(1, 3),
 )
-def test_a_column_is_hashed_as_its_keys_are(values, partitions, kind):
+def test_a_column_is_hashed_as_its_keys_are(values, partitions, kind, few):
     """However long keys are, and whichever are null, a column gives what each key gives."""
     expected = [None if each is None else partition_of(each, partitions) for each in values]
     column = pa.array([b"sliced off", *values], kind).slice(1)
 
-    assert partitions_of(column, partitions).to_pylist() == expected
-    chunked = pa.chunked_array([column, column.slice(0, 1)])
-    assert partitions_of(chunked, partitions).to_pylist() == expected + expected[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "FEW_KEYS", few)
+        assert partitions_of(column, partitions).to_pylist() == expected
+        chunked = pa.chunked_array([column, column.slice(0, 1)])
+        assert partitions_of(chunked, partitions).to_pylist() == expected + expected[:1]
 
 
 @given(st.lists(st.none() | st.text(max_size=20)), st.sampled_from([pa.utf8(), pa.large_utf8()]))
