@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.harness.services.errors import JarError, ServiceUnavailableError
-from tests.harness.services.jars import S3PROXY, Artifact, Jars
+from tests.harness.services.errors import JarError
+from tests.harness.services.jars import Artifact, Jars
 
 ROOT = Path(__file__).parents[3]
 
@@ -107,19 +105,6 @@ def test_make_test_ends_with_what_was_skipped(project):
     assert done.stdout.startswith("!!! TESTS WERE SKIPPED: 4 for want of s3proxy: Ivy")
 
 
-def test_a_failed_fetch_leaves_nothing_and_is_not_tried_again(tmp_path):
-    """What could not be fetched leaves no folder, and the next call fails at once alike."""
-    settings = tmp_path / "nowhere.xml"
-    settings.write_text(NOWHERE)
-    jars = Jars(tmp_path / "jars", ivy_settings=settings)
-    with pytest.raises(ServiceUnavailableError, match=r"org\.gaul#s3proxy;4\.1\.0: not found"):
-        jars.get(S3PROXY)
-    settings.unlink()
-    with pytest.raises(ServiceUnavailableError, match=r"org\.gaul#s3proxy;4\.1\.0: not found"):
-        jars.get(S3PROXY)
-    assert [path.name for path in jars.folder.iterdir()] == ["s3proxy-4.1.0.lock"]
-
-
 SMALL = Artifact(
     "small",
     "1",
@@ -135,18 +120,6 @@ def registry(tmp_path):
     settings = tmp_path / "settings.xml"
     settings.write_text(NOWHERE.replace("/nonexistent", str(tmp_path)))
     return settings
-
-
-def test_one_of_two_processes_fetches(tmp_path, registry):
-    """Who wants the same jars at the same time waits, and both have them."""
-    digest = hashlib.sha256((tmp_path / "small.jar").read_bytes()).hexdigest()
-    pins = tmp_path / "pins"
-    pins.write_text(f"{digest}  small-1/small-1.jar\n")
-    both = [Jars(tmp_path / "jars", pins=pins, ivy_settings=registry) for _ in range(2)]
-    with ThreadPoolExecutor() as threads:
-        folders = list(threads.map(Jars.get, both, [SMALL, SMALL]))
-    assert folders == [tmp_path / "jars" / "small-1"] * 2
-    assert [path.name for path in folders[0].iterdir()] == ["small-1.jar"]
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path, registry):
