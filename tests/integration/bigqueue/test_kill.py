@@ -74,10 +74,3 @@ def test_a_killed_consumer_takes_nothing_twice(tmp_path, start, sync):
         following = first + len(taken)
     with BigQueue(tmp_path) as queue:
         assert 3000 - following - 1 <= len(queue) <= 3000 - following
-
-
-def test_the_lock_of_a_killed_writer_is_free(tmp_path, start):
-    """A kill leaves no lock behind."""
-    read_then_kill(start(WRITER, tmp_path, "none", 0), 1)
-
-    BigArray(tmp_path).close()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
-
-from memq.core.bigqueue import BigArray
 
 FILE_LIMIT = """
     import resource, sys
@@ -76,22 +73,3 @@ def test_a_full_disk_is_a_retriable_error(tmp_path, start):
         assert process.returncode == 0
     finally:
         subprocess.run(["/bin/umount", disk], check=True)
-
-
-def test_mapped_memory_stays_bounded_while_data_grows(tmp_path):
-    """With 64 MiB of items and four mapped pages, the kernel never sees more than four mapped."""
-    page_bytes, item = 1 << 20, b"x" * 65_536
-    maps = Path("/proc/self/maps")
-
-    def mapped():
-        lines = maps.read_text().splitlines()
-        return sum(str(tmp_path) in line and ".page" in line for line in lines)
-
-    with BigArray(tmp_path, page_bytes=page_bytes, max_mapped_pages=4) as array:
-        for n in range(1024):
-            array.append(item)
-            if n % 16 == 0:
-                array.get(n * 7 % (n + 1))
-                assert mapped() <= 4
-        assert sum(file.stat().st_size for file in (tmp_path / "data").iterdir()) >= 64 << 20
-    assert mapped() == 0

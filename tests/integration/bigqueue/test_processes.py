@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from memq.core.bigqueue import BigArray, FanOutQueue
@@ -30,36 +28,11 @@ WRITER = """
     queue.close()
 """
 
-SECOND_WRITER = """
-    import sys
-    from memq.core.bigqueue import BigArray
-    from memq.errors import LockedError
-    try:
-        BigArray(sys.argv[1])
-    except LockedError as exc:
-        print(exc, flush=True)
-"""
-
 
 def go(process):
     """Let the other process take its next step."""
     process.stdin.write("\n")
     process.stdin.flush()
-
-
-def test_a_reader_follows_a_writer_in_another_process(tmp_path, start):
-    """Every item that `end` announces can be read at once, whole and right, to the last."""
-    writer = start(WRITER, tmp_path, ITEMS, 0)
-    assert writer.stdout.readline() == "open\n"
-    with BigArray(tmp_path, read_only=True, max_mapped_pages=4) as reader:
-        go(writer)
-        read = 0
-        while read < ITEMS:
-            end = reader.end
-            for index in range(read, end):
-                assert reader.get(index) == b"%06d" % index * 10
-            read = end
-    assert writer.stdout.readline() == "done\n"
 
 
 def test_a_reader_survives_truncation_by_the_writer(tmp_path, start):
@@ -83,15 +56,6 @@ def test_a_reader_survives_truncation_by_the_writer(tmp_path, start):
         with pytest.raises(OffsetOutOfRangeError):
             reader.get(0)
     assert read + overtaken > 0
-
-
-def test_a_second_writer_process_is_refused(tmp_path, start):
-    """The refusal names the process that holds the lock, and ends when that one closes."""
-    with BigArray(tmp_path) as array:
-        array.append(b"x")
-        refused = start(SECOND_WRITER, tmp_path).stdout.readline()
-        assert f"process {os.getpid()}" in refused
-    assert start(SECOND_WRITER, tmp_path).stdout.readline() == ""
 
 
 def test_this_process_is_refused_while_another_writes(tmp_path, start):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue, FanOutQueue
+from memq.core.bigqueue import BigQueue, FanOutQueue
 
 PRODUCERS = 2
 PER_PRODUCER = 4000
@@ -89,25 +89,3 @@ def test_fronts_are_read_and_truncated_at_once(tmp_path):
     assert seen["a"] == seen["b"]
     assert in_order(seen["a"])
     assert len(set(seen["a"])) == total
-
-
-def test_readers_by_index_while_a_writer_appends(tmp_path):
-    """Random and sequential readers find right items while pages come and go in the pool."""
-    with BigArray(tmp_path, **OPTIONS) as array:
-
-        def write():
-            for n in range(PER_PRODUCER):
-                array.append(b"%06d" % n)
-
-        def read(step):
-            def check():
-                index = 0
-                while (end := array.end) < PER_PRODUCER or index < PER_PRODUCER:
-                    if end:
-                        at = index * step % end
-                        assert array.get(at) == b"%06d" % at
-                        index += 1
-
-            return check
-
-        run(write, read(1), read(7919))
