@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.services.errors import JarError
-from tests.harness.services.jars import Artifact, Jars
-
 ROOT = Path(__file__).parents[3]
 
 NOWHERE = """\
@@ -90,29 +87,6 @@ def test_required_services_are_not_skipped(project):
     assert "TESTS WERE SKIPPED" not in done.stdout
 
 
-def test_make_test_ends_with_what_was_skipped(project):
-    """The processes of `make test` have one line for what all of them have skipped."""
-    run(project, "")
-    report = project / "report.xml"
-    code = "from pathlib import Path; from tests.__main__ import _missing as m; import sys; "
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}print(m(*map(Path, sys.argv[1:])).line())", report, report],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith("!!! TESTS WERE SKIPPED: 4 for want of s3proxy: Ivy")
-
-
-SMALL = Artifact(
-    "small",
-    "1",
-    """\
-    <dependency org="org.example" name="small" rev="1" conf="default->default"/>""",
-)
-
-
 @pytest.fixture
 def registry(tmp_path):
     """Ivy settings of a registry that has one small artifact."""
@@ -120,13 +94,3 @@ def registry(tmp_path):
     settings = tmp_path / "settings.xml"
     settings.write_text(NOWHERE.replace("/nonexistent", str(tmp_path)))
     return settings
-
-
-def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path, registry):
-    """A fetched jar with another SHA-256 is an error that names it, and is not kept."""
-    pins = tmp_path / "pins"
-    pins.write_text(f"{'0' * 64}  small-1/small-1.jar\n")
-    jars = Jars(tmp_path / "jars", pins=pins, ivy_settings=registry)
-    with pytest.raises(JarError, match=r"small-1\.jar has SHA-256 \w{64}, pinned is 0000"):
-        jars.get(SMALL)
-    assert [path.name for path in jars.folder.iterdir()] == ["small-1.lock"]

@@ -61,17 +61,6 @@ def test_a_service_that_ends_says_why(tmp_path, service_jars):
     assert not server.running
 
 
-def test_a_frozen_service_goes_on_where_it_was(s3_server):
-    """A frozen service takes connections and answers nothing; thawed it answers."""
-    s3_server.freeze()
-    try:
-        with pytest.raises(TimeoutError):
-            status(s3_server, timeout_s=0.5)
-    finally:
-        s3_server.thaw()
-    assert status(s3_server) == http.client.FORBIDDEN
-
-
 def test_a_killed_test_leaves_no_service(tmp_path, service_jars):
     """A service ends with the process that has started it, even when that is killed with -9."""
     with subprocess.Popen(

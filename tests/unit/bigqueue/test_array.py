@@ -6,7 +6,6 @@ from memq.core.bigqueue import BigArray, Recovery
 from memq.errors import (
     ClosedError,
     InvalidRequestError,
-    MessageTooLargeError,
     OffsetOutOfRangeError,
 )
 
@@ -21,17 +20,6 @@ def array(tmp_path, small):
 def pages(array, kind):
     """The numbers of the page files of one kind."""
     return [int(file.stem) for file in sorted((array.path / kind).iterdir())]
-
-
-@pytest.mark.parametrize("append", ["append", "append_many"])
-def test_an_item_longer_than_a_page_is_refused(array, append):
-    """The error names size and limit, and nothing is appended; a page full is fine."""
-    fits, too_long = b"x" * 4096, b"x" * 4097
-    with pytest.raises(MessageTooLargeError, match=r"4097 bytes.*4096"):
-        array.append(too_long) if append == "append" else array.append_many([b"a", too_long])
-
-    assert array.end == 0
-    assert array.get(array.append(fits)) == fits
 
 
 def test_any_contiguous_buffer_is_an_item(array):

@@ -103,21 +103,6 @@ def test_a_lost_position_goes_back_to_what_is_kept(tmp_path, small, content, cap
     assert "file was damaged; moved to 6" in caplog.text
 
 
-def test_a_position_past_a_lost_tail_moves_back(tmp_path, small, crash):
-    """When items were dropped at opening, the position does not stay beyond the end."""
-    with BigQueue(tmp_path / "live", **small) as queue:
-        queue.enqueue_many([b"x" * 1000] * 8)
-        queue.dequeue_many(7)
-        copy = crash(tmp_path / "live")
-    (copy / "data" / "000000000001.page").write_bytes(bytes(4096))
-
-    with BigQueue(copy) as queue:
-        assert queue.recovery.items_dropped > 0
-        assert queue.dequeue() is None
-        queue.enqueue(b"new")
-        assert queue.dequeue() == b"new"
-
-
 def test_a_reader_sees_without_taking(queue):
     """A read-only queue peeks and counts, and may not take."""
     queue.enqueue_many([b"a", b"b"])

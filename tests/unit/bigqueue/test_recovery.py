@@ -110,20 +110,6 @@ def test_every_flipped_bit_is_detected(tmp_path, small):
 
 
 @pytest.mark.parametrize(
-    ("file", "end"), [("data/000000000003.page", 15), ("index/000000000002.page", 16)]
-)
-def test_a_lost_last_page_costs_what_it_held(writer, crash, file, end):
-    """A last page that is missing, empty or cut costs its items, when they were not flushed."""
-    for damage in LOSSES:
-        copy = crash(writer.path)
-        damage(copy / file)
-        with BigArray(copy) as array:
-            assert array.recovery.items_dropped == 20 - end
-            assert f"item {end}" in array.recovery.reason
-            check_usable(array, end)
-
-
-@pytest.mark.parametrize(
     ("file", "whole"),
     [
         ("data/000000000003.page", 15),
@@ -271,18 +257,3 @@ def test_a_damaged_control_file_is_rebuilt_from_the_pages(writer, crash, damage,
         assert array.recovery.items_dropped == 0
         assert array.start == (10 if truncated else 0)
         check_usable(array, 20)
-
-
-def test_the_scan_is_bounded(tmp_path, small, crash, monkeypatch):
-    """With far more unflushed pages than the bound, only the last ones are verified at opening."""
-    monkeypatch.setattr("memq.core.bigqueue.recovery.MAX_SCAN_PAGES", 2)
-    with BigArray(tmp_path / "live", **small) as array:
-        array.append_many(ITEMS)
-        copy = crash(array.path)
-    overwrite(page(copy, "data", 1), 0, b"!")
-
-    with BigArray(copy) as array:
-        assert array.recovery == Recovery()
-        with pytest.raises(CorruptDataError, match="item 5"):
-            array.get(5)
-        assert array.get(6) == ITEMS[6]

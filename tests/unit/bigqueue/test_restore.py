@@ -50,21 +50,6 @@ def test_an_item_is_known_by_its_bytes_at_its_index(array):
                 ask(index)
 
 
-def test_an_item_is_known_though_its_bytes_are_gone(array):
-    """Its entry says so; without that nobody knows it, and it can not be written back."""
-    page(array.path, "data", 0).unlink()
-    array._pool.unmap("data", 0)
-    assert array.length(1) == 4000
-    assert array.was(1, ITEMS[1])
-    page(array.path, "index", 0).unlink()
-    array._pool.unmap("index", 0)
-    assert array.length(1) == 0
-    assert not array.was(1, ITEMS[1])
-    with pytest.raises(InvalidRequestError, match=r"item 1 .* was not these 4000 bytes"):
-        array.restore(1, ITEMS[1])
-    assert array.length(8) == len(ITEMS[8])
-
-
 @pytest.mark.parametrize("index", [0, 1, 3, 4, 5, len(ITEMS) - 1])
 @pytest.mark.parametrize("damage", ["flipped", "missing", "cut"])
 def test_a_damaged_item_is_whole_again(array, crash, index, damage):

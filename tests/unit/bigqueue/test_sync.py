@@ -158,17 +158,3 @@ def test_a_page_that_cannot_be_allocated_changes_nothing(tmp_path, small):
         obstacle.rmdir()
         assert array.append(b"y" * 1000) == 5
         assert array.get_many(4, 5) == [b"fits", b"y" * 1000]
-
-
-def test_a_consumed_page_that_cannot_be_deleted_takes_no_item(tmp_path, small, monkeypatch):
-    """Deletion that fails is an error before the next item is taken, and is tried again."""
-    with BigQueue(tmp_path, **small) as queue:
-        queue.enqueue_many([b"x" * 1000] * 9)
-        queue.dequeue_many(5)
-        with monkeypatch.context() as patched:
-            patched.setattr("pathlib.Path.unlink", broken)
-            with pytest.raises(QueueError, match="cannot delete"):
-                queue.dequeue()
-        assert len(queue) == 4
-        assert queue.dequeue() is not None
-        assert not (tmp_path / "data" / "000000000000.page").exists()

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memq.core.bigqueue import BigQueue, FanOutQueue
+from memq.core.bigqueue import BigQueue
 
 PRODUCERS = 2
 PER_PRODUCER = 4000
@@ -62,30 +62,3 @@ def test_two_producers_and_two_consumers_lose_and_double_nothing(tmp_path, batch
     assert len(everything) == PRODUCERS * PER_PRODUCER
     assert set(everything.values()) == {1}
     assert all(map(in_order, taken))
-
-
-def test_fronts_are_read_and_truncated_at_once(tmp_path):
-    """Two fronts each see every item while two producers write and pages are collected."""
-    total = PRODUCERS * PER_PRODUCER
-    seen = {"a": [], "b": []}
-    with FanOutQueue(tmp_path, **OPTIONS) as queue:
-        for name in seen:
-            queue.create_front(name)
-
-        def consumer(name):
-            def consume():
-                while len(seen[name]) < total:
-                    seen[name] += queue.dequeue_many(name, 50)
-                    queue.gc()
-
-            return consume
-
-        run(
-            *(producer(queue.enqueue, n) for n in range(PRODUCERS)),
-            *(consumer(name) for name in seen),
-        )
-        assert queue.start == total
-
-    assert seen["a"] == seen["b"]
-    assert in_order(seen["a"])
-    assert len(set(seen["a"])) == total

@@ -15,8 +15,6 @@ import pytest
 
 from tests.harness.services.http_faults import (
     SLOW_DOWN,
-    Corrupt,
-    CutBody,
     Hang,
     HttpFaultProxy,
     LoseAnswer,
@@ -173,33 +171,6 @@ def test_a_lost_answer_is_that_of_an_object_that_was_stored(server, proxy):
     assert proxy.struck[rule] == 1
     assert server.objects["/l"] == BODY
     assert call_once(proxy, "GET", "/l") == (200, BODY)
-
-
-def test_a_body_is_cut_short_of_what_its_head_promises(proxy, client):
-    """So many bytes come and then the end, though the head promises all; shorter ones pass."""
-    rule = proxy.add(Rule(CutBody(1_000), method="GET"))
-    client.request("GET", "/a")
-    with client.getresponse() as answer:
-        assert answer.headers["Content-Length"] == str(len(BODY))
-        with pytest.raises(http.client.IncompleteRead) as raised:
-            answer.read()
-    assert raised.value.partial == BODY[:1_000]
-    assert proxy.struck[rule] == 1
-    client.close()
-    whole = proxy.add(Rule(CutBody(len(BODY)), method="GET"))
-    assert call(client, "GET", "/a") == call(client, "GET", "/a") == (200, BODY)
-    assert proxy.struck[whole] == 0
-
-
-def test_a_corrupt_body_differs_in_one_bit(proxy, client):
-    """One bit of the contents is flipped; the next answer is sound."""
-    rule = proxy.add(Rule(Corrupt(), method="GET"))
-    status, damaged = call(client, "GET", "/a")
-    assert (status, len(damaged)) == (200, len(BODY))
-    difference = int.from_bytes(damaged, "big") ^ int.from_bytes(BODY, "big")
-    assert difference.bit_count() == 1
-    assert call(client, "GET", "/a") == (200, BODY)
-    assert proxy.struck[rule] == 1
 
 
 # -- outages -----------------------------------------------------------------------------------

@@ -149,23 +149,3 @@ def test_a_freeze_stops_everything_and_loses_nothing(server, proxy, client):
         proxy.thaw()
         assert receive(client, 8) == b"twothree"
         assert receive(new, 3) == b"new"
-
-
-def test_nothing_is_left_at_the_end(server):
-    """Whatever is under way is reset, the thread ends, and nobody listens on the port."""
-    with TcpFaultProxy(server.server_address) as proxy:
-        idle = connected(proxy)
-        frozen = connected(proxy)
-        assert echo(frozen, b"one") == b"one"
-        proxy.freeze()
-        frozen.sendall(b"two")
-        delayed = connected(proxy)
-        proxy.delay(3_600)
-        delayed.sendall(b"three")
-    for client in (idle, frozen, delayed):
-        with closing(client), is_reset():
-            client.recv(1)
-    with pytest.raises(ConnectionRefusedError):
-        connected(proxy)
-    assert "tcp-fault-proxy" not in {thread.name for thread in threading.enumerate()}
-    assert proxy.connections == 0
