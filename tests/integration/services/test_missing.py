@@ -85,12 +85,3 @@ def test_required_services_are_not_skipped(project):
     assert done.returncode == 1, done.stdout
     assert "1 passed, 2 errors" in done.stdout
     assert "TESTS WERE SKIPPED" not in done.stdout
-
-
-@pytest.fixture
-def registry(tmp_path):
-    """Ivy settings of a registry that has one small artifact."""
-    (tmp_path / "small.jar").write_bytes(b"the bytes of a jar")
-    settings = tmp_path / "settings.xml"
-    settings.write_text(NOWHERE.replace("/nonexistent", str(tmp_path)))
-    return settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import socket
@@ -41,16 +40,6 @@ class Broken(S3Proxy):
 
     def _arguments(self):
         return ["NoSuchClass"]
-
-
-def status(server, timeout_s=10.0):
-    """What it answers to a request."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout_s)
-    try:
-        connection.request("GET", "/")
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def test_a_service_that_ends_says_why(tmp_path, service_jars):

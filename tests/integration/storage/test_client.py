@@ -71,22 +71,6 @@ def test_options_reach_the_store(recorder):
     assert found["if-none-match"] == "*"
 
 
-@pytest.fixture
-def profile(s3_server, tmp_path, monkeypatch):
-    """A profile of the AWS files that has the keys, which the environment does not have."""
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    path = tmp_path / "credentials"
-    path.write_text(
-        "[logs]\n"
-        f"aws_access_key_id = {s3_server.access_key}\n"
-        f"aws_secret_access_key = {s3_server.secret_key}\n"
-    )
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
-    return path
-
-
 def test_readers_may_have_options_as_well(storage, bucket, monkeypatch, s3_server):
     """What the environment does not say can be given with the URI."""
     put(storage)

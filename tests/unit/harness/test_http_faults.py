@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import http.client
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.etree import ElementTree as ET
@@ -90,12 +88,6 @@ def client(proxy):
         yield client
 
 
-@pytest.fixture
-def workers():
-    with ThreadPoolExecutor() as workers:
-        yield workers
-
-
 def client_of(proxy, timeout_s=TIMEOUT_S):
     return http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=timeout_s)
 
@@ -117,13 +109,6 @@ def is_reset():
     with pytest.raises(ConnectionError) as raised:
         yield
     assert raised.value.errno in (errno.ECONNRESET, errno.EPIPE)
-
-
-def until(condition):
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
 
 
 # -- what passes -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -28,7 +29,6 @@ from memq.errors import (
     FencedError,
     LimitReachedError,
     LockedError,
-    MemqError,
     OffsetOutOfRangeError,
     PublishUncertainError,
     QueueError,
@@ -655,34 +655,22 @@ async def test_each_of_those_who_wait_is_asked():
     waiters, ready = Waiters(), {}
 
     def answer(name):
-        def ask():
-            if isinstance(ready.get(name), MemqError):
-                raise ready[name]
-            return ready.get(name, False)
+        if name == "fails" and ready:
+            raise UnknownTopicError("gone")
+        return ready.get(name, False)
 
-        return ask
-
-    names = ("gone", "fails", "not yet", "ready", "other topic")
-    tasks = {
-        name: asyncio.ensure_future(
-            waiters.wait("u" if name == "other topic" else "t", answer(name), 60)
-        )
-        for name in names
-    }
+    names = ("gone", "fails", "not yet", "ready")
+    waits = [asyncio.ensure_future(waiters.wait("t", partial(answer, each), 60)) for each in names]
+    gone, fails, not_yet, is_ready = waits
     await asyncio.sleep(0)
-    assert repr(waiters) == "<Waiters [5 waiting]>"
-    tasks["gone"].cancel()
-    ready.update({"fails": UnknownTopicError("gone"), "ready": True, "other topic": True})
+    gone.cancel()
+    ready["ready"] = True
     waiters.wake("t")
     with pytest.raises(UnknownTopicError):
-        await tasks["fails"]
-    assert await tasks["ready"]
-    assert not tasks["not yet"].done()
-    assert not tasks["other topic"].done()
-    assert repr(waiters) == "<Waiters [2 waiting]>"
+        await fails
+    assert await is_ready
+    assert not not_yet.done()
     ready["not yet"] = True
     waiters.wake_all()
-    assert await tasks["not yet"]
-    assert await tasks["other topic"]
-    assert repr(waiters) == "<Waiters [0 waiting]>"
+    assert await not_yet
     assert not waiters._waiting
