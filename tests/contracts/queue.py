@@ -232,6 +232,15 @@ async def test_offset_at(queue, topic):
     assert found == {each: offsets[number] + 1 for each, number in earlier.items()}
 
 
+async def test_what_was_before_a_time_and_what_was_after_it_meet(queue, topic):
+    """The offset of a time is the same before and after something of later times is published."""
+    await publish(queue, topic, b"a", timestamp_ms=10)
+    before = await queue.offset_at(topic, 0, 15)
+    assert before == (await queue.offsets(topic, 0))[1]
+    await publish(queue, topic, b"b", timestamp_ms=20)
+    assert await queue.offset_at(topic, 0, 15) == before
+
+
 async def test_offset_since_goes_by_running_time_alone(queue, topic):
     """What was published longer ago is found by running time, whatever the timestamps say."""
     times = [(900, 70), (100, 30), (2, 90), (1_000_000, 80)]  # neither ever goes back

@@ -178,6 +178,17 @@ def test_a_power_cut_in_a_repair_claims_no_more_than_there_is(tmp_path, small, s
                 assert array.get_many(0, 20) == ITEMS[: array.end]
 
 
+def test_a_new_item_goes_to_no_page_that_a_damaged_one_names(writer, crash):
+    """After damage the next item has a data page of its own, so nothing is written over."""
+    writer.sync()
+    copy = crash(writer.path)
+    page(copy, "data", 3).unlink()
+    with BigArray(copy) as array:
+        array.append(b"new")
+        assert page(copy, "data", 4).exists()
+        assert not page(copy, "data", 3).exists()
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_nothing_after_a_torn_unflushed_item_survives(writer, crash, number):
     """What a crash leaves of unflushed items is a prefix: a lost page costs all after it."""

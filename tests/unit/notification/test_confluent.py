@@ -497,6 +497,17 @@ async def test_a_read_gives_what_was_asked_for(client, limits, expected):
     client._idle.put(consumer)  # as many are closed in the end
 
 
+async def test_a_read_that_ends_early_is_no_end(client, monkeypatch):
+    """Records that were asked for and are not to be had yet are not taken for none."""
+    monkeypatch.setattr(confluent, "REQUEST_S", 0.01)
+    the_only_reader(client).messages.put(end(A, 5))
+    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
+    assert type(error) is QueueError
+    assert "was not read within" in str(error)
+    for _ in range(confluent.READERS - 1):  # as many are closed in the end
+        client._idle.put(Consumer.made[-1])
+
+
 # -- following -------------------------------------------------------------------------------
 
 

@@ -238,6 +238,20 @@ async def test_what_is_missing_of_a_topic_is_not_empty(queue, tmp_path, place, d
     await again.close()
 
 
+async def test_an_emptied_partition_is_not_a_new_one(queue, tmp_path):
+    """A partition whose folder is empty is refused: its offsets would begin anew."""
+    await publish(queue, b"first")
+    await queue.close()
+    folder = tmp_path / "queue/topics/t/0"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    again = EmbeddedQueue(tmp_path / "queue")
+    with pytest.raises(CorruptDataError, match=r"meta\.json is missing"):
+        await again.offsets("t", 0)
+    assert await again.offsets("t", 1) == (0, 0)
+    await again.close()
+
+
 async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
     """A group whose file makes no sense is an error that names the file; deleting it helps."""
     await queue.commit("good", "t", {0: 1})
@@ -674,3 +688,14 @@ async def test_each_of_those_who_wait_is_asked():
     waiters.wake_all()
     assert await not_yet
     assert not waiters._waiting
+
+
+async def test_half_made_topics_are_removed(tmp_path):
+    """What a crash left while a topic was made or deleted is gone at the next start."""
+    (tmp_path / "moving/half/0").mkdir(parents=True)
+    queue = EmbeddedQueue(tmp_path)
+    assert await queue.topics() == []
+    assert list((tmp_path / "moving").iterdir()) == []
+    await queue.create_topic("half", 1)
+    assert await queue.topics() == ["half"]
+    await queue.close()

@@ -270,6 +270,37 @@ async def test_what_an_earlier_life_left_open_holds_the_next_one_up_for_nothing(
     assert await payloads(again) == [b"a"]
 
 
+async def test_who_takes_over_from_the_dead_does_not_wait_for_what_they_left_open(
+    kafka, process, queue
+):
+    """Whether they have let go is looked up in vain; the fence comes soon, and ends it."""
+    successor = await process("other")
+    mine = queue._publisher._producer
+    records = [NewRecord(Place("c.memq-state", 0), b"1", b'["times","x"]')]
+    mine.transaction, _ = kafka.begin(records)  # and here it dies
+    async with asyncio.timeout(20):
+        assert await successor.wait_released("t", [0], lambda _: False, 60)
+        await successor.fence("t", 0)
+    await publish(successor, b"a")
+    assert await payloads(successor) == [b"a"]
+
+
+async def test_who_is_not_waited_for_is_not_published(queue, kafka):
+    """A publication whose caller gave up before it was begun does not take effect."""
+    kafka.latency_s = (0.01, 0.02)
+    first = asyncio.ensure_future(publish(queue, b"a"))
+    second = asyncio.ensure_future(publish(queue, b"b"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    third = asyncio.ensure_future(publish(queue, b"c"))
+    await asyncio.sleep(0)
+    second.cancel()
+    third.cancel()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    await publish(queue, b"d")
+    assert await payloads(queue) in ([b"a", b"d"], [b"a", b"b", b"d"])  # the first two were one
+
+
 async def test_what_an_earlier_life_has_claimed_is_released_though_it_is_seen_late(
     kafka, process, queue
 ):
@@ -741,3 +772,19 @@ def test_a_tail_gives_what_is_there_or_nothing(start, sizes, steps):
                 while fits < len(rest) and sum(len(e.payload) for e in rest[: fits + 1]) <= 15:
                     fits += 1
                 assert tail.fetch(offset, 99, 15) == rest[:fits]
+
+
+async def test_what_was_asked_about_longest_ago_is_let_go(process, kafka, monkeypatch):
+    """With more than may be followed; what is owned here does not count."""
+    monkeypatch.setattr(queue_module, "MAX_TAILS", 2)
+    queue = await process()
+    for topic in "tuvw":
+        await queue.create_topic(topic, 1)
+    await queue.fence("t", 0)
+    for topic in "uvuw":
+        await queue.offsets(topic, 0)
+    assert [place.topic for place in queue._tails] == ["c.t", "c.u", "c.w"]
+    following = {place.topic for place in queue._client._following}
+    assert following == {"c.memq-state", "c.t", "c.u", "c.w"}
+    await queue.offsets("v", 0)
+    assert [place.topic for place in queue._tails] == ["c.t", "c.w", "c.v"]
