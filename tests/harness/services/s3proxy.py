@@ -27,7 +27,6 @@ class S3Proxy(JavaService):
 
     Args:
         folder: with its data, settings and log.
-        put_latency_ms: how much longer each PUT takes.
         keystore: PKCS12 file with its certificate; it then serves HTTPS only.
         keystore_password: of that file.
         jars: of the services.
@@ -43,7 +42,6 @@ class S3Proxy(JavaService):
         self,
         folder: str | Path,
         *,
-        put_latency_ms: int = 0,
         keystore: Path | None = None,
         keystore_password: str = "",
         jars: Jars | None = None,
@@ -51,7 +49,6 @@ class S3Proxy(JavaService):
         super().__init__(folder, jars=jars)
         self.access_key = "memq"
         self.secret_key = secrets.token_urlsafe(24)
-        self._put_latency_ms = put_latency_ms
         self._keystore = keystore
         self._keystore_password = keystore_password
         self._buckets = self.folder / "buckets"
@@ -103,8 +100,6 @@ class S3Proxy(JavaService):
             "jclouds.provider": "filesystem-nio2",
             "jclouds.filesystem.basedir": self._buckets,
         }
-        if self._put_latency_ms:
-            settings["s3proxy.latency-blobstore.put.latency"] = self._put_latency_ms
         if self._keystore:
             settings["s3proxy.secure-endpoint"] = self.endpoint
             settings["s3proxy.keystore-path"] = self._keystore
