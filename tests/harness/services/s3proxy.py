@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import secrets
+import ssl
 from typing import TYPE_CHECKING, ClassVar
 
 from tests.harness.services.jars import S3PROXY
@@ -109,9 +110,12 @@ class S3Proxy(JavaService):
         return settings
 
     def _answers(self) -> bool:
-        if self._keystore:  # its certificate is for those to check who have made it
-            return True
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        if self._keystore:  # its certificate is for those to check who have made it
+            anybody = ssl._create_unverified_context()  # noqa: S323
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=5, context=anybody
+            )
         try:
             connection.request("GET", "/")
             return connection.getresponse().status == http.client.FORBIDDEN  # not signed
