@@ -15,7 +15,6 @@ import boto3
 import pytest
 
 from memq.core.storage import object_store
-from memq.core.storage.keys import LISTINGS, BatchKey, object_key, topic_objects
 from memq.core.storage.object_store import PART_BYTES, ObjectStorage
 from memq.core.storage.object_store_client import CLIENT_DEFAULTS
 from memq.core.storage.open import open_storage, open_uri
@@ -166,29 +165,6 @@ def test_a_listing_goes_on_where_a_page_failed(faulty, faults, monkeypatch):
     for after in (0, 2, 4):
         faults.add(Rule(SLOW_DOWN, method="GET", after=after))
     assert [info.key for info in faulty.list("a/")] == names
-
-
-def test_listings_of_a_topic_are_asked_for_together(faulty, faults):
-    """Of 256 prefixes 16 are asked for at a time: that takes as long as 16 requests."""
-    life = "0" * 16
-    names = [object_key(BatchKey("c", "t", life, 0, number, f"b{number}")) for number in range(30)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: put(faulty, name, b"x"), names))
-    most = 0
-
-    def latency_s(_chance):
-        nonlocal most
-        most = max(most, faults.connections)
-        return 0.05
-
-    faults.add(Rule(Latency(latency_s), method="GET", times=None))
-    began_s = time.monotonic()
-    listed = [info.key for info in topic_objects(faulty, "c", "t", life)]
-    assert time.monotonic() - began_s < 256 * 0.05 / 2
-    assert sorted(listed) == sorted(names)
-    assert listed == sorted(listed, key=lambda key: key[:2])
-    assert faults.requests["GET"] == 256
-    assert LISTINGS <= most < 2 * LISTINGS
 
 
 def test_deletions_take_one_request(faulty, faults):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from memq import AdminClient, Consumer, Producer, profile, read_range, scan
+from memq import AdminClient, Consumer, Producer, read_range, scan
 from memq.cli.main import main
 from memq.errors import StorageError
 from memq.testing.broker import BrokerProcess
@@ -83,24 +83,6 @@ def test_a_consumer_reads_with_options(broker, options):
         values = [record.value for _ in range(RECORDS) for record in consumer.poll(30)]
         assert options["secret_access_key"] not in repr(consumer)
     assert values == [b"%d" % number for number in range(RECORDS)]
-
-
-def test_variable_and_profile(broker, options, monkeypatch, tmp_path):
-    """What a program does not say comes from `MEMQ_STORAGE_OPTIONS`, or from the profile."""
-    with monkeypatch.context() as machine:
-        machine.setenv("MEMQ_STORAGE_OPTIONS", text_of(options))
-        assert read_range(broker.address, topic=TOPIC).num_rows == RECORDS
-    file = tmp_path / "memq.toml"
-    rows = "".join(f"{name} = '{value}'\n" for name, value in options.items())
-    file.write_text(
-        f"[profiles.default]\nbootstrap = '{broker.address}'\n"
-        f"[profiles.default.storage_options]\n{rows}"
-    )
-    file.chmod(0o600)
-    monkeypatch.setenv("MEMQ_CONFIG", str(file))
-    assert read_range(topic=TOPIC).num_rows == RECORDS
-    assert read_range(**profile(), topic=TOPIC).num_rows == RECORDS
-    assert main(["consume", TOPIC, "--from-beginning", "--exit-at-end"]) == 0
 
 
 def test_a_wrong_secret_names_the_store(broker, options, bucket):

@@ -318,18 +318,6 @@ async def test_what_an_earlier_life_has_claimed_is_released_though_it_is_seen_la
         assert await queue.wait_released("t", [2], lambda _: True, 60)
 
 
-async def test_a_topic_with_many_group_offsets_is_deleted(process, queue, monkeypatch):
-    """All that was said about it is taken back, in as many transactions as that takes."""
-    monkeypatch.setattr("memq.core.notification.kafka.queue.ROUND_RECORDS", 7)
-    for number in range(20):
-        await queue.commit(f"g{number}", "t", {0: 1, 1: 2})
-    await queue.delete_topic("t")
-    other = await process("other")
-    assert await other.topics() == []
-    await other.create_topic("t", 1)
-    assert await other.groups("t") == []
-
-
 async def test_a_search_finds_the_entry_behind_a_wide_gap(queue, kafka, monkeypatch):
     """A time is found behind the last entry before it, however many offsets were left out there."""
     monkeypatch.setattr("memq.core.notification.kafka.queue.SEARCH_RECORDS", 2)
@@ -452,25 +440,6 @@ async def test_clusters_do_not_see_each_other(process, queue):
     await other.create_topic("u", 1)
     assert await queue.topics() == ["t"]
     assert await other.topics() == ["u"]
-
-
-def test_of_two_claims_of_a_number_the_first_counts():
-    """Whoever reads, and however late a claim was written, agrees on one owner."""
-    state = KafkaState()
-    by_a, by_b = list(state.next_claim("t", 0, "a")), list(state.next_claim("t", 0, "b"))
-    for number, each in enumerate((*by_a, *by_b)):
-        state.read(record(number, each))
-    assert state.claim("t", 0) == (1, "a")
-    for each in state.next_claim("t", 0, "c"):
-        state.read(record(9, each))
-    late = by_b[0]
-    state.read(record(10, late))
-    assert state.claim("t", 0) == (2, "c")
-
-
-def record(offset, said):
-    """A record as it is read."""
-    return Record(offset, 1, said.value, said.key)
 
 
 @pytest.fixture

@@ -379,18 +379,6 @@ async def test_claims_that_others_make_meanwhile_are_fenced_too(process, queue, 
     assert not queue.owns("t", 5)
 
 
-async def test_a_claim_that_was_slower_is_no_claim(process, queue):
-    """Another one's of the same number came first: it is fenced before it is taken over."""
-    other = await process("other")
-    before_the_first_commit(queue._publisher._producer, lambda: other.fence("t", 5))
-    await queue.fence("t", 5)
-    assert queue.owns("t", 5)
-    with pytest.raises(FencedError):
-        await publish(other, b"late", write_partition=5)
-    await publish(queue, b"ours", write_partition=5)
-    assert await payloads(queue) == [b"ours"]
-
-
 # -- earlier lives ---------------------------------------------------------------------------
 
 
