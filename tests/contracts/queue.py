@@ -153,25 +153,6 @@ async def test_concurrent_publications_keep_the_order_of_the_calls(queue, topic)
     assert [(each.offset, each.payload) for each in await fetch(queue, topic)] == expected
 
 
-async def test_concurrent_publications_to_several_partitions(queue, topic):
-    """Each partition has its own offsets, and the order of its own calls."""
-    calls = [publish(queue, topic, b"%d" % n, partition=n % 3) for n in range(60)]
-    offsets = [offset for (offset,) in await asyncio.gather(*calls)]
-    for partition in range(3):
-        expected = [(offsets[n], b"%d" % n) for n in range(partition, 60, 3)]
-        found = await fetch(queue, topic, partition=partition)
-        assert [(each.offset, each.payload) for each in found] == expected
-
-
-async def test_topics_do_not_mix(queue, topic):
-    """Another topic has its own offsets and payloads."""
-    await queue.create_topic("other", 1)
-    await queue.fence("other", 0)
-    await publish(queue, "other", b"x")
-    assert await publish(queue, topic, b"a") == [0]
-    assert await payloads(queue, "other") == [b"x"]
-
-
 async def test_fetch_at_the_end_is_empty(queue, topic):
     """An offset equal to the end gives no entries and no error."""
     assert await fetch(queue, topic) == []
@@ -237,13 +218,6 @@ async def test_timestamps_never_decrease(queue, topic):
     for timestamp_ms in (100, 50, 101, 101, 7):
         await publish(queue, topic, b"", timestamp_ms=timestamp_ms)
     assert [entry.timestamp_ms for entry in await fetch(queue, topic)] == [100, 100, 101, 101, 101]
-
-
-async def test_publications_of_one_call_keep_their_own_times(queue, topic):
-    """Times are kept for each publication, not for each call."""
-    _, second = await queue.publish(topic, 0, [Publication(0, b"a", 10), Publication(0, b"b", 20)])
-    assert [entry.timestamp_ms for entry in await fetch(queue, topic)] == [10, 20]
-    assert await queue.offset_at(topic, 0, 15) == second
 
 
 async def test_offset_at(queue, topic):
@@ -324,12 +298,6 @@ async def test_offset_at_of_an_empty_partition_is_its_end(queue, topic):
     *_, last = await publish(queue, topic, b"a", b"b", timestamp_ms=9)
     await queue.truncate(topic, 0, last + 1)
     assert await queue.offset_at(topic, 0, 5) == last + 1
-
-
-async def test_a_time_before_1970_is_refused(queue, topic):
-    """A negative time is an error of the caller."""
-    with pytest.raises(InvalidRequestError, match="1970"):
-        await publish(queue, topic, b"", timestamp_ms=-1)
 
 
 # -- fencing --------------------------------------------------------------------------------
@@ -588,13 +556,6 @@ async def test_wait_ends_at_once_when_there_is_an_entry(queue, topic):
     assert await queue.wait(topic, {1: 0, 0: last}, LONG_S)
 
 
-async def test_wait_ends_when_something_is_published(queue, topic):
-    """A waiter is woken by a publication to any of its partitions."""
-    waiter = await waiting(queue, topic, {0: 0, 2: 0})
-    await publish(queue, topic, b"a", partition=2)
-    assert await waiter
-
-
 async def test_wait_is_not_ended_by_other_publications(queue, topic):
     """Other partitions and other topics do not end a wait; the time does, with False."""
     await queue.create_topic("other", 1)
@@ -604,13 +565,6 @@ async def test_wait_is_not_ended_by_other_publications(queue, topic):
     await publish(queue, topic, b"a", partition=1)
     await publish(queue, "other", b"a")
     assert not await waiter
-
-
-async def test_wait_without_time_only_looks(queue, topic):
-    """A timeout of zero answers at once."""
-    assert not await queue.wait(topic, {0: 0}, 0)
-    await publish(queue, topic, b"a")
-    assert await queue.wait(topic, {0: 0}, 0)
 
 
 async def test_many_waiters_are_all_woken(queue, topic):
@@ -884,20 +838,6 @@ async def test_groups_belong_to_the_owner_of_write_partition_0(queue, topic, nex
     await successor.commit("g", topic, {1: 2})
     assert await successor.committed("g", topic) == {0: 1, 1: 2}
     assert await successor.holdings("g", topic) == {}
-
-
-async def test_groups_of_topics_do_not_mix(queue, topic):
-    """The same group has its own offsets in each topic."""
-    await queue.create_topic("other", 1)
-    await queue.commit("g", topic, {0: 5})
-    assert await queue.committed("g", "other") == {}
-    assert await queue.groups("other") == []
-
-
-async def test_concurrent_commits_of_one_group_all_hold(queue, topic):
-    """Commits of different partitions at the same time do not undo each other."""
-    await asyncio.gather(*(queue.commit("g", topic, {n % 3: n}) for n in range(9)))
-    assert await queue.committed("g", topic) == {0: 6, 1: 7, 2: 8}
 
 
 async def test_a_commit_with_a_bad_offset_stores_nothing(queue, topic):

@@ -42,7 +42,7 @@ import re
 import threading
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Literal, get_args
@@ -118,18 +118,13 @@ class CutBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Corrupt:
-    """Flip one bit somewhere in the answer's body; an answer without a body passes."""
-
-
-@dataclass(frozen=True, slots=True)
 class Latency:
     """Go on with the request, of which the head was read, later; the time may depend on chance."""
 
     delay_s: float | Callable[[random.Random], float]
 
 
-Action = Status | Reset | Hang | LoseAnswer | CutBody | Corrupt | Latency
+Action = Status | Reset | Hang | LoseAnswer | CutBody | Latency
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,21 +179,6 @@ SLOW_DOWN = Status(
 """How S3 asks a client to send less."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What has come through, by method. Bytes are those of bodies, with the framing of chunks.
-
-    Attributes:
-        requests: of which the head was read.
-        received_bytes: from clients.
-        sent_bytes: to clients.
-    """
-
-    requests: Counter[str] = field(default_factory=Counter)
-    received_bytes: Counter[str] = field(default_factory=Counter)
-    sent_bytes: Counter[str] = field(default_factory=Counter)
-
-
 # -- the proxy ---------------------------------------------------------------------------------
 
 
@@ -225,13 +205,13 @@ class HttpFaultProxy(FaultProxy):
         self._matched: Counter[Rule] = Counter()
         self._chosen: Counter[Rule] = Counter()
         self._struck: Counter[Rule] = Counter()
-        self._counts = Counts()
+        self._requests: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         with self._changed:
             states = [
                 f"{self.connections} open",
-                f"requests {self._counts.requests.total()}",
+                f"requests {self._requests.total()}",
                 f"rules {len(self._rules)}",
                 f"struck {self._struck.total()}",
             ]
@@ -241,13 +221,10 @@ class HttpFaultProxy(FaultProxy):
         return f"<HttpFaultProxy {self.address} for {target} [{', '.join(states)}]>"
 
     @property
-    def counts(self) -> Counts:
-        """What has come through up to now."""
+    def requests(self) -> Counter[str]:
+        """How many requests of each method have come up to now."""
         with self._changed:
-            counts = self._counts
-            return Counts(
-                counts.requests.copy(), counts.received_bytes.copy(), counts.sent_bytes.copy()
-            )
+            return self._requests.copy()
 
     @property
     def struck(self) -> Counter[Rule]:
@@ -363,8 +340,8 @@ class HttpFaultProxy(FaultProxy):
     def _plan(self, request: _Request, client: Peer) -> _Call:
         """Count a request and say what meets it."""
         with self._changed:
-            self._counts.requests[request.method] += 1
-            number = self._counts.requests[request.method]
+            self._requests[request.method] += 1
+            number = self._requests[request.method]
             chance = random.Random(f"{self._seed}/{request.method}/{number}")
             delays_s: list[tuple[Rule, float]] = []
             for rule in self._rules:
@@ -401,13 +378,13 @@ class HttpFaultProxy(FaultProxy):
         """Answer in place of the server; whether the connection goes on."""
         request = call.request
         if not request.expects:
-            await self._read_body(call, _drop)
+            await _copy_body(call.client, call.request.framing, _drop)
         # One who has not sent its body does so only if asked to, so nobody knows what comes next.
         keep = not (request.expects or request.closes)
         self._strike(call.rule)
         await self._to_client(call, _head_of(status, keep=keep))
         if request.method != "HEAD":
-            await self._body_to_client(call, status.body)
+            await self._to_client(call, status.body)
         if request.expects:
             await _drop_the_rest(call.client)
         return keep
@@ -416,7 +393,7 @@ class HttpFaultProxy(FaultProxy):
         if after_body:
             if call.request.expects:
                 await self._to_client(call, CONTINUE)
-            await self._read_body(call, _drop)
+            await _copy_body(call.client, call.request.framing, _drop)
         self._strike(call.rule)
         raise ConnectionResetError("as planned")
 
@@ -431,7 +408,7 @@ class HttpFaultProxy(FaultProxy):
 
             if call.request.expects:
                 await self._to_client(call, CONTINUE)
-            await self._read_body(call, keep)
+            await _copy_body(call.client, call.request.framing, keep)
             kept.seek(0)
             released = self._released  # before anybody can know that it hangs
             self._strike(call.rule)
@@ -453,7 +430,7 @@ class HttpFaultProxy(FaultProxy):
         async def send() -> None:
             await to_server(call.request.head)
             if kept is None:
-                await self._read_body(call, to_server)
+                await _copy_body(call.client, call.request.framing, to_server)
             else:
                 while data := kept.read(CHUNK_BYTES):
                     await to_server(data)
@@ -487,66 +464,31 @@ class HttpFaultProxy(FaultProxy):
             raise ConnectionResetError("as planned")
         await self._to_client(call, answer.head)
         try:
-            await _copy_body(server, answer.framing, *self._body_passes(call, answer.framing))
+            await _copy_body(server, answer.framing, self._body_passes(call))
         except _CutError:
             return False
         return not (call.request.closes or answer.closes)
 
-    def _body_passes(self, call: _Call, framing: Framing) -> tuple[Write, Callable[[bytes], bytes]]:
-        """How a body is written to the client, and what is done to its contents before."""
+    def _body_passes(self, call: _Call) -> Write:
+        """How a body is written to the client."""
 
         async def write(data: bytes) -> None:
-            await self._body_to_client(call, data)
+            await self._to_client(call, data)
 
-        match call.action:
-            case CutBody(sent_bytes):
-                left_bytes = sent_bytes
+        if not isinstance(call.action, CutBody):
+            return write
+        left_bytes = call.action.sent_bytes
 
-                async def write_some(data: bytes) -> None:
-                    nonlocal left_bytes
-                    if len(data) > left_bytes:
-                        self._strike(call.rule)
-                        await write(data[:left_bytes])
-                        raise _CutError
-                    left_bytes -= len(data)
-                    await write(data)
-
-                return write_some, _unchanged
-            case Corrupt():
-                # The length of one that comes in chunks is not known: its first byte is struck.
-                place = (
-                    call.chance.randrange(framing) if isinstance(framing, int) and framing else 0
-                )
-                passed_bytes = 0
-
-                def damaged(data: bytes) -> bytes:
-                    nonlocal passed_bytes
-                    at = place - passed_bytes
-                    passed_bytes += len(data)
-                    if not 0 <= at < len(data):
-                        return data
-                    self._strike(call.rule)
-                    flipped = data[at] ^ 1 << call.chance.randrange(8)
-                    return data[:at] + bytes((flipped,)) + data[at + 1 :]
-
-                return write, damaged
-            case _:
-                return write, _unchanged
-
-    async def _read_body(self, call: _Call, write: Write) -> None:
-        """Read a request's body from the client."""
-
-        async def counted(data: bytes) -> None:
-            with self._changed:
-                self._counts.received_bytes[call.request.method] += len(data)
+        async def write_some(data: bytes) -> None:
+            nonlocal left_bytes
+            if len(data) > left_bytes:
+                self._strike(call.rule)
+                await write(data[:left_bytes])
+                raise _CutError
+            left_bytes -= len(data)
             await write(data)
 
-        await _copy_body(call.client, call.request.framing, counted)
-
-    async def _body_to_client(self, call: _Call, data: bytes) -> None:
-        with self._changed:
-            self._counts.sent_bytes[call.request.method] += len(data)
-        await self._to_client(call, data)
+        return write_some
 
     async def _to_client(self, call: _Call, data: bytes) -> None:
         await self._speaks.wait()
@@ -641,18 +583,12 @@ async def _drop_the_rest(client: Peer) -> None:
         pass
 
 
-def _unchanged(data: bytes) -> bytes:
-    return data
-
-
-async def _copy_body(
-    source: Peer, framing: Framing, write: Write, alter: Callable[[bytes], bytes] = _unchanged
-) -> None:
-    """Read a body to its end and write it, with its contents altered, but never their framing."""
+async def _copy_body(source: Peer, framing: Framing, write: Write) -> None:
+    """Read a body to its end and write it."""
     reader = source.reader
     if framing == "until_close":
         while data := await reader.read(CHUNK_BYTES):
-            await write(alter(data))
+            await write(data)
     elif framing == "chunked":
         chunk_bytes = -1
         while chunk_bytes:
@@ -660,25 +596,23 @@ async def _copy_body(
             chunk_bytes = int(line.split(b";")[0], 16)
             await write(line)
             if chunk_bytes:
-                await _copy(reader, chunk_bytes, write, alter)
+                await _copy(reader, chunk_bytes, write)
                 await write(await reader.readexactly(2))
         line = b""
         while line != b"\r\n":  # trailers, and the line that ends them
             line = await reader.readuntil(b"\r\n")
             await write(line)
     else:
-        await _copy(reader, framing, write, alter)
+        await _copy(reader, framing, write)
 
 
-async def _copy(
-    reader: asyncio.StreamReader, left_bytes: int, write: Write, alter: Callable[[bytes], bytes]
-) -> None:
+async def _copy(reader: asyncio.StreamReader, left_bytes: int, write: Write) -> None:
     while left_bytes:
         data = await reader.read(min(left_bytes, CHUNK_BYTES))
         if not data:
             raise asyncio.IncompleteReadError(b"", left_bytes)
         left_bytes -= len(data)
-        await write(alter(data))
+        await write(data)
 
 
 def _parsed(head: bytes) -> tuple[str, Mapping[str, str]]:

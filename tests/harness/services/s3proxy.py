@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import secrets
+import ssl
 from typing import TYPE_CHECKING, ClassVar
 
 from tests.harness.services.jars import S3PROXY
@@ -27,7 +28,6 @@ class S3Proxy(JavaService):
 
     Args:
         folder: with its data, settings and log.
-        put_latency_ms: how much longer each PUT takes.
         keystore: PKCS12 file with its certificate; it then serves HTTPS only.
         keystore_password: of that file.
         jars: of the services.
@@ -43,7 +43,6 @@ class S3Proxy(JavaService):
         self,
         folder: str | Path,
         *,
-        put_latency_ms: int = 0,
         keystore: Path | None = None,
         keystore_password: str = "",
         jars: Jars | None = None,
@@ -51,7 +50,6 @@ class S3Proxy(JavaService):
         super().__init__(folder, jars=jars)
         self.access_key = "memq"
         self.secret_key = secrets.token_urlsafe(24)
-        self._put_latency_ms = put_latency_ms
         self._keystore = keystore
         self._keystore_password = keystore_password
         self._buckets = self.folder / "buckets"
@@ -103,8 +101,6 @@ class S3Proxy(JavaService):
             "jclouds.provider": "filesystem-nio2",
             "jclouds.filesystem.basedir": self._buckets,
         }
-        if self._put_latency_ms:
-            settings["s3proxy.latency-blobstore.put.latency"] = self._put_latency_ms
         if self._keystore:
             settings["s3proxy.secure-endpoint"] = self.endpoint
             settings["s3proxy.keystore-path"] = self._keystore
@@ -114,9 +110,12 @@ class S3Proxy(JavaService):
         return settings
 
     def _answers(self) -> bool:
-        if self._keystore:  # its certificate is for those to check who have made it
-            return True
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        if self._keystore:  # its certificate is for those to check who have made it
+            anybody = ssl._create_unverified_context()  # noqa: S323
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=5, context=anybody
+            )
         try:
             connection.request("GET", "/")
             return connection.getresponse().status == http.client.FORBIDDEN  # not signed

@@ -19,8 +19,6 @@ from memq.errors import (
     MemqError,
     PublishUncertainError,
     QueueError,
-    QueueFailedError,
-    UnknownTopicError,
 )
 from tests.harness.services.kafka import Kafka
 
@@ -191,82 +189,6 @@ async def everybody_writes(writers):
             len(each.acked) < count + 20 for each, count in zip(writers, before, strict=True)
         ):
             await asyncio.sleep(0.05)
-
-
-async def test_a_partition_that_cannot_be_followed_harms_no_other(kafka_server, process):
-    """One that was truncated under its follower is followed anew; all else is read as before."""
-    queue, slow = await process("a"), await process("b")
-    await queue.create_topic("t", PARTITIONS)
-    await queue.fence("t", 0)
-    for partition in range(PARTITIONS):
-        await slow.offsets("t", partition)
-    offsets = await queue.publish("t", 0, [Publication(0, b"%d" % n, 1) for n in range(20)])
-    await queue.truncate("t", 0, offsets[10])
-    place = slow._place("t", 0)
-    tail = slow._tails[place]
-    slow._client.follow(place, 0, tail)  # as who was frozen when the front went
-    async with asyncio.timeout(30):
-        while tail.reached.error is None:
-            await asyncio.sleep(0.02)
-    assert (await everything(slow))[0].keys() == {b"%d" % n for n in range(10, 20)}
-    (last,) = await queue.publish("t", 0, [Publication(1, b"x", 1)])
-    assert (await everything(slow))[1] == {b"x": last}
-    assert await slow.topics() == ["t"]
-
-
-async def test_questions_at_a_time_share_a_look(kafka_server, process, monkeypatch):
-    """What many ask at a time takes a few requests; one that is to blame fails alone."""
-    queue = await process("a")
-    await queue.create_topic("t", 16)
-    await queue.fence("t", 0)
-    await queue.publish("t", 0, [Publication(each, b"x", 1) for each in range(16)])
-    client, looks = queue._client, []
-    bounds = client._bounds
-
-    def counted(places):
-        looks.append(places)
-        return bounds(places)
-
-    monkeypatch.setattr(client, "_bounds", counted)
-    ends = await asyncio.gather(*(queue.offsets("t", each % 16) for each in range(160)))
-    assert ends == [(0, 1)] * 160
-    assert len(looks) < 80
-    looks.clear()
-    places = [queue._place("t", each) for each in range(16)]
-    questions = [client.bounds([each]) for each in places]
-    bad = [client.bounds([Place("no-such-topic", 0)]), client.bounds([queue._place("t", 16)])]
-    answers = await asyncio.gather(*questions, *bad, return_exceptions=True)
-    assert [[each[:2] for each in found] for found in answers[:16]] == [[(0, 2)]] * 16
-    assert [type(each) for each in answers[16:]] == [UnknownTopicError] * 2
-
-
-async def test_a_read_that_ends_early_is_no_end(kafka_server, process, monkeypatch):
-    """Records that were asked for and are not to be had yet are not taken for none."""
-    monkeypatch.setattr(confluent, "REQUEST_S", 0.5)
-    queue = await process("a")
-    await queue.create_topic("t", 1)
-    with pytest.raises(QueueError, match="was not read within"):
-        await queue._client.read(queue._place("t", 0), 0, 5, max_records=9, max_bytes=99)
-
-
-async def test_a_bug_in_the_thread_that_follows_is_told(kafka_server, process, monkeypatch):
-    """Who has the queue hears of it, and no reader waits for ever."""
-    told = asyncio.get_running_loop().create_future()
-    queue = await process(on_failure=lambda *failure: told.set_result(failure))
-    await queue.create_topic("t", 1)
-    await queue.fence("t", 0)
-    waiting = asyncio.ensure_future(queue.wait("t", {0: 0}, 60))
-    await asyncio.sleep(0)
-
-    def broken(*_):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(confluent, "_news", broken)
-    async with asyncio.timeout(30):
-        where, error = await told
-        assert (where, str(error)) == ("what follows Kafka", "a bug")
-        with pytest.raises(QueueFailedError, match=r"Kafka is followed no more.*a bug"):
-            await waiting
 
 
 async def test_a_kafka_that_is_not_there_is_an_error_in_time(monkeypatch):

@@ -20,7 +20,7 @@ from memq.core.named_values import parse_queue_options
 from memq.core.notification.kafka import confluent
 from memq.core.notification.open import open_kafka
 from memq.core.notification.queue import Publication
-from memq.errors import ConfigError, FencedError, QueueError, QueueFailedError
+from memq.errors import ConfigError, QueueError, QueueFailedError
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
 from tests.harness.services.certificates import make_certificate
@@ -77,24 +77,6 @@ def options(secure_kafka, certificate):
     shown = tomllib.loads(example)["queue_options"]
     assert shown.keys() > here.keys()
     return shown | here
-
-
-async def test_a_queue_over_tls_with_a_password(secure_kafka, process, options):
-    """It publishes, reads, commits, and is taken over by another one, as without them."""
-    options = dict(parse_queue_options(options))
-    queue = await process("a", port=secure_kafka.port, **options)
-    await queue.create_topic("t", 1)
-    await queue.fence("t", 0)
-    (offset,) = await queue.publish("t", 0, [Publication(0, b"x", 1)])
-    await queue.commit("g", "t", {0: offset + 1})
-    successor = await process("b", port=secure_kafka.port, **options)
-    await successor.fence("t", 0)
-    with pytest.raises(FencedError):
-        await queue.publish("t", 0, [Publication(0, b"late", 1)])
-    (entry,) = await successor.fetch("t", 0, 0, max_entries=9, max_bytes=1 << 20)
-    assert (entry.offset, entry.payload) == (offset, b"x")
-    assert await successor.committed("g", "t") == {0: offset + 1}
-    assert secure_kafka.password not in repr(queue) + repr(queue._client)
 
 
 def test_a_broker_that_is_configured_as_in_the_guide(secure_kafka, options, tmp_path):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from tests.harness.services.errors import JarError, ServiceUnavailableError
-from tests.harness.services.jars import S3PROXY, Artifact, Jars
 
 ROOT = Path(__file__).parents[3]
 
@@ -90,70 +85,3 @@ def test_required_services_are_not_skipped(project):
     assert done.returncode == 1, done.stdout
     assert "1 passed, 2 errors" in done.stdout
     assert "TESTS WERE SKIPPED" not in done.stdout
-
-
-def test_make_test_ends_with_what_was_skipped(project):
-    """The processes of `make test` have one line for what all of them have skipped."""
-    run(project, "")
-    report = project / "report.xml"
-    code = "from pathlib import Path; from tests.__main__ import _missing as m; import sys; "
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}print(m(*map(Path, sys.argv[1:])).line())", report, report],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith("!!! TESTS WERE SKIPPED: 4 for want of s3proxy: Ivy")
-
-
-def test_a_failed_fetch_leaves_nothing_and_is_not_tried_again(tmp_path):
-    """What could not be fetched leaves no folder, and the next call fails at once alike."""
-    settings = tmp_path / "nowhere.xml"
-    settings.write_text(NOWHERE)
-    jars = Jars(tmp_path / "jars", ivy_settings=settings)
-    with pytest.raises(ServiceUnavailableError, match=r"org\.gaul#s3proxy;4\.1\.0: not found"):
-        jars.get(S3PROXY)
-    settings.unlink()
-    with pytest.raises(ServiceUnavailableError, match=r"org\.gaul#s3proxy;4\.1\.0: not found"):
-        jars.get(S3PROXY)
-    assert [path.name for path in jars.folder.iterdir()] == ["s3proxy-4.1.0.lock"]
-
-
-SMALL = Artifact(
-    "small",
-    "1",
-    """\
-    <dependency org="org.example" name="small" rev="1" conf="default->default"/>""",
-)
-
-
-@pytest.fixture
-def registry(tmp_path):
-    """Ivy settings of a registry that has one small artifact."""
-    (tmp_path / "small.jar").write_bytes(b"the bytes of a jar")
-    settings = tmp_path / "settings.xml"
-    settings.write_text(NOWHERE.replace("/nonexistent", str(tmp_path)))
-    return settings
-
-
-def test_one_of_two_processes_fetches(tmp_path, registry):
-    """Who wants the same jars at the same time waits, and both have them."""
-    digest = hashlib.sha256((tmp_path / "small.jar").read_bytes()).hexdigest()
-    pins = tmp_path / "pins"
-    pins.write_text(f"{digest}  small-1/small-1.jar\n")
-    both = [Jars(tmp_path / "jars", pins=pins, ivy_settings=registry) for _ in range(2)]
-    with ThreadPoolExecutor() as threads:
-        folders = list(threads.map(Jars.get, both, [SMALL, SMALL]))
-    assert folders == [tmp_path / "jars" / "small-1"] * 2
-    assert [path.name for path in folders[0].iterdir()] == ["small-1.jar"]
-
-
-def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path, registry):
-    """A fetched jar with another SHA-256 is an error that names it, and is not kept."""
-    pins = tmp_path / "pins"
-    pins.write_text(f"{'0' * 64}  small-1/small-1.jar\n")
-    jars = Jars(tmp_path / "jars", pins=pins, ivy_settings=registry)
-    with pytest.raises(JarError, match=r"small-1\.jar has SHA-256 \w{64}, pinned is 0000"):
-        jars.get(SMALL)
-    assert [path.name for path in jars.folder.iterdir()] == ["small-1.lock"]

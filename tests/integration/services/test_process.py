@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -37,17 +35,6 @@ def available(service_jars):
     service_jars.get(S3PROXY)
 
 
-class Unlucky(S3Proxy):
-    """Somebody takes its first port before it does."""
-
-    taken = None
-
-    def _arguments(self):
-        if self.taken is None:
-            self.taken = socket.create_server(("127.0.0.1", self.port))
-        return super()._arguments()
-
-
 class Broken(S3Proxy):
     """Its main class is not there."""
 
@@ -55,67 +42,11 @@ class Broken(S3Proxy):
         return ["NoSuchClass"]
 
 
-def status(server, timeout_s=10.0):
-    """What it answers to a request."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout_s)
-    try:
-        connection.request("GET", "/")
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
 def test_a_service_that_ends_says_why(tmp_path, service_jars):
     """A process that ends before it serves is an error with the end of its log."""
     server = Broken(tmp_path, jars=service_jars)
     with pytest.raises(ServiceError, match=r"s3proxy ended with 1:\n.*NoSuchClass"):
         server.start()
-    assert not server.running
-
-
-def test_a_service_that_does_not_serve_in_time_is_killed(tmp_path, service_jars):
-    """A start that is not done within its time is an error, and leaves no process."""
-    server = S3Proxy(tmp_path, jars=service_jars)
-    with pytest.raises(ServiceError, match="no s3proxy within 0 s"):
-        server.start(timeout_s=0)
-    assert not server.running
-
-
-def test_a_port_that_is_taken_is_given_up(tmp_path, service_jars):
-    """A first start whose port somebody else has taken meanwhile goes on with another."""
-    server = Unlucky(tmp_path, jars=service_jars)
-    with server, server.taken:
-        assert server.port != server.taken.getsockname()[1]
-        assert status(server) == http.client.FORBIDDEN
-
-
-def test_a_running_service_is_not_started_twice(s3_server):
-    """A start while it runs is refused, and does not disturb it."""
-    with pytest.raises(ServiceError, match="runs already"):
-        s3_server.start()
-    assert status(s3_server) == http.client.FORBIDDEN
-
-
-def test_a_frozen_service_goes_on_where_it_was(s3_server):
-    """A frozen service takes connections and answers nothing; thawed it answers."""
-    s3_server.freeze()
-    try:
-        with pytest.raises(TimeoutError):
-            status(s3_server, timeout_s=0.5)
-    finally:
-        s3_server.thaw()
-    assert status(s3_server) == http.client.FORBIDDEN
-
-
-def test_a_service_outlives_the_thread_that_started_it(tmp_path, service_jars):
-    """A service that a short thread has started runs on when that has ended."""
-    server = S3Proxy(tmp_path, jars=service_jars)
-    thread = threading.Thread(target=server.start)
-    thread.start()
-    thread.join()
-    with pytest.raises(subprocess.TimeoutExpired):
-        server._process.wait(0.5)
-    server.stop()
     assert not server.running
 
 

@@ -71,69 +71,6 @@ def test_options_reach_the_store(recorder):
     assert found["if-none-match"] == "*"
 
 
-def test_payloads_are_signed_unless_told_otherwise(recorder):
-    """A store can check what it got against the signature."""
-    put(ObjectStorage("s3://b", "", {"endpoint": f"http://127.0.0.1:{recorder.server_port}"}))
-    (headers,) = recorder.headers
-    sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of abc
-    assert {name.lower(): value for name, value in headers.items()}[
-        "x-amz-content-sha256"
-    ] == sha256
-
-
-def test_keys_that_are_given_come_without_a_token_of_others(recorder, monkeypatch):
-    """A session token of the environment is not sent along with keys among the options."""
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "of others")
-    keys = {"access_key_id": "mine", "secret_access_key": "mine", "region": "eu-west-1"}
-    options = {"endpoint": f"http://127.0.0.1:{recorder.server_port}"} | keys
-    put(ObjectStorage("s3://bucket", "", options))
-    put(ObjectStorage("s3://bucket", "", options | {"session_token": "mine"}))
-    tokens = [headers.get("x-amz-security-token") for headers in recorder.headers]
-    assert tokens == [None, "mine"]
-    assert all("Credential=mine/" in headers["authorization"] for headers in recorder.headers)
-
-
-def test_an_unknown_option_is_named():
-    """A misspelt option is refused, and does not mean nothing."""
-    with pytest.raises(ConfigError, match=r"'regoin'.*Known are"):
-        ObjectStorage("s3://bucket", "", {"regoin": "x"})
-
-
-@pytest.fixture
-def profile(s3_server, tmp_path, monkeypatch):
-    """A profile of the AWS files that has the keys, which the environment does not have."""
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    path = tmp_path / "credentials"
-    path.write_text(
-        "[logs]\n"
-        f"aws_access_key_id = {s3_server.access_key}\n"
-        f"aws_secret_access_key = {s3_server.secret_key}\n"
-    )
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
-    return path
-
-
-def test_keys_of_a_profile(bucket, profile, monkeypatch):
-    """A profile of the AWS files is used when an option or AWS_PROFILE names it."""
-    put(ObjectStorage(f"s3://{bucket}", "", {"profile": "logs"}))
-    monkeypatch.setenv("AWS_PROFILE", "logs")
-    put(ObjectStorage(f"s3://{bucket}"))
-
-
-def test_keys_of_the_default_profile(bucket, profile):
-    """Without a name it is the default profile, as for the AWS command line."""
-    profile.write_text(profile.read_text().replace("[logs]", "[default]"))
-    put(ObjectStorage(f"s3://{bucket}"))
-
-
-def test_a_profile_that_is_not_there_is_named(profile):
-    """A profile that no file has is refused by name."""
-    with pytest.raises(ConfigError, match="'elsewhere'"):
-        ObjectStorage("s3://bucket", "", {"profile": "elsewhere"})
-
-
 def test_readers_may_have_options_as_well(storage, bucket, monkeypatch, s3_server):
     """What the environment does not say can be given with the URI."""
     put(storage)
@@ -169,27 +106,6 @@ def test_a_certificate_of_a_private_authority(tls, monkeypatch):
         put(ObjectStorage("s3://private"), "l")
     monkeypatch.setenv("AWS_CA_BUNDLE", str(pem))
     put(ObjectStorage("s3://private"), "m")
-
-
-def test_a_certificate_of_another_authority(tls, tmp_path, monkeypatch):
-    """Where the one that is named did not sign, or for another host, the error says so."""
-    server, pem = tls
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    other = make_certificate(tmp_path, "other").pem
-    with pytest.raises(StorageError, match="certificate is not trusted"):
-        put(ObjectStorage("s3://private", "", {"ca_certificate": str(other)}))
-    options = {"ca_certificate": str(pem), "endpoint": f"https://localhost:{server.port}"}
-    with pytest.raises(StorageError, match=r"not trusted \(NotValidForNameContext\)"):
-        put(ObjectStorage("s3://private", "", options))
-
-
-def test_plain_http_to_a_port_that_wants_tls(tls):
-    """The error says what is wrong with the endpoint."""
-    server, _ = tls
-    options = {"endpoint": f"http://{server.address}", "skip_signature": "true"}
-    with pytest.raises(StorageError, match="does not answer with HTTP, as a port that wants https"):
-        put(ObjectStorage("s3://private", "", options))
 
 
 PEM = "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n"

@@ -14,14 +14,12 @@ from http import HTTPStatus
 import boto3
 import pytest
 
-from memq.core.hedging import MIN_KNOWN
 from memq.core.storage import object_store
-from memq.core.storage.keys import LISTINGS, BatchKey, object_key, topic_objects
-from memq.core.storage.object_store import PART_ATTEMPTS, PART_BYTES, ObjectStorage
+from memq.core.storage.object_store import PART_BYTES, ObjectStorage
 from memq.core.storage.object_store_client import CLIENT_DEFAULTS
 from memq.core.storage.open import open_storage, open_uri
 from memq.core.units import MIB
-from memq.errors import ClosedError, ConfigError, ObjectNotFoundError, StorageError
+from memq.errors import ConfigError, ObjectNotFoundError, StorageError
 from tests.advice import follows
 from tests.harness.services.http_faults import (
     SLOW_DOWN,
@@ -56,13 +54,6 @@ def put(storage, key, content, timeout_s=30.0):
     storage.put(key, [content], timeout_s=timeout_s)
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Stalls are noticed sooner, for tests that wait for one."""
-    monkeypatch.setattr(object_store, "STALL_S", 0.3)
-    monkeypatch.setattr(object_store, "SLOW_BYTES_S", 1 << 40)
-
-
 # -- puts --------------------------------------------------------------------------------------
 
 
@@ -78,26 +69,6 @@ def test_a_lost_answer_is_recognised_by_the_next_attempt(faulty, faults):
         put(faulty, "k", b"abd")
 
 
-@pytest.mark.parametrize("action", [SLOW_DOWN, Reset(), Reset(after_body=True)])
-def test_a_put_is_tried_once(faulty, faults, action):
-    """What fails is told at once: who puts has the deadline and the back-off."""
-    faults.add(Rule(action, method="PUT"))
-    with pytest.raises(StorageError) as caught:
-        put(faulty, "k", b"abc")
-    assert caught.value.retriable
-    assert faults.counts.requests["PUT"] == faulty.requests["put"] == 1
-    put(faulty, "k", b"abc")
-
-
-def test_an_error_says_what_the_store_said(faulty, faults):
-    """Status, code and message of the store stand in the error, in one line."""
-    faults.add(Rule(SLOW_DOWN, method="PUT"))
-    with pytest.raises(StorageError) as caught:
-        put(faulty, "k", b"abc")
-    assert str(caught.value).startswith("cannot write 'k' in s3://test-")
-    assert str(caught.value).endswith(": 503 SlowDown: Please reduce your request rate.")
-
-
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [("http://127.0.0.1:1", "Connection refused"), ("http://no.invalid", "dns error: ")],
@@ -106,25 +77,6 @@ def test_an_error_says_why_there_was_no_answer(endpoint, words):
     """A store that cannot be reached is told from a name that means nothing."""
     with pytest.raises(StorageError, match=words):
         put(ObjectStorage("s3://bucket", "", {"endpoint": endpoint}), "k", b"abc")
-
-
-def test_a_put_that_hangs_ends_by_its_deadline(faulty, faults):
-    """When the store does not answer, the deadline of the put ends it and its connection."""
-    hang = faults.add(Rule(Hang(), method="PUT"))
-    with pytest.raises(StorageError, match="did not answer in time"):
-        put(faulty, "k", b"abc", timeout_s=0.2)
-    assert faults.struck[hang] == 1
-    put(faulty, "k", b"abc")
-    faults.release()
-
-
-def test_a_put_that_stalls_leaves_time_for_another(quick, faulty, faults):
-    """A put that takes far longer than its size explains is given up before its deadline."""
-    faults.add(Rule(Hang(), method="PUT"))
-    began = time.monotonic()
-    with pytest.raises(StorageError, match="did not answer in time"):
-        put(faulty, "k", b"abc", timeout_s=60)
-    assert time.monotonic() - began < 30
 
 
 def test_a_slow_link_gives_no_put_up(monkeypatch, faulty, faults):
@@ -164,32 +116,12 @@ def test_a_connection_that_a_firewall_forgot_costs_no_put_its_deadline(
         assert proxy.connections > 0
 
 
-def test_a_store_without_conditional_puts_is_put_to_all_the_same(faulty, faults):
-    """A store that refuses If-None-Match is not asked again with it."""
-    refused = faults.add(Rule(NOT_IMPLEMENTED, method="PUT"))
-    put(faulty, "k", b"abc")
-    put(faulty, "l", b"abc")
-    assert faults.struck[refused] == 1
-    assert faults.counts.requests["PUT"] == 3
-    assert bytes(faulty.get("k")) == b"abc"
-
-
 def test_a_store_that_is_configured_without_conditional_puts(bucket):
     """Conditional puts can be switched off by an option of the store."""
     storage = ObjectStorage(f"s3://{bucket}", "", {"conditional_put": "disabled"})
     put(storage, "k", b"abc")
     put(storage, "k", b"abc")
     assert bytes(storage.get("k")) == b"abc"
-
-
-def test_a_refusal_that_passes_does_not_end_conditional_puts(faulty, faults):
-    """Where the put without a condition is refused as well, the next one has it again."""
-    faults.add(Rule(NOT_IMPLEMENTED, method="PUT", times=2))
-    with pytest.raises(StorageError, match="501"):
-        put(faulty, "k", b"abc")
-    put(faulty, "k", b"abc")
-    with pytest.raises(StorageError, match="other bytes"):
-        put(faulty, "k", b"abd")
 
 
 def test_two_puts_at_a_time_that_the_store_refuses_as_a_conflict_may_be_tried_again(faulty, faults):
@@ -210,17 +142,6 @@ def large(storage, size=3 * PART_BYTES + 12_345):
     return content
 
 
-def test_a_large_object_is_read_by_several_requests(faulty, faults):
-    """A large object and a large range come back whole, in requests of about one part."""
-    content = large(faulty)
-    assert bytes(faulty.get("large")) == content
-    assert faults.counts.requests["GET"] == 3
-    start, end = 1_000, len(content) + 5
-    assert bytes(faulty.get_range("large", start, end)) == content[start:]
-    assert bytes(faulty.get_range("large", len(content) - 3, 9 * PART_BYTES)) == content[-3:]
-    assert bytes(faulty.get_range("large", len(content) + 1, 9 * PART_BYTES)) == b""
-
-
 @pytest.mark.parametrize("action", [CutBody(1_000), SLOW_DOWN, Reset(after_body=True), SHORT])
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
@@ -229,42 +150,7 @@ def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
     struck = faults.add(Rule(action, method="GET", after=after))
     assert bytes(faulty.get("large")) == content
     assert faults.struck[struck] == 1
-    assert faults.counts.requests["GET"] == 4
-
-
-def test_a_part_that_hangs_is_read_again(quick, faulty, faults):
-    """A request for a part that stalls is given up, and made again."""
-    put(faulty, "k", b"abc")
-    faults.add(Rule(Hang(), method="GET"))
-    assert bytes(faulty.get("k")) == b"abc"
-
-
-def test_a_read_that_stalls_is_made_again_beside_it(faulty, faults):
-    """Once it is known how long reads take, one that stalls is hedged, and its request given up."""
-    put(faulty, "k", b"abc")
-    for _ in range(MIN_KNOWN):
-        faulty.get("k")
-    hang = faults.add(Rule(Hang(), method="GET"))
-    assert bytes(faulty.get("k")) == b"abc"
-    assert faults.struck[hang] == 1
-    assert faulty.requests["get"] == MIN_KNOWN + 2
-
-
-def test_a_read_that_keeps_failing_is_an_error(faulty, faults):
-    """After a few attempts the error is that of the last, and retriable."""
-    put(faulty, "k", b"abc")
-    faults.add(Rule(SLOW_DOWN, method="GET", times=None))
-    with pytest.raises(StorageError, match="503 SlowDown") as caught:
-        faulty.get("k")
-    assert not isinstance(caught.value, ObjectNotFoundError)
-    assert faults.counts.requests["GET"] == PART_ATTEMPTS
-
-
-def test_an_object_that_is_not_there_is_not_asked_for_again(faulty, faults):
-    """Missing is an answer."""
-    with pytest.raises(ObjectNotFoundError, match="'k'"):
-        faulty.get("k")
-    assert faults.counts.requests["GET"] == 1
+    assert faults.requests["GET"] == 4
 
 
 # -- listings, deletions -----------------------------------------------------------------------
@@ -281,80 +167,16 @@ def test_a_listing_goes_on_where_a_page_failed(faulty, faults, monkeypatch):
     assert [info.key for info in faulty.list("a/")] == names
 
 
-def test_an_unordered_listing_begins_anew(faulty, faults, monkeypatch):
-    """A directory bucket lists in no order: after a failure nothing is left out or listed twice."""
-    monkeypatch.setattr(object_store, "PAGE_KEYS", 1_000)
-    monkeypatch.setattr(faulty, "_is_ordered", False)
-    names = [f"a/{number:05d}" for number in range(1_100)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: put(faulty, name, b"x"), names))
-    faults.add(Rule(SLOW_DOWN, method="GET", after=1))
-    before = faults.counts.requests["GET"]
-    assert sorted(info.key for info in faulty.list("a/")) == names
-    assert faults.counts.requests["GET"] - before >= 4
-
-
-def test_listings_of_a_topic_are_asked_for_together(faulty, faults):
-    """Of 256 prefixes 16 are asked for at a time: that takes as long as 16 requests."""
-    life = "0" * 16
-    names = [object_key(BatchKey("c", "t", life, 0, number, f"b{number}")) for number in range(30)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: put(faulty, name, b"x"), names))
-    most = 0
-
-    def latency_s(_chance):
-        nonlocal most
-        most = max(most, faults.connections)
-        return 0.05
-
-    faults.add(Rule(Latency(latency_s), method="GET", times=None))
-    began_s = time.monotonic()
-    listed = [info.key for info in topic_objects(faulty, "c", "t", life)]
-    assert time.monotonic() - began_s < 256 * 0.05 / 2
-    assert sorted(listed) == sorted(names)
-    assert listed == sorted(listed, key=lambda key: key[:2])
-    assert faults.counts.requests["GET"] == 256
-    assert LISTINGS <= most < 2 * LISTINGS
-
-
-@pytest.mark.parametrize("action", [SLOW_DOWN, CutBody(100), Reset(), Hang()])
-def test_a_listing_that_fails_among_others_is_asked_for_again(quick, faulty, faults, action):
-    """What fails of several first pages is asked for by itself, and nothing is listed twice."""
-    names = [f"{number:02}/k" for number in range(20)]
-    for name in names:
-        put(faulty, name, b"x")
-    for after in (0, 5, 17):
-        faults.add(Rule(action, method="GET", after=after))
-    assert [info.key for info in faulty.list(*(f"{number:02}/" for number in range(20)))] == names
-
-
 def test_deletions_take_one_request(faulty, faults):
     """A hundred objects are removed by one request, whether they are there or not."""
     for number in range(5):
         put(faulty, f"a/{number}", b"x")
     faulty.delete(*(f"a/{number}" for number in range(100)))
     assert list(faulty.list("")) == []
-    assert faults.counts.requests["POST"] == 1
-
-
-def test_nothing_to_delete_is_no_request(faulty, faults):
-    """No keys are no request."""
-    faulty.delete()
-    assert faults.counts.requests.total() == 0
+    assert faults.requests["POST"] == 1
 
 
 # -- a store that is away, or not there --------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["refuse", "reset"])
-def test_a_broker_starts_while_the_store_is_away(bucket, faults, caplog, kind):
-    """A store that does not answer may come back: a warning says that it is away."""
-    faults.outage(kind)
-    options = frozenset({("endpoint", f"http://{faults.address}")})
-    storage = open_storage(f"s3://{bucket}/root", options)
-    assert "is away" in caplog.text
-    faults.restore()
-    put(storage, "k", b"abc")
 
 
 @follows("make it, or set `storage` to another one")
@@ -375,29 +197,6 @@ def test_objects_of_a_bucket_that_is_not_there_are_not_called_missing():
         with pytest.raises(StorageError, match="there is no s3://nowhere") as caught:
             call()
         assert not isinstance(caught.value, ObjectNotFoundError)
-
-
-@pytest.mark.parametrize("name", ["NoSuchBucket", "ContainerNotFound"])
-def test_an_object_may_be_called_like_an_error(storage, name):
-    """A key that has the name of an error in it is missing as any other."""
-    with pytest.raises(ObjectNotFoundError):
-        storage.get(f"topics/{name}/x")
-
-
-REGION = Status(HTTPStatus.MOVED_PERMANENTLY, s3_error("PermanentRedirect", "Another region."))
-LATE = Status(HTTPStatus.BAD_REQUEST, s3_error("RequestTimeout", "Not read in time."))
-
-
-@pytest.mark.parametrize(("answer", "starts"), [(REGION, False), (LATE, True), (SLOW_DOWN, True)])
-def test_a_start_tells_what_passes_from_what_does_not(bucket, faults, answer, starts):
-    """A bucket of another region is an error of the configuration, a store that is late is not."""
-    faults.add(Rule(answer, method="GET"))
-    options = frozenset({("endpoint", f"http://{faults.address}")})
-    if starts:
-        put(open_storage(f"s3://{bucket}", options), "k", b"abc")
-    else:
-        with pytest.raises(ConfigError, match="region"):
-            open_storage(f"s3://{bucket}", options)
 
 
 def test_foreign_keys_do_not_keep_a_broker_from_its_bucket(bucket, s3_server):
@@ -455,55 +254,7 @@ def test_a_forked_process_is_told_that_it_cannot_read(storage, method):
     assert os.getpid() != child.pid
 
 
-def _read_inherited(storage, answers):
-    try:
-        storage.get("k")
-    except StorageError as exc:
-        answers.put(str(exc))
-
-
-def test_a_fork_may_come_while_another_thread_is_inside(storage):
-    """What a thread of the parent has locked stays locked in a child, which asks for none of it."""
-    put(storage, "k", b"abc")
-    context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    child = context.Process(target=_read_inherited, args=(storage, answers))
-    with storage._waits._lock:
-        child.start()
-    try:
-        child.join(10)
-        assert child.exitcode == 0
-        assert "was forked" in answers.get()
-    finally:
-        child.kill()
-        child.join()
-
-
 # -- closing -----------------------------------------------------------------------------------
-
-
-def test_closing_gives_up_what_is_under_way(faulty, faults):
-    """A thread that waits for the store is told that it was closed, and so is a later one."""
-    hang = faults.add(Rule(Hang(), method="PUT"))
-    with ThreadPoolExecutor(1) as pool:
-        under_way = pool.submit(put, faulty, "k", b"abc")
-        faults.wait_struck(hang)
-        faulty.close()
-        with pytest.raises(ClosedError):
-            under_way.result()
-    with pytest.raises(ClosedError):
-        faulty.get("k")
-
-
-def test_closing_ends_a_listing_that_is_tried_again(faulty, faults):
-    """A listing that waits between two attempts ends as well."""
-    refused = faults.add(Rule(SLOW_DOWN, method="GET", times=None))
-    with ThreadPoolExecutor(1) as pool:
-        under_way = pool.submit(list, faulty.list(""))
-        faults.wait_struck(refused, 2)
-        faulty.close()
-        with pytest.raises(ClosedError):
-            under_way.result()
 
 
 READ_ONCE = """
@@ -521,19 +272,3 @@ def test_processes_that_have_read_end_in_peace(storage):
     with ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(lambda _: subprocess.run(command, check=False), range(16)))
     assert [each.returncode for each in ended] == [0] * 16
-
-
-@pytest.mark.parametrize(
-    ("answer", "refused"),
-    [
-        (Status(HTTPStatus.FORBIDDEN, s3_error("AccessDenied", "Access Denied")), True),
-        (SLOW_DOWN, False),
-        (Reset(), False),
-    ],
-)
-def test_an_error_says_whether_the_store_has_answered_and_refused(faulty, faults, answer, refused):
-    """A key that is not there is 403 where a bucket may not be listed: that is no outage."""
-    faults.add(Rule(answer, times=None))
-    with pytest.raises(StorageError) as error:
-        faulty.get_range("nothing", 0, 1)
-    assert error.value.refused is refused

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import aclosing
 
 import pytest
 
-from memq import AdminClient, Consumer, Producer, async_scan, profile, read_range, scan
+from memq import AdminClient, Consumer, Producer, read_range, scan
 from memq.cli.main import main
 from memq.errors import StorageError
 from memq.testing.broker import BrokerProcess
@@ -78,37 +77,12 @@ def test_a_range_is_read_with_options(broker, options):
         assert rows.read_all()["value"].to_pylist() == wanted
 
 
-async def test_a_stream_is_read_with_options(broker, options):
-    """As for ranges, in an event loop."""
-    found = async_scan(broker.address, topic=TOPIC, storage_options=options)
-    async with aclosing(found) as batches:
-        assert sum([each.num_rows async for each in batches]) == RECORDS
-
-
 def test_a_consumer_reads_with_options(broker, options):
     """A consumer reads with its options, and shows none of them."""
     with Consumer(broker.address, topic=TOPIC, storage_options=options) as consumer:
         values = [record.value for _ in range(RECORDS) for record in consumer.poll(30)]
         assert options["secret_access_key"] not in repr(consumer)
     assert values == [b"%d" % number for number in range(RECORDS)]
-
-
-def test_variable_and_profile(broker, options, monkeypatch, tmp_path):
-    """What a program does not say comes from `MEMQ_STORAGE_OPTIONS`, or from the profile."""
-    with monkeypatch.context() as machine:
-        machine.setenv("MEMQ_STORAGE_OPTIONS", text_of(options))
-        assert read_range(broker.address, topic=TOPIC).num_rows == RECORDS
-    file = tmp_path / "memq.toml"
-    rows = "".join(f"{name} = '{value}'\n" for name, value in options.items())
-    file.write_text(
-        f"[profiles.default]\nbootstrap = '{broker.address}'\n"
-        f"[profiles.default.storage_options]\n{rows}"
-    )
-    file.chmod(0o600)
-    monkeypatch.setenv("MEMQ_CONFIG", str(file))
-    assert read_range(topic=TOPIC).num_rows == RECORDS
-    assert read_range(**profile(), topic=TOPIC).num_rows == RECORDS
-    assert main(["consume", TOPIC, "--from-beginning", "--exit-at-end"]) == 0
 
 
 def test_a_wrong_secret_names_the_store(broker, options, bucket):
@@ -125,28 +99,6 @@ def test_a_wrong_secret_names_the_store(broker, options, bucket):
     while cause is not None:
         assert WRONG not in f"{cause!r}"
         cause = cause.__cause__
-
-
-def test_commands_read_with_options(memq, options, tmp_path):
-    """Commands that read objects have a flag and a variable for the options."""
-    given = ("--storage-options", text_of(options))
-    uri = uri_of(memq)
-    assert memq("consume", TOPIC, "--range", f"0:0-{RECORDS}", *given) == (0, "0\n1\n2\n")
-    assert memq("export", TOPIC, tmp_path / "all.csv", *given)[0] == 0
-    assert memq("batch", "verify", TOPIC, *given)[0] == 0
-    assert memq("batch", "verify", uri, *given)[0] == 0
-    assert memq("batch", "cat", uri, *given)[0] == 0
-    assert memq("bench", "consume", TOPIC, *given)[0] == 0
-
-
-def test_an_audit_reads_with_options(memq, options, faults):
-    """An audit reads the store itself, and asks the broker only for what it cannot read."""
-    before = faults.counts.requests["GET"]
-
-    code, text = memq("audit", TOPIC, "--deep", "--storage-options", text_of(options))
-
-    assert code == 0, text
-    assert faults.counts.requests["GET"] - before >= RECORDS
 
 
 def test_a_command_shows_no_secret(memq, options):

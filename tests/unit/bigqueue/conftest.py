@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 SMALL = {"page_bytes": 4096, "index_page_items": 8}
 
 
+def page(path: Path, kind: str, number: int) -> Path:
+    """The file of a page."""
+    return path / kind / f"{number:012d}.page"
+
+
+def overwrite(file: Path, offset: int, content: bytes) -> None:
+    """Replace bytes of a file in place."""
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(content)
+
+
 @pytest.fixture
 def small() -> dict:
     """Options for an array whose pages are crossed by a handful of items."""

@@ -5,31 +5,7 @@ import json
 import pytest
 
 from memq.core.bigqueue import BigArray
-from memq.core.bigqueue.layout import ENTRY_BYTES, INDEX, load_layout
 from memq.errors import ConfigError, CorruptDataError
-
-
-def test_sizes_are_recorded_when_the_array_is_made(tmp_path, small):
-    """An array is opened again with the sizes it was made with, without naming them."""
-    BigArray(tmp_path, **small).close()
-
-    layout = load_layout(tmp_path, None, None)
-
-    assert (layout.page_bytes, layout.index_page_items) == (4096, 8)
-    assert layout.size_bytes(INDEX) == 8 * ENTRY_BYTES
-    with BigArray(tmp_path) as array:
-        array.append(b"x")
-
-
-@pytest.mark.parametrize("option", ["page_bytes", "index_page_items"])
-def test_another_size_is_refused(tmp_path, small, option):
-    """Reopening with another page size names both sizes and changes nothing."""
-    BigArray(tmp_path, **small).close()
-
-    with pytest.raises(ConfigError, match=rf"{option}=8192.*{option}={small[option]}"):
-        BigArray(tmp_path, **{option: 8192})
-
-    BigArray(tmp_path, **small).close()
 
 
 @pytest.mark.parametrize(
@@ -77,11 +53,3 @@ def test_lost_metadata_is_not_taken_for_a_new_array(tmp_path, small):
 
     with pytest.raises(CorruptDataError, match="restore it"):
         BigArray(tmp_path, **small)
-
-
-def test_a_reader_of_nothing_is_told_so(tmp_path):
-    """Opening read-only where there is no array says what is missing, and makes nothing."""
-    with pytest.raises(ConfigError, match="holds no big array"):
-        BigArray(tmp_path / "nothing", read_only=True)
-
-    assert not (tmp_path / "nothing").exists()

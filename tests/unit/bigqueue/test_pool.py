@@ -1,45 +1,33 @@
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
+from memq.core.bigqueue.files import preallocate
 from memq.core.bigqueue.layout import DATA, INDEX, Layout
 from memq.core.bigqueue.pool import PagePool
-from memq.errors import ClosedError, CorruptDataError
-
-
-class Clock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
+from memq.errors import CorruptDataError
 
 
 @pytest.fixture
-def clock():
-    """A clock at zero."""
-    return Clock()
+def now_s():
+    """What the clock of the pool says, in a list."""
+    return [0.0]
 
 
 @pytest.fixture
-def pool(tmp_path, clock):
+def pool(tmp_path, now_s):
     """A pool of four pages that live for ten seconds."""
     for kind in (DATA, INDEX):
         (tmp_path / kind).mkdir()
     layout = Layout(tmp_path, 4096, 8)
-    pool = PagePool(layout, max_pages=4, ttl_s=10, writable=True, clock_s=clock)
+    pool = PagePool(layout, max_pages=4, ttl_s=10, writable=True, clock_s=lambda: now_s[0])
     for number in range(6):
         pool.allocate(DATA, number)
     yield pool
     pool.close()
-
-
-def test_a_page_is_mapped_once(pool):
-    """Asking again gives the same map."""
-    assert pool.map(DATA, 0) is pool.map(DATA, 0)
-    assert len(pool) == 1
 
 
 def test_the_least_recently_used_page_goes_first(pool):
@@ -53,38 +41,17 @@ def test_the_least_recently_used_page_goes_first(pool):
     assert len(pool) == 4
 
 
-def test_idle_pages_are_unmapped(pool, clock):
+def test_idle_pages_are_unmapped(pool, now_s):
     """Pages not asked for within their time to live go when another is asked for."""
     old = pool.map(DATA, 0)
-    clock.now_s = 9.9
+    now_s[0] = 9.9
     young = pool.map(DATA, 1)
-    clock.now_s = 10.0
+    now_s[0] = 10.0
 
     pool.map(DATA, 2)
 
     assert old.closed
     assert not young.closed
-
-
-def test_what_was_written_survives_unmapping(pool):
-    """An unmapped page keeps its content for the next map."""
-    pool.map(DATA, 0)[:5] = b"hello"
-    pool.unmap(DATA, 0)
-
-    assert pool.map(DATA, 0)[:5] == b"hello"
-
-
-def test_allocating_keeps_content_and_says_whether_it_grew(pool, tmp_path):
-    """A page that exists is left alone; one that is too short is filled up."""
-    pool.map(DATA, 0)[:5] = b"hello"
-    assert pool.allocate(DATA, 0) is False
-
-    with (tmp_path / DATA / "000000000000.page").open("r+b") as file:
-        file.truncate(100)
-
-    assert pool.allocate(DATA, 0) is True
-    assert pool.map(DATA, 0)[:6] == b"hello\0"
-    assert len(pool.map(DATA, 0)) == 4096
 
 
 def test_missing_and_empty_pages_are_damage(pool, tmp_path):
@@ -96,17 +63,18 @@ def test_missing_and_empty_pages_are_damage(pool, tmp_path):
         pool.map(DATA, 1)
 
 
-def test_a_closed_pool_maps_nothing(pool):
-    """After close every page is unmapped and stays so."""
-    mapped = pool.map(DATA, 0)
-    pool.close()
+def test_a_page_that_the_disk_has_no_room_for_is_put_back(tmp_path, monkeypatch):
+    """Blocks that were claimed in vain are given back, and a file that was made for them goes."""
 
-    assert mapped.closed
-    with pytest.raises(ClosedError):
-        pool.map(DATA, 0)
+    def full(fd, _start, size_bytes):
+        os.ftruncate(fd, size_bytes // 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-
-def test_repr_shows_the_bound(pool):
-    """The pool says how many pages it maps."""
-    pool.map(DATA, 0)
-    assert "1 of 4 pages mapped" in repr(pool)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.write_bytes(b"x")
+    for file in (there, new):
+        with pytest.raises(OSError, match="No space left"):
+            preallocate(file, 4096)
+    assert there.read_bytes() == b"x"
+    assert not new.exists()

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue, FanOutQueue, Recovery
+from memq.core.bigqueue import BigQueue, Recovery
 from memq.errors import (
-    ClosedError,
-    ConfigError,
     CorruptDataError,
     InvalidRequestError,
-    LockedError,
     OffsetOutOfRangeError,
 )
 
@@ -48,15 +45,6 @@ def test_an_empty_queue_gives_none(queue):
     assert queue.dequeue() is None
 
 
-def test_a_batch_is_bounded_by_bytes(queue):
-    """`max_bytes` bounds a batch, which always holds at least one item."""
-    queue.enqueue_many([b"x" * 100] * 10)
-
-    assert len(queue.dequeue_many(10, max_bytes=350)) == 3
-    assert len(queue.dequeue_many(10, max_bytes=1)) == 1
-    assert len(queue) == 6
-
-
 def test_the_position_survives(tmp_path, small, crash):
     """What was taken is not given again after a close, nor after a kill."""
     with BigQueue(tmp_path / "queue", **small) as queue:
@@ -82,15 +70,6 @@ def test_consumed_pages_go_by_themselves(queue, batch):
 
     queue.gc()
     assert data_pages(queue) == [24]
-
-
-def test_gc_keeps_what_was_not_taken(queue):
-    """Collecting deletes no page that holds an item still to be taken."""
-    items = [b"%03d" % n * 300 for n in range(50)]
-    queue.enqueue_many(items)
-    for item in items:
-        queue.gc()
-        assert queue.dequeue() == item
 
 
 def test_a_damaged_item_stays_until_it_is_skipped(queue):
@@ -124,36 +103,6 @@ def test_a_lost_position_goes_back_to_what_is_kept(tmp_path, small, content, cap
     assert "file was damaged; moved to 6" in caplog.text
 
 
-def test_a_position_past_a_lost_tail_moves_back(tmp_path, small, crash):
-    """When items were dropped at opening, the position does not stay beyond the end."""
-    with BigQueue(tmp_path / "live", **small) as queue:
-        queue.enqueue_many([b"x" * 1000] * 8)
-        queue.dequeue_many(7)
-        copy = crash(tmp_path / "live")
-    (copy / "data" / "000000000001.page").write_bytes(bytes(4096))
-
-    with BigQueue(copy) as queue:
-        assert queue.recovery.items_dropped > 0
-        assert queue.dequeue() is None
-        queue.enqueue(b"new")
-        assert queue.dequeue() == b"new"
-
-
-def test_a_damaged_end_is_passed_by_hand(tmp_path, small):
-    """Flushed items that were damaged are named until `skip` passes them; new ones come after."""
-    with BigQueue(tmp_path, **small) as queue:
-        queue.enqueue_many([b"x" * 1000] * 8)
-        queue.dequeue_many(7)
-    (tmp_path / "data" / "000000000001.page").write_bytes(bytes(4096))
-
-    with BigQueue(tmp_path) as queue:
-        queue.enqueue(b"new")
-        with pytest.raises(CorruptDataError, match="item 7 is damaged"):
-            queue.dequeue()
-        queue.skip()
-        assert queue.dequeue() == b"new"
-
-
 def test_a_reader_sees_without_taking(queue):
     """A read-only queue peeks and counts, and may not take."""
     queue.enqueue_many([b"a", b"b"])
@@ -164,43 +113,3 @@ def test_a_reader_sees_without_taking(queue):
         for take in (reader.dequeue, reader.skip, reader.gc, lambda: reader.dequeue_many(1)):
             with pytest.raises(InvalidRequestError, match="read-only"):
                 take()
-
-
-def test_one_process_writes(queue):
-    """A second queue on the same folder is refused."""
-    with pytest.raises(LockedError):
-        BigQueue(queue._array.path)
-
-
-def test_a_closed_queue_refuses_everything(tmp_path):
-    """After close each call is a ClosedError; closing again is fine."""
-    queue = BigQueue(tmp_path)
-    queue.close()
-    queue.close()
-
-    calls = [queue.dequeue, queue.peek, queue.sync, queue.gc, queue.skip, lambda: len(queue)]
-    calls += [lambda: queue.enqueue(b""), lambda: queue.dequeue_many(1)]
-    for call in calls:
-        with pytest.raises(ClosedError, match="closed"):
-            call()
-    assert "closed" in repr(queue)
-
-
-def test_the_two_kinds_of_queue_do_not_mix(tmp_path):
-    """A fan-out queue is not opened as a plain queue, whose gc would delete its items; nor back."""
-    BigQueue(tmp_path / "plain").close()
-    FanOutQueue(tmp_path / "fan").close()
-
-    with pytest.raises(ConfigError, match="BigQueue"):
-        FanOutQueue(tmp_path / "plain")
-    with pytest.raises(ConfigError, match="FanOutQueue"):
-        BigQueue(tmp_path / "fan")
-    BigArray(tmp_path / "plain").close()  # the lock was released, and a queue is an array
-
-
-def test_repr_shows_position_and_range(queue):
-    """The queue says where it is."""
-    queue.enqueue_many([b"a", b"b"])
-    queue.dequeue()
-    assert "[at 1]" in repr(queue)
-    assert "[0, 2)" in repr(queue)

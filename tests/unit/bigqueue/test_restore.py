@@ -10,12 +10,12 @@ import pytest
 from memq.core.bigqueue import BigArray
 from memq.core.bigqueue.layout import ENTRY_BYTES
 from memq.errors import (
-    ClosedError,
     CorruptDataError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     QueueError,
 )
+from tests.unit.bigqueue.conftest import overwrite, page
 
 ITEMS = [b"same", b"x" * 4000, b"", b"same", b"y" * 96, *[b"%d" % n * 500 for n in range(10, 20)]]
 
@@ -28,23 +28,11 @@ def array(tmp_path, small):
         yield array
 
 
-def page(array, kind, number):
-    """The file of a page."""
-    return array.path / kind / f"{number:012d}.page"
-
-
-def overwrite(file, offset, content):
-    """Replace bytes of a file in place."""
-    with file.open("r+b") as opened:
-        opened.seek(offset)
-        opened.write(content)
-
-
 def place_of(array, index):
     """Data page and offset of an item, and where its entry is."""
     number, slot = divmod(index, 8)
-    entry = page(array, "index", number).read_bytes()[slot * ENTRY_BYTES :][:8]
-    return *struct.unpack("<II", entry), page(array, "index", number), slot * ENTRY_BYTES
+    entry = page(array.path, "index", number).read_bytes()[slot * ENTRY_BYTES :][:8]
+    return *struct.unpack("<II", entry), page(array.path, "index", number), slot * ENTRY_BYTES
 
 
 def test_an_item_is_known_by_its_bytes_at_its_index(array):
@@ -62,27 +50,12 @@ def test_an_item_is_known_by_its_bytes_at_its_index(array):
                 ask(index)
 
 
-def test_an_item_is_known_though_its_bytes_are_gone(array):
-    """Its entry says so; without that nobody knows it, and it can not be written back."""
-    page(array, "data", 0).unlink()
-    array._pool.unmap("data", 0)
-    assert array.length(1) == 4000
-    assert array.was(1, ITEMS[1])
-    page(array, "index", 0).unlink()
-    array._pool.unmap("index", 0)
-    assert array.length(1) == 0
-    assert not array.was(1, ITEMS[1])
-    with pytest.raises(InvalidRequestError, match=r"item 1 .* was not these 4000 bytes"):
-        array.restore(1, ITEMS[1])
-    assert array.length(8) == len(ITEMS[8])
-
-
 @pytest.mark.parametrize("index", [0, 1, 3, 4, 5, len(ITEMS) - 1])
 @pytest.mark.parametrize("damage", ["flipped", "missing", "cut"])
 def test_a_damaged_item_is_whole_again(array, crash, index, damage):
     """With its own bytes, whatever became of the page; its neighbours are as they were."""
     number, offset, _, _ = place_of(array, index)
-    file = page(array, "data", number)
+    file = page(array.path, "data", number)
     if damage == "flipped":
         overwrite(file, offset, bytes([ITEMS[index][0] ^ 1]))
     elif damage == "missing":
@@ -112,28 +85,17 @@ def test_an_entry_that_points_past_its_page_is_damaged_too(array):
     """Nothing is written there; what ends with the page is within it."""
     number, offset, file, at = place_of(array, 4)
     assert offset + len(ITEMS[4]) <= 4096
-    whole = page(array, "data", number).read_bytes()
+    whole = page(array.path, "data", number).read_bytes()
     for moved in (4096 - 96 + 1, 4096, (1 << 32) - 1):
         overwrite(file, at + 4, struct.pack("<I", moved))
         array._pool.unmap("index", 0)
         with pytest.raises(CorruptDataError, match=r"item 4 .* past the end of its page"):
             array.restore(4, ITEMS[4])
-        assert page(array, "data", number).read_bytes() == whole
+        assert page(array.path, "data", number).read_bytes() == whole
     overwrite(file, at + 4, struct.pack("<I", 4096 - 96))
     array._pool.unmap("index", 0)
     array.restore(4, ITEMS[4])
     assert array.get(4) == ITEMS[4]
-
-
-def test_only_who_may_write_restores(array):
-    """A reader, an array that is closed and a disk that refuses are typed errors."""
-    with BigArray(array.path, read_only=True) as reader:
-        assert reader.was(0, ITEMS[0])
-        with pytest.raises(InvalidRequestError, match="read-only"):
-            reader.restore(0, ITEMS[0])
-    array.close()
-    with pytest.raises(ClosedError):
-        array.restore(0, ITEMS[0])
 
 
 @pytest.mark.parametrize("call", ["sync_file", "sync_directory"])

@@ -61,25 +61,6 @@ def name_of(fd: int) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-@pytest.mark.parametrize("mode", ["batch", "each"])
-def test_a_failed_flush_stops_the_array(tmp_path, small, mode):
-    """The error is a QueueError, its items stay unseen, and no append is taken until reopened."""
-    array = BigArray(tmp_path, sync=mode, **small)
-    array.append_many([b"x" * 1000] * 4)
-    page = tmp_path / "data" / "000000000001.page"
-    array._tail._claim(1, 0)  # the next page is there already, and then is lost
-    page.unlink()
-    page.mkdir()  # now it cannot be flushed, nor mapped
-
-    with pytest.raises(QueueError):
-        array.append_many([b"y" * 1000] * 2)
-    page.rmdir()
-    assert array.end == 4
-    array.close()
-    with BigArray(tmp_path) as again:
-        assert again.get_many(0, 10) == [b"x" * 1000] * 4
-
-
 def test_a_batch_that_fails_half_way_leaves_no_entries(tmp_path, small, crash):
     """Entries of a batch that was not appended are erased, so no later opening takes them up."""
     with BigArray(tmp_path / "live", **small) as array:
@@ -115,17 +96,6 @@ def test_a_flush_that_fails_is_not_tried_again(tmp_path, small, monkeypatch):
         assert again.append(b"after") == 1
 
 
-def test_a_missing_page_fails_the_flush(tmp_path, small):
-    """A page file that vanished under the writer is noticed when it is flushed."""
-    array = BigArray(tmp_path, **small)
-    array.append(b"x")
-    (tmp_path / "data" / "000000000000.page").unlink()
-
-    with pytest.raises(PublishUncertainError, match="000000000000"):
-        array.sync()
-    array.close()
-
-
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
 def test_a_page_that_loses_its_file_between_two_flushes_fails_the_second(tmp_path, small, how):
     """A flush never says that items are durable in a file that no restart will find."""
@@ -144,22 +114,6 @@ def test_a_page_that_loses_its_file_between_two_flushes_fails_the_second(tmp_pat
     with pytest.raises(PublishUncertainError, match="000000000000"):
         array.sync()
     array.close()
-
-
-def test_flushing_keeps_one_page_of_each_kind_open(tmp_path, small):
-    """However many pages were flushed, two are open beside those mapped, and none after `close`."""
-    with BigArray(tmp_path, sync="batch", max_mapped_pages=4, **small) as array:
-        for _ in range(5):
-            array.append_many([b"x" * 1000] * 10)
-            assert len(open_pages(tmp_path)) == 4 + 2
-    assert open_pages(tmp_path) == []
-
-
-def open_pages(folder: Path) -> list[str]:
-    """Page files of the folder that this process has open; each map has a descriptor too."""
-    links = list(Path("/proc/self/fd").iterdir())
-    names = [str(link.readlink()) for link in links if link.exists()]
-    return [name for name in names if name.startswith(str(folder)) and name.endswith(".page")]
 
 
 TAKES = {
@@ -204,17 +158,3 @@ def test_a_page_that_cannot_be_allocated_changes_nothing(tmp_path, small):
         obstacle.rmdir()
         assert array.append(b"y" * 1000) == 5
         assert array.get_many(4, 5) == [b"fits", b"y" * 1000]
-
-
-def test_a_consumed_page_that_cannot_be_deleted_takes_no_item(tmp_path, small, monkeypatch):
-    """Deletion that fails is an error before the next item is taken, and is tried again."""
-    with BigQueue(tmp_path, **small) as queue:
-        queue.enqueue_many([b"x" * 1000] * 9)
-        queue.dequeue_many(5)
-        with monkeypatch.context() as patched:
-            patched.setattr("pathlib.Path.unlink", broken)
-            with pytest.raises(QueueError, match="cannot delete"):
-                queue.dequeue()
-        assert len(queue) == 4
-        assert queue.dequeue() is not None
-        assert not (tmp_path / "data" / "000000000000.page").exists()

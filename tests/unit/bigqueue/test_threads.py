@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue, FanOutQueue
+from memq.core.bigqueue import BigQueue
 
 PRODUCERS = 2
 PER_PRODUCER = 4000
@@ -62,52 +62,3 @@ def test_two_producers_and_two_consumers_lose_and_double_nothing(tmp_path, batch
     assert len(everything) == PRODUCERS * PER_PRODUCER
     assert set(everything.values()) == {1}
     assert all(map(in_order, taken))
-
-
-def test_fronts_are_read_and_truncated_at_once(tmp_path):
-    """Two fronts each see every item while two producers write and pages are collected."""
-    total = PRODUCERS * PER_PRODUCER
-    seen = {"a": [], "b": []}
-    with FanOutQueue(tmp_path, **OPTIONS) as queue:
-        for name in seen:
-            queue.create_front(name)
-
-        def consumer(name):
-            def consume():
-                while len(seen[name]) < total:
-                    seen[name] += queue.dequeue_many(name, 50)
-                    queue.gc()
-
-            return consume
-
-        run(
-            *(producer(queue.enqueue, n) for n in range(PRODUCERS)),
-            *(consumer(name) for name in seen),
-        )
-        assert queue.start == total
-
-    assert seen["a"] == seen["b"]
-    assert in_order(seen["a"])
-    assert len(set(seen["a"])) == total
-
-
-def test_readers_by_index_while_a_writer_appends(tmp_path):
-    """Random and sequential readers find right items while pages come and go in the pool."""
-    with BigArray(tmp_path, **OPTIONS) as array:
-
-        def write():
-            for n in range(PER_PRODUCER):
-                array.append(b"%06d" % n)
-
-        def read(step):
-            def check():
-                index = 0
-                while (end := array.end) < PER_PRODUCER or index < PER_PRODUCER:
-                    if end:
-                        at = index * step % end
-                        assert array.get(at) == b"%06d" % at
-                        index += 1
-
-            return check
-
-        run(write, read(1), read(7919))

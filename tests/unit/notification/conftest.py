@@ -1,4 +1,4 @@
-"""Queues in a model of Kafka for the tests of this folder."""
+"""Queues in a model of Kafka, and calls of any queue, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ import random
 import pytest
 
 from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.notification.queue import Publication
 from tests.fakes.kafka import InMemoryKafka
 
 # Assertions inside the shared contract are explained like those of a test module.
 pytest.register_assert_rewrite("tests.contracts.queue")
+
+
+async def publish(queue, *payloads, write_partition=0, partition=0, topic="t"):
+    """Publish payloads; gives their offsets."""
+    publications = [Publication(partition, payload, 1) for payload in payloads]
+    return await queue.publish(topic, write_partition, publications)
+
+
+async def payloads(queue, partition=0, offset=None):
+    """The payloads of a partition of "t" from an offset on; from its start, if none is given."""
+    start, _ = await queue.offsets("t", partition)
+    offset = start if offset is None else offset
+    found = await queue.fetch("t", partition, offset, max_entries=10_000, max_bytes=1 << 30)
+    return [entry.payload for entry in found]
 
 
 @pytest.fixture

@@ -397,34 +397,6 @@ async def test_where_leaders_are_is_looked_up_once_more(client, name, which):
         assert {("c.t", True), ("c.u", True)} <= {*looks.told}
 
 
-async def test_one_partition_to_blame_fails_alone_among_hundreds(client, monkeypatch):
-    """Those who asked for others have their answer, whichever request theirs was in."""
-    monkeypatch.setattr(confluent, "LOOK_AT_ONCE", 3)
-    places = [Place("c.t", number) for number in range(8)]
-    for bad in (0, 4, 7):
-        for looks in (client._looks_at_all, client._looks_at_committed):
-            looks.bounds = {each: Bounds(0, each.partition, 9) for each in places}
-            looks.bounds[places[bad]] = "UNKNOWN_TOPIC_OR_PART"
-        questions = (client.bounds([each]) for each in places)
-        answers = await asyncio.gather(*questions, return_exceptions=True)
-        assert type(answers.pop(bad)) is UnknownTopicError
-        others = [each for each in places if each != places[bad]]
-        assert answers == [[Bounds(0, each.partition, 9)] for each in others]
-
-
-@pytest.mark.parametrize("name", sorted(NO_ANSWER))
-async def test_a_kafka_that_is_away_is_asked_once_for_all(client, name):
-    """A look that nobody answers is not repeated for each of its partitions.
-
-    The first call may be looked up alone, and the other two together.
-    """
-    client._looks_at_all.failures = [name] * 3
-    questions = (client.bounds([each]) for each in (A, B, C))
-    answers = await asyncio.gather(*questions, return_exceptions=True)
-    assert [type(each) for each in answers] == [QueueError] * 3
-    assert client._looks_at_all.failures  # else it was asked once for each
-
-
 # -- topics ----------------------------------------------------------------------------------
 
 
@@ -435,28 +407,6 @@ async def test_a_topic_is_made_with_what_it_needs_and_what_was_given(client):
     ((_, new, _),) = client._admin.asked
     assert (new.topic, new.num_partitions, new.replication_factor) == ("c.u", 2, -1)
     assert new.config == {"segment.bytes": "9", "cleanup.policy": "delete"}
-
-
-async def test_a_topic_that_is_there_has_the_partitions_it_has(client, monkeypatch):
-    """It is found with those, once it is listed; one that is being deleted never is."""
-    monkeypatch.setattr(confluent, "SETTLED_S", 0.1)
-    monkeypatch.setattr(confluent, "LOOK_AGAIN_S", 0.01)
-    list_topics, client._admin.error = client._admin.list_topics, "TOPIC_ALREADY_EXISTS"
-    lists = iter([{}, {}])  # of brokers of Kafka that have not heard of it
-
-    def listed(timeout):
-        client._admin.error = None
-        found = list_topics(timeout)
-        found.topics = next(lists, found.topics)
-        return found
-
-    client._admin.list_topics = listed
-    assert await client.create_topic("c.t", 9, {}) == 3
-    client._admin.error = "TOPIC_ALREADY_EXISTS"
-    error = await error_of(client.create_topic("c.gone", 1, {}))
-    assert type(error) is QueueError
-    assert "c.gone is there and cannot be used after 0.1 s: it is not listed" in str(error)
-    assert error.retriable
 
 
 async def test_a_topic_serves_once_each_of_its_partitions_does(client, monkeypatch):
@@ -547,19 +497,14 @@ async def test_a_read_gives_what_was_asked_for(client, limits, expected):
     client._idle.put(consumer)  # as many are closed in the end
 
 
-async def test_a_record_is_what_was_written(client):
-    """Its running time comes in a header of its own, and is 0 without; others are not looked at."""
-    written = [("other", b"x"), ("running-ms", b"12")]
-    assert confluent._record(message(A, 5, b"v", headers=written)) == Record(5, 7, b"v", None, 12)
-    assert confluent._record(message(A, 5, None)) == Record(5, 7, None, None, 0)
-
-
-async def test_nothing_is_read_where_nothing_is_asked_for(client):
-    """An empty range costs no request."""
-    client._idle.get()
-    client._idle.get()
-    assert await client.read(A, 5, 5, max_records=1, max_bytes=1) == []
-    for _ in range(confluent.READERS):
+async def test_a_read_that_ends_early_is_no_end(client, monkeypatch):
+    """Records that were asked for and are not to be had yet are not taken for none."""
+    monkeypatch.setattr(confluent, "REQUEST_S", 0.01)
+    the_only_reader(client).messages.put(end(A, 5))
+    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
+    assert type(error) is QueueError
+    assert "was not read within" in str(error)
+    for _ in range(confluent.READERS - 1):  # as many are closed in the end
         client._idle.put(Consumer.made[-1])
 
 
@@ -588,42 +533,6 @@ async def test_news_is_for_the_follower_that_asked_last(client):
             await asyncio.sleep(0.001)
     client.unfollow(A)
     assert client._changes.empty()
-
-
-async def test_a_follower_is_told_of_an_end_without_records(client):
-    """How far it was read counts by itself, and what says nothing is not told."""
-    reader = Followed()
-    client.follow(A, 5, reader)
-    client._hand_over({(A, 1): confluent._News([], 9)})
-    client._hand_over({(A, 1): confluent._News()})
-    assert reader.told == [([], 9)]
-
-
-async def test_a_partition_is_followed_though_kafka_is_slow_to_say_where_it_is(client):
-    """Who follows finds its leader by itself then, and other partitions are followed as well."""
-    client._tail.refuses_to_look = "_TIMED_OUT"
-    reader = Followed()
-    client.follow(A, 5, reader)
-    client.follow(B, 5, Followed())
-    async with asyncio.timeout(30):
-        while client._tail.assigned != {A: 5, B: 5}:
-            await asyncio.sleep(0.001)
-        client._tail.messages.put(message(A, 5))
-        await reader.news.wait()
-    assert reader.told == [([5], 6)]
-
-
-def test_news_is_sorted_by_partition_and_call():
-    """What is followed no more is left out, an end counts as read, and an error is kept."""
-    messages = [message(A, 5), message(B, 1), message(A, 6), end(A, 9), message(C, 0)]
-    messages += [message(C, -1, error="_TRANSPORT"), message(B, -1, error="_UNKNOWN_TOPIC")]
-    messages += [message(Place("c.t", 7), -1, error="_UNKNOWN_TOPIC")]
-    found = confluent._news(messages, {A: 4, B: 2, C: 3})
-    assert {*found} == {(A, 4), (B, 2), (C, 3)}
-    assert [[each.offset for each in found[key].records] for key in found] == [[5, 6], [1], [0]]
-    assert [found[key].reached for key in found] == [9, 2, 1]
-    errors = [found[key].error for key in found]
-    assert [each and each.code() for each in errors] == [None, ck.KafkaError._UNKNOWN_TOPIC, None]
 
 
 async def test_the_end_of_following_is_told_to_each_reader(client, monkeypatch):
@@ -771,14 +680,6 @@ async def test_a_commit_is_given_up_when_the_queue_is_closed(producer, transacti
     assert transactions.over
 
 
-async def test_an_error_of_one_record_has_no_offset():
-    """What was not delivered shows in the commit, and its place stays empty."""
-    offsets = [-1, -1]
-    confluent._note(offsets, 0, failure("_TIMED_OUT").args[0], None)
-    confluent._note(offsets, 1, None, SimpleNamespace(offset=lambda: 7))
-    assert offsets == [-1, 7]
-
-
 async def test_a_producer_has_what_transactions_need(client, monkeypatch):
     """Its id, and the time in which Kafka ends what it has left open."""
     made = []
@@ -818,41 +719,11 @@ async def test_consumers_read_what_is_committed_and_skip_nothing(client):
         assert consumer.logger is client._log
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bootstrap.servers",
-        "transactional.id",
-        "enable.idempotence",
-        "acks",
-        "isolation.level",
-        "group.id",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.partition.eof",
-        "auto.offset.reset",
-        "client.rack",
-        "delivery.report.only.error",
-        "queue.buffering.max.messages",
-        "queue.buffering.max.kbytes",
-    ],
-)
+@pytest.mark.parametrize("name", confluent._OURS)
 def test_an_option_that_is_ours_is_refused(name):
     """Whatever its value, beside others that may be set."""
     with pytest.raises(ConfigError, match=f"{name} cannot be set"):
         ConfluentClient("kafka:1", {"security.protocol": "ssl", name: "1"}, Runtime())
-
-
-@pytest.mark.parametrize("error", [TypeError("t"), ValueError("v"), AttributeError("a")])
-def test_a_value_that_python_refuses_is_an_error_of_configuration(monkeypatch, error):
-    """It is told as an option that is wrong, as those that the client refuses are."""
-
-    def refused(*_, **__):
-        raise error
-
-    monkeypatch.setattr(confluent.admin, "AdminClient", refused)
-    with pytest.raises(ConfigError, match=f"queue_options: {error}"):
-        ConfluentClient("kafka:1", {}, Runtime())
 
 
 async def test_all_is_closed_once(client):
@@ -871,58 +742,3 @@ async def test_all_is_closed_once(client):
     calls = [client.bounds([A]), client.read(A, 0, 1, max_records=1, max_bytes=1)]
     for call in (*calls, client.topics(), client.transactions("id")):
         assert type(await error_of(call)) is ClosedError
-
-
-def test_a_consumer_is_told_of_a_topic_once(monkeypatch):
-    """It looks anew when that is asked for, and after it was told of very many."""
-    monkeypatch.setattr(confluent, "MAX_TOLD", 2)
-    looked = []
-
-    class Looking(confluent._Consumer):
-        def list_topics(self, topic, _timeout_s):
-            looked.append(topic)
-            if topic == "away":
-                raise failure("_TIMED_OUT")
-
-    consumer = Looking({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"})
-    for topic in ("t", "t", "u", "t"):
-        consumer.tell(topic)
-    assert looked == ["t", "u"]
-    consumer.tell("t", anew=True)
-    assert looked == ["t", "u", "t"]
-    for _ in range(2):
-        with pytest.raises(ck.KafkaException):
-            consumer.tell("away")
-    assert looked[3:] == ["away", "away"]
-    consumer.tell("v")
-    consumer.tell("t")
-    assert looked[5:] == ["v", "t"]
-    consumer.close()
-
-
-async def test_one_line_of_a_kind_is_logged_in_a_while(client, clock, caplog):
-    """Others of its kind wait for their time; each kind has a time of its own, and why is kept."""
-    said = client._log
-    for kind in ("FAIL", "FAIL", "MAXPOLL", "FAIL"):
-        said.log(logging.WARNING, "", kind, "", "[thrd]: x")
-    said.log(logging.INFO, "", "OTHER", "", "[thrd]: quiet")
-    assert [each.message for each in caplog.records] == [
-        "Kafka: FAIL: [thrd]: x",
-        "Kafka: MAXPOLL: [thrd]: x",
-    ]
-    assert said.reason() == " (x)"
-    clock.now_s += 29.9
-    said.log(logging.WARNING, "", "FAIL", "", "[thrd]: y")
-    assert len(caplog.records) == 2
-    assert said.reason() == " (y)"
-    clock.now_s += 0.1
-    said.log(logging.ERROR, "", "ERROR", "", "[thrd]: z")
-    said.log(logging.INFO, "", "ERROR", "", "[thrd]: quiet")
-    said.log(logging.ERROR, "", "MAXPOLL", "", "[thrd]: other")
-    assert [each.message for each in caplog.records[2:]] == [
-        "Kafka: ERROR: [thrd]: z",
-        "Kafka: MAXPOLL: [thrd]: other",
-    ]
-    assert said.reason() == " (quiet)"
-    clock.now_s += 30.0
-    assert said.reason() == ""

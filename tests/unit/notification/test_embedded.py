@@ -1,26 +1,30 @@
-"""What is special to the embedded queue: its lock, failed flushes, damage, leftovers."""
+"""What is special to the embedded queue: failed flushes, damage, calls that cross or fail."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 
+import msgspec
 import pytest
 
-from memq.core.notification import folders
+from memq.core.clock import SavedTimes
+from memq.core.notification import folders as folders_module
+from memq.core.notification import read_partition
 from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.folders import TopicFolders
 from memq.core.notification.group_commit import MAX_ROUND, GroupCommit, Publish
-from memq.core.notification.queue import Publication
+from memq.core.notification.queue import Holding, Publication, Waiters
 from memq.core.notification.read_partition import PAGE_BYTES
 from memq.errors import (
+    ConfigError,
     CorruptDataError,
     FencedError,
     LimitReachedError,
@@ -28,7 +32,9 @@ from memq.errors import (
     OffsetOutOfRangeError,
     PublishUncertainError,
     QueueError,
+    UnknownTopicError,
 )
+from tests.unit.notification.conftest import payloads, publish
 
 
 @pytest.fixture
@@ -36,22 +42,9 @@ async def queue(tmp_path):
     """A queue with a topic of two read partitions, open for write partitions 0 and 1."""
     found = EmbeddedQueue(tmp_path / "queue")
     await found.create_topic("t", 2)
-    await found.fence("t", 0)
-    await found.fence("t", 1)
+    await found.fence("t", 0, 1)
     yield found
     await found.close()
-
-
-async def publish(queue, *payloads, partition=0, write_partition=0):
-    """Publish payloads to one partition of the topic."""
-    publications = [Publication(partition, payload, 1) for payload in payloads]
-    return await queue.publish("t", write_partition, publications)
-
-
-async def payloads(queue, partition=0, offset=0):
-    """The payloads of a partition from an offset on."""
-    entries = await queue.fetch("t", partition, offset, max_entries=10_000, max_bytes=1 << 30)
-    return [entry.payload for entry in entries]
 
 
 def data_page(tmp_path, partition=0, number=0):
@@ -86,13 +79,6 @@ async def test_a_directory_belongs_to_one_queue(queue, tmp_path):
     await EmbeddedQueue(tmp_path / "queue").close()
 
 
-def test_a_directory_that_cannot_be_made_is_a_typed_error(tmp_path):
-    """Where a file is in the way, the error says so."""
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(QueueError, match=f"cannot open {tmp_path / 'file/queue'}"):
-        EmbeddedQueue(tmp_path / "file/queue")
-
-
 # -- failed flushes -------------------------------------------------------------------------
 
 
@@ -111,36 +97,6 @@ async def test_a_failed_flush_is_uncertain_until_fenced(queue, tmp_path):
     assert await payloads(queue) == [*held, b"c"]
 
 
-async def test_a_fence_settles_what_a_failed_flush_left(queue, tmp_path):
-    """An entry that reached the disk after all is there after the fence, not only later."""
-    twin = EmbeddedQueue(tmp_path / "twin")
-    await twin.create_topic("t", 2)
-    await twin.fence("t", 0)
-    await publish(twin, b"a", b"b")
-    await twin.close()
-    await publish(queue, b"a")
-    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
-        await publish(queue, b"b")
-    index = "topics/t/0/index/000000000000.page"
-    with (tmp_path / "queue" / index).open("r+b") as file:
-        file.write((tmp_path / "twin" / index).read_bytes())
-    await queue.fence("t", 0)
-    assert await payloads(queue) == [b"a", b"b"]
-    assert await publish(queue, b"c") == [2]
-
-
-async def test_a_failed_flush_does_not_stop_other_write_partitions(queue, tmp_path):
-    """Another owner's next publication to the partition opens it again and takes effect."""
-    await publish(queue, b"a")
-    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
-        await publish(queue, b"b")
-    await publish(queue, b"c", write_partition=1)
-    held = await payloads(queue)
-    assert (held[0], held[-1]) == (b"a", b"c")
-    await queue.fence("t", 0)
-    assert await payloads(queue) == held
-
-
 async def test_a_failed_partition_costs_others_nothing(queue, tmp_path):
     """Of the publications of one round only those to the failed partition fail."""
     await publish(queue, b"a")
@@ -153,30 +109,6 @@ async def test_a_failed_partition_costs_others_nothing(queue, tmp_path):
     assert isinstance(outcomes[0], PublishUncertainError)
     assert outcomes[1] == [0]
     assert await payloads(queue, partition=1) == [b"c"]
-
-
-async def test_a_publication_that_took_effect_in_part_is_uncertain(queue, tmp_path):
-    """When one of two partitions cannot take its entry, the call is uncertain and fenced out."""
-    await publish(queue, b"a")
-    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
-        await queue.publish("t", 0, [Publication(1, b"x", 1), Publication(0, b"b", 1)])
-    with pytest.raises(FencedError):
-        await publish(queue, b"c")
-    assert await payloads(queue, partition=1) == [b"x"]
-
-
-@pytest.mark.parametrize("first", [0, 1])
-async def test_a_publication_of_which_one_partition_is_in_doubt_is_uncertain(
-    queue, tmp_path, first
-):
-    """Whatever is certain of the other one, and whichever of the two comes first."""
-    await publish(queue, b"a")
-    (tmp_path / "queue/topics/t/1").rename(tmp_path / "missing")
-    publications = [Publication(each, b"x", 1) for each in (first, 1 - first)]
-    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
-        await queue.publish("t", 0, publications)
-    with pytest.raises(FencedError):
-        await publish(queue, b"c")
 
 
 async def test_a_publication_of_which_one_partition_takes_nothing_is_uncertain(queue, tmp_path):
@@ -219,49 +151,6 @@ async def test_a_fence_that_cannot_settle_changes_no_owner(queue, tmp_path):
     assert (await payloads(queue))[-1] == b"e"
 
 
-async def test_entries_survive_a_failed_flush_and_a_restart(queue, tmp_path):
-    """What was acked before a failed flush is there in the next process."""
-    await publish(queue, b"a", b"b")
-    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
-        await publish(queue, b"c")
-    await queue.close()
-    successor = EmbeddedQueue(tmp_path / "queue")
-    assert (await payloads(successor))[:2] == [b"a", b"b"]
-    await successor.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system with room for about one data page; skips where mounting is not allowed."""
-    folder = tmp_path / "queue"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={PAGE_BYTES + (2 << 20)}", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-async def test_a_full_disk_refuses_and_clears(small_disk):
-    """With no room for a page nothing is published and the owner stays; with room it goes on."""
-    queue = EmbeddedQueue(small_disk)
-    await queue.create_topic("t", 2)
-    await queue.fence("t", 0)
-    await publish(queue, b"a")
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(b"x" * (1 << 20))
-    with pytest.raises(QueueError, match="No space left") as caught:
-        await publish(queue, b"b", partition=1)
-    assert type(caught.value) is QueueError
-    assert await queue.offsets("t", 1) == (0, 0)
-    assert await publish(queue, b"c") == [1]
-    await queue.delete_topic("t")
-    await queue.create_topic("t", 2)
-    await queue.fence("t", 0)
-    assert await publish(queue, b"b", partition=1) == [0]
-    await queue.close()
-
-
 # -- damage ---------------------------------------------------------------------------------
 
 
@@ -270,19 +159,6 @@ def flip(file, needle):
     content = bytearray(file.read_bytes())
     content[content.index(needle)] ^= 1
     file.write_bytes(content)
-
-
-async def test_a_damaged_entry_is_named_and_the_others_are_readable(queue, tmp_path):
-    """Damage in the middle is an error for that entry only."""
-    await publish(queue, b"first", b"second", b"third")
-    await queue.close()
-    flip(data_page(tmp_path), b"second")
-    successor = EmbeddedQueue(tmp_path / "queue")
-    assert await successor.offsets("t", 0) == (0, 3)
-    assert await payloads(successor, offset=2) == [b"third"]
-    with pytest.raises(CorruptDataError, match="item 1 is damaged"):
-        await payloads(successor, offset=1)
-    await successor.close()
 
 
 async def test_a_damaged_entry_does_not_hide_those_before_it(queue, tmp_path):
@@ -335,54 +211,6 @@ async def test_an_offset_is_never_used_again(queue, tmp_path, damage):
     await successor.close()
 
 
-@pytest.mark.parametrize("damaged", ["a", "z"])
-async def test_a_damaged_group_hides_no_commit_of_another(queue, tmp_path, damaged):
-    """Where nothing else knows the end, each group that can be read bounds it."""
-    await publish(queue, b"first", b"second", b"third")
-    for group, offset in (("a", 1), ("g", 3), ("z", 2)):
-        await queue.commit(group, "t", {0: offset})
-    await queue.close()
-    forget(tmp_path, "control", "index/000000000000.page")
-    (tmp_path / f"queue/topics/t/groups/{damaged}.json").write_bytes(b"{")
-    successor = EmbeddedQueue(tmp_path / "queue")
-    await successor.fence("t", 0)
-    assert await publish(successor, b"new") == [3]
-    await successor.close()
-
-
-@pytest.mark.parametrize(
-    ("damage", "goes_on_ms"),
-    [
-        (lambda tmp_path: forget(tmp_path, "meta.json"), 71),
-        (lambda tmp_path: flip(data_page(tmp_path, partition=1), b"last"), 61),
-    ],
-)
-async def test_running_time_goes_on_after_all_that_can_be_read(queue, tmp_path, damage, goes_on_ms):
-    """A read partition, or an entry, that is damaged hides the running time of no other."""
-    await queue.publish("t", 0, [Publication(0, b"first", 1, 50), Publication(1, b"second", 1, 60)])
-    await queue.publish("t", 0, [Publication(1, b"last", 1, 70)])
-    await queue.close()
-    damage(tmp_path)
-    successor = EmbeddedQueue(tmp_path / "queue")
-    assert (await successor.times()).running_ms == goes_on_ms
-    await successor.close()
-
-
-async def test_a_damaged_end_is_named_and_logged(queue, tmp_path, caplog):
-    """Entries that are lost at the end are reported with topic, partition and offsets."""
-    await publish(queue, b"first", b"second", b"third")
-    await queue.close()
-    flip(data_page(tmp_path), b"third")
-    successor = EmbeddedQueue(tmp_path / "queue")
-    with caplog.at_level(logging.ERROR, logger="memq.queue"):
-        assert await payloads(successor) == [b"first", b"second"]
-    assert "t/0 lost 1 published notification, offset 2:" in caplog.text
-    assert await successor.offsets("t", 0) == (0, 3)
-    with pytest.raises(CorruptDataError, match="offset 2 of 't'/0 damaged"):
-        await payloads(successor, offset=2)
-    await successor.close()
-
-
 @pytest.mark.parametrize(
     ("place", "damage"),
     [
@@ -410,23 +238,6 @@ async def test_what_is_missing_of_a_topic_is_not_empty(queue, tmp_path, place, d
     await again.close()
 
 
-async def test_a_deletion_that_failed_half_way_is_finished_by_the_next(
-    queue, tmp_path, monkeypatch
-):
-    """A topic whose folder was moved, and then the disk failed, is removed by the next attempt."""
-
-    def fail(folder):
-        monkeypatch.undo()
-        raise OSError(errno.EIO, "planned")
-
-    monkeypatch.setattr(folders, "sync_folder", fail)
-    with pytest.raises(QueueError, match="planned"):
-        await queue.delete_topic("t")
-    await queue.delete_topic("t")
-    assert await queue.topics() == []
-    assert list((tmp_path / "queue").glob("*/t*")) == []
-
-
 async def test_an_emptied_partition_is_not_a_new_one(queue, tmp_path):
     """A partition whose folder is empty is refused: its offsets would begin anew."""
     await publish(queue, b"first")
@@ -438,16 +249,6 @@ async def test_an_emptied_partition_is_not_a_new_one(queue, tmp_path):
     with pytest.raises(CorruptDataError, match=r"meta\.json is missing"):
         await again.offsets("t", 0)
     assert await again.offsets("t", 1) == (0, 0)
-    await again.close()
-
-
-async def test_stray_files_are_no_topics(queue, tmp_path):
-    """What does not belong into the queue's folders is left alone."""
-    await queue.close()
-    (tmp_path / "queue/topics/notes.txt").write_text("?")
-    (tmp_path / "queue/moving/notes.txt").write_text("?")
-    again = EmbeddedQueue(tmp_path / "queue")
-    assert await again.topics() == ["t"]
     await again.close()
 
 
@@ -466,29 +267,7 @@ async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
     assert await queue.committed("bad", "t") == {1: 5}
 
 
-async def test_half_made_topics_are_removed(tmp_path):
-    """What a crash left while a topic was made or deleted is gone at the next start."""
-    (tmp_path / "moving/half/0").mkdir(parents=True)
-    queue = EmbeddedQueue(tmp_path)
-    assert await queue.topics() == []
-    assert list((tmp_path / "moving").iterdir()) == []
-    await queue.create_topic("half", 1)
-    assert await queue.topics() == ["half"]
-    await queue.close()
-
-
 # -- the rest -------------------------------------------------------------------------------
-
-
-async def test_retention_gives_disk_space_back(queue, tmp_path):
-    """Truncation deletes the pages that hold nothing else."""
-    for _ in range(7):
-        await publish(queue, b"x" * (PAGE_BYTES // 2 - 100))
-    pages = data_page(tmp_path).parent
-    assert len(list(pages.iterdir())) == 4
-    await queue.truncate("t", 0, 6)
-    assert len(list(pages.iterdir())) == 1
-    assert await queue.offsets("t", 0) == (6, 7)
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -513,28 +292,9 @@ async def test_what_is_forgotten_is_gone_though_its_page_cannot_be_deleted(
     assert await queue.offset_since("t", 0, 0) == end - kept
     assert len(await payloads(queue, offset=end - kept)) == kept
     with pytest.raises(OffsetOutOfRangeError):
-        await payloads(queue)
+        await payloads(queue, offset=0)
     await queue.truncate("t", 0, end - kept)
     assert len(list(pages.iterdir())) == 1
-
-
-async def test_a_cancelled_publish_leaves_the_others_alone(queue):
-    """Cancelling one of several calls of a round neither fails the others nor reorders them."""
-    calls = [asyncio.ensure_future(publish(queue, b"%d" % n)) for n in range(10)]
-    waiter = asyncio.ensure_future(queue.wait("t", {0: 8}, 30))
-    await asyncio.sleep(0)
-    calls[3].cancel()
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert isinstance(outcomes[3], asyncio.CancelledError)
-    held = await payloads(queue)
-    assert held in (
-        [b"%d" % n for n in range(10)],
-        [b"%d" % n for n in range(10) if n != 3],
-    )
-    assert [held[offset] for n, (offset,) in enumerate(o for o in outcomes if type(o) is list)] == [
-        b"%d" % n for n in range(10) if n != 3
-    ]
-    assert await waiter
 
 
 async def test_publications_that_wait_are_bounded():
@@ -566,33 +326,6 @@ async def test_the_event_loop_runs_while_the_disk_hangs(queue):
     assert not waiting.done()
     released.set()
     assert await waiting == [1]
-
-
-async def test_a_slow_commit_does_not_reach_a_later_topic(queue):
-    """A commit that hangs while its topic is deleted and made anew does not touch the new one."""
-    released = Event()
-    queue._committer.submit(released.wait)
-    calls = [queue.commit("g", "t", {0: 1}), queue.delete_topic("t"), queue.create_topic("t", 2)]
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    await asyncio.sleep(0)
-    queue._reader.submit(released.set)
-    await asyncio.gather(*tasks)
-    assert await queue.groups("t") == []
-
-
-async def test_repr_shows_live_state(queue, tmp_path):
-    """The representations say what is open and who waits."""
-    await publish(queue, b"a", partition=1)
-    await queue.offsets("t", 0)
-    waiter = asyncio.ensure_future(queue.wait("t", {0: 0}, 30))
-    await asyncio.sleep(0)
-    assert repr(queue) == (
-        f"<EmbeddedQueue {tmp_path / 'queue'} "
-        "[1 topics | <GroupCommit [0 waiting]> | <Waiters [1 waiting]>]>"
-    )
-    assert repr(queue._topics["t"].partitions[1]) == "<Partition t/1 [0 to 1]>"
-    await publish(queue, b"a")
-    await waiter
 
 
 def descriptors():
@@ -640,18 +373,339 @@ async def test_topics_leave_files_for_others(tmp_path):
     await queue.close()
 
 
-async def test_a_topic_of_many_partitions_holds_no_publication_up(queue):
-    """While the files of 256 read partitions are made, and removed, others publish."""
-    creating = asyncio.ensure_future(queue.create_topic("wide", 256))
-    for number in range(5):
-        await publish(queue, b"%d" % number)
-    assert not creating.done()
-    await creating
-    for number in range(256):
-        await queue.offsets("wide", number)  # opens it
-    deleting = asyncio.ensure_future(queue.delete_topic("wide"))
-    for number in range(5):
-        await publish(queue, b"%d" % number)
-    assert not deleting.done()
-    await deleting
+@pytest.fixture
+def held_up(queue):
+    """Holds threads of the queue up, by name, until it is called."""
+    released = Event()
+
+    def hold(*names):
+        for name in names:
+            getattr(queue, name).submit(released.wait)
+        return released.set
+
+    yield hold
+    released.set()
+
+
+async def begun(*calls):
+    """Calls that are on their way to the threads."""
+    found = [asyncio.ensure_future(call) for call in calls]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return found
+
+
+# -- what is given up, and what was given -----------------------------------------------------
+
+
+async def test_what_was_asked_for_takes_effect_though_nobody_waits(queue, held_up):
+    """To give a call up while a thread is busy stops neither a commit nor a fence."""
+    await publish(queue, b"a", b"b")
+    go_on = held_up("_committer", "_writer")
+    calls = await begun(
+        queue.commit("g", "t", {0: 1}),
+        queue.hold("g", "t", {"m": Holding(1_000, [0])}),
+        queue.save_times(SavedTimes(5, 7)),
+        queue.fence("t", 5),
+        queue.truncate("t", 0, 1),
+    )
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    go_on()
+    assert await queue.committed("g", "t") == {0: 1}
+    assert await queue.holdings("g", "t") == {"m": Holding(1_000, [0])}
+    assert await queue.times() == SavedTimes(5, 7)
+    assert queue.owns("t", 5)
+    assert await queue.offsets("t", 0) == (1, 2)
+
+
+async def test_a_publication_that_was_given_up_is_not_begun(queue, held_up):
+    """While it waits for the disk; the others of its round are published, in their order."""
+    go_on = held_up("_writer")
+    calls = await begun(*(publish(queue, b"%d" % n) for n in range(5)))
+    for gone in (0, 3):
+        calls[gone].cancel()
+    await asyncio.gather(calls[0], calls[3], return_exceptions=True)
+    go_on()
+    assert await asyncio.gather(calls[1], calls[2], calls[4]) == [[0], [1], [2]]
+    assert await payloads(queue) == [b"1", b"2", b"4"]
+
+
+# -- order ------------------------------------------------------------------------------------
+
+
+async def test_what_was_asked_for_before_a_release_is_done_before_it(queue, held_up):
+    """A commit, and a publication that waits for the disk, take effect; none does after it."""
+    go_on = held_up("_committer")
+    calls = await begun(queue.commit("g", "t", {0: 7}), publish(queue, b"a"), queue.release("t", 0))
+    assert await calls[1] == [0]
+    assert not calls[2].done()
+    assert queue.owns("t", 0)
+    go_on()
+    await calls[2]
+    assert calls[0].done()
+    assert [queue.owns("t", each) for each in (0, 1)] == [False, True]
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+    with pytest.raises(FencedError):
+        await queue.commit("g", "t", {0: 8})
+    assert await publish(queue, b"b", write_partition=1) == [1]
+    assert await queue.committed("g", "t") == {0: 7}
+
+
+@pytest.mark.parametrize("busy", ["_writer", "_committer"])
+async def test_what_was_asked_for_before_a_deletion_is_not_in_the_next_topic(queue, held_up, busy):
+    """Whichever thread is late: a topic of the same name begins with nothing."""
+    go_on = held_up(busy)
+    calls = await begun(
+        publish(queue, b"late"),
+        queue.commit("g", "t", {0: 1}),
+        queue.hold("g", "t", {"m": Holding(1_000, [0])}),
+        queue.delete_topic("t"),
+    )
+    making = asyncio.ensure_future(queue.create_topic("t", 2))
+    await asyncio.sleep(0.01)
+    assert not making.done()
+    go_on()
+    await asyncio.gather(making, *calls, return_exceptions=True)
+    assert await queue.groups("t") == await queue.holders("t") == []
+    assert await queue.offsets("t", 0) == (0, 0)
+    assert not queue.owns("t", 0)
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+def failing(monkeypatch, name, times=1):
+    """Let a function of the folders fail so often."""
+    real, left = getattr(folders_module, name), [OSError(errno.EIO, "planned")] * times
+
+    def fails(*given, **how):
+        if left:
+            raise left.pop()
+        return real(*given, **how)
+
+    monkeypatch.setattr(folders_module, name, fails)
+
+
+async def test_what_is_forgotten_of_a_group_is_so_durably(queue, monkeypatch):
+    """A removal that may come back after a power cut is an error, and can be repeated."""
+    await queue.commit("g", "t", {0: 1})
+    failing(monkeypatch, "sync_folder")
+    with pytest.raises(QueueError, match="planned"):
+        await queue.delete_group("g", "t")
+    await queue.delete_group("g", "t")
+    assert await queue.groups("t") == []
+
+
+@pytest.mark.parametrize("name", ["make_partition", "replace_durably", "sync_folder"])
+async def test_a_topic_whose_making_failed_is_made_by_the_next(queue, tmp_path, monkeypatch, name):
+    """What the first attempt left is in nobody's way, and nothing is half there meanwhile."""
+    failing(monkeypatch, name)
+    with pytest.raises(QueueError, match="planned"):
+        await queue.create_topic("u", 2)
     assert await queue.topics() == ["t"]
+    await queue.create_topic("u", 3)
+    await queue.fence("u", 0)
+    assert await queue.publish("u", 0, [Publication(2, b"x", 1)]) == [0]
+    await queue.close()
+    again = EmbeddedQueue(tmp_path / "queue")
+    assert list((tmp_path / "queue/moving").iterdir()) == []
+    assert await again.topics() == ["t", "u"]
+    await again.close()
+
+
+async def test_a_topic_whose_deletion_failed_is_there_as_before(queue, monkeypatch):
+    """With all that was in it; its owner fences it anew."""
+    await publish(queue, b"a")
+
+    def fails(*_):
+        raise OSError(errno.EIO, "planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fails)
+        with pytest.raises(QueueError, match="planned"):
+            await queue.delete_topic("t")
+    assert await queue.topics() == ["t"]
+    assert await payloads(queue) == [b"a"]
+    await queue.fence("t", 0)
+    assert await publish(queue, b"b") == [1]
+    await queue.delete_topic("t")
+    assert await queue.topics() == []
+    with pytest.raises(UnknownTopicError):
+        await payloads(queue)
+
+
+async def test_a_directory_that_cannot_be_opened_is_let_go(queue, tmp_path):
+    """A topic of another version is refused; once it is mended the directory opens."""
+    await queue.close()
+    file = tmp_path / "queue/topics/t/topic.json"
+    written = file.read_bytes()
+    file.write_bytes(msgspec.json.encode(msgspec.json.decode(written) | {"format": 1}))
+    with pytest.raises(ConfigError, match=r"topic\.json has format 1; this version reads 2"):
+        EmbeddedQueue(tmp_path / "queue")
+    file.write_bytes(written)
+    again = EmbeddedQueue(tmp_path / "queue")
+    assert await again.topics() == ["t"]
+    await again.close()
+
+
+@pytest.mark.parametrize("what", ["times", "group", "members"])
+async def test_a_file_that_cannot_be_read_is_not_none(queue, tmp_path, what):
+    """The file system refuses it: that is an error which may pass, and no loss is made of it."""
+    path = {
+        "times": tmp_path / "queue/times.json",
+        "group": tmp_path / "queue/topics/t/groups/g.json",
+        "members": tmp_path / "queue/topics/t/members/g.json",
+    }[what]
+    calls = {
+        "times": [queue.times],
+        "group": [lambda: queue.committed("g", "t"), lambda: queue.commit("g", "t", {0: 1})],
+        "members": [lambda: queue.holdings("g", "t")],
+    }[what]
+    path.mkdir()
+    for call in calls:
+        with pytest.raises(QueueError, match=rf"cannot \w+ .*{path.name}") as caught:
+            await call()
+        assert type(caught.value) is QueueError
+    path.rmdir()
+    assert await queue.times() == SavedTimes(0, 0)
+    await queue.commit("g", "t", {0: 1})
+    assert await queue.committed("g", "t") == {0: 1}
+
+
+def test_times_that_are_damaged_are_told_and_forgotten(tmp_path, caplog):
+    """Numbers that do not match their checksum are none; a queue that is new tells nothing."""
+    folders = TopicFolders(tmp_path)
+    assert folders.times() == SavedTimes(0, 0)
+    assert not caplog.records
+    folders.store_times(SavedTimes(5, 7))
+    assert folders.times() == SavedTimes(5, 7)
+    file = tmp_path / "times.json"
+    whole = msgspec.json.decode(file.read_bytes())
+    for changed in ({"running_ms": 6}, {"wall_ms": 8}, {"crc32c": whole["crc32c"] ^ 1}):
+        caplog.clear()
+        file.write_bytes(msgspec.json.encode(whole | changed))
+        assert folders.times() == SavedTimes(0, 0)
+        assert "its checksum does not match" in caplog.text
+
+
+async def test_a_publication_that_is_refused_leaves_no_times_behind(queue, monkeypatch):
+    """What was not appended makes no later entry look as late as it."""
+    array = queue._topics["t"].partitions[0].open()
+
+    def refused(*_):
+        raise QueueError("no room")
+
+    await queue.publish("t", 0, [Publication(0, b"a", 10, 10)])
+    with monkeypatch.context() as patch:
+        patch.setattr(array, "append_many", refused)
+        with pytest.raises(QueueError, match="no room"):
+            await queue.publish("t", 0, [Publication(0, b"x", 90, 90)])
+    assert (await queue.times()).running_ms == 11
+    await queue.publish("t", 0, [Publication(0, b"b", 20, 20)])
+    found = await queue.fetch("t", 0, 0, max_entries=9, max_bytes=99)
+    assert [(each.timestamp_ms, each.running_ms) for each in found] == [(10, 10), (20, 20)]
+    assert (await queue.times()).running_ms == 21
+    await queue.truncate("t", 0, 2)
+    assert (await queue.times()).running_ms == 0
+
+
+# -- damage -----------------------------------------------------------------------------------
+
+
+async def damaged(queue, tmp_path, monkeypatch, *needles):
+    """The queue anew, of whose entries some are damaged."""
+    await queue.close()
+    page = tmp_path / "queue/topics/t/0/data/000000000000.page"
+    content = bytearray(page.read_bytes())
+    for needle in needles:
+        content[content.index(needle)] ^= 1
+    page.write_bytes(content)
+    return EmbeddedQueue(tmp_path / "queue")
+
+
+async def test_a_damaged_entry_stops_no_retention(queue, tmp_path, monkeypatch):
+    """It is taken to be as old as the next whole one; with none after it, to be new."""
+    times = (10, 20, 30, 40, 50)
+    await queue.publish("t", 0, [Publication(0, b"entry%d" % each, 1, each) for each in times])
+    again = await damaged(queue, tmp_path, monkeypatch, b"entry10", b"entry30", b"entry40")
+    found = {each: await again.offset_since("t", 0, each) for each in (5, 15, 25, 35, 45, 55)}
+    assert found == {5: 0, 15: 0, 25: 2, 35: 2, 45: 2, 55: 5}
+    for at_ms in (0, 1, 2):
+        with pytest.raises(CorruptDataError, match="go on at offset"):
+            await again.offset_at("t", 0, at_ms)
+    assert (await again.times()).running_ms == 51
+    await again.close()
+    last = await damaged(again, tmp_path, monkeypatch, b"entry50")
+    assert (await last.times()).running_ms == 21
+    assert await last.offset_since("t", 0, 25) == 2
+    await last.close()
+
+
+async def test_what_is_whole_before_damage_keeps_the_limits_of_a_fetch(
+    queue, tmp_path, monkeypatch
+):
+    """Entries and bytes bound what is given, whether or not damage follows."""
+    await publish(queue, *(b"entry%d" % n for n in range(6)))
+    again = await damaged(queue, tmp_path, monkeypatch, b"entry4", b"entry5")
+
+    async def given(offset, max_entries, max_bytes):
+        limits = {"max_entries": max_entries, "max_bytes": max_bytes}
+        return [each.offset for each in await again.fetch("t", 0, offset, **limits)]
+
+    assert await given(0, 99, 1 << 20) == [0, 1, 2, 3]
+    assert await given(0, 3, 1 << 20) == [0, 1, 2]
+    assert await given(0, 99, 12) == [0, 1]
+    assert await given(0, 99, 11) == [0]
+    assert await given(0, 99, 0) == [0]
+    assert await given(3, 99, 1 << 20) == [3]
+    with pytest.raises(CorruptDataError, match=r"offsets 4 to 5 of 't'/0 .*go on at offset 6"):
+        await given(4, 99, 1 << 20)
+    monkeypatch.setattr(read_partition, "MAX_DAMAGED_NAMED", 1)
+    with pytest.raises(CorruptDataError, match=r"offset 4 or more of 't'/0 .*at offset 5"):
+        await given(4, 99, 1 << 20)
+    with pytest.raises(CorruptDataError, match=r"offset 5 of 't'/0 damaged.*at offset 6"):
+        await given(5, 99, 1 << 20)
+    await again.close()
+
+
+# -- who waits --------------------------------------------------------------------------------
+
+
+async def test_each_of_those_who_wait_is_asked():
+    """One that fails, one that has gone and one that is not ready keep no other one waiting."""
+    waiters, ready = Waiters(), {}
+
+    def answer(name):
+        if name == "fails" and ready:
+            raise UnknownTopicError("gone")
+        return ready.get(name, False)
+
+    names = ("gone", "fails", "not yet", "ready")
+    waits = [asyncio.ensure_future(waiters.wait("t", partial(answer, each), 60)) for each in names]
+    gone, fails, not_yet, is_ready = waits
+    await asyncio.sleep(0)
+    gone.cancel()
+    ready["ready"] = True
+    waiters.wake("t")
+    with pytest.raises(UnknownTopicError):
+        await fails
+    assert await is_ready
+    assert not not_yet.done()
+    ready["not yet"] = True
+    waiters.wake_all()
+    assert await not_yet
+    assert not waiters._waiting
+
+
+async def test_half_made_topics_are_removed(tmp_path):
+    """What a crash left while a topic was made or deleted is gone at the next start."""
+    (tmp_path / "moving/half/0").mkdir(parents=True)
+    queue = EmbeddedQueue(tmp_path)
+    assert await queue.topics() == []
+    assert list((tmp_path / "moving").iterdir()) == []
+    await queue.create_topic("half", 1)
+    assert await queue.topics() == ["half"]
+    await queue.close()

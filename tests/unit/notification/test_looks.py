@@ -87,26 +87,6 @@ async def test_no_answer_is_older_than_its_question(kafka, looks):
     assert [(await each)[0].written for each in (first, second, third)] == [1, 2, 3]
 
 
-async def test_one_unknown_partition_fails_those_who_asked_for_it(kafka, looks):
-    """Others who shared the look have their answer."""
-    first = await asked(looks, A)
-    await begun(kafka)
-    bad, good = await asked(looks, A, C), await asked(looks, A)
-    kafka.may_end.release(2)
-    await first
-    with pytest.raises(UnknownTopicError, match="no t/2"):
-        await bad
-    assert await good == [Bounds(0, 0, 2)]
-
-
-async def test_who_gives_up_takes_nobody_along(kafka, looks):
-    """To cancel one question leaves the look to the others."""
-    first, second = await asked(looks, A), await asked(looks, B)
-    first.cancel()
-    kafka.may_end.release(2)
-    assert len(await second) == 1
-
-
 async def test_a_look_that_fails_when_nobody_waits_any_more_is_nobodys_error(kafka, looks):
     """The event loop hears of no error, for which a broker would stop."""
     unheard = []

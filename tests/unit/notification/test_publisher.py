@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from types import SimpleNamespace
 
 import pytest
 
 from memq.core.clock import SavedTimes
 from memq.core.notification.kafka import publisher as publisher_module
 from memq.core.notification.kafka.client import NewRecord, Place
-from memq.core.notification.queue import Publication
 from memq.core.retry import Backoff
 from memq.errors import (
     ClosedError,
-    DataLossError,
     FencedError,
     PublishUncertainError,
     QueueError,
@@ -23,21 +20,9 @@ from memq.errors import (
     UnknownTopicError,
 )
 from tests.fakes.kafka import InMemoryTransactions
+from tests.unit.notification.conftest import payloads, publish
 
 STATE = Place("c.memq-state", 0)
-
-
-async def publish(queue, *payloads, write_partition=0, topic="t"):
-    """Publish payloads; gives their offsets."""
-    publications = [Publication(0, payload, 1) for payload in payloads]
-    return await queue.publish(topic, write_partition, publications)
-
-
-async def payloads(queue, topic="t"):
-    """All that is in partition 0."""
-    start, _ = await queue.offsets(topic, 0)
-    found = await queue.fetch(topic, 0, start, max_entries=1_000, max_bytes=1 << 20)
-    return [entry.payload for entry in found]
 
 
 async def is_refused(queue, write_partition):
@@ -93,21 +78,6 @@ async def test_a_transaction_takes_so_much_and_no_more(queue, monkeypatch, name,
     assert (await payloads(queue))[::2] == [b"%03d" % n for n in range(5)]
 
 
-async def test_what_was_given_up_takes_no_room_in_a_transaction(queue, kafka, monkeypatch):
-    """Calls that nobody waits for are passed over, up to the next one that somebody does."""
-    monkeypatch.setattr(publisher_module, "ROUND_RECORDS", 2)
-    kafka.latency_s = (0.001, 0.002)
-    first = asyncio.ensure_future(publish(queue, b"first"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    calls = [asyncio.ensure_future(publish(queue, b"%d" % n)) for n in range(6)]
-    await asyncio.sleep(0)
-    for gone in (0, 1, 2, 4):
-        calls[gone].cancel()
-    await asyncio.gather(first, *calls, return_exceptions=True)
-    assert (await payloads(queue))[-2:] == [b"3", b"5"]
-
-
 @pytest.mark.parametrize("error", [UnknownTopicError("gone"), QueueFailedError("refused")])
 async def test_one_call_that_kafka_refuses_for_good_fails_alone(queue, error):
     """Each of the others is written by itself, and what is in doubt of one is so of it alone."""
@@ -133,80 +103,6 @@ async def test_one_call_that_kafka_refuses_for_good_fails_alone(queue, error):
     assert [type(each) for each in outcomes] == [list, type(error), PublishUncertainError, list]
     assert await payloads(queue) == [b"a", b"b"]
     assert [await is_refused(queue, each) for each in (0, 1)] == [False, True]
-
-
-async def test_each_call_has_an_error_of_its_own(queue, kafka):
-    """Who handles one changes nothing for the others of its transaction."""
-    kafka.refuses = 1.0
-    calls = (publish(queue, b"%d" % n, write_partition=n) for n in range(2))
-    first, second = await asyncio.gather(*calls, return_exceptions=True)
-    assert type(first) is type(second) is QueueError
-    assert first is not second
-    assert str(first) == str(second)
-
-
-async def test_times_go_along_once_they_are_written(queue, kafka):
-    """A transaction that failed has told nobody of them, so the next one does."""
-    await queue.save_times(SavedTimes(100, 7))
-    for number, times in enumerate((SavedTimes(200, 8), SavedTimes(200, 9))):
-        kafka.refuses = 1.0
-        with pytest.raises(QueueError):
-            await queue.save_times(times)
-        kafka.mend()
-        await queue.commit("g", "t", {0: number})
-        assert queue._state.times["b"] == times
-    written = []
-    commit = queue._publisher._producer.commit
-
-    async def watched(records):
-        written.extend(each.key for each in records)
-        return await commit(records)
-
-    queue._publisher._producer.commit = watched
-    await queue.commit("g", "t", {0: 2})
-    assert b'["times","b"]' not in written
-    await queue.save_times(SavedTimes(3, 10))
-    assert queue._state.times["b"] == (200, 10), "running time is what it was, if that is later"
-
-
-async def test_the_next_life_of_a_broker_goes_on_with_its_times(process, queue):
-    """What it writes first, of whatever kind, takes nothing back of what the last life has said."""
-    await queue.save_times(SavedTimes(500, 7_000))
-    await queue.publish("t", 0, [Publication(0, b"x", 1, 5_000)])
-    await queue.close()
-    again = await process("b")
-    await again.fence("t", 0)
-    await again.commit("g", "t", {0: 1})
-    assert again._state.times == {"b": (5_001, 7_000)}
-    await again.publish("t", 0, [Publication(0, b"x", 1, 6_000)])
-    assert again._state.times == {"b": (6_001, 7_000)}
-    await again.save_times(SavedTimes(4, 8_000))
-    assert again._state.times == {"b": (6_001, 8_000)}
-
-
-async def test_entries_are_what_running_time_is_past(process, queue):
-    """Of all that one transaction writes the latest counts, and an entry of time 0 as well."""
-    await queue.publish("t", 0, [Publication(0, b"x", 1, 0)])
-    assert queue._state.times["b"].running_ms == 1
-    times = (30, 90, 20)
-    await asyncio.gather(
-        *(queue.publish("t", 0, [Publication(each % 2, b"x", 1, each)]) for each in times)
-    )
-    assert queue._state.times["b"].running_ms == 91
-
-
-async def test_a_publication_for_what_is_deleted_meanwhile_says_so(queue, kafka):
-    """It waits while its topic goes: the topic is unknown then, and not owned by another one."""
-    kafka.latency_s = (0.001, 0.002)
-    first = asyncio.ensure_future(publish(queue, b"a"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    late = asyncio.ensure_future(publish(queue, b"late"))
-    await asyncio.sleep(0)
-    queue._publisher.forget_topic("t")
-    del queue._state.topics["t"]
-    outcomes = await asyncio.gather(first, late, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [list, UnknownTopicError]
 
 
 async def test_what_fails_when_nobody_waits_any_more_is_nobodys_error(queue, kafka, unheard):
@@ -360,27 +256,6 @@ async def test_a_claim_that_came_between_counts_for_its_owner(process, queue, ka
     assert await payloads(queue) == [b"ours", b"theirs"]
 
 
-async def test_a_claim_of_a_fence_that_failed_goes_on_with_another_producer(
-    process, queue, kafka, monkeypatch
-):
-    """It can be taken back by the id that has it then, so that nobody waits for it."""
-    other = await process("other")
-
-    async def unseen(_topic):
-        raise QueueError("not seen")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(queue._publisher, "_see_topic", unseen)
-        with pytest.raises(QueueError, match="not seen"):
-            await queue.fence("t", 5)
-    await lose_the_producer(queue, kafka)
-    await publish(queue, b"a")
-    assert not queue.owns("t", 5)
-    assert not await other.wait_released("t", [5], lambda _: True, 0)
-    await queue.release("t", 5)
-    assert await other.wait_released("t", [5], lambda _: True, 0)
-
-
 @pytest.mark.parametrize("fault", ["loses", "drops"])
 async def test_a_claim_in_doubt_is_made_by_another_producer(queue, kafka, fault):
     """The fence goes on: whatever became of the first claim, the second one is known."""
@@ -398,33 +273,18 @@ async def test_a_claim_in_doubt_is_made_by_another_producer(queue, kafka, fault)
     assert await payloads(queue) == [b"a"]
 
 
-async def test_a_claim_that_kafka_refuses_is_an_error_of_its_fence(queue, kafka):
-    """It was not made; the producer is as good as before, and a fence may be tried again."""
-    producer = queue._publisher._producer
-    kafka.refuses = 1.0
-    with pytest.raises(QueueError, match="aborted; try again"):
-        await queue.fence("t", 5)
-    kafka.mend()
-    assert queue._publisher._producer is producer
-    assert not queue.owns("t", 5)
-    await queue.fence("t", 5)
-    assert queue.owns("t", 5)
-
-
 @pytest.mark.parametrize("call", ["publish", "release", "fence"])
 @pytest.mark.parametrize("times", [1, 99])
 async def test_a_producer_that_is_taken_over_is_followed_by_another(queue, kafka, call, times):
     """So often as may be; then it is an error that says so, and nothing was written."""
-    made = 0
-    transactions = queue._client.transactions
+    transactions, left = queue._client.transactions, [None] * times
 
     def take_over(producer):
         commit = producer.commit
 
         async def late(records):
-            nonlocal made
-            made += 1
-            if made <= times:
+            if left:
+                left.pop()
                 kafka.become(producer._id, InMemoryTransactions(kafka, None, producer._id))
             return await commit(records)
 
@@ -443,37 +303,14 @@ async def test_a_producer_that_is_taken_over_is_followed_by_another(queue, kafka
     }
     if times == 1:
         await calls[call]()
-        assert made > 1
-        assert queue.owns("t", 0) is (call != "release")
-        assert queue.owns("t", 5) is (call == "fence")
-    else:
-        with pytest.raises(QueueError) as caught:
-            await calls[call]()
-        assert type(caught.value) is QueueError
-        assert caught.value.retriable
-        times = 0
-        assert await payloads(queue) == []
-
-
-async def test_who_owns_nothing_is_taken_over_as_often(queue, kafka, process):
-    """What it writes is an error in the end, which may be tried again."""
-    other = await process("other")
-    made = []
-    transactions = other._client.transactions
-
-    async def taken_over(transactional_id):
-        producer = await transactions(transactional_id)
-        kafka.become(transactional_id, InMemoryTransactions(kafka, None, transactional_id))
-        made.append(transactional_id)
-        return producer
-
-    other._client.transactions = taken_over
-    with pytest.raises(QueueError, match="taken over each of our producers") as caught:
-        await other.save_times(SavedTimes(1, 1))
+        assert [queue.owns("t", each) for each in (0, 5)] == [call != "release", call == "fence"]
+        return
+    with pytest.raises(QueueError) as caught:
+        await calls[call]()
     assert type(caught.value) is QueueError
-    other._client.transactions = transactions
-    await other.save_times(SavedTimes(2, 2))
-    assert queue._state.times["other"] == (2, 2)
+    assert caught.value.retriable
+    left.clear()
+    assert await payloads(queue) == []
 
 
 # -- fences ----------------------------------------------------------------------------------
@@ -516,17 +353,6 @@ async def test_who_fences_again_has_lost_what_another_has_fenced(process, queue,
     assert await payloads(other) == [b"theirs", b"ours"]
 
 
-async def test_who_fences_again_after_doubt_needs_no_other_id(queue, kafka):
-    """What an earlier id of its own has claimed is still its own."""
-    kafka.loses = 1.0
-    with pytest.raises(PublishUncertainError):
-        await publish(queue, b"a")
-    kafka.mend()
-    await queue.fence("t", 0, again=True)
-    assert queue.owns("t", 0)
-    assert await payloads(queue) == [b"a"]
-
-
 async def test_claims_that_others_make_meanwhile_are_fenced_too(process, queue, monkeypatch):
     """A fence begins anew with whoever was quicker, so often as may be, and then gives up."""
     others = [await process(f"o{number}") for number in range(publisher_module.ATTEMPTS)]
@@ -551,85 +377,6 @@ async def test_claims_that_others_make_meanwhile_are_fenced_too(process, queue, 
         await queue.fence("t", 5)
     await publish(others[0], b"theirs", write_partition=5)
     assert not queue.owns("t", 5)
-
-
-async def test_a_claim_that_was_slower_is_no_claim(process, queue):
-    """Another one's of the same number came first: it is fenced before it is taken over."""
-    other = await process("other")
-    before_the_first_commit(queue._publisher._producer, lambda: other.fence("t", 5))
-    await queue.fence("t", 5)
-    assert queue.owns("t", 5)
-    with pytest.raises(FencedError):
-        await publish(other, b"late", write_partition=5)
-    await publish(queue, b"ours", write_partition=5)
-    assert await payloads(queue) == [b"ours"]
-
-
-async def test_who_is_known_to_be_fenced_is_not_fenced_once_more(process, queue, monkeypatch):
-    """Of so many as are remembered the latest are."""
-    monkeypatch.setattr(publisher_module, "MAX_FENCED", 2)
-    others = [await process(f"o{number}") for number in range(3)]
-    for number, other in enumerate(others):
-        await other.fence("t", 10 + number, 20 + number)
-    ids = [other._publisher._id for other in others]
-    make, made = queue._client.transactions, []
-
-    async def watched(transactional_id):
-        made.append(transactional_id)
-        return await make(transactional_id)
-
-    queue._client.transactions = watched
-    for number in (10, 11, 12):
-        await queue.fence("t", number)
-    assert made == ids
-    await queue.fence("t", 22)
-    await queue.fence("t", 21)
-    assert made == ids
-    await queue.fence("t", 20)
-    assert made == [*ids, ids[0]]
-
-
-async def test_a_fence_of_another_that_fails_is_tried_anew(process, queue):
-    """It is no fence, and nothing is claimed; the next one asks Kafka again."""
-    other = await process("other")
-    await other.fence("t", 5)
-    make, failures = queue._client.transactions, [QueueError("refused")]
-
-    async def refused(transactional_id):
-        if failures:
-            raise failures.pop()
-        return await make(transactional_id)
-
-    queue._client.transactions = refused
-    with pytest.raises(QueueError, match="refused"):
-        await queue.fence("t", 5)
-    await publish(other, b"theirs", write_partition=5)
-    await queue.fence("t", 5)
-    assert await payloads(queue) == [b"theirs"]
-    assert not queue._publisher._fencing
-
-
-async def test_who_has_lost_it_is_told_by_a_log_that_names_who_has_it(
-    process, queue, kafka, caplog
-):
-    """What was let go by ourselves is no loss."""
-    other = await process("other")
-    await queue.release("t", 1)
-    await other.fence("t", 0)
-    await lose_the_producer_of_another_kind(queue, kafka)
-    with pytest.raises(FencedError):
-        await publish(queue, b"late")
-    taken = [each.getMessage() for each in caplog.records if "taken over by" in each.getMessage()]
-    assert len(taken) == 1
-    assert taken[0].startswith("t/0 was taken over by 'c.other.")
-
-
-async def lose_the_producer_of_another_kind(queue, kafka):
-    """As `lose_the_producer`, by what needs to own nothing."""
-    kafka.loses = 1.0
-    with pytest.raises(QueueError):
-        await queue.save_times(SavedTimes(1, 1))
-    kafka.mend()
 
 
 # -- earlier lives ---------------------------------------------------------------------------
@@ -658,50 +405,6 @@ async def test_what_an_earlier_life_had_is_released_and_not_owned(process, queue
     assert await other.wait_released("t", [0, 1], lambda _: True, 0)
     await again.fence("t", 0)
     assert again.owns("t", 0)
-
-
-@pytest.mark.parametrize(
-    ("errors", "ends"),
-    [
-        ([QueueError("away"), PublishUncertainError("doubt"), FencedError("fenced")], "released"),
-        ([QueueError("away"), ClosedError("closed")], "ended"),
-        ([QueueFailedError("failed")], "ended"),
-        ([DataLossError("lost")], "ended"),
-        ([QueueError("away"), RuntimeError("a bug")], "told"),
-    ],
-)
-async def test_claims_of_earlier_lives_are_looked_for_until_that_is_known(
-    queue, monkeypatch, errors, ends
-):
-    """It is tried again, each time later, after what passes; and ends with what does not."""
-    publisher = queue._publisher
-    see, failed, waits, failures = publisher._state_topic.see, [], [], []
-    released = []
-
-    async def refused():
-        if len(failed) < len(errors):
-            failed.append(errors[len(failed)])
-            raise failed[-1]
-        await see()
-
-    async def release():
-        released.append(True)
-
-    def wait_s(count, _random):
-        waits.append(count)
-        return 0.0
-
-    monkeypatch.setattr(publisher._state_topic, "see", refused)
-    monkeypatch.setattr(publisher, "_release_late", release)
-    monkeypatch.setattr(publisher, "_on_failure", lambda *failure: failures.append(failure))
-    monkeypatch.setattr(publisher_module, "ADOPT_AGAIN", SimpleNamespace(equal_jitter_s=wait_s))
-    async with asyncio.timeout(20):
-        await publisher._adopt_late()
-    passing = len(errors) if ends == "released" else len(errors) - 1
-    assert failed == errors
-    assert waits == list(range(1, passing + 1))
-    assert released == ([True] if ends == "released" else [])
-    assert [error for _, error in failures] == (errors[-1:] if ends == "told" else [])
 
 
 async def test_a_release_of_an_earlier_lifes_claims_is_tried_again(

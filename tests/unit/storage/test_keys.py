@@ -71,19 +71,6 @@ def test_other_keys_are_not_those_of_a_batch(key):
     assert parse_object_key(key) is None
 
 
-def test_keys_of_one_prefix_sort_by_time():
-    """Names sort by age as text, long into the future."""
-    times = [0, 999, 10**12, 10**13 - 1]
-    names = [object_key(BatchKey("c", "t", LIFE, 0, time_ms, "b")) for time_ms in times]
-    assert names == sorted(names)
-
-
-def test_the_hash_spreads_batches_over_all_prefixes():
-    """A few thousand batch ids reach each of the 256 prefixes."""
-    keys = [object_key(BatchKey("c", "t", LIFE, 0, 0, f"batch{n}")) for n in range(4000)]
-    assert len({key[:2] for key in keys}) == 256
-
-
 @pytest.mark.parametrize(
     "parts",
     [

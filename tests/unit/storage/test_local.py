@@ -39,27 +39,6 @@ def leftovers(root):
     return [path.name for path in (root / ".tmp").glob("*")]
 
 
-def test_reading_makes_nothing(tmp_path):
-    """A storage that is only read does not make its root."""
-    storage = LocalStorage(tmp_path / "objects")
-    assert list(storage.list("")) == []
-    with pytest.raises(ObjectNotFoundError):
-        storage.get("a")
-    storage.delete("a")
-    assert storage.clean_temporary(older_than_ms=0, now_ms=1 << 50) == 0
-    assert not (tmp_path / "objects").exists()
-
-
-def test_put_leaves_no_temporary_file(tmp_path):
-    """After success, a repeat and a refusal there is nothing but the object."""
-    storage = LocalStorage(tmp_path)
-    storage.put("a/b", [b"x"], timeout_s=30)
-    storage.put("a/b", [b"x"], timeout_s=30)
-    with pytest.raises(StorageError, match="never rewritten"):
-        storage.put("a/b", [b"y"], timeout_s=30)
-    assert leftovers(tmp_path) == []
-
-
 def test_a_put_past_its_deadline_leaves_nothing(tmp_path):
     """Wherever in the put the deadline passes, it fails and there is neither object nor rest."""
     for calls_in_time in range(4):
@@ -86,18 +65,6 @@ def test_a_storage_continues_after_its_folders_were_removed(tmp_path, removed):
         storage.put("a/b/d", [b"x"], timeout_s=30)
     storage.put("a/b/d", [b"x"], timeout_s=30)
     assert bytes(storage.get("a/b/d")) == b"x"
-
-
-def test_clean_temporary_removes_only_what_is_old(tmp_path):
-    """A leftover is removed when it is older than asked; younger ones may be a live writer's."""
-    storage = LocalStorage(tmp_path)
-    storage.put("a", [b"x"], timeout_s=30)
-    for name, modified_s in (("old", 1_000), ("young", 2_000)):
-        (tmp_path / ".tmp" / name).write_bytes(b"half")
-        os.utime(tmp_path / ".tmp" / name, (modified_s, modified_s))
-    assert storage.clean_temporary(older_than_ms=60_000, now_ms=2_000_000) == 1
-    assert leftovers(tmp_path) == ["young"]
-    assert [info.key for info in storage.list("")] == ["a"]
 
 
 def test_a_leftover_is_removed_once_it_is_older_than_asked(tmp_path):
@@ -132,17 +99,6 @@ def test_files_may_vanish_while_they_are_looked_at(tmp_path, monkeypatch, moment
     found = {info.key for info in storage.list("")}
     assert found - {"a/2"} == {"a/1", "a/3"}
     assert ("a/2" in found) is (moment == "after")
-
-
-def test_folders_may_vanish_while_they_are_listed(tmp_path):
-    """Their objects are left out, and those of the others are not."""
-    storage = LocalStorage(tmp_path)
-    for key in ("a/x/1", "b/x/1", "c/x/1"):
-        storage.put(key, [b"x"], timeout_s=30)
-    listing = storage.list("a/x/", "b/x/", "c/")
-    assert next(listing).key == "a/x/1"
-    shutil.rmtree(tmp_path / "b")
-    assert [info.key for info in listing] == ["c/x/1"]
 
 
 @pytest.fixture
@@ -181,23 +137,6 @@ def test_a_removal_that_was_not_synced_is_synced_before_a_listing_says_so(tmp_pa
     assert synced == ["b", "c"]
 
 
-def test_a_folder_that_is_gone_needs_no_sync(tmp_path, syncing):
-    """Somebody has removed it, or put a file in its place."""
-    _, refused = syncing
-    storage = LocalStorage(tmp_path)
-    for key in ("a/1", "b/1", "c/1"):
-        storage.put(key, [b"x"], timeout_s=30)
-    refused |= {"a", "b"}
-    for key in ("a/1", "b/1"):
-        with pytest.raises(StorageError):
-            storage.delete(key)
-    refused.clear()
-    shutil.rmtree(tmp_path / "a")
-    shutil.rmtree(tmp_path / "b")
-    (tmp_path / "b").write_bytes(b"")
-    assert [info.key for info in storage.list("c")] == ["c/1"]
-
-
 def test_an_object_that_is_there_already_is_made_durable(tmp_path, syncing, monkeypatch):
     """Bytes, name and folders: whoever wrote it may not have come so far."""
     synced, refused = syncing
@@ -226,40 +165,6 @@ def test_an_object_that_is_there_already_is_made_durable(tmp_path, syncing, monk
     assert {"objects", "a", "b"} <= set(synced)
 
 
-def test_an_object_has_two_keys_and_either_may_go(tmp_path, syncing):
-    """A second key is durable, may be given again, and takes no other object's."""
-    synced, refused = syncing
-    storage = LocalStorage(tmp_path)
-    storage.put("a/1", [b"one"], timeout_s=30)
-    storage.put("c/1", [b"one"], timeout_s=30)
-    synced.clear()
-    storage.link("a/1", "b/1")
-    assert synced[-1] == "b"
-    storage.link("a/1", "b/1")
-    assert synced[-1] == "b"
-    with pytest.raises(StorageError, match=r"cannot link 'c/1'.*exists"):
-        storage.link("a/1", "c/1")
-    with pytest.raises(StorageError, match="No such file"):
-        storage.link("none", "b/2")
-    refused.add("b")
-    with pytest.raises(StorageError, match="bad sector"):
-        storage.link("a/1", "b/3")
-    refused.clear()
-    storage.delete("a/1")
-    assert bytes(storage.get("b/1")) == b"one"
-
-
-def test_folders_and_links_are_not_objects(tmp_path):
-    """Reading a folder is not found; a listing leaves out folders, links and pipes."""
-    storage = LocalStorage(tmp_path)
-    storage.put("a/b", [b"x"], timeout_s=30)
-    (tmp_path / "loop").symlink_to(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    assert [info.key for info in storage.list("")] == ["a/b"]
-    with pytest.raises(ObjectNotFoundError):
-        storage.get("a")
-
-
 def test_below_an_object_there_is_none(tmp_path):
     """A key whose folder is a file is not there; to delete it is fine, and deletes nothing else."""
     storage = LocalStorage(tmp_path)
@@ -273,23 +178,6 @@ def test_below_an_object_there_is_none(tmp_path):
     storage.delete("a/b", "a/b/c", "b")
     assert [info.key for info in storage.list("")] == ["a"]
     assert list(storage.list("a/", "a/b/")) == []
-
-
-def test_errors_name_key_root_and_cause(tmp_path):
-    """A refusal by the system becomes a retriable error that says what, where and why."""
-    storage = LocalStorage(tmp_path)
-    storage.put("a", [b"x"], timeout_s=30)
-    with pytest.raises(StorageError, match=f"'a/b' in {tmp_path}: Not a directory") as caught:
-        storage.put("a/b", [b"x"], timeout_s=30)
-    assert caught.value.retriable
-    assert isinstance(caught.value.__cause__, NotADirectoryError)
-
-
-def test_repr_shows_root_and_state(tmp_path):
-    """The representation says where the objects are."""
-    assert repr(LocalStorage(Path("/data/x/../objects"))).startswith(
-        "<LocalStorage /data/objects ["
-    )
 
 
 def test_a_file_size_limit_is_a_typed_error(tmp_path):
@@ -315,31 +203,6 @@ def test_a_file_size_limit_is_a_typed_error(tmp_path):
     assert "ulimit -f" in done.stdout
     assert "['b']" in done.stdout
     assert leftovers(tmp_path) == []
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB; skips where mounting is not allowed."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_is_a_typed_error_and_clears(small_disk):
-    """A full disk fails the put and leaves nothing; once there is space the same put succeeds."""
-    storage = LocalStorage(small_disk)
-    storage.put("a", [b"x" * 600_000], timeout_s=30)
-    with pytest.raises(StorageError, match="No space left on device; free some space"):
-        storage.put("b", [b"y" * 100_000] * 6, timeout_s=30)
-    assert [info.key for info in storage.list("")] == ["a"]
-    assert leftovers(small_disk) == []
-    storage.delete("a")
-    storage.put("b", [b"y" * 100_000] * 6, timeout_s=30)
-    assert len(storage.get("b")) == 600_000
 
 
 @pytest.mark.parametrize("system_calls", range(5))

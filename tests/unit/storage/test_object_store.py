@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -109,16 +108,6 @@ def test_an_error_of_the_store_is_one_of_the_storage(store, storage, clock, kind
     CALLS[kind](storage)
 
 
-@pytest.mark.parametrize("kind", ["get", "bytes", "head"])
-@pytest.mark.parametrize("failures", range(PART_ATTEMPTS))
-def test_a_read_is_tried_a_few_times(store, storage, kind, failures):
-    """An error that passes meanwhile is seen by nobody."""
-    put(storage, "k")
-    store.answers[kind] = [BUSY] * failures
-    CALLS[kind](storage)
-    assert store.asked.count(kind) == failures + 1
-
-
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_request_that_hangs_is_given_up(quick, store, storage, clock, kind):
     """It ends by the time that it may take, is cancelled, and leaves nothing behind."""
@@ -157,27 +146,6 @@ def test_closing_gives_up_what_hangs(store, storage, kind):
     assert store.asked == asked
 
 
-@pytest.mark.parametrize(
-    ("kind", "answers"),
-    [
-        ("put create", [BUSY]),
-        ("put create", [HANG]),
-        ("put create", [None]),
-        ("get", [BUSY, None]),
-        ("get", [BUSY] * 3),
-        ("bytes", [None]),
-    ],
-)
-def test_a_request_counts_as_under_way_until_it_ends(quick, store, storage, kind, answers):
-    """However it ends: else the next ones would be waited for ever longer."""
-    if kind != "put create":
-        put(storage, "k")
-    store.answers[kind] = answers
-    with contextlib.suppress(StorageError):
-        CALLS[kind](storage)
-    assert storage._bytes_under_way == 0
-
-
 # -- puts ----------------------------------------------------------------------------------------
 
 
@@ -192,29 +160,6 @@ def test_a_store_that_knows_no_condition_is_asked_without(store, storage, caplog
     assert store.asked == ["put create", "put overwrite", "put overwrite"]
     assert storage.requests["put"] == 3
     assert caplog.text.count("knows no conditional put") == 1
-
-
-def test_a_put_without_condition_that_fails_changes_nothing(store, storage):
-    """Not even what is known of the store."""
-    store.answers |= {"put create": [NOT_IMPLEMENTED], "put overwrite": [BUSY]}
-    for _ in range(2):
-        with (
-            pytest.raises(StorageError, match="503")
-            if store.answers["put create"]
-            else (pytest.raises(StorageError, match="other bytes"))
-        ):
-            put(storage, "k")
-        store.objects["root/k"] = b"abd"
-
-
-def test_another_error_does_not_end_conditional_puts(store, storage):
-    """A put that is refused, busy or late is asked with its condition the next time."""
-    store.answers["put create"] = [REFUSED, BUSY, NO_BUCKET]
-    for _ in range(3):
-        with pytest.raises(StorageError):
-            put(storage, "k")
-    put(storage, "k")
-    assert store.asked == ["put create"] * 4
 
 
 @pytest.mark.parametrize("error", [BUSY, REFUSED, None])
@@ -274,16 +219,6 @@ def test_each_part_is_tried_for_itself(store, storage, kind, failing):
     assert store.asked.count(kind) == 4 + PART_ATTEMPTS - 1
 
 
-def test_a_part_that_keeps_failing_ends_the_others(store, storage):
-    """The error is the store's, and what is still under way is given up."""
-    store.objects["root/k"] = bytes(4 * PART)
-    store.answers["bytes"] = [HANG, BUSY, HANG, *[BUSY] * 9]
-    with pytest.raises(StorageError, match="503"):
-        storage.get_range("k", 0, 3 * PART)
-    assert store.cancelled == ["bytes"] * 2
-    assert storage._bytes_under_way == 0
-
-
 @pytest.mark.parametrize("start", [0, 1, PART, 5 * PART - 1, 5 * PART, 5 * PART + 1])
 @pytest.mark.parametrize("length", [0, 1, PART, 2 * PART, 3 * PART, 4 * PART, 9 * PART])
 def test_any_range_has_its_bytes(store, storage, start, length):
@@ -291,16 +226,6 @@ def test_any_range_has_its_bytes(store, storage, start, length):
     content = bytes(itertools.islice(itertools.cycle(range(251)), 5 * PART))
     store.objects["root/k"] = content
     assert bytes(storage.get_range("k", start, length)) == content[start : start + length]
-
-
-@pytest.mark.parametrize("size", [0, 1, PART, PART * 3 // 2, PART * 3 // 2 + 1, 5 * PART])
-def test_an_object_of_any_size_is_read_whole(store, storage, size):
-    """In one request where it is small, and no byte of it twice."""
-    content = bytes(itertools.islice(itertools.cycle(range(251)), size))
-    store.objects["root/k"] = content
-    assert bytes(storage.get("k")) == content
-    assert storage.requests["get_bytes"] == size
-    assert (storage.requests["get"] == 1) is (size <= PART * 3 // 2)
 
 
 def test_an_answer_of_other_length_is_no_content(store, storage, monkeypatch):
@@ -360,14 +285,6 @@ def test_a_page_that_fails_loses_and_repeats_no_key(store, storage, listed, fail
     assert [key[0] for key in found] == sorted(key[0] for key in found)
 
 
-def test_a_page_that_hangs_loses_no_key(quick, store, storage, listed):
-    """A first one or a later one."""
-    store.answers["list"] = [HANG, None, None, None, HANG]
-    storage._list_retry = lambda: object_store.Retry(60, Runtime(random=lambda: 0.0))
-    assert sorted(info.key for info in storage.list("a/", "b/", "c/")) == listed
-    assert store.cancelled == ["list"] * 2
-
-
 def test_a_listing_has_its_time_for_each_page(store, storage, clock, listed):
     """A store that fails now and then is asked on; one that fails for so long is an error."""
     asked = store._asked
@@ -387,20 +304,6 @@ def test_a_listing_has_its_time_for_each_page(store, storage, clock, listed):
     assert len(store.asked) == 3
 
 
-def test_a_prefix_may_end_anywhere(storage, listed):
-    """Also amid a part, of one listing or of several."""
-    assert sorted(info.key for info in storage.list("b")) == sorted([*listed[5:10], "bb"])
-    assert [info.key for info in storage.list("b/3", "bb/", "d")] == ["b/3", "d/0"]
-
-
-def test_a_listing_that_is_left_gives_up_nothing_else(store, storage, listed):
-    """Whoever stops in the middle of one goes on with others."""
-    found = storage.list("a/", "b/", "c/")
-    assert next(found).key == "a/0"
-    del found
-    assert [info.key for info in storage.list("c/")] == listed[10:]
-
-
 # -- deletions -----------------------------------------------------------------------------------
 
 
@@ -415,15 +318,6 @@ def test_whatever_is_there_of_some_keys_is_deleted(store, storage, there, minds)
     put(storage, "d")
     storage.delete("a", "b", "c")
     assert list(store.objects) == ["root/d"]
-
-
-@pytest.mark.parametrize("error", [BUSY, REFUSED, NO_BUCKET])
-def test_a_deletion_one_by_one_that_fails_is_an_error(store, storage, error):
-    """A key that is not there is fine, and nothing else is."""
-    store.minds = True
-    store.answers["delete"] = [FileNotFoundError("a"), FileNotFoundError("a"), error]
-    with pytest.raises(StorageError):
-        storage.delete("a", "b", "c")
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -449,12 +343,3 @@ def test_a_start_asks_once(store, storage, error, kind):
     assert isinstance(caught.value, ConfigError) is (kind is ConfigError)
     storage.check()
     assert (store.asked, storage.requests["list"]) == (["list"] * 2, 2)
-
-
-def test_a_start_waits_no_longer_than_for_a_stall(quick, store, storage):
-    """A store that is silent is away, and not refused."""
-    store.answers["list"] = [HANG]
-    with pytest.raises(StorageError, match="did not answer in time") as caught:
-        storage.check()
-    assert not isinstance(caught.value, ConfigError)
-    assert store.cancelled == ["list"]

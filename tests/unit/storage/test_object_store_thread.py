@@ -70,22 +70,6 @@ def test_a_wait_whose_time_is_up_gives_its_request_up():
     assert repr(waits) == "<Waits [0 under way]>"
 
 
-def test_an_error_of_a_request_is_that_of_its_wait():
-    """As it is; and the next wait is not concerned."""
-
-    async def fails():
-        raise KeyError("k")
-
-    async def succeeds():
-        return 7
-
-    waits = Waits()
-    with pytest.raises(KeyError):
-        waits.until_done(fails())
-    assert waits.until_done(succeeds(), 9) == 7
-    assert repr(waits) == "<Waits [0 under way]>"
-
-
 def test_closing_ends_the_waits_of_one_storage_alone():
     """All of them, and later ones before their request begins."""
     mine, others = Waits(), Waits()

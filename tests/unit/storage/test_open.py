@@ -1,14 +1,17 @@
-"""From URIs to storages."""
+"""From URIs and options, as people write them, to storages."""
 
 from __future__ import annotations
 
 import os
+import pickle
 
 import pytest
 
-from memq.core.named_values import parse_storage_options
+from memq.broker.config import BrokerConfig
+from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.core.storage.open import local_folder, open_storage, open_uri
 from memq.errors import ClosedError, ConfigError, StorageError
+from tests.advice import follows
 
 
 @pytest.mark.parametrize("key", ["a/b.arrows", "with space/ü#?%20"])
@@ -19,13 +22,6 @@ def test_the_uri_of_a_key_opens_anywhere(tmp_path, key):
     found, found_key = open_uri(storage.uri(key))
     assert bytes(found.get(found_key)) == b"abc"
     assert found.uri(found_key) == storage.uri(key)
-
-
-def test_localhost_is_this_machine(tmp_path):
-    """The host `localhost` in a file URI is the same as none."""
-    storage = open_storage(f"file://localhost{tmp_path}")
-    assert storage.uri("a") == (tmp_path / "a").as_uri()
-    assert local_folder(f"file://localhost{tmp_path}") == tmp_path
 
 
 def test_a_writer_removes_what_is_left_of_crashed_puts(tmp_path):
@@ -98,3 +94,49 @@ def test_a_store_is_told_of_before_it_is_asked(monkeypatch, caplog, error, start
             open_storage(uri, options, opened=opened)
     assert told[0].place == ("s3://bucket", "a/b", {"region": "x"})
     assert ("is away" in caplog.text) is isinstance(error, StorageError)
+
+
+@pytest.mark.parametrize(
+    "given", ["region", "=x", "a=b,region", 5, ["a=b"], {"a": None}, {"a": {}}]
+)
+def test_what_is_none_is_refused(given):
+    """Anything else is refused with what was expected."""
+    with pytest.raises(ConfigError, match="storage_options"):
+        parse_storage_options(given)
+
+
+def test_values_are_not_shown():
+    """Options show their names, wherever they are part of something that is shown."""
+    options = parse_storage_options({"secret_access_key": "hush", "region": "eu-west-1"})
+
+    assert repr(options) == "<NamedValues region, secret_access_key>"
+    assert "hush" not in f"{options} {BrokerConfig.create(storage_options=dict(options))!r}"
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - it is our own
+    assert repr(NO_VALUES) == "<NamedValues none>"
+
+
+@follows("is a folder; leave them out, also as …, which brokers and readers share")
+def test_a_folder_has_none(tmp_path):
+    """Who writes to a folder has no options: they would mean nothing."""
+    with pytest.raises(ConfigError, match=r"are for object stores.*MEMQ_STORAGE_OPTIONS"):
+        open_storage(tmp_path.as_uri(), parse_storage_options("region=x"))
+    open_storage(tmp_path.as_uri())
+
+
+def test_a_reader_with_options_reads_files(tmp_path):
+    """A reader follows the URIs that it is given: its options count where one is of a store."""
+    (tmp_path / "object").write_bytes(b"abc")
+    storage, key = open_uri((tmp_path / "object").as_uri(), parse_storage_options("region=x"))
+
+    assert bytes(storage.get(key)) == b"abc"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["s3://", "s3:///a", "gs://b?x=1", "az://c#x", "s3://b/a//b", "s3://b/../c", "s3://b/%0a"],
+)
+def test_a_uri_that_names_no_place_is_refused(uri):
+    """An object store is named by its bucket, and at most a prefix that keys can have."""
+    for call in (open_storage, open_uri):
+        with pytest.raises(ConfigError, match="storage URI"):
+            call(uri)

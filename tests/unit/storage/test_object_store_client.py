@@ -1,4 +1,4 @@
-"""What the client of an object store is opened with."""
+"""What the client of an object store is opened with, and with which credentials of AWS."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from types import SimpleNamespace
 import pytest
 
 from memq.core.storage import object_store_client
-from memq.core.storage.object_store import STALL_S, ObjectStorage
-from memq.core.storage.object_store_client import CLIENT_DEFAULTS, is_directory_bucket, open_store
+from memq.core.storage.object_store_client import CLIENT_DEFAULTS, open_store
 
 KEYS = {"access_key_id": "given", "secret_access_key": "given"}
+TEMPORARY = KEYS | {"session_token": "given"}
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch, tmp_path):
+    """A machine with a profile `logs`, and nothing else."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    files = tmp_path / "credentials"
+    files.write_text("[logs]\naws_access_key_id = of logs\naws_secret_access_key = of logs\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(files))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture
 def opened(monkeypatch):
-    """What each client was opened with, on a machine that knows nothing."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, os.devnull + "/none")
+    """What each client was opened with."""
     found = []
 
     def from_url(url, **options):
@@ -38,15 +46,6 @@ def test_nothing_is_said_that_need_not_be(opened):
     assert (client.url, client.config) == ("s3://bucket", {})
     assert client.client_options == CLIENT_DEFAULTS
     assert client.retry_config == {"max_retries": 0}
-
-
-def test_only_reads_may_not_be_silent(opened):
-    """A put is silent until it is done, however large it is."""
-    ObjectStorage("s3://bucket", "", {})
-    assert [one.client_options.get("read_timeout") for one in opened] == [
-        None,
-        f"{STALL_S * 1000:.0f}ms",
-    ]
 
 
 def test_each_option_goes_where_it_belongs(opened):
@@ -94,22 +93,6 @@ def test_plain_http_is_allowed_to_who_asks_for_it(*, opened, scheme, options, va
 
 
 @pytest.mark.parametrize(
-    ("container", "options", "express"),
-    [
-        ("s3://logs--use1-az4--x-s3", {}, "true"),
-        ("s3://logs--use1-az4--x-s3", {"s3_express": "false"}, "false"),
-        ("s3://logs", {}, None),
-        ("gs://logs--x-s3", {}, None),
-    ],
-)
-def test_a_directory_bucket_is_known_by_its_name(opened, container, options, express):
-    """It lists its keys in no order."""
-    open_store(container, options)
-    assert opened[0].config.get("s3_express") == express
-    assert is_directory_bucket(container) is container.endswith("az4--x-s3")
-
-
-@pytest.mark.parametrize(
     ("container", "option", "variable", "trusted"),
     [
         ("s3://b", None, None, None),
@@ -131,3 +114,45 @@ def test_a_private_authority_is_trusted_where_it_is_named(
     open_store(container, {"ca_certificate": str(tmp_path / option)} if option else {})
     assert opened[0].client_options.get("root_certificate") == trusted
     assert "ca_certificate" not in opened[0].config
+
+
+def keys_of(options):
+    """Key and session token that requests are signed with."""
+    store = open_store("s3://bucket", options).store
+    if store.credential_provider is None:
+        return store.config["access_key_id"], store.config.get("session_token")
+    found = store.credential_provider()
+    return found["access_key_id"], found["token"]
+
+
+@pytest.mark.parametrize("options", [KEYS, TEMPORARY])
+def test_keys_that_are_given_are_used(monkeypatch, options):
+    """They win over the keys, the token and the profile of the environment."""
+    expected = ("given", options.get("session_token"))
+    assert keys_of(options) == expected
+    monkeypatch.setenv("AWS_PROFILE", "logs")
+    assert keys_of(options) == expected
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the machine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the machine")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of the machine")
+    assert keys_of(options) == expected
+    assert keys_of({f"AWS_{name.upper()}": value for name, value in options.items()}) == expected
+
+
+def test_a_profile_that_is_given_is_used(monkeypatch):
+    """The option `profile` counts before keys in the environment, as `--profile` of AWS does."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the machine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the machine")
+    assert keys_of({"profile": "logs"}) == ("of logs", None)
+    assert keys_of({"Profile": "logs"}) == ("of logs", None)
+
+
+def test_the_profile_of_the_environment(monkeypatch):
+    """`AWS_PROFILE` counts after keys in the environment, and before the role of a container."""
+    monkeypatch.setenv("AWS_PROFILE", "logs")
+    assert keys_of({}) == ("of logs", None)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/of-the-container")
+    assert keys_of({}) == ("of logs", None)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the machine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the machine")
+    assert open_store("s3://bucket", {}).store.credential_provider is None  # obstore finds the keys
