@@ -14,7 +14,6 @@ from memq.core.wire import messages as m
 from memq.errors import QueueError
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.kafka import InMemoryKafka
-from tests.harness.reading import queue_topic
 from tests.integration.broker.support import broker, client
 from tests.topics.reading import queue_topic
 

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 from inspect import iscoroutinefunction, signature
+from pathlib import Path
 
 import pytest
 
 from memq.core.notification.queue import NotificationQueue, Publication
 from memq.errors import (
+    ConfigError,
     FencedError,
     PublishUncertainError,
     QueueError,
@@ -21,6 +23,8 @@ from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.faulty_storage import FaultyStorage
 from tests.fakes.queue import InMemoryQueue
+
+ROOT = Path(__file__).parents[3]
 
 
 def put(storage, key="k", content=b"abc"):
