@@ -11,8 +11,8 @@ import pytest
 from memq import AdminClient, AsyncProducer, Producer, read_range
 from memq.errors import InvalidRequestError, MemqError, SchemaMismatchError
 from memq.testing.broker import BrokerProcess
-from tests.unit.client.any_tables import topic_and_table
-from tests.unit.client.test_any_table import check_refusal, check_stored
+from tests.unit.client.producer.any_tables import topic_and_table
+from tests.unit.client.producer.test_any_table import check_refusal, check_stored
 
 _names = (f"table-{number}" for number in itertools.count())
 
