@@ -21,8 +21,6 @@ from memq.errors import (
     NotHostedError,
     OffsetOutOfRangeError,
     StorageError,
-    UnavailableError,
-    UnknownTopicError,
 )
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
@@ -91,19 +89,6 @@ def numbers(broker):
 
 
 # -- producers ------------------------------------------------------------------------------
-
-
-async def test_a_producer_waits_for_an_owner(two):
-    """What is written while nobody owns the write partition is sent when somebody does."""
-    two.place(None)
-    async with AsyncProducer(two.a.address, topic="events", linger="0ms") as producer:
-        delivery = await producer.write(b"1")
-        await until(lambda: two.a.metadata_requests + two.b.metadata_requests > 2)
-        assert not delivery.done()
-        two.place(two.b)
-        await delivery
-    assert numbers(two.b) == [b"1"]
-    assert two.a.writes == 0
 
 
 async def test_a_producer_whose_owner_goes_away(two):
@@ -222,22 +207,6 @@ async def test_reading_goes_on_elsewhere_when_the_reader_fails(two):
     assert two.b.count(m.FetchOffsets) == 1
 
 
-async def test_reading_while_nobody_coordinates(two):
-    """Any broker of a cluster serves readers."""
-    two.place(None)
-    two.a.answers[m.FetchOffsets] = two.b.answers[m.FetchOffsets] = READ
-    async with AsyncAdminClient(two.a.address) as admin:
-        assert await admin.offsets("events") == READ.partitions
-
-
-async def test_a_reader_that_has_not_heard_of_the_topic(two):
-    """A broker that is late to hear of a topic is asked again while others tell of it."""
-    news = [UnknownTopicError("no such topic"), READ]
-    two.a.answers[m.FetchOffsets] = lambda _: news.pop(0)
-    async with AsyncAdminClient(two.a.address) as admin:
-        assert await admin.offsets("events") == READ.partitions
-
-
 # -- watermarks -----------------------------------------------------------------------------
 
 
@@ -279,16 +248,6 @@ async def test_watermark_while_a_write_partition_moves():
             assert (await admin.watermark("events")).stored_through_ms == 40
 
 
-async def test_no_watermark_without_all_owners():
-    """What nobody tells is not made up: the call ends at its deadline."""
-    async with running(write_partitions=2) as two:
-        two.place(two.a, None, coordinator=two.a)
-        two.a.answers[m.FetchWatermark] = watermark(90, -1)
-        async with AsyncAdminClient(two.a.address, request_timeout_s=0.5) as admin:
-            with pytest.raises(UnavailableError, match="no broker"):
-                await admin.watermark("events")
-
-
 # -- groups and topics ----------------------------------------------------------------------
 
 
@@ -309,14 +268,6 @@ async def test_groups_of_all_coordinators(two):
     assert found == [("events", "y"), ("other", "x")]
 
 
-async def test_groups_wait_for_a_coordinator(two):
-    """A list that lacks the groups of a topic is none."""
-    two.place(two.a)
-    async with AsyncAdminClient(two.a.address, request_timeout_s=0.5) as admin:
-        with pytest.raises(UnavailableError, match="groups of topic 'events'"):
-            await admin.groups()
-
-
 async def test_topics_are_altered_by_their_coordinator(two):
     """A change goes to the coordinator, and follows it."""
     two.place(two.a, coordinator=two.a)
@@ -325,37 +276,6 @@ async def test_topics_are_altered_by_their_coordinator(two):
     async with AsyncAdminClient(two.a.address) as admin:
         await admin.alter_topic("events", batch_age="1s")
     assert (two.a.count(m.AlterTopic), two.b.count(m.AlterTopic)) == (1, 1)
-
-
-async def test_redirects_in_a_circle_are_bounded(two):
-    """Brokers that point at each other are asked now and then, and not for longer than allowed."""
-    for broker, other in ((two.a, two.b), (two.b, two.a)):
-        broker.answers[m.FetchCommitted] = NotHostedError("not mine", other.address)
-    async with AsyncAdminClient(two.a.address, request_timeout_s=0.5) as admin:
-        with pytest.raises(NotHostedError):
-            await admin.committed("g", "events")
-    assert two.a.count(m.FetchCommitted) + two.b.count(m.FetchCommitted) < 60
-
-
-async def test_a_deletion_that_no_broker_can_do_at_the_moment(two):
-    """A broker that points nowhere is not the last word: another one is asked."""
-    two.a.answers[m.DeleteTopic] = NotHostedError("being moved")
-    two.b.answers[m.DeleteTopic] = m.Done()
-    async with AsyncAdminClient(f"{two.a.address},{two.b.address}") as admin:
-        await admin.delete_topic("events", incarnation="0" * 16)
-    assert two.b.count(m.DeleteTopic) == 1
-
-
-async def test_who_was_pointed_to_may_be_gone(two):
-    """When the broker that was named fails, the call goes back to who named it."""
-    gone = "127.0.0.1:1"
-    answers = [NotHostedError("moved", gone), m.Done()]
-    two.a.answers[m.DeleteTopic] = lambda _: answers.pop(0)
-    async with reaching(two.a) as cluster:
-        await cluster.call(None, m.DeleteTopic(topic="events"))
-        answers.extend([NotHostedError("moved", gone), m.Done()])
-        await cluster.call(two.a.address, m.DeleteTopic(topic="events"))
-    assert answers == []
 
 
 # -- group members --------------------------------------------------------------------------
@@ -414,20 +334,6 @@ async def test_a_member_keeps_its_partitions_when_its_coordinator_moves(two):
         assert consumer.assignment == [0]
         assert two.b.count(m.CommitOffsets) == 1
         assert two.a.count(m.CommitOffsets) <= before + 1
-
-
-async def test_a_member_whose_coordinator_is_killed(two):
-    """A member finds the next coordinator before its session is over."""
-    async with member(two, session_timeout="4s") as consumer:
-        member_answers(two.b)
-        await two.a.stop()
-        two.place(two.a, coordinator=None)
-        before = two.b.metadata_requests
-        await until(lambda: two.b.metadata_requests > before + 1)
-        two.place(two.a, coordinator=two.b)
-        await until(lambda: two.b.count(m.GroupHeartbeat) > 2)
-        assert consumer.assignment == [0]
-        await two.a.start()
 
 
 async def test_a_member_whose_coordinator_hangs(two):

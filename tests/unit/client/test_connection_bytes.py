@@ -18,7 +18,6 @@ from memq.core.wire.messages import (
     FetchBatch,
     FetchBatchAnswer,
     Write,
-    WriteAnswer,
 )
 from memq.core.wire.server_connection import ServerConnection
 from memq.errors import (
@@ -138,27 +137,6 @@ async def turns(count=3):
         await asyncio.sleep(0)
 
 
-async def test_a_post_is_sent_with_its_last_byte():
-    """Not with its first slice, and not before those who asked are out of the call."""
-    link = Link()
-    body = bytes(range(256)) * (3 * SLICE_BYTES // 256)
-    link.transport.slow = True
-    told = link.post(body)
-    slices = 1
-    while link.connection.unsent_bytes:
-        await turns()
-        assert told == []
-        link.connection.resume_writing()
-        slices += 1
-    assert told == []
-    await turns()
-    assert told == [None]
-    assert slices == 4
-    assert max(map(len, link.transport.written)) <= SLICE_BYTES
-    (event,) = link.arrived()
-    assert bytes(event.body) == body
-
-
 @pytest.mark.parametrize("size", [1, JOIN_BYTES, JOIN_BYTES + 1])
 async def test_small_bodies_are_written_with_their_head(size):
     """One system call for what is cheap to copy; what is large is not copied."""
@@ -232,18 +210,6 @@ def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
     asyncio.run(run())
 
 
-async def test_nothing_is_written_to_a_transport_that_closes():
-    """It says that it has broken only later."""
-    link = Link()
-    link.transport.closing = True
-    told = link.post(b"x")
-    await turns()
-    assert told == []
-    link.connection.connection_lost(OSError("reset"))
-    await turns()
-    assert [str(error) for error in told] == ["connection to broker a:1 broke: reset"]
-
-
 async def test_the_first_reason_of_an_end_is_told():
     """What the transport says of the abort tells nobody anything."""
     link = Link()
@@ -292,19 +258,6 @@ async def test_a_request_that_is_given_up_frees_its_place_with_its_answer():
     assert link.connection._wire.in_flight == 0
     assert answers == []
     assert not link.connection.closed
-
-
-async def test_answers_are_told_as_they_come():
-    """Each goes to its own request, at once and in any order."""
-    link = Link()
-    sent = [link.send(write(), b"x") for _ in range(3)]
-    link.arrived()
-    for at in (2, 0):
-        link.give(link.wire.answer(sent[at][1], WriteAnswer(offset=at)))
-        assert [answer.offset for answer in sent[at][0]] == [at]
-    link.give(link.wire.fail(sent[1][1], StorageError("slow")))
-    assert [type(answer) for answer in sent[1][0]] == [StorageError]
-    assert link.connection._pending == {}
 
 
 async def test_a_large_piece_of_a_batch_is_taken():

@@ -14,7 +14,6 @@ from msgspec import structs
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S
 from memq.client.cluster import Cluster
 from memq.client.producer import producer as producer_module
-from memq.client.producer.options import answer_timeout_s
 from memq.client.producer.producer import AsyncProducer
 from memq.core.format.schema import schema_id, serialize_schema
 from memq.core.runtime import SYSTEM
@@ -129,15 +128,6 @@ async def test_write_partitions_that_are_used(options, at_first, later):
             await p.write(b"a", b"k")
             await p.flush()
             assert p.write_partitions == later
-
-
-async def test_a_broker_has_as_long_to_answer_as_the_topic_says():
-    """A connection is given up after that, and not at the delivery deadline."""
-    broker = TinyBroker(upload_deadline="5s", batch_age="1s")
-    async with broker.serve(), producer(broker) as p:
-        config, _ = broker.topics["events"]
-        assert p._state_machine.options.answer_timeout_s == answer_timeout_s(config)
-        assert p._patience_s == 1 + producer_module.PATIENCE_S
 
 
 async def test_a_keyed_record_is_half_of_the_buffer_at_most():
@@ -364,11 +354,14 @@ async def test_a_message_that_the_connection_refuses_is_settled(broker, acks):
 # -- the end --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["connect", "refresh", "follow", "heed"])
+@pytest.mark.parametrize("task", ["connect", "refresh", "follow", "heed", "poll"])
 async def test_a_bug_in_any_task_ends_the_producer(broker, monkeypatch, task):
     """What waits fails, and so does all that is written later."""
 
     async def bug(*_, **__):
+        raise ZeroDivisionError("bug")
+
+    def bug_at_once(*_):
         raise ZeroDivisionError("bug")
 
     broker.version = "1"
@@ -383,6 +376,8 @@ async def test_a_bug_in_any_task_ends_the_producer(broker, monkeypatch, task):
         broker.faults.append(NotHostedError("moved"))
     elif task == "heed":
         p._trouble = bug
+    elif task == "poll":
+        p._state_machine.poll = bug_at_once
     else:
         broker.faults.append("ignore")
     with pytest.raises(MemqError, match="internal error of the producer: ZeroDivisionError"):
@@ -560,10 +555,3 @@ async def test_a_block_that_fails(broker, options):
         async with producer(broker, **options):
             raise KeyError("before anything was written")
     assert broker.count(Write) == 0
-
-
-async def test_a_block_that_never_began(broker):
-    """An error before the start is the caller's, and leaves nothing behind."""
-    p = producer(broker, producer_id="job")
-    await p.__aexit__(KeyError, KeyError("mine"), None)
-    assert not broker.connections

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections import Counter
 
-import pyarrow as pa
 import pytest
 
 from memq.client.admin import AdminClient
@@ -124,22 +123,6 @@ def test_job_whose_block_failed_leaves_its_unfinished_message_to_the_next_run(br
         deliveries = [p.write(value, timestamp=n) for n, value in enumerate(values)]
     assert deliveries[0].result(0).duplicate
     assert Counter(stored(broker)) == Counter(values)
-
-
-def test_job_that_failed_between_messages_is_completed(broker):
-    """What the first run delivered is acked as a repeat, what it did not is delivered."""
-    create(broker)
-    tables = [
-        pa.table({"value": [b"%d" % n], "timestamp": pa.array([n], pa.timestamp("us", "UTC"))})
-        for n in range(30)
-    ]
-    for count in (20, 30):
-        with Producer(broker.address, topic="events", producer_id="job") as p:
-            deliveries = [p.write_table(table)[0] for table in tables[:count]]
-            repeats = [delivery.result(30).duplicate for delivery in deliveries]
-        broker.restart()
-    assert repeats == [True] * 20 + [False] * 10
-    assert sorted(stored(broker)) == sorted(b"%d" % n for n in range(30))
 
 
 async def test_async_producer_survives_a_restart(broker):

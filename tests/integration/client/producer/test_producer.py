@@ -10,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memq.client.producer.producer import AsyncProducer
-from memq.core.format.message import open_message
-from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import (
     BufferFullError,
     ClosedError,
@@ -19,7 +17,6 @@ from memq.errors import (
     CorruptDataError,
     DeliveryTimeoutError,
     InvalidRequestError,
-    MemqError,
     NotHostedError,
     ProducerFencedError,
     RequestTimeoutError,
@@ -105,15 +102,6 @@ async def test_lower_acks_tell_no_place(broker, acks):
         assert values(broker) == [b"a"]
 
 
-async def test_messages_without_acks_arrive(broker):
-    """With acks=0 nothing is promised, but on a healthy connection all arrives."""
-    async with producer(broker, acks=0, message_bytes="2KiB", max_in_flight=2) as p:
-        for number in range(200):
-            await p.write(b"%d" % number + b"x" * 100)
-        await p.flush()
-        await broker.until(lambda: len(values(broker)) == 200)
-
-
 async def test_table_follows_what_was_written_before(broker):
     """Tables and records keep their order, and a table becomes Messages of the right size."""
     async with producer(broker, message_bytes="4KiB", max_in_flight=1) as p:
@@ -186,40 +174,6 @@ def test_faults_neither_lose_nor_double(faults, ordering):
     asyncio.run(run())
 
 
-async def test_broker_that_comes_back_gets_everything(broker):
-    """While its broker is down the producer keeps trying, within the deadline."""
-    async with producer(broker, message_bytes="1KiB") as p:
-        await (await p.write(b"before"))
-        port = int(broker.address.rpartition(":")[2])
-        await broker.stop()
-        deliveries = [await p.write(b"%d" % n + b"x" * 400) for n in range(10)]
-        await broker.start(port)
-        await p.flush(30)
-        assert all(delivery.done() for delivery in deliveries)
-    assert len(values(broker)) == 11
-
-
-async def test_moved_topic_is_followed(broker):
-    """A topic that another broker hosts now is written there, whoever tells."""
-    async with TinyBroker().serve() as other:
-        async with producer(broker) as p:
-            broker.faults.append(NotHostedError("moved", other.address))
-            await (await p.write(b"a"))
-            await (await p.write(b"b"))
-        assert values(other) == [b"a", b"b"]
-        assert broker.writes == 1
-
-
-async def test_new_hosts_are_asked_for(broker):
-    """Told that the topic is elsewhere, but not where, the producer asks for the hosts."""
-    async with TinyBroker().serve() as other:
-        async with producer(broker) as p:
-            broker.hosts = [other.address]
-            broker.faults.append(NotHostedError("moved"))
-            await (await p.write(b"a"))
-        assert values(other) == [b"a"]
-
-
 async def test_deadline_ends_every_delivery(broker):
     """A Message that cannot be delivered fails in time, and flush raises what nobody has seen."""
     async with producer(broker, delivery_timeout="200ms") as p:
@@ -270,22 +224,6 @@ async def test_fenced_producer_is_over(broker):
     await p.close()
 
 
-async def test_error_inside_the_producer_ends_it(broker, caplog):
-    """A bug is not silent: what waits fails, later calls raise, and it is logged."""
-    p = await producer(broker).start()
-
-    def bug(_):
-        raise ZeroDivisionError("bug")
-
-    p._state_machine.poll = bug
-    with pytest.raises(MemqError, match="internal error of the producer: ZeroDivisionError"):
-        await (await p.write(b"a"))
-    with pytest.raises(MemqError, match="internal error"):
-        await p.write(b"b")
-    assert "ZeroDivisionError" in caplog.text
-    await p.close()
-
-
 async def test_memory_is_bounded_and_full_is_an_error(broker):
     """At buffer_bytes a write waits for max_block, then fails; nothing is lost by that."""
     broker.hold = True
@@ -310,23 +248,6 @@ async def test_memory_is_bounded_and_full_is_an_error(broker):
     assert len(values(broker)) == len(deliveries) + 1
 
 
-async def test_write_waits_for_room(broker):
-    """A write at the limit goes on as soon as Messages are acked."""
-    broker.hold = True
-    async with producer(broker, message_bytes="2KiB", buffer_bytes="8KiB") as p:
-
-        async def write_all():
-            for _ in range(200):
-                await p.write(b"x" * 100)
-
-        writing = asyncio.ensure_future(write_all())
-        await broker.until(lambda: broker.held)
-        assert not writing.done()
-        broker.release()
-        await asyncio.wait_for(writing, 20)
-    assert len(values(broker)) == 200
-
-
 async def test_linger_gathers_while_the_broker_is_busy(broker):
     """With max_in_flight reached records gather in fewer, larger Messages."""
     broker.hold = True
@@ -340,20 +261,6 @@ async def test_linger_gathers_while_the_broker_is_busy(broker):
         broker.release()
     assert broker.writes < 5
     assert len(values(broker)) == 21
-
-
-async def test_same_producer_id_publishes_once(broker):
-    """A second run with the same id and the same records finds everything published."""
-    runs = []
-    for _ in range(2):
-        async with producer(broker, producer_id="job-7", message_bytes="1KiB") as p:
-            deliveries = [await p.write(b"%d" % n, timestamp=n) for n in range(100)]
-            await p.flush()
-            runs.append([(await each).duplicate for each in dict.fromkeys(deliveries)])
-            assert p.producer_id == "job-7"
-    assert len(runs[0]) > 2
-    assert runs == [[False] * len(runs[0]), [True] * len(runs[0])]
-    assert len(values(broker)) == 100
 
 
 async def test_awaiting_a_delivery_without_linger_seals_it(broker):
@@ -377,27 +284,6 @@ async def test_close_gives_up_after_its_timeout(broker):
         await p.flush()
 
 
-async def test_close_ends_what_was_never_sent(broker):
-    """A Message that still waits for a broker ends with the close."""
-    p = await producer(broker).start()
-    await broker.stop()
-    delivery = await p.write(b"a")
-    with pytest.raises(RequestTimeoutError):
-        await p.close(0.05)
-    assert isinstance(delivery.exception(0), ClosedError)
-
-
-async def test_flush_gives_up_but_the_producer_goes_on(broker):
-    """A flush that runs out of time says so; delivery is still tried."""
-    broker.hold = True
-    async with producer(broker) as p:
-        delivery = await p.write(b"a")
-        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
-            await p.flush(0.1)
-        broker.release()
-        await delivery
-
-
 async def test_wrong_topic_token_or_options_show_at_the_start(broker):
     """What can be known at the start is raised there."""
     with pytest.raises(UnknownTopicError):
@@ -416,15 +302,6 @@ async def test_nobody_there_shows_at_the_start(broker):
         await producer(broker, max_block="100ms").start()
 
 
-async def test_must_be_started():
-    """A producer that was not started says how."""
-    p = AsyncProducer("127.0.0.1:1", topic="events")
-    with pytest.raises(ClosedError, match="async with"):
-        await p.write(b"a")
-    assert repr(p) == "<AsyncProducer events not started>"
-    await p.close()
-
-
 async def test_stats_and_repr_tell_what_happened(broker):
     """Acked and failed Messages are counted, and the repr shows the live state."""
     broker.faults.append(CorruptDataError("no"))
@@ -436,13 +313,3 @@ async def test_stats_and_repr_tell_what_happened(broker):
         assert (stats.acked_messages, stats.acked_records, stats.failed_records) == (1, 1, 1)
         assert (stats.in_flight, stats.unsettled, stats.buffer_bytes) == (0, 0, 0)
         assert "0 unsettled | 0 in flight" in repr(p)
-
-
-@pytest.mark.parametrize("compression", ["zstd", "lz4"])
-async def test_compressed_messages_are_readable(broker, compression):
-    """What is sent compressed is what any reader decodes."""
-    async with producer(broker, compression=compression) as p:
-        await (await p.write(b"x" * 10_000))
-    (entry,) = broker.published.values()
-    assert len(entry.body) < 5_000
-    assert open_message(entry.body, DEFAULT_SCHEMA).column("value").to_pylist() == [b"x" * 10_000]
