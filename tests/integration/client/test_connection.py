@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from memq.client.connection import SLICE_BYTES, BrokerConnection, parse_address
-from memq.core.wire.messages import DeleteTopic, Metadata, MetadataAnswer, Write
+from memq.core.wire.messages import DeleteTopic, Metadata, MetadataAnswer
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -15,7 +15,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from tests.fakes.tiny_broker import TinyBroker
+from tests.fakes.tiny_broker import TinyBroker, write_request
 from tests.integration.broker.support import broker as broker_of
 
 
@@ -32,22 +32,6 @@ async def connection(broker):
     await connection.close()
 
 
-def write(acks=-1):
-    return Write(
-        topic="events",
-        write_partition=0,
-        producer_id="p",
-        epoch=0,
-        sequence=0,
-        first_unsettled=0,
-        acks=acks,
-        schema_id="s",
-        records=1,
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-    )
-
-
 async def test_request_gets_its_answer(connection):
     """A request returns the header and the body of its answer."""
     answer, body = await connection.request(Metadata(), timeout_s=10)
@@ -55,18 +39,6 @@ async def test_request_gets_its_answer(connection):
     assert answer.topics[0].config.name == "events"
     assert body == b""
     assert connection.limits.cluster_id == "tiny"
-
-
-async def test_requests_do_not_wait_for_each_other(connection, broker):
-    """An answer that is held back holds up no other."""
-    silent = asyncio.ensure_future(connection.request(DeleteTopic(topic="events"), timeout_s=10))
-    await connection.request(Metadata(), timeout_s=10)
-    assert repr(connection) == (
-        f"<BrokerConnection {broker.address} [open | 1 pending | 0 bytes unsent]>"
-    )
-    silent.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await silent
 
 
 async def test_broken_connection_fails_all_that_wait_at_once(connection, broker):
@@ -78,7 +50,7 @@ async def test_broken_connection_fails_all_that_wait_at_once(connection, broker)
     ]
     await connection.request(Metadata(), timeout_s=10)
     connection.pause_writing()
-    connection.post(write(acks=0), b"x" * 100, None, outcomes.append)
+    connection.post(write_request(acks=0), b"x" * 100, None, outcomes.append)
     broker.cut()
     errors = await asyncio.gather(*requests, return_exceptions=True)
     assert [type(error) for error in errors] == [UnavailableError] * 3
@@ -88,7 +60,7 @@ async def test_broken_connection_fails_all_that_wait_at_once(connection, broker)
     with pytest.raises(UnavailableError, match="is over"):
         connection.send(Metadata(), b"", None, print)
     with pytest.raises(UnavailableError, match="is over"):
-        connection.post(write(acks=0), b"", None)
+        connection.post(write_request(acks=0), b"", None)
 
 
 async def test_body_beyond_the_brokers_limit_is_refused_here():
@@ -96,7 +68,7 @@ async def test_body_beyond_the_brokers_limit_is_refused_here():
     async with TinyBroker(max_body_bytes=10).serve() as broker:
         connection = await BrokerConnection.open(broker.address, connect_timeout_s=10)
         with pytest.raises(MessageTooLargeError):
-            await connection.request(write(), b"x" * 11, timeout_s=10)
+            await connection.request(write_request(), b"x" * 11, timeout_s=10)
         await connection.request(Metadata(), timeout_s=10)
         await connection.close()
 
@@ -104,7 +76,7 @@ async def test_body_beyond_the_brokers_limit_is_refused_here():
 async def test_damaged_body_ends_the_connection(connection, broker):
     """A body that does not match its CRC is noticed by the broker, which says goodbye."""
     with pytest.raises(UnavailableError) as caught:
-        await connection.request(write(), b"x" * 100, body_crc=1, timeout_s=10)
+        await connection.request(write_request(), b"x" * 100, body_crc=1, timeout_s=10)
     assert isinstance(caught.value.__cause__, CorruptDataError)
     assert broker.published == {}
 
@@ -117,7 +89,7 @@ async def test_large_bodies_wait_outside_the_transport(connection, broker):
     answers = []
     broker.faults.extend(StorageError("full") for _ in range(4))
     for _ in range(4):
-        connection.send(write(), body, None, lambda answer, _: answers.append(answer))
+        connection.send(write_request(), body, None, lambda answer, _: answers.append(answer))
     held = connection._transport.get_write_buffer_size()
     assert held <= 2 * SLICE_BYTES
     assert connection.unsent_bytes > 16 << 20

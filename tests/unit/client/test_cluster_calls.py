@@ -461,19 +461,9 @@ async def test_an_attempt_to_connect_that_fails_is_not_kept():
     connection = await rig.cluster.connection(A)
     assert await rig.cluster.connection(A) is connection
     connection.closed = True
-    assert await rig.cluster.connection(A) is not connection
+    assert await rig.cluster.connection(B) is not connection
+    assert list(rig.cluster._connections) == [B]  # those that have ended are forgotten
     await rig.cluster.close()
-
-
-async def test_connections_that_have_ended_are_forgotten():
-    """Also those of brokers that nobody asks any more."""
-    rig = Rig(A)
-    for address in (A, B, C):
-        await rig.cluster.connection(address)
-    for connection in rig.opened[:2]:
-        connection.closed = True
-    await rig.cluster.connection("d:4")
-    assert list(rig.cluster._connections) == [C, "d:4"]
 
 
 @pytest.mark.parametrize("after", range(4))

@@ -15,9 +15,6 @@ from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import (
     DeleteTopic,
     Done,
-    FetchBatch,
-    FetchBatchAnswer,
-    Write,
 )
 from memq.core.wire.server_connection import ServerConnection
 from memq.errors import (
@@ -29,6 +26,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from tests.fakes.tiny_broker import write_request
 
 TOPIC = DeleteTopic(topic="t")
 
@@ -112,24 +110,8 @@ class Link:
     def post(self, body):
         """Send a Message without acks; the list of what is told of it."""
         told = []
-        self.connection.post(write(0), body, None, told.append)
+        self.connection.post(write_request(0), body, None, told.append)
         return told
-
-
-def write(acks=-1):
-    return Write(
-        topic="t",
-        write_partition=0,
-        producer_id="p",
-        epoch=0,
-        sequence=0,
-        first_unsettled=0,
-        acks=acks,
-        schema_id="s",
-        records=1,
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-    )
 
 
 async def turns(count=3):
@@ -171,7 +153,9 @@ def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
             else:
                 bodies.append(bytes([number]) * step)
                 told.append(
-                    link.post(bodies[-1]) if number % 2 else link.send(write(), bodies[-1])[0]
+                    link.post(bodies[-1])
+                    if number % 2
+                    else link.send(write_request(), bodies[-1])[0]
                 )
         if end == "":
             link.connection.resume_writing()
@@ -258,15 +242,6 @@ async def test_a_request_that_is_given_up_frees_its_place_with_its_answer():
     assert link.connection._wire.in_flight == 0
     assert answers == []
     assert not link.connection.closed
-
-
-async def test_a_large_piece_of_a_batch_is_taken():
-    """The body of an answer may be far larger than any header."""
-    link = Link()
-    answers, correlation_id = link.send(FetchBatch(topic="t", uri="x", start=0, length=9 << 20))
-    link.arrived()
-    link.give(link.wire.answer(correlation_id, FetchBatchAnswer(), bytes(9 << 20)))
-    assert answers == [FetchBatchAnswer()]
 
 
 @pytest.mark.parametrize("kind", ["timeout", "cancelled", "just cancelled", "answered", "failed"])

@@ -333,22 +333,6 @@ def test_sync_client_whose_end_fails_too():
         echo._loop.close()
 
 
-def test_sync_iteration_that_outlives_its_client():
-    """An iteration that was left behind ends quietly after the client is closed."""
-    with Echo(AsyncEcho()) as echo:
-        numbers = echo.count()
-        assert [next(numbers), next(numbers)] == [0, 1]
-    numbers.close()
-
-
-def test_sync_client_that_is_forgotten():
-    """A client that nobody closed says so."""
-    echo = Echo(AsyncEcho())
-    with pytest.warns(ResourceWarning, match="<Echo> was not closed"):
-        echo.__del__()
-    echo.close()
-
-
 def test_callback_runs_in_the_thread_that_calls():
     """A callback runs in the thread that waits, may call the client, and its error comes back."""
     seen = []
@@ -385,17 +369,6 @@ def test_callback_that_is_interrupted():
             echo.ask("quick")
         echo._loop.run(ended(task))
         echo.ask("quick")
-
-
-def test_exit_in_a_callback_that_closes():
-    """A callback may close the client and end the program: its exit is what comes out."""
-
-    def on_call(_):
-        echo.close()
-        sys.exit(3)
-
-    with Echo(AsyncEcho(), on_call) as echo, pytest.raises(SystemExit, match="3"):
-        echo.ask("a")
 
 
 def test_interrupted_iteration():

@@ -42,20 +42,6 @@ def test_first_outcome_counts():
     assert delivery.result() == STORED
 
 
-def test_seen_only_when_somebody_was_told():
-    """An outcome counts as seen by result, exception, callback or await; not by `done`."""
-    for look in (Delivery.result, Delivery.exception):
-        delivery = Delivery()
-        delivery.settle(STORED)
-        assert delivery.done()
-        assert not delivery.seen
-        look(delivery)
-        assert delivery.seen
-    delivery = Delivery()
-    delivery.add_done_callback(print)
-    assert delivery.seen
-
-
 @pytest.mark.parametrize("amid", ["addition", "outcome"])
 def test_a_callback_that_is_added_as_the_outcome_comes_is_called_once(amid):
     """At whatever moment they meet, the callback is not forgotten, and not called twice."""

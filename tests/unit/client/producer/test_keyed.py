@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.producer.accumulator import ENVELOPE_BYTES, MAX_WAIT_S, Accumulator
+from memq.client.producer.accumulator import ENVELOPE_BYTES, MAX_WAIT_S
 from memq.client.producer.keyed import (
     KeyedAccumulator,
     check_key_column,
@@ -19,36 +19,28 @@ from memq.core.format.message import open_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.keys import partition_of
 from memq.errors import ClosedError, ConfigError, InvalidRequestError
+from tests.unit.client.producer import test_accumulator as accumulators
 
 MESSAGE_BYTES = 4_096
 
 
-class Rig:
+class Rig(accumulators.Rig):
     """A keyed accumulator with a clock of its own; sealed Messages gather in `sealed`."""
 
-    def __init__(self, partitions=4, *, linger_s=0.01, buffer_bytes=1 << 20, most=1 << 16):
-        self.now = 50.0
-        self.sealed = []
-        self.partitions = partitions
-        self.budget = ByteBudget(buffer_bytes)
-
+    def __init__(self, partitions=4, *, buffer_bytes=1 << 20, most=1 << 16, **options):
         def make(write_partition):
-            return Accumulator(
-                self.budget,
+            accumulators.Rig.__init__(
+                self,
+                buffer_bytes=buffer_bytes,
                 message_bytes=open_message_bytes(MESSAGE_BYTES, buffer_bytes, partitions),
                 max_message_bytes=min(most, buffer_bytes // 2),
-                linger_s=linger_s,
-                compression=None,
-                schema_id="default",
-                on_sealed=self.sealed.append,
-                on_ready=lambda: None,
-                on_wake=lambda: None,
-                clock=lambda: self.now,
-                wall_us=lambda: round(self.now * 1e6),
                 write_partition=write_partition,
                 one_of_many=True,
+                **{"budget": self.budget, "sealed": self.sealed} | options,
             )
+            return self.accumulator
 
+        self.budget, self.sealed = ByteBudget(buffer_bytes), []
         self.accumulator = KeyedAccumulator("key", make, partitions, MESSAGE_BYTES)
         self.write = self.accumulator.write
 

@@ -120,23 +120,6 @@ async def test_too_little_room_wakes_nobody(task):
     assert tries == 1
 
 
-@pytest.mark.parametrize("task", [False, True])
-async def test_only_what_is_left_of_the_time_is_waited(task):
-    """Who has waited before, and found the room gone, waits for the rest of max_block."""
-    budget, now_s = ByteBudget(10), 0.0
-
-    def write():
-        nonlocal now_s
-        now_s = 59.99
-        budget.take(10)
-
-    budget.refused_bytes = 3
-    begun_s = SYSTEM.mono_s()
-    with pytest.raises(BufferFullError):
-        await wait_for(MemoryWait(budget, 60, lambda: now_s), write, task=task)
-    assert SYSTEM.mono_s() < begun_s + 30
-
-
 async def test_wait_without_room_is_an_error():
     """Who finds no room in time is told the limits, and does not wait any more."""
     budget, write = full_budget()
