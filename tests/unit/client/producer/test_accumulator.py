@@ -385,7 +385,7 @@ def parked(rig):
 def test_an_end_waits_for_no_thread_that_is_in_a_call(monkeypatch):
     """After a moment it refuses what is written later, and leaves alone what that thread holds."""
     monkeypatch.setattr(accumulator_module, "END_WAIT_S", 0.01)
-    rig = Rig(threads=True, linger_s=None)
+    rig = Rig(linger_s=None)
     delivery = parked(rig)
     held, done, raised = threading.Event(), threading.Event(), []
 
