@@ -16,11 +16,9 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     DeliveryTimeoutError,
-    InvalidRequestError,
     NotHostedError,
     ProducerFencedError,
     RequestTimeoutError,
-    SchemaMismatchError,
     StorageError,
     UnauthorizedError,
     UnavailableError,
@@ -100,42 +98,6 @@ async def test_lower_acks_tell_no_place(broker, acks):
         await p.flush()
     if acks:
         assert values(broker) == [b"a"]
-
-
-async def test_table_follows_what_was_written_before(broker):
-    """Tables and records keep their order, and a table becomes Messages of the right size."""
-    async with producer(broker, message_bytes="4KiB", max_in_flight=1) as p:
-        await p.write(b"first")
-        table = pa.table({"value": [b"%04d" % number + b"x" * 96 for number in range(200)]})
-        deliveries = await p.write_table(table)
-        await p.write(b"last")
-        await p.flush()
-        assert len(deliveries) > 5
-        assert [(await each).sequence for each in deliveries] == list(range(1, len(deliveries) + 1))
-    found = values(broker)
-    assert (found[0], found[-1]) == (b"first", b"last")
-    assert found[1:-1] == table.column("value").to_pylist()
-
-
-async def test_table_that_does_not_fit_is_refused_whole(broker):
-    """A mismatch is raised before anything is sent."""
-    async with producer(broker) as p:
-        with pytest.raises(SchemaMismatchError, match="'values' is not in the schema"):
-            await p.write_table(pa.table({"values": [b"a"]}))
-    assert broker.writes == 0
-
-
-async def test_typed_topic_takes_tables(broker):
-    """A topic with its own schema takes tables of it, and no records."""
-    schema = pa.schema([("id", pa.int64()), ("name", pa.utf8())])
-    broker.add_topic("typed", schema)
-    async with AsyncProducer(broker.address, topic="typed") as p:
-        with pytest.raises(InvalidRequestError, match="write_table"):
-            await p.write(b"a")
-        (delivery,) = await p.write_table(pa.table({"id": pa.array([1, 2], pa.int16())}))
-        await delivery
-    (batch,) = broker.tables("typed")
-    assert batch.to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
 
 
 FAULTS = st.lists(

@@ -33,7 +33,7 @@ def stored(broker, topic):
     return read_range(broker.address, topic=topic, partition=0, start=0, end=end)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_table_is_read_as_it_was_given_or_nothing_is_stored(broker, seed):
     """Whatever the table and the topic."""
     schema, table = topic_and_table(random.Random(seed))
