@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -31,23 +32,13 @@ from tests.fakes.tiny_broker import write_request
 TOPIC = DeleteTopic(topic="t")
 
 
-class Socket:
-    """Takes note of its options."""
-
-    def __init__(self):
-        self.options = {}
-
-    def setsockopt(self, level, name, value):
-        self.options[level, name] = value
-
-
 class Transport(asyncio.Transport):
     """Takes what is written; says stop after each write while it is `slow`."""
 
     def __init__(self):
         super().__init__()
         self.protocol = None
-        self.socket = Socket()
+        self.socket = SimpleNamespace(setsockopt=lambda *_: None)
         self.written = []
         self.slow = False
         self.closing = False
@@ -291,17 +282,6 @@ async def test_a_goodbye_is_the_reason_of_the_end(error):
     assert (type(told), type(told.__cause__)) == (UnavailableError, type(error))
     assert str(told.__cause__) == f"broker a:1: {error}"
     assert isinstance(told, MemqError)
-
-
-async def test_the_socket_answers_at_once_and_notices_a_peer_that_is_gone():
-    """Small frames do not wait for others, and a machine that died is found within a minute."""
-    options = Link().transport.socket.options
-    tcp = socket.IPPROTO_TCP
-    assert options[tcp, socket.TCP_NODELAY] == 1
-    assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE] == 1
-    idle_s, each_s = options[tcp, socket.TCP_KEEPIDLE], options[tcp, socket.TCP_KEEPINTVL]
-    assert 5 < idle_s + each_s * options[tcp, socket.TCP_KEEPCNT] < 60
-    assert 10_000 < options[tcp, socket.TCP_USER_TIMEOUT] < 60_000
 
 
 @pytest.mark.parametrize("how", ["too late", "cancelled", "no broker"])

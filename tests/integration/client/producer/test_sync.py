@@ -19,7 +19,6 @@ from memq.errors import (
 )
 from tests.fakes.tiny_broker import TinyBroker
 
-
 TABLE = pa.table({"value": [b"x" * 100] * 100})
 
 
