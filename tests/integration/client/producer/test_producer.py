@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -377,11 +378,13 @@ async def test_a_topic_that_was_recreated_is_another_one(broker, how):
 
 
 async def test_news_are_waited_for_whatever_fails(broker, monkeypatch):
-    """No error ends the waiting, and what is told after it is heard."""
+    """No error ends the waiting, what is told after it is heard, and no broker is asked at once."""
+    asked_s = []
     script = [UnavailableError("down"), UnknownTopicError("late to hear of it"), MemqError("bug")]
 
     async def next_topic(_, name, wait_s):
         assert (name, wait_s) == ("events", producer_module.FOLLOW_S)
+        asked_s.append(asyncio.get_running_loop().time())
         if not script:
             await asyncio.Event().wait()
         answer = script.pop(0)
@@ -389,15 +392,16 @@ async def test_news_are_waited_for_whatever_fails(broker, monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(producer_module, "REFRESH_INTERVAL_S", 0.0)
+    monkeypatch.setattr(producer_module, "REFRESH_INTERVAL_S", 0.05)
     monkeypatch.setattr(Cluster, "next_topic", next_topic)
     broker.version = "1"
     async with TinyBroker().serve() as other:
         script.append(structs.replace(broker._info("events"), hosts=[other.address]))
         async with producer(broker) as p:
-            await until(lambda: not script)
+            await until(lambda: len(asked_s) == 5)
             await (await p.write(b"a"))
         assert values(other) == [b"a"]
+    assert all(later - before > 0.045 for before, later in pairwise(asked_s))
 
 
 # -- why acks do not come -------------------------------------------------------------------

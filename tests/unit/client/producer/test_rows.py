@@ -62,6 +62,7 @@ def test_rows_are_columns_of_the_topics_types():
         ("city", b"Oslo"),
         ("raw", bytearray(b"x")),
         ("tags", []),
+        ("item", {"sku": 1, "price": 0.5}),
         ("by", {}),
     ],
 )
