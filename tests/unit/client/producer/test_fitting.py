@@ -80,6 +80,7 @@ def test_what_comes_back_the_same_is_taken(array, kind):
         (BAD_TEXT, pa.utf8(), r"row 1 has b'\\xff\\xfe', which that cannot hold"),
         (pa.array([86_400_001]).view(pa.date64()), pa.date64(), "row 0 has 86400001"),
         (pa.array([90_000], pa.int32()).view(pa.time32("s")), pa.time32("s"), "row 0 has .*90000"),
+        (pa.array([2**60], pa.timestamp("s")), pa.timestamp("us"), "row 0 has"),
         (
             pa.array([NOON]),
             INSTANT,
