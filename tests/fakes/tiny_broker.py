@@ -32,6 +32,23 @@ from memq.core.wire.server_connection import ServerConnection
 from memq.errors import MemqError, SequenceGapError, UnknownTopicError
 
 
+def write_request(acks=-1, topic="events"):
+    """The header of a Write of one record."""
+    return Write(
+        topic=topic,
+        write_partition=0,
+        producer_id="p",
+        epoch=0,
+        sequence=0,
+        first_unsettled=0,
+        acks=acks,
+        schema_id="s",
+        records=1,
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+    )
+
+
 class Published:
     """One Message as the broker took it."""
 

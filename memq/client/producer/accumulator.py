@@ -33,8 +33,8 @@ Rule 7. A handler may call the producer instead, on the thread that it interrupt
     and a logging handler. The lock knows its thread, so that nobody waits for himself. Records are
     refused while a call of the same thread is under way. `end` is not: it seals the records that
     count, and the call that it interrupts finds the error, and raises it.
-Rule 8. An event loop whose threads write does not wait for the lock longer than `LOCK_WAIT_S`, for
-    the thread that holds it may be in a handler that waits for the loop.
+Rule 8. `tick` does not wait for the lock longer than `LOCK_WAIT_S`: the thread that holds it may be
+    in a handler that waits for the event loop.
 """
 
 from __future__ import annotations
@@ -221,7 +221,6 @@ class Accumulator:
         wall_us: microseconds since 1970 UTC.
         write_partition: of all its Messages; None where the state machine chooses one for each.
         one_of_many: it is one of several of a producer, see rule 5.
-        threads: other threads than that of the event loop write, see rule 8.
 
     Attributes:
         first_tick_s: how soon `on_wake` asks for `tick`.
@@ -247,7 +246,6 @@ class Accumulator:
         wall_us: Callable[[], int] = SYSTEM.wall_us,
         write_partition: int | None = None,
         one_of_many: bool = False,
-        threads: bool = False,
     ) -> None:
         self._budget = budget
         self._message_bytes = min(message_bytes, max_message_bytes)
@@ -262,7 +260,6 @@ class Accumulator:
         self._wall_us = wall_us
         self._write_partition = write_partition
         self._from_sealing = one_of_many or linger_s is None
-        self._threads = threads
         self._lock = threading.RLock()
         self._error: MemqError | None = None
         self._ticking = False
@@ -405,7 +402,7 @@ class Accumulator:
             self._seal()
 
     def tick(self, *, may_seal: bool) -> float | None:
-        """Let time pass: sample it, and seal what has been open long enough.
+        """Sample the time, and seal what has been open long enough.
 
         Args:
             may_seal: False while sealed Messages wait to be sent.
@@ -413,9 +410,6 @@ class Accumulator:
         Returns:
             Seconds until the next call, unless `on_wake` asks for it sooner; None for only then.
         """
-        if not self._threads:
-            with self._lock:
-                return self._tick(may_seal)
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return TICK_S
         try:

@@ -252,7 +252,6 @@ class AsyncProducer:
                 wall_us=runtime.wall_us,
                 write_partition=write_partition,
                 one_of_many=column is not None,
-                threads=self._hand_over is not None,
             )
 
         if column is None:

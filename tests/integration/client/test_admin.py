@@ -1,16 +1,18 @@
-"""The admin clients, over real sockets."""
+"""The admin clients, over real sockets: through a broker, and what they ask of one."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import asyncio
+from types import SimpleNamespace
 
 import aiohttp
 import pyarrow as pa
 import pytest
 
-from memq.client import topic as topic_module
+from memq.client import admin as admin_module
 from memq.client.admin import AdminClient, AsyncAdminClient
 from memq.core.format.schema import serialize_schema
+from memq.core.wire import messages as m
 from memq.core.wire.messages import PartitionOffset
 from memq.errors import (
     ClosedError,
@@ -19,14 +21,17 @@ from memq.errors import (
     OffsetOutOfRangeError,
     QueueError,
     SchemaMismatchError,
+    StorageError,
     TopicExistsError,
+    TopicRecreatedError,
     UnavailableError,
     UnknownGroupError,
     UnknownTopicError,
 )
 from tests.advice import follows
 from tests.fakes.queue import InMemoryQueue
-from tests.topics.reading import take, world
+from tests.fakes.tiny_broker import TinyBroker
+from tests.harness.reading import take, world
 
 
 async def test_topics(tmp_path):
@@ -87,21 +92,6 @@ async def test_a_column_that_comes_later_and_is_called_like_an_origin(tmp_path, 
         await admin.alter_topic("typed", schema=old.append(pa.field("place", pa.int64())))
 
 
-async def test_offsets_and_watermark(tmp_path):
-    """Offsets are those held, and with a time the first one since then."""
-    async with world(tmp_path, read_partitions=2) as w, AsyncAdminClient(w.address) as admin:
-        before = datetime.now(UTC)
-        for _ in range(5):
-            await w.write(b"v")
-        found = await admin.offsets("t", at=before)
-        assert sum(offsets.end for offsets in found) == 5
-        assert [(offsets.start, offsets.at) for offsets in found] == [(0, 0), (0, 0)]
-        assert [offsets.at for offsets in await admin.offsets("t")] == [None, None]
-        assert len((await admin.watermark("t")).read_partitions) == 2
-        with pytest.raises(ConfigError, match="no time zone"):
-            await admin.offsets("t", at=datetime(2020, 1, 1))  # noqa: DTZ001 - that is the point
-
-
 async def test_groups(tmp_path):
     """Groups are listed with offsets and members, reset while they are idle, and deleted."""
     async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
@@ -160,20 +150,6 @@ async def test_lag(tmp_path):
             await admin.lag("nothing")
 
 
-async def test_lag_shows_who_reads(tmp_path):
-    """A group that has committed no more than where it began is there with its members."""
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        await w.write(b"v")
-        async with w.consumer(group="g", client="me", start="earliest") as consumer:
-            await take(consumer, 1)
-            [found] = await admin.lag("t")
-
-    [partition] = found.partitions
-    assert (partition.committed, partition.lag.batches) == (0, 1)
-    assert partition.member.client == "me"
-    assert found.total == partition.lag
-
-
 async def test_what_retention_removed_is_no_lag(tmp_path):
     """A group does not lag by Batches that are gone: it is told that it has missed them."""
     async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
@@ -207,20 +183,6 @@ async def test_lag_of_a_topic_made_again(tmp_path):
         assert (await admin.lag("t"))[0].total.batches == 1
 
 
-async def test_lag_of_many_groups(tmp_path, monkeypatch):
-    """However many groups there are, each has its own lag."""
-    monkeypatch.setattr(topic_module, "LAG_POSITIONS", 3)
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        for _ in range(5):
-            await w.write(b"v")
-        for number in range(6):
-            await admin.reset_offsets(f"g{number}", "t", {0: number % 6})
-
-        found = await admin.lag("t")
-
-        assert [each.total.batches for each in found] == [5, 4, 3, 2, 1, 0]
-
-
 async def test_lag_over_damage(tmp_path):
     """A damaged notification costs the lag of those who stand before it, and no other."""
     async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
@@ -235,16 +197,6 @@ async def test_lag_over_damage(tmp_path):
         assert after.total.batches == 1
         assert before.partitions[0].lag is None
         assert "offset 1: not a notification" in before.partitions[0].error
-
-
-async def test_closed(tmp_path):
-    """A closed client says so, and closing again is fine."""
-    async with world(tmp_path) as w:
-        admin = AsyncAdminClient(w.address)
-        await admin.close()
-        await admin.close()
-        with pytest.raises(ClosedError):
-            await admin.list_topics()
 
 
 def test_sync_client_without_broker():
@@ -294,3 +246,144 @@ async def test_lag_of_a_topic_that_the_queue_has_lost(groups_too, tmp_path, capl
         ):
             pass
     assert "t: lag is not known: " in caplog.text
+
+
+@pytest.fixture
+async def broker():
+    async with TinyBroker().serve() as tiny:
+        yield tiny
+
+
+@pytest.fixture
+async def admin(broker):
+    async with AsyncAdminClient(broker.address) as client:
+        yield client
+
+
+@pytest.mark.parametrize("error", [UnknownTopicError("gone"), TopicRecreatedError("another")])
+async def test_a_topic_that_is_gone_by_then_is_deleted(broker, admin, error):
+    """An attempt whose answer was lost may have done it; a given incarnation must be there."""
+    broker.incarnation = "7" * 16
+    broker.answers[m.DeleteTopic] = error
+    await admin.delete_topic("events")
+    assert [each.incarnation for each in broker.asked] == ["7" * 16]
+    with pytest.raises(type(error)):
+        await admin.delete_topic("events", incarnation="1" * 16)
+    assert broker.asked[-1].incarnation == "1" * 16
+
+
+async def test_a_topic_is_described_as_it_is_now(broker, admin):
+    """What was known before is not believed, by nobody who looks or deletes."""
+    for incarnation in ("1" * 16, "2" * 16):
+        broker.incarnation = incarnation
+        assert (await admin.describe_topic("events")).incarnation == incarnation
+
+
+async def test_each_creation_has_its_name(broker, admin):
+    """A creation that is sent again is the same one, another one is not."""
+    retried = [StorageError("slow")]
+
+    def create(_):
+        return retried.pop() if retried else m.TopicAnswer(topic=broker._info("events"))
+
+    broker.answers[m.CreateTopic] = create
+    for _ in range(2):
+        await admin.create_topic("events")
+    first, again, other = [request.request_id for request in broker.asked]
+    assert first == again != other
+    assert first
+
+
+def group(name, topic):
+    return m.GroupInfo(group=name, topic=topic, offsets=[], members=[])
+
+
+async def test_groups_of_topics_that_nobody_knows_are_none(broker, admin):
+    """A topic that was deleted meanwhile takes its groups with it; the others come sorted."""
+    broker.add_topic("a.topic")
+    told = [
+        group("z", "events"),
+        group("x", "deleted"),
+        group("y", "a.topic"),
+        group("a", "events"),
+    ]
+    answers = [UnavailableError("busy"), m.ListGroupsAnswer(groups=told)]
+    broker.answers[m.ListGroups] = lambda _: answers.pop(0)
+    found = [(each.topic, each.group) for each in await admin.groups()]
+    assert found == [("a.topic", "y"), ("events", "a"), ("events", "z")]
+
+
+async def test_lag_of_some_groups(admin):
+    """A group is looked for in each topic; a topic that is deleted meanwhile is left out."""
+    asked = []
+
+    async def groups(topic):
+        return [group("g", "a"), group("h", "a"), group("g", "gone"), group("g", "z")]
+
+    async def lags_of(topic, infos):
+        asked.append((topic, [info.group for info in infos]))
+        if topic == "gone":
+            raise UnknownTopicError(topic)
+        return [f"{topic}:{info.group}" for info in infos]
+
+    admin.groups, admin._lags_of = groups, lags_of
+    assert await admin.lag(group="g") == ["a:g", "z:g"]
+    assert asked == [("a", ["g"]), ("gone", ["g"]), ("z", ["g"])]
+    assert await admin.lag() == ["a:g", "a:h", "z:g"]
+    with pytest.raises(UnknownTopicError):
+        await admin.lag("gone")
+
+
+@pytest.mark.parametrize("outcome", ["lags", StorageError("slow"), "hang", "problems"])
+async def test_the_state_of_a_cluster_does_not_wait_for_lags(admin, monkeypatch, outcome):
+    """They have a time of their own, and are not asked for while something is wrong."""
+
+    class Found(SimpleNamespace):
+        def problems(self):
+            return ["a broker is silent"] if outcome == "problems" else []
+
+        def _replace(self, worst_lag):
+            return Found(worst_lag=worst_lag, within_s=self.within_s)
+
+    async def cluster_status(_, timeout_s):
+        return Found(worst_lag=None, within_s=timeout_s)
+
+    async def every_lag():
+        if outcome == "hang":
+            await asyncio.Event().wait()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return [
+            SimpleNamespace(total=SimpleNamespace(records=records), partitions=partitions)
+            for records, partitions in ((3, [0]), (9, [0]), (5, [0]), (100, []))
+        ]
+
+    monkeypatch.setattr(admin_module, "cluster_status", cluster_status)
+    monkeypatch.setattr(admin_module, "LAG_S", 0.02 if outcome == "hang" else 1.0)
+    admin.lag = every_lag
+    found = await admin.status(timeout_s=7.0)
+    assert found.within_s == 7.0 - admin_module.LAG_S
+    assert (found.worst_lag and found.worst_lag.total.records) == (9 if outcome == "lags" else None)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_a_group_is_moved_from_where_it_was(broker, admin, monkeypatch, caplog, dry_run):
+    """What it had is read before it is overwritten; a report that fails is no failure of that."""
+    offsets = [m.PartitionOffsets(partition=0, start=0, end=9)]
+    broker.answers |= {
+        m.FetchOffsets: m.FetchOffsetsAnswer(partitions=offsets),
+        m.FetchCommitted: m.FetchCommittedAnswer(offsets=[m.PartitionOffset(0, 2)]),
+        m.CommitOffsets: m.Done(),
+    }
+    moved = []
+
+    async def report_moved(_, name, moves):
+        moved.append((name, moves))
+        raise StorageError("no audit")
+
+    monkeypatch.setattr(admin_module, "report_moved", report_moved)
+    assert await admin.reset_offsets("g", "events", "latest", dry_run=dry_run) == {0: 9}
+    changes = [type(each) for each in broker.asked if not isinstance(each, m.FetchOffsets)]
+    assert changes == ([] if dry_run else [m.FetchCommitted, m.CommitOffsets])
+    assert moved == ([] if dry_run else [("g", {0: (2, 9)})])
+    assert ("could not be told" in caplog.text) is not dry_run

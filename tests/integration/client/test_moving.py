@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 
-import msgspec
 import pytest
 
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit.reporter import ReportSender
 from memq.client.cluster import Cluster
-from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.objects import read_broker
 from memq.client.producer.producer import AsyncProducer
 from memq.client.topic import TopicClient
@@ -21,8 +19,6 @@ from memq.errors import (
     NotHostedError,
     OffsetOutOfRangeError,
     StorageError,
-    UnavailableError,
-    UnknownTopicError,
 )
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
@@ -93,19 +89,6 @@ def numbers(broker):
 # -- producers ------------------------------------------------------------------------------
 
 
-async def test_a_producer_waits_for_an_owner(two):
-    """What is written while nobody owns the write partition is sent when somebody does."""
-    two.place(None)
-    async with AsyncProducer(two.a.address, topic="events", linger="0ms") as producer:
-        delivery = await producer.write(b"1")
-        await until(lambda: two.a.metadata_requests + two.b.metadata_requests > 2)
-        assert not delivery.done()
-        two.place(two.b)
-        await delivery
-    assert numbers(two.b) == [b"1"]
-    assert two.a.writes == 0
-
-
 async def test_a_producer_whose_owner_goes_away(two):
     """An owner that gives up a write partition for nobody, then for another, loses nothing."""
     async with AsyncProducer(two.a.address, topic="events", linger="0ms") as producer:
@@ -134,13 +117,6 @@ async def test_a_producer_learns_of_a_move_at_once():
         assert two.a.writes == 1
 
 
-async def test_a_broker_that_governs_itself_is_not_followed(two):
-    """Where nothing moves nothing is waited for."""
-    async with AsyncProducer(two.a.address, topic="events", linger="0ms") as producer:
-        await (await producer.write(b"1"))
-    assert two.a.metadata_requests == 1
-
-
 async def test_a_producer_goes_on_when_the_broker_that_tells_is_gone():
     """News come from any broker."""
     async with running() as two:
@@ -153,30 +129,6 @@ async def test_a_producer_goes_on_when_the_broker_that_tells_is_gone():
             await (await producer.write(b"1"))
             await two.a.start()
         assert numbers(two.b) == [b"1"]
-
-
-async def test_no_news_are_no_failure():
-    """A broker that waits for as long as it was asked to is not taken for one that hangs."""
-    async with running() as two, reaching(*two.both, request_timeout_s=0.4) as cluster:
-        two.place(two.a, version="1")
-        before = await cluster.topic("events")
-        asyncio.get_running_loop().call_later(0.45, lambda: two.a.change("1"))
-        assert await cluster.next_topic("events", 0.4) == before
-        assert two.b.metadata_requests == 0
-
-
-async def test_producers_stay_in_their_zone():
-    """Messages that may go anywhere go to write partitions in the zone of their producer."""
-    async with running(write_partitions=4) as two:
-        two.place(two.a, two.b, two.a, two.b)
-        for zone, near, far in (("a", two.a, two.b), ("b", two.b, two.a)):
-            far.writes = 0
-            async with AsyncProducer(two.a.address, topic="events", zone=zone) as producer:
-                for number in range(8):
-                    await (await producer.write(b"%d" % number))
-            assert far.writes == 0
-            used = {key[0] for key, each in near.published.items()}
-            assert used == ({0, 2} if near is two.a else {1, 3})
 
 
 # -- reading --------------------------------------------------------------------------------
@@ -201,10 +153,12 @@ async def test_reading_in_the_zone_of_the_client(two, kind, answer, read):
         for broker in two.both:
             broker.answers[kind] = answer
             broker.asked.clear()
+        two.a.zones.clear()
         async with reaching(two.a, zone=zone) as cluster:
             with suppress(OffsetOutOfRangeError):
                 await read(TopicClient(cluster, "events"))
         assert near.count(kind) == 1
+        assert two.a.zones == [zone]
         assert far.asked == []
 
 
@@ -220,22 +174,6 @@ async def test_reading_goes_on_elsewhere_when_the_reader_fails(two):
         assert two.a.count(m.FetchOffsets) == 3
         await two.b.start()
     assert two.b.count(m.FetchOffsets) == 1
-
-
-async def test_reading_while_nobody_coordinates(two):
-    """Any broker of a cluster serves readers."""
-    two.place(None)
-    two.a.answers[m.FetchOffsets] = two.b.answers[m.FetchOffsets] = READ
-    async with AsyncAdminClient(two.a.address) as admin:
-        assert await admin.offsets("events") == READ.partitions
-
-
-async def test_a_reader_that_has_not_heard_of_the_topic(two):
-    """A broker that is late to hear of a topic is asked again while others tell of it."""
-    news = [UnknownTopicError("no such topic"), READ]
-    two.a.answers[m.FetchOffsets] = lambda _: news.pop(0)
-    async with AsyncAdminClient(two.a.address) as admin:
-        assert await admin.offsets("events") == READ.partitions
 
 
 # -- watermarks -----------------------------------------------------------------------------
@@ -264,31 +202,6 @@ async def test_watermark_of_all_owners():
     assert found.read_partitions == [40]
 
 
-async def test_watermark_while_a_write_partition_moves():
-    """The owner of before tells nothing of what it gave up; the new one is asked then."""
-    async with running(write_partitions=2) as two:
-        two.place(two.a, two.a, coordinator=two.a)
-
-        def given_up(_):
-            two.place(two.a, two.b, coordinator=two.a)
-            return watermark(90, -1)
-
-        two.a.answers[m.FetchWatermark] = given_up
-        two.b.answers[m.FetchWatermark] = watermark(-1, 40)
-        async with AsyncAdminClient(two.a.address) as admin:
-            assert (await admin.watermark("events")).stored_through_ms == 40
-
-
-async def test_no_watermark_without_all_owners():
-    """What nobody tells is not made up: the call ends at its deadline."""
-    async with running(write_partitions=2) as two:
-        two.place(two.a, None, coordinator=two.a)
-        two.a.answers[m.FetchWatermark] = watermark(90, -1)
-        async with AsyncAdminClient(two.a.address, request_timeout_s=0.5) as admin:
-            with pytest.raises(UnavailableError, match="no broker"):
-                await admin.watermark("events")
-
-
 # -- groups and topics ----------------------------------------------------------------------
 
 
@@ -309,14 +222,6 @@ async def test_groups_of_all_coordinators(two):
     assert found == [("events", "y"), ("other", "x")]
 
 
-async def test_groups_wait_for_a_coordinator(two):
-    """A list that lacks the groups of a topic is none."""
-    two.place(two.a)
-    async with AsyncAdminClient(two.a.address, request_timeout_s=0.5) as admin:
-        with pytest.raises(UnavailableError, match="groups of topic 'events'"):
-            await admin.groups()
-
-
 async def test_topics_are_altered_by_their_coordinator(two):
     """A change goes to the coordinator, and follows it."""
     two.place(two.a, coordinator=two.a)
@@ -325,120 +230,6 @@ async def test_topics_are_altered_by_their_coordinator(two):
     async with AsyncAdminClient(two.a.address) as admin:
         await admin.alter_topic("events", batch_age="1s")
     assert (two.a.count(m.AlterTopic), two.b.count(m.AlterTopic)) == (1, 1)
-
-
-async def test_redirects_in_a_circle_are_bounded(two):
-    """Brokers that point at each other are asked now and then, and not for longer than allowed."""
-    for broker, other in ((two.a, two.b), (two.b, two.a)):
-        broker.answers[m.FetchCommitted] = NotHostedError("not mine", other.address)
-    async with AsyncAdminClient(two.a.address, request_timeout_s=0.5) as admin:
-        with pytest.raises(NotHostedError):
-            await admin.committed("g", "events")
-    assert two.a.count(m.FetchCommitted) + two.b.count(m.FetchCommitted) < 60
-
-
-async def test_a_deletion_that_no_broker_can_do_at_the_moment(two):
-    """A broker that points nowhere is not the last word: another one is asked."""
-    two.a.answers[m.DeleteTopic] = NotHostedError("being moved")
-    two.b.answers[m.DeleteTopic] = m.Done()
-    async with AsyncAdminClient(f"{two.a.address},{two.b.address}") as admin:
-        await admin.delete_topic("events", incarnation="0" * 16)
-    assert two.b.count(m.DeleteTopic) == 1
-
-
-async def test_who_was_pointed_to_may_be_gone(two):
-    """When the broker that was named fails, the call goes back to who named it."""
-    gone = "127.0.0.1:1"
-    answers = [NotHostedError("moved", gone), m.Done()]
-    two.a.answers[m.DeleteTopic] = lambda _: answers.pop(0)
-    async with reaching(two.a) as cluster:
-        await cluster.call(None, m.DeleteTopic(topic="events"))
-        answers.extend([NotHostedError("moved", gone), m.Done()])
-        await cluster.call(two.a.address, m.DeleteTopic(topic="events"))
-    assert answers == []
-
-
-# -- group members --------------------------------------------------------------------------
-
-
-def member_answers(broker):
-    """Have a broker coordinate a group of one member, of a topic without Batches."""
-    broker.answers |= {
-        m.GroupHeartbeat: m.GroupHeartbeatAnswer(assigned=[0], members=1, settled=True),
-        m.FetchCommitted: m.FetchCommittedAnswer(offsets=[]),
-        m.CommitOffsets: m.Done(),
-        m.LeaveGroup: m.Done(),
-    }
-
-
-@asynccontextmanager
-async def member(two, **options):
-    """A group member that has its partition, from the broker `a`."""
-    lost = []
-    for broker in two.both:
-        broker.answers[m.FetchOffsets] = m.FetchOffsetsAnswer(
-            partitions=[m.PartitionOffsets(partition=0, start=0, end=0)]
-        )
-    member_answers(two.a)
-    both = f"{two.a.address},{two.b.address}"
-    async with AsyncConsumer(
-        both, topic="events", group="g", on_lost=lost.extend, **options
-    ) as consumer:
-        polling = asyncio.ensure_future(poll(consumer))
-        # Where the group begins is stored after the partition is held.
-        await until(lambda: consumer.assignment == [0] and two.a.count(m.CommitOffsets) > 0)
-        try:
-            yield consumer
-        finally:
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
-    assert lost == []
-
-
-async def poll(consumer):
-    """Poll as an application does."""
-    while True:
-        await consumer.poll(0.2)
-
-
-async def test_a_member_keeps_its_partitions_when_its_coordinator_moves(two):
-    """Heartbeats and commits follow the coordinator; the session goes on."""
-    async with member(two, session_timeout="2s") as consumer:
-        member_answers(two.b)
-        before = two.a.count(m.CommitOffsets)
-        moved = NotHostedError("moved", two.b.address)
-        two.a.answers |= {m.GroupHeartbeat: moved, m.CommitOffsets: moved}
-        two.place(two.a, coordinator=two.b)
-        await consumer.commit({0: 0})
-        await until(lambda: two.b.count(m.GroupHeartbeat) > 3)
-        assert consumer.assignment == [0]
-        assert two.b.count(m.CommitOffsets) == 1
-        assert two.a.count(m.CommitOffsets) <= before + 1
-
-
-async def test_a_member_whose_coordinator_is_killed(two):
-    """A member finds the next coordinator before its session is over."""
-    async with member(two, session_timeout="4s") as consumer:
-        member_answers(two.b)
-        await two.a.stop()
-        two.place(two.a, coordinator=None)
-        before = two.b.metadata_requests
-        await until(lambda: two.b.metadata_requests > before + 1)
-        two.place(two.a, coordinator=two.b)
-        await until(lambda: two.b.count(m.GroupHeartbeat) > 2)
-        assert consumer.assignment == [0]
-        await two.a.start()
-
-
-async def test_a_member_whose_coordinator_hangs(two):
-    """A coordinator that answers nothing, no metadata either, costs one heartbeat's time."""
-    async with member(two, session_timeout="6s") as consumer:
-        member_answers(two.b)
-        two.place(two.a, coordinator=two.b)
-        two.a.frozen = True
-        await until(lambda: two.b.count(m.GroupHeartbeat) > 2)
-        assert consumer.assignment == [0]
-        two.a.frozen = False
 
 
 # -- the audit ------------------------------------------------------------------------------
@@ -456,49 +247,3 @@ async def test_reports_follow_their_topic(two):
         two.place(two.a)
         await sending
     assert len(two.a.published) + len(two.b.published) == 1
-
-
-# -- zones ----------------------------------------------------------------------------------
-
-
-async def test_clients_say_where_they_are(two, monkeypatch):
-    """The zone of a client is the one it was given, or else that of its machine."""
-    monkeypatch.setenv("MEMQ_ZONE", "of the machine")
-    two.a.answers[m.FetchOffsets] = READ
-    async with AsyncAdminClient(two.a.address) as admin:
-        await admin.offsets("events")
-    async with AsyncAdminClient(two.a.address, zone="given") as admin:
-        await admin.offsets("events")
-    async with AsyncProducer(two.a.address, topic="events", zone="of the producer"):
-        pass
-    async with AsyncConsumer(two.a.address, topic="events", group="g", zone="of the consumer"):
-        pass
-    assert two.a.zones == ["of the machine", "given", "of the producer", "of the consumer"]
-
-
-# -- the cluster ----------------------------------------------------------------------------
-
-
-async def test_a_cluster_is_described_drained_and_balanced(two):
-    """What an administrator asks for reaches a broker as it was asked."""
-    described = m.DescribeClusterAnswer(
-        cluster_id="tiny",
-        governor="a",
-        brokers=[m.ClusterBroker(id="a", address="a:1", write_partitions={"events": [0]})],
-        moving=[m.MovingPartition(topic="events", write_partition=0, to="b")],
-    )
-    two.a.answers |= {
-        m.DescribeCluster: described,
-        m.DrainBroker: m.Done(),
-        m.RebalanceCluster: m.Done(),
-    }
-    async with AsyncAdminClient(two.a.address) as admin:
-        assert await admin.describe_cluster() == described
-        await admin.drain_broker("a")
-        await admin.drain_broker("a", withdraw=True)
-        await admin.rebalance_cluster()
-    assert [msgspec.to_builtins(each) for each in two.a.asked[1:3]] == [
-        {"broker_id": "a"},
-        {"broker_id": "a", "withdraw": True},
-    ]
-    assert two.a.count(m.RebalanceCluster) == 1

@@ -20,8 +20,8 @@ from pyspark.errors import PySparkException
 from memq import AdminClient, read_range
 from memq.testing.broker import BrokerProcess
 from tests.system.spark import conftest
-from tests.unit.client.any_tables import array_of, fields_of, given_type, topic_type
-from tests.unit.client.test_any_table import check_refusal, check_stored
+from tests.unit.client.producer.any_tables import array_of, fields_of, given_type, topic_type
+from tests.unit.client.producer.test_any_table import check_refusal, check_stored
 
 ROWS = 4
 LIKELY = 0.7  # that a type is one of Spark, or that of the topic

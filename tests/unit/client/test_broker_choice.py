@@ -39,35 +39,27 @@ BROKERS = (
 
 
 @pytest.mark.parametrize(
-    ("zone", "brokers", "expected"),
+    ("zone", "brokers", "serving", "expected"),
     [
-        ("a", BROKERS, "near reads"),
-        ("a", BROKERS[:3], "near"),
-        ("c", BROKERS, "far reads"),
-        ("", BROKERS, "far reads"),
-        ("c", (BROKERS[2], BROKERS[0]), "serves"),
-        ("", (BROKERS[2], BROKERS[0]), "serves"),
-        ("a", (broker("x"), broker("serves")), "serves"),
-        ("", (broker("x"), broker("y")), "serves"),
-        ("a", (), "serves"),
+        ("a", BROKERS, "serves", "near reads"),
+        ("a", BROKERS[:3], "serves", "near"),
+        ("c", BROKERS, "serves", "far reads"),
+        ("", BROKERS, "serves", "far reads"),
+        ("c", (BROKERS[2], BROKERS[0]), "serves", "serves"),
+        ("", (broker("x"), broker("serves")), "serves", "serves"),
+        ("a", (broker("x"), broker("serves")), "serves", "serves"),
+        ("a", (), "serves", "serves"),
+        ("", (broker("x"),), "", "x"),
+        ("", (), "", ""),
     ],
 )
-def test_reader_is_the_best_there_is(zone, brokers, expected):
+def test_reader_is_the_best_there_is(zone, brokers, serving, expected):
     """In the client's zone before elsewhere, there in the role of reading before others."""
-    assert Client(zone, *brokers).reader() == expected
-
-
-def test_unnamed_zones_are_not_one_zone():
-    """Clients and brokers that do not say where they are, are not near each other."""
-    client = Client("", broker("x"), broker("serves"))
-    assert list(client.choice.near()) == []
-    assert client.reader() == "serves"
-
-
-def test_without_a_broker_that_serves_any_other_is_asked():
-    """While a topic has no broker of its own it can still be read."""
-    assert Client("", broker("x")).reader("") == "x"
-    assert Client("").reader("") == ""
+    client = Client(zone, *brokers)
+    assert client.reader(serving) == expected
+    assert list(client.choice.near()) == [
+        each.address for each in brokers if each.zone == zone != ""
+    ]
 
 
 def test_equal_ones_are_chosen_by_chance_and_kept():
@@ -106,15 +98,7 @@ def test_when_all_have_failed_the_first_to_fail_is_asked():
     assert client.reader() == "serves"
     client.choice.failed("serves")
     assert client.reader() == "x"
-
-
-def test_a_lone_broker_is_asked_again_and_again():
-    """Where there is no other one, a broker that failed is asked all the same."""
-    client = Client("", broker("serves"))
-    for _ in range(3):
-        client.choice.failed("serves")
-        assert client.reader() == "serves"
-        assert client.choice.first(["serves"]) == "serves"
+    assert client.choice.first(["serves"]) == "serves"
 
 
 def test_whoever_answers_rests_no_more():
@@ -141,15 +125,6 @@ def test_who_serves_counts_though_nobody_told_of_it():
     assert client.reader("new") == "new"
     client.choice.failed("new")
     assert client.reader("new") == "x"
-
-
-def test_brokers_that_are_gone_are_asked_no_more():
-    """What is told last is all that there is."""
-    client = Client("", broker("x"))
-    client.choice.known([broker("y")])
-    assert client.reader("") == "y"
-    client.choice.failed("y")
-    assert client.reader("") == "y"
 
 
 def test_rests_are_forgotten():

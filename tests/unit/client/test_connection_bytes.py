@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,10 +16,6 @@ from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import (
     DeleteTopic,
     Done,
-    FetchBatch,
-    FetchBatchAnswer,
-    Write,
-    WriteAnswer,
 )
 from memq.core.wire.server_connection import ServerConnection
 from memq.errors import (
@@ -30,18 +27,9 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from tests.fakes.tiny_broker import write_request
 
 TOPIC = DeleteTopic(topic="t")
-
-
-class Socket:
-    """Takes note of its options."""
-
-    def __init__(self):
-        self.options = {}
-
-    def setsockopt(self, level, name, value):
-        self.options[level, name] = value
 
 
 class Transport(asyncio.Transport):
@@ -50,7 +38,7 @@ class Transport(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.protocol = None
-        self.socket = Socket()
+        self.socket = SimpleNamespace(setsockopt=lambda *_: None)
         self.written = []
         self.slow = False
         self.closing = False
@@ -113,50 +101,13 @@ class Link:
     def post(self, body):
         """Send a Message without acks; the list of what is told of it."""
         told = []
-        self.connection.post(write(0), body, None, told.append)
+        self.connection.post(write_request(0), body, None, told.append)
         return told
-
-
-def write(acks=-1):
-    return Write(
-        topic="t",
-        write_partition=0,
-        producer_id="p",
-        epoch=0,
-        sequence=0,
-        first_unsettled=0,
-        acks=acks,
-        schema_id="s",
-        records=1,
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-    )
 
 
 async def turns(count=3):
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def test_a_post_is_sent_with_its_last_byte():
-    """Not with its first slice, and not before those who asked are out of the call."""
-    link = Link()
-    body = bytes(range(256)) * (3 * SLICE_BYTES // 256)
-    link.transport.slow = True
-    told = link.post(body)
-    slices = 1
-    while link.connection.unsent_bytes:
-        await turns()
-        assert told == []
-        link.connection.resume_writing()
-        slices += 1
-    assert told == []
-    await turns()
-    assert told == [None]
-    assert slices == 4
-    assert max(map(len, link.transport.written)) <= SLICE_BYTES
-    (event,) = link.arrived()
-    assert bytes(event.body) == body
 
 
 @pytest.mark.parametrize("size", [1, JOIN_BYTES, JOIN_BYTES + 1])
@@ -193,7 +144,9 @@ def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
             else:
                 bodies.append(bytes([number]) * step)
                 told.append(
-                    link.post(bodies[-1]) if number % 2 else link.send(write(), bodies[-1])[0]
+                    link.post(bodies[-1])
+                    if number % 2
+                    else link.send(write_request(), bodies[-1])[0]
                 )
         if end == "":
             link.connection.resume_writing()
@@ -230,18 +183,6 @@ def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
             await closing
 
     asyncio.run(run())
-
-
-async def test_nothing_is_written_to_a_transport_that_closes():
-    """It says that it has broken only later."""
-    link = Link()
-    link.transport.closing = True
-    told = link.post(b"x")
-    await turns()
-    assert told == []
-    link.connection.connection_lost(OSError("reset"))
-    await turns()
-    assert [str(error) for error in told] == ["connection to broker a:1 broke: reset"]
 
 
 async def test_the_first_reason_of_an_end_is_told():
@@ -294,28 +235,6 @@ async def test_a_request_that_is_given_up_frees_its_place_with_its_answer():
     assert not link.connection.closed
 
 
-async def test_answers_are_told_as_they_come():
-    """Each goes to its own request, at once and in any order."""
-    link = Link()
-    sent = [link.send(write(), b"x") for _ in range(3)]
-    link.arrived()
-    for at in (2, 0):
-        link.give(link.wire.answer(sent[at][1], WriteAnswer(offset=at)))
-        assert [answer.offset for answer in sent[at][0]] == [at]
-    link.give(link.wire.fail(sent[1][1], StorageError("slow")))
-    assert [type(answer) for answer in sent[1][0]] == [StorageError]
-    assert link.connection._pending == {}
-
-
-async def test_a_large_piece_of_a_batch_is_taken():
-    """The body of an answer may be far larger than any header."""
-    link = Link()
-    answers, correlation_id = link.send(FetchBatch(topic="t", uri="x", start=0, length=9 << 20))
-    link.arrived()
-    link.give(link.wire.answer(correlation_id, FetchBatchAnswer(), bytes(9 << 20)))
-    assert answers == [FetchBatchAnswer()]
-
-
 @pytest.mark.parametrize("kind", ["timeout", "cancelled", "just cancelled", "answered", "failed"])
 async def test_a_request_leaves_nothing_pending(kind):
     """However it ends, its callback is gone, and what comes later does no harm."""
@@ -363,17 +282,6 @@ async def test_a_goodbye_is_the_reason_of_the_end(error):
     assert (type(told), type(told.__cause__)) == (UnavailableError, type(error))
     assert str(told.__cause__) == f"broker a:1: {error}"
     assert isinstance(told, MemqError)
-
-
-async def test_the_socket_answers_at_once_and_notices_a_peer_that_is_gone():
-    """Small frames do not wait for others, and a machine that died is found within a minute."""
-    options = Link().transport.socket.options
-    tcp = socket.IPPROTO_TCP
-    assert options[tcp, socket.TCP_NODELAY] == 1
-    assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE] == 1
-    idle_s, each_s = options[tcp, socket.TCP_KEEPIDLE], options[tcp, socket.TCP_KEEPINTVL]
-    assert 5 < idle_s + each_s * options[tcp, socket.TCP_KEEPCNT] < 60
-    assert 10_000 < options[tcp, socket.TCP_USER_TIMEOUT] < 60_000
 
 
 @pytest.mark.parametrize("how", ["too late", "cancelled", "no broker"])

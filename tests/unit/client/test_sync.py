@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import multiprocessing
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from memq.client.sync import (
     Callbacks,
     EventLoopThread,
     SyncClient,
-    documented_by,
     sync,
     sync_close,
     sync_iter,
@@ -46,26 +44,26 @@ async def value(of):
     return of
 
 
-def test_runs_on_its_own_thread(loop):
-    """A coroutine runs on the background thread and its result comes back."""
+def test_a_coroutine_runs_on_the_thread_of_the_loop(loop):
+    """Its result comes back, or what it raises, a TimeoutError of its own included."""
 
-    async def where():
+    async def run(error=None):
+        if error is not None:
+            raise error
         return threading.current_thread().name
 
-    assert loop.run(where()) == "memq-test"
-    assert repr(loop) == "<EventLoopThread memq-test running>"
-
-
-def test_errors_come_back(loop):
-    """What the coroutine raises is raised to the caller, a TimeoutError of its own included."""
-
-    async def fail(error):
-        raise error
-
-    with pytest.raises(KeyError, match="gone"):
-        loop.run(fail(KeyError("gone")))
-    with pytest.raises(TimeoutError, match="own"):
-        loop.run(fail(TimeoutError("own")))
+    assert loop.run(run()) == "memq-test"
+    for error in (KeyError("gone"), TimeoutError("own")):
+        with pytest.raises(type(error)) as caught:
+            loop.run(run(error))
+        assert caught.value is error
+    with pytest.raises(TypeError, match="coroutine"):
+        loop.run(7)
+    loop.call(loop.close)
+    loop._thread.join(60)
+    assert not loop._thread.is_alive()
+    with pytest.raises(ClosedError):
+        loop.call(print)
 
 
 def test_errors_leave_no_cycle(loop):
@@ -88,12 +86,6 @@ def test_errors_leave_no_cycle(loop):
         assert seen[0]() is None
     finally:
         gc.enable()
-
-
-def test_work_must_be_a_coroutine(loop):
-    """What cannot be run is refused at once; waiting for it would never end."""
-    with pytest.raises(TypeError, match="coroutine"):
-        loop.run(7)
 
 
 def test_interrupted_wait_cancels(loop):
@@ -169,47 +161,10 @@ def test_interrupt_anywhere(wait):
     assert steps > 10
 
 
-def test_close_that_is_interrupted():
-    """Wherever in a close a Ctrl-C falls, closing again ends the thread."""
-    steps = 0
-    interrupt = True
-    while interrupt:
-        steps += 1
-        loop = EventLoopThread("memq-test")
-        interrupt = interrupted(loop.close, steps)
-        loop.close()
-        assert repr(loop) == "<EventLoopThread memq-test closed>"
-        assert not loop._thread.is_alive(), f"interrupted at step {steps}"
-    assert steps > 10
-
-
-def test_close_ends_waiting_calls(loop):
-    """Closing while another thread waits for a result gives that thread a ClosedError."""
-    started = threading.Event()
-    seen = []
-
-    async def forever():
-        started.set()
-        await asyncio.Event().wait()
-
-    def wait():
-        try:
-            loop.run(forever())
-        except ClosedError as exc:
-            seen.append(exc)
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    assert started.wait(5)
-    loop.close()
-    waiter.join(5)
-    assert len(seen) == 1
-    assert repr(loop) == "<EventLoopThread memq-test closed>"
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_loop_that_was_ended_by_a_task(loop):
-    """A task that ends the loop takes nobody with it: calls that wait end, later ones are told."""
+@pytest.mark.parametrize("how", ["a close", "a task"])
+def test_calls_that_wait_as_the_loop_ends(loop, how):
+    """Whatever ends the loop takes nobody with it: calls that wait end, later ones are told."""
     started = threading.Event()
     seen = []
 
@@ -229,23 +184,16 @@ def test_loop_that_was_ended_by_a_task(loop):
     waiter = threading.Thread(target=wait)
     waiter.start()
     assert started.wait(5)
-    with pytest.raises(SystemExit):
-        loop.run(end())
-    waiter.join(5)
+    if how == "a close":
+        loop.close()
+    else:
+        with pytest.raises(SystemExit):
+            loop.run(end())
+    waiter.join(60)
     loop._thread.join(5)
     assert len(seen) == 1
     with pytest.raises(ClosedError):
         loop.run(value(1))
-
-
-def test_closed_loop_refuses(loop):
-    """After close every call is a ClosedError, and closing again is fine."""
-    loop.close()
-    loop.close()
-    with pytest.raises(ClosedError):
-        loop.run(value(1))
-    with pytest.raises(ClosedError):
-        loop.call(print)
 
 
 def test_own_thread_refused(loop):
@@ -254,35 +202,12 @@ def test_own_thread_refused(loop):
     async def nested():
         return loop.run(value(1))
 
-    with pytest.raises(InvalidRequestError, match="async client"):
-        loop.run(nested())
+    async def nested_with_callbacks():
+        return Callbacks(loop).run(value(1))
 
-
-def test_close_from_own_thread(loop):
-    """The loop can be closed by something that runs on it."""
-    loop.call(loop.close)
-    loop._thread.join(5)
-    assert not loop._thread.is_alive()
-
-
-def _in_child(loop, results):
-    try:
-        loop.run(value(1))
-    except ClosedError as exc:
-        results.put(str(exc))
-    loop.close()
-
-
-def test_fork(loop):
-    """In a forked child each call says that the client belongs to the parent."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    child = context.Process(target=_in_child, args=(loop, results))
-    child.start()
-    assert "before a fork" in results.get(timeout=10)
-    child.join(10)
-    assert child.exitcode == 0
-    assert loop.run(value(2)) == 2
+    for work in (nested, nested_with_callbacks):
+        with pytest.raises(InvalidRequestError, match="async client"):
+            loop.run(work())
 
 
 def test_interpreter_exit_without_close():
@@ -309,31 +234,6 @@ gc.collect()  # nobody refers to the task that waits, and it is not destroyed
     assert done.stdout == "told\n"
     assert done.stderr == ""
     assert time.monotonic() - began < 10
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_loop_that_two_tasks_ended(loop):
-    """Also when several tasks end the loop at once nobody waits for ever."""
-    outcomes = []
-
-    async def end(*others):
-        for other in others:
-            asyncio.get_running_loop().create_task(other)
-        raise SystemExit
-
-    def wait(work):
-        try:
-            loop.run(work)
-        except (ClosedError, SystemExit) as exc:
-            outcomes.append(type(exc))
-
-    waiter = threading.Thread(target=wait, args=[asyncio.Event().wait()])
-    waiter.start()
-    while not loop.calls:
-        loop.run(value(1))
-    wait(end(end(), end()))
-    waiter.join(10)
-    assert sorted(outcomes, key=str) == [SystemExit, ClosedError]
 
 
 class AsyncEcho:
@@ -433,29 +333,6 @@ def test_sync_client_whose_end_fails_too():
         echo._loop.close()
 
 
-def test_sync_iteration_that_outlives_its_client():
-    """An iteration that was left behind ends quietly after the client is closed."""
-    with Echo(AsyncEcho()) as echo:
-        numbers = echo.count()
-        assert [next(numbers), next(numbers)] == [0, 1]
-    numbers.close()
-
-
-def test_sync_client_that_does_not_start():
-    """When the async client cannot start nothing is left behind, and nothing is warned of."""
-    with pytest.raises(InvalidRequestError, match="cannot start"):
-        Echo(AsyncEcho(fail=True))
-    assert "memq-echo" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_sync_client_that_is_forgotten():
-    """A client that nobody closed says so."""
-    echo = Echo(AsyncEcho())
-    with pytest.warns(ResourceWarning, match="<Echo> was not closed"):
-        echo.__del__()
-    echo.close()
-
-
 def test_callback_runs_in_the_thread_that_calls():
     """A callback runs in the thread that waits, may call the client, and its error comes back."""
     seen = []
@@ -492,17 +369,6 @@ def test_callback_that_is_interrupted():
             echo.ask("quick")
         echo._loop.run(ended(task))
         echo.ask("quick")
-
-
-def test_exit_in_a_callback_that_closes():
-    """A callback may close the client and end the program: its exit is what comes out."""
-
-    def on_call(_):
-        echo.close()
-        sys.exit(3)
-
-    with Echo(AsyncEcho(), on_call) as echo, pytest.raises(SystemExit, match="3"):
-        echo.ask("a")
 
 
 def test_interrupted_iteration():
@@ -548,23 +414,3 @@ def test_client_whose_close_is_interrupted():
         where = f"interrupted at step {steps}"
         assert not echo._loop._thread.is_alive(), where
     assert steps > 30
-
-
-def test_callbacks_refuse_the_loops_thread(loop):
-    """On the loop's own thread a call that waits for callbacks is refused like any other."""
-
-    async def nested():
-        return Callbacks(loop).run(value(1))
-
-    with pytest.raises(InvalidRequestError, match="async client"):
-        loop.run(nested())
-
-
-def test_documented_by():
-    """What a sync client does in its own way has the docstring of its twin all the same."""
-
-    @documented_by(AsyncEcho.echo)
-    def echo():
-        pass
-
-    assert echo.__doc__ == "The value, some times over."

@@ -1,4 +1,4 @@
-"""Producers and a real broker that is killed under them: nothing acked is lost, nothing doubled."""
+"""Producers, and a broker that is killed or cut off: nothing acked is lost, nothing doubled."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from memq.client.producer.producer import AsyncProducer, Producer
 from memq.client.read_range import read_range
 from memq.errors import SequenceConflictError
 from memq.testing.broker import BrokerProcess
+from tests.integration.broker.support import broker as broker_inside
+from tests.integration.broker.support import client, until
 
 
 @pytest.fixture
@@ -126,22 +128,6 @@ def test_job_whose_block_failed_leaves_its_unfinished_message_to_the_next_run(br
     assert Counter(stored(broker)) == Counter(values)
 
 
-def test_job_that_failed_between_messages_is_completed(broker):
-    """What the first run delivered is acked as a repeat, what it did not is delivered."""
-    create(broker)
-    tables = [
-        pa.table({"value": [b"%d" % n], "timestamp": pa.array([n], pa.timestamp("us", "UTC"))})
-        for n in range(30)
-    ]
-    for count in (20, 30):
-        with Producer(broker.address, topic="events", producer_id="job") as p:
-            deliveries = [p.write_table(table)[0] for table in tables[:count]]
-            repeats = [delivery.result(30).duplicate for delivery in deliveries]
-        broker.restart()
-    assert repeats == [True] * 20 + [False] * 10
-    assert sorted(stored(broker)) == sorted(b"%d" % n for n in range(30))
-
-
 async def test_async_producer_survives_a_restart(broker):
     """The async producer goes on after a kill, too."""
     await asyncio.to_thread(create, broker, batch_age="5ms")
@@ -152,3 +138,32 @@ async def test_async_producer_survives_a_restart(broker):
             await asyncio.to_thread(broker.restart)
         await p.flush(60)
     assert len(await asyncio.to_thread(stored, broker)) == 200
+
+
+async def test_many_messages_after_an_idle_connection_was_lost_are_delivered(tmp_path) -> None:
+    """Messages that are sent in one turn over a connection that is gone are all sent again."""
+    async with broker_inside(tmp_path) as b, client(b) as c:
+        await c.create()
+        async with AsyncProducer(b.address, topic="t", max_in_flight=8) as producer:
+            await (await producer.write(b"first"))
+            (connection,) = producer._connections.values()
+            connection._transport.abort()
+            await until(lambda: connection.closed)
+            tables = [pa.table({"value": [b"%d" % number]}) for number in range(5)]
+            deliveries = [(await producer.write_table(table))[0] for table in tables]
+            stored = await asyncio.gather(*deliveries)
+        assert [each.sequence for each in stored] == [1, 2, 3, 4, 5]
+
+
+async def test_nothing_is_written_to_a_connection_that_has_broken(tmp_path, caplog) -> None:
+    """Messages sent in the turn in which the broker dies do not fill the log with send errors."""
+    with BrokerProcess(tmp_path, auto_create_topics=True) as process:
+        async with AsyncProducer(process.address, topic="t") as producer:
+            await (await producer.write(b"first"))
+            process.kill()
+            tables = [pa.table({"value": [b"%d" % number]}) for number in range(30)]
+            deliveries = [(await producer.write_table(table))[0] for table in tables]
+            process.restart()
+            stored = await asyncio.gather(*deliveries)
+    assert [each.sequence for each in stored] == list(range(1, 31))
+    assert "socket.send()" not in caplog.text

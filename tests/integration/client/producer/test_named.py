@@ -32,15 +32,3 @@ def test_write_partitions_added_between_two_runs_double_nothing(broker, ordering
 
     assert second[:5] == [place._replace(duplicate=True) for place in first]
     assert [place.duplicate for place in second[5:]] == [False, False]
-
-
-def test_other_producers_use_what_was_added(broker):
-    """A producer without a name of its own spreads over all write partitions that there are."""
-    with AdminClient(broker.address) as admin:
-        admin.create_topic("grown", write_partitions=1, batch_age="1ms")
-        admin.alter_topic("grown", write_partitions=3)
-
-    with Producer(broker.address, topic="grown") as producer:
-        assert producer.write_partitions == 3
-    with Producer(broker.address, topic="grown", producer_id="nightly") as producer:
-        assert producer.write_partitions == 1

@@ -1,17 +1,32 @@
-"""AsyncProducer over real sockets, against a broker that misbehaves on demand."""
+"""AsyncProducer over real sockets: news, errors, its end, and brokers that misbehave."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from memq.client.audit.reporter import CLOSE_TIMEOUT_S
+from memq.client.cluster import Cluster
+from memq.client.producer import producer as producer_module
 from memq.client.producer.producer import AsyncProducer
-from memq.core.format.message import open_message
-from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.format.schema import schema_id, serialize_schema
+from memq.core.runtime import SYSTEM
+from memq.core.wire.messages import (
+    BrokerStatus,
+    DescribeCluster,
+    DescribeClusterAnswer,
+    ServiceState,
+    Write,
+)
 from memq.errors import (
     BufferFullError,
     ClosedError,
@@ -23,13 +38,14 @@ from memq.errors import (
     NotHostedError,
     ProducerFencedError,
     RequestTimeoutError,
-    SchemaMismatchError,
     StorageError,
+    TopicRecreatedError,
     UnauthorizedError,
     UnavailableError,
     UnknownTopicError,
 )
 from tests.fakes.tiny_broker import TinyBroker
+from tests.integration.broker.support import until
 
 
 @pytest.fixture
@@ -38,8 +54,8 @@ async def broker():
         yield tiny
 
 
-def producer(broker, **options):
-    return AsyncProducer(broker.address, topic="events", **options)
+def producer(broker, topic="events", **options):
+    return AsyncProducer(broker.address, topic=topic, **options)
 
 
 def values(broker):
@@ -62,13 +78,6 @@ async def test_write_returns_the_delivery_of_the_message(broker):
     (entry,) = broker.published.values()
     assert (entry.request.records, entry.request.acks) == (2, -1)
     assert entry.request.min_timestamp_us == 5
-
-
-async def test_linger_sends_without_flush(broker):
-    """Nobody has to flush: the linger time ends a Message."""
-    async with producer(broker, linger="1ms") as p:
-        await (await p.write(b"a"))
-        assert values(broker) == [b"a"]
 
 
 async def test_a_message_that_two_interrupts_have_kept_back_is_sent(broker):
@@ -105,51 +114,6 @@ async def test_lower_acks_tell_no_place(broker, acks):
         assert values(broker) == [b"a"]
 
 
-async def test_messages_without_acks_arrive(broker):
-    """With acks=0 nothing is promised, but on a healthy connection all arrives."""
-    async with producer(broker, acks=0, message_bytes="2KiB", max_in_flight=2) as p:
-        for number in range(200):
-            await p.write(b"%d" % number + b"x" * 100)
-        await p.flush()
-        await broker.until(lambda: len(values(broker)) == 200)
-
-
-async def test_table_follows_what_was_written_before(broker):
-    """Tables and records keep their order, and a table becomes Messages of the right size."""
-    async with producer(broker, message_bytes="4KiB", max_in_flight=1) as p:
-        await p.write(b"first")
-        table = pa.table({"value": [b"%04d" % number + b"x" * 96 for number in range(200)]})
-        deliveries = await p.write_table(table)
-        await p.write(b"last")
-        await p.flush()
-        assert len(deliveries) > 5
-        assert [(await each).sequence for each in deliveries] == list(range(1, len(deliveries) + 1))
-    found = values(broker)
-    assert (found[0], found[-1]) == (b"first", b"last")
-    assert found[1:-1] == table.column("value").to_pylist()
-
-
-async def test_table_that_does_not_fit_is_refused_whole(broker):
-    """A mismatch is raised before anything is sent."""
-    async with producer(broker) as p:
-        with pytest.raises(SchemaMismatchError, match="'values' is not in the schema"):
-            await p.write_table(pa.table({"values": [b"a"]}))
-    assert broker.writes == 0
-
-
-async def test_typed_topic_takes_tables(broker):
-    """A topic with its own schema takes tables of it, and no records."""
-    schema = pa.schema([("id", pa.int64()), ("name", pa.utf8())])
-    broker.add_topic("typed", schema)
-    async with AsyncProducer(broker.address, topic="typed") as p:
-        with pytest.raises(InvalidRequestError, match="write_table"):
-            await p.write(b"a")
-        (delivery,) = await p.write_table(pa.table({"id": pa.array([1, 2], pa.int16())}))
-        await delivery
-    (batch,) = broker.tables("typed")
-    assert batch.to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
-
-
 FAULTS = st.lists(
     st.sampled_from(
         [
@@ -184,40 +148,6 @@ def test_faults_neither_lose_nor_double(faults, ordering):
                 assert found == sorted(found)
 
     asyncio.run(run())
-
-
-async def test_broker_that_comes_back_gets_everything(broker):
-    """While its broker is down the producer keeps trying, within the deadline."""
-    async with producer(broker, message_bytes="1KiB") as p:
-        await (await p.write(b"before"))
-        port = int(broker.address.rpartition(":")[2])
-        await broker.stop()
-        deliveries = [await p.write(b"%d" % n + b"x" * 400) for n in range(10)]
-        await broker.start(port)
-        await p.flush(30)
-        assert all(delivery.done() for delivery in deliveries)
-    assert len(values(broker)) == 11
-
-
-async def test_moved_topic_is_followed(broker):
-    """A topic that another broker hosts now is written there, whoever tells."""
-    async with TinyBroker().serve() as other:
-        async with producer(broker) as p:
-            broker.faults.append(NotHostedError("moved", other.address))
-            await (await p.write(b"a"))
-            await (await p.write(b"b"))
-        assert values(other) == [b"a", b"b"]
-        assert broker.writes == 1
-
-
-async def test_new_hosts_are_asked_for(broker):
-    """Told that the topic is elsewhere, but not where, the producer asks for the hosts."""
-    async with TinyBroker().serve() as other:
-        async with producer(broker) as p:
-            broker.hosts = [other.address]
-            broker.faults.append(NotHostedError("moved"))
-            await (await p.write(b"a"))
-        assert values(other) == [b"a"]
 
 
 async def test_deadline_ends_every_delivery(broker):
@@ -257,35 +187,6 @@ async def test_failed_close_does_not_hide_the_callers_error(broker):
     assert "bits fell over" in caught.value.__notes__[0]
 
 
-async def test_fenced_producer_is_over(broker):
-    """Once a newer epoch has taken over, everything fails with that error."""
-    broker.faults.append(ProducerFencedError("epoch 1 is fenced by epoch 2"))
-    p = await producer(broker, producer_id="job", epoch=1).start()
-    with pytest.raises(ProducerFencedError):
-        await (await p.write(b"a"))
-    with pytest.raises(ProducerFencedError):
-        await p.write(b"b")
-    with pytest.raises(ProducerFencedError):
-        await p.write_table(pa.table({"value": [b"c"]}))
-    await p.close()
-
-
-async def test_error_inside_the_producer_ends_it(broker, caplog):
-    """A bug is not silent: what waits fails, later calls raise, and it is logged."""
-    p = await producer(broker).start()
-
-    def bug(_):
-        raise ZeroDivisionError("bug")
-
-    p._state_machine.poll = bug
-    with pytest.raises(MemqError, match="internal error of the producer: ZeroDivisionError"):
-        await (await p.write(b"a"))
-    with pytest.raises(MemqError, match="internal error"):
-        await p.write(b"b")
-    assert "ZeroDivisionError" in caplog.text
-    await p.close()
-
-
 async def test_memory_is_bounded_and_full_is_an_error(broker):
     """At buffer_bytes a write waits for max_block, then fails; nothing is lost by that."""
     broker.hold = True
@@ -310,23 +211,6 @@ async def test_memory_is_bounded_and_full_is_an_error(broker):
     assert len(values(broker)) == len(deliveries) + 1
 
 
-async def test_write_waits_for_room(broker):
-    """A write at the limit goes on as soon as Messages are acked."""
-    broker.hold = True
-    async with producer(broker, message_bytes="2KiB", buffer_bytes="8KiB") as p:
-
-        async def write_all():
-            for _ in range(200):
-                await p.write(b"x" * 100)
-
-        writing = asyncio.ensure_future(write_all())
-        await broker.until(lambda: broker.held)
-        assert not writing.done()
-        broker.release()
-        await asyncio.wait_for(writing, 20)
-    assert len(values(broker)) == 200
-
-
 async def test_linger_gathers_while_the_broker_is_busy(broker):
     """With max_in_flight reached records gather in fewer, larger Messages."""
     broker.hold = True
@@ -342,60 +226,10 @@ async def test_linger_gathers_while_the_broker_is_busy(broker):
     assert len(values(broker)) == 21
 
 
-async def test_same_producer_id_publishes_once(broker):
-    """A second run with the same id and the same records finds everything published."""
-    runs = []
-    for _ in range(2):
-        async with producer(broker, producer_id="job-7", message_bytes="1KiB") as p:
-            deliveries = [await p.write(b"%d" % n, timestamp=n) for n in range(100)]
-            await p.flush()
-            runs.append([(await each).duplicate for each in dict.fromkeys(deliveries)])
-            assert p.producer_id == "job-7"
-    assert len(runs[0]) > 2
-    assert runs == [[False] * len(runs[0]), [True] * len(runs[0])]
-    assert len(values(broker)) == 100
-
-
 async def test_awaiting_a_delivery_without_linger_seals_it(broker):
     """With a stable id nothing but size ends a Message, so waiting for it must."""
     async with producer(broker, producer_id="job") as p:
         await asyncio.wait_for(await p.write(b"a"), 20)
-
-
-async def test_close_gives_up_after_its_timeout(broker):
-    """What is not acked when close runs out of time fails; the next close does nothing."""
-    broker.faults.append("ignore")
-    p = await producer(broker).start()
-    delivery = await p.write(b"a")
-    with pytest.raises(RequestTimeoutError):
-        await p.close(0.1)
-    assert isinstance(delivery.exception(0), ClosedError)
-    await p.close()
-    with pytest.raises(ClosedError):
-        await p.write(b"b")
-    with pytest.raises(ClosedError):
-        await p.flush()
-
-
-async def test_close_ends_what_was_never_sent(broker):
-    """A Message that still waits for a broker ends with the close."""
-    p = await producer(broker).start()
-    await broker.stop()
-    delivery = await p.write(b"a")
-    with pytest.raises(RequestTimeoutError):
-        await p.close(0.05)
-    assert isinstance(delivery.exception(0), ClosedError)
-
-
-async def test_flush_gives_up_but_the_producer_goes_on(broker):
-    """A flush that runs out of time says so; delivery is still tried."""
-    broker.hold = True
-    async with producer(broker) as p:
-        delivery = await p.write(b"a")
-        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
-            await p.flush(0.1)
-        broker.release()
-        await delivery
 
 
 async def test_wrong_topic_token_or_options_show_at_the_start(broker):
@@ -412,17 +246,8 @@ async def test_wrong_topic_token_or_options_show_at_the_start(broker):
 async def test_nobody_there_shows_at_the_start(broker):
     """Without a broker the start fails after max_block."""
     await broker.stop()
-    with pytest.raises(UnavailableError, match=broker.address):
+    with pytest.raises((UnavailableError, RequestTimeoutError), match=broker.address):
         await producer(broker, max_block="100ms").start()
-
-
-async def test_must_be_started():
-    """A producer that was not started says how."""
-    p = AsyncProducer("127.0.0.1:1", topic="events")
-    with pytest.raises(ClosedError, match="async with"):
-        await p.write(b"a")
-    assert repr(p) == "<AsyncProducer events not started>"
-    await p.close()
 
 
 async def test_stats_and_repr_tell_what_happened(broker):
@@ -438,11 +263,423 @@ async def test_stats_and_repr_tell_what_happened(broker):
         assert "0 unsettled | 0 in flight" in repr(p)
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4"])
-async def test_compressed_messages_are_readable(broker, compression):
-    """What is sent compressed is what any reader decodes."""
-    async with producer(broker, compression=compression) as p:
-        await (await p.write(b"x" * 10_000))
-    (entry,) = broker.published.values()
-    assert len(entry.body) < 5_000
-    assert open_message(entry.body, DEFAULT_SCHEMA).column("value").to_pylist() == [b"x" * 10_000]
+OLD = pa.schema([("id", pa.int64())])
+NEW = pa.schema([("id", pa.int64()), ("name", pa.utf8())])
+
+
+def grow(broker):
+    """Give the typed topic another column; return the id of its schema."""
+    config, _ = broker.topics["typed"]
+    broker.topics["typed"] = (config, serialize_schema(NEW))
+    return schema_id(serialize_schema(NEW))
+
+
+# -- the start ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["interrupted", "wrong options", "no topic"])
+async def test_a_start_that_fails_leaves_no_connection(broker, how):
+    """Whatever ends it, nobody is left to close what it had opened."""
+    if how == "interrupted":
+        started = asyncio.Event()
+        p = producer(broker)
+        broker.topics.clear()
+        broker.metadata = lambda _: started.set()
+        starting = asyncio.ensure_future(p.start())
+        await started.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    elif how == "wrong options":
+        with pytest.raises(ConfigError):
+            await producer(broker, delivery_timeout="2h").start()
+    else:
+        with pytest.raises(UnknownTopicError):
+            await producer(broker, topic="nope").start()
+    await until(lambda: not broker.connections)
+
+
+@pytest.mark.parametrize(
+    ("options", "at_first", "later"),
+    [
+        ({}, 3, 4),
+        ({"producer_id": "job"}, 2, 2),
+        ({"partition_by": "key"}, 3, 3),
+        ({"producer_id": "job", "partition_by": "key"}, 2, 2),
+    ],
+)
+async def test_write_partitions_that_are_used(options, at_first, later):
+    """Names and keys stay with the write partitions of their start, names with those of the topic.
+
+    Others use what is added.
+    """
+    async with TinyBroker(write_partitions=2).serve() as broker:
+        broker.hosts = [broker.address] * 3
+        async with producer(broker, **options) as p:
+            assert p.write_partitions == at_first
+            broker.hosts.append(broker.address)
+            broker.faults.append(NotHostedError("moved"))
+            await p.write(b"a", b"k")
+            await p.flush()
+            assert p.write_partitions == later
+
+
+# -- news -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["asked for", "told"])
+async def test_a_schema_that_has_grown_is_used(broker, how):
+    """Rows have the columns that the topic has by then, and name their schema."""
+    broker.add_topic("typed", OLD)
+    broker.version = "1" if how == "told" else ""
+    async with producer(broker, "typed") as p:
+        (delivery,) = await p.write_table(pa.table({"id": [1]}))
+        await delivery
+        grown = grow(broker)
+        if how == "told":
+            await broker.until(lambda: broker.waiting)
+            broker.change("2")
+        else:
+            p._state_machine.refresh_failed(UnavailableError("down"), 0.0)
+            p._poll_soon()
+        await until(lambda: p.schema == NEW)
+        (delivery,) = await p.write_rows([{"id": 3, "name": "x"}])
+        await delivery
+    last = list(broker.published.values())[-1]
+    assert last.request.schema_id == grown
+
+
+@pytest.mark.parametrize("how", ["asked for", "told"])
+async def test_a_topic_that_was_recreated_is_another_one(broker, how):
+    """Asking for hosts ends the producer; news of the other topic are not news of this one."""
+    broker.version = "1"
+    async with TinyBroker().serve() as other:
+        p = await producer(broker).start()
+        await (await p.write(b"a"))
+        await broker.until(lambda: broker.waiting)
+        broker.incarnation = "1" * 16
+        broker.hosts = [other.address]
+        if how == "told":
+            before = broker.metadata_requests
+            broker.change("2")
+            await broker.until(lambda: broker.waiting)
+            assert broker.metadata_requests == before + 1
+            await (await p.write(b"b"))
+            assert values(broker) == [b"a", b"b"]
+            await p.close()
+        else:
+            broker.faults.append(NotHostedError("gone"))
+            with pytest.raises(TopicRecreatedError):
+                await (await p.write(b"b"))
+            with pytest.raises(TopicRecreatedError):
+                await p.write(b"c")
+            await p.close()
+        assert other.writes == 0
+
+
+async def test_news_are_waited_for_whatever_fails(broker, monkeypatch):
+    """No error ends the waiting, what is told after it is heard, and no broker is asked at once."""
+    asked_s = []
+    script = [UnavailableError("down"), UnknownTopicError("late to hear of it"), MemqError("bug")]
+
+    async def next_topic(_, name, wait_s):
+        assert (name, wait_s) == ("events", producer_module.FOLLOW_S)
+        asked_s.append(asyncio.get_running_loop().time())
+        if not script:
+            await asyncio.Event().wait()
+        answer = script.pop(0)
+        if isinstance(answer, MemqError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(producer_module, "REFRESH_INTERVAL_S", 0.05)
+    monkeypatch.setattr(Cluster, "next_topic", next_topic)
+    broker.version = "1"
+    async with TinyBroker().serve() as other:
+        script.append(structs.replace(broker._info("events"), hosts=[other.address]))
+        async with producer(broker) as p:
+            await until(lambda: len(asked_s) == 5)
+            await (await p.write(b"a"))
+        assert values(other) == [b"a"]
+    assert all(later - before > 0.045 for before, later in pairwise(asked_s))
+
+
+# -- why acks do not come -------------------------------------------------------------------
+
+
+REFUSES = ServiceState(name="storage", since_ms=0, error="403")
+
+
+def described(*services, status=True):
+    return DescribeClusterAnswer(
+        cluster_id="tiny",
+        governor="",
+        brokers=[],
+        moving=[],
+        status=BrokerStatus(id="b", address="b:1", version="1", services=list(services))
+        if status
+        else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (described(REFUSES, ServiceState(name="kafka")), "broker {}: storage refuses since"),
+        (described(ServiceState(name="storage")), "the last error"),
+        (described(status=False), "the last error"),
+        (InvalidRequestError("no such request"), "the last error"),
+        (StorageError("busy"), "busy"),
+    ],
+    ids=["refuses", "all well", "says nothing", "old broker", "no answer"],
+)
+async def test_why_a_message_waits(broker, answer, said):
+    """The broker that keeps it is asked; where that tells nothing, the last error does."""
+    broker.answers[DescribeCluster] = answer
+    async with producer(broker) as p:
+        p._state_machine.overdue = lambda *_: (broker.address, "the last error")
+        assert (await p._trouble()).startswith(said.format(broker.address))
+        p._state_machine.overdue = lambda *_: ("", "nobody")
+        assert await p._trouble() == "nobody"
+        assert broker.count(DescribeCluster) == 1
+
+
+async def test_trouble_is_told_while_it_lasts(broker, monkeypatch, caplog):
+    """Whoever waits is told the reason of now, and the log as it begins and as it ends."""
+    caplog.set_level(logging.WARNING, producer_module.__name__)
+    monkeypatch.setattr(producer_module, "HEED_S", 0.0)
+    troubles, told = asyncio.Queue(), []
+    broker.hold = True
+    async with producer(broker) as p:
+        p._trouble = troubles.get
+        delivery = await p.write(b"a")
+        await broker.until(lambda: broker.held)
+        for trouble in ("", "one", "two", "", ""):
+            troubles.put_nowait(trouble)
+            await until(lambda: troubles.empty() and troubles._getters)
+            told.append((p._state_machine.trouble, p._budget.trouble, delivery.trouble))
+        broker.release()
+        await delivery
+    assert told == [("",) * 3, ("one",) * 3, ("two",) * 3, ("",) * 3, ("",) * 3]
+    assert [each.getMessage() for each in caplog.records] == [
+        "topic events: one",
+        "topic events: Messages are acked again",
+    ]
+
+
+# -- connections ----------------------------------------------------------------------------
+
+
+async def test_what_wants_no_ack_is_sent_again_when_its_connection_breaks(broker):
+    """A Message that has not left by then has not been sent."""
+    async with producer(broker, acks=0) as p:
+        await (await p.write(b"first"))
+        (connection,) = p._connections.values()
+        connection.pause_writing()
+        delivery = await p.write(b"second")
+        await until(lambda: connection.unsent_bytes)
+        connection.drop("as if it broke")
+        await delivery
+        await broker.until(lambda: values(broker)[-1:] == [b"second"])
+        assert p._connections[broker.address] is not connection
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_a_message_that_the_connection_refuses_is_settled(broker, acks):
+    """What the limits of a broker do not allow fails alone, with its error."""
+    async with producer(broker, acks=acks) as p:
+        await (await p.write(b"a"))
+        (connection,) = p._connections.values()
+        connection._wire._max_body_bytes = 2_000
+        with pytest.raises(MemqError, match="limits"):
+            await (await p.write(bytes(4_000)))
+        await (await p.write(b"b"))
+        assert p.stats.in_flight == 0
+
+
+# -- the end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["connect", "refresh", "follow", "heed", "poll"])
+async def test_a_bug_in_any_task_ends_the_producer(broker, monkeypatch, task):
+    """What waits fails, and so does all that is written later."""
+
+    async def bug(*_, **__):
+        raise ZeroDivisionError("bug")
+
+    def bug_at_once(*_):
+        raise ZeroDivisionError("bug")
+
+    broker.version = "1"
+    monkeypatch.setattr(producer_module, "HEED_S", 0.0)
+    if task == "follow":
+        monkeypatch.setattr(Cluster, "next_topic", bug)
+    p = await producer(broker).start()
+    if task == "connect":
+        p._cluster.connection = bug
+    elif task == "refresh":
+        p._cluster.topic = bug
+        broker.faults.append(NotHostedError("moved"))
+    elif task == "heed":
+        p._trouble = bug
+    elif task == "poll":
+        p._state_machine.poll = bug_at_once
+    else:
+        broker.faults.append("ignore")
+    with pytest.raises(MemqError, match="internal error of the producer: ZeroDivisionError"):
+        await (await p.write(b"a"))
+    with pytest.raises(MemqError, match="internal error"):
+        await p.write(b"b")
+    await p.close()
+
+
+@pytest.mark.parametrize("linger", ["10ms", "60s"])
+async def test_an_end_reaches_whoever_waits(broker, linger):
+    """A Message that is open fails, and so does a write that waits for memory."""
+    options = {"message_bytes": "2KiB", "buffer_bytes": "4KiB", "linger": linger}
+    broker.hold = True
+    p = await producer(broker, **options).start()
+    sent = await p.write(bytes(1_300))
+    p._accumulator.seal()
+    await broker.until(lambda: broker.held)
+    opened = await p.write(b"a")
+    waiting = asyncio.ensure_future(p.write(bytes(1_900)))
+    await until(lambda: p._budget._waiting)
+    fenced = ProducerFencedError("by another epoch")
+    p._answered(p._state_machine.unsettled()[0], SimpleNamespace(closed=False), fenced, None)
+    for failed in (sent, opened, waiting):
+        with pytest.raises(ProducerFencedError):
+            await failed
+    await p.close()
+
+
+async def test_a_close_ends_writes_that_wait_for_memory(broker):
+    """They would wait for room that nobody needs any more."""
+    broker.hold = True
+    p = await producer(broker, message_bytes="2KiB", buffer_bytes="4KiB", linger="1ms").start()
+    for _ in range(2):
+        await p.write(bytes(1_300))
+    waiting = asyncio.ensure_future(p.write(bytes(3_000)))
+    await until(lambda: p._budget._waiting)
+    closing = asyncio.ensure_future(p.close())
+    with pytest.raises(ClosedError):
+        await waiting
+    broker.release()
+    await closing
+
+
+@pytest.mark.parametrize("acked", [0, 1])
+async def test_a_flush_waits_for_all_that_came_before_it(broker, acked):
+    """Whichever is acked first, whatever comes afterwards, and whoever else gives up waiting."""
+    broker.hold = True
+    async with producer(broker, max_in_flight=2) as p:
+        sent = [(await p.write_table(pa.table({"value": [each]})))[0] for each in "ab"]
+        flushing = [asyncio.ensure_future(p.flush()) for _ in range(2)]
+        await broker.until(lambda: len(broker.held) == 2)
+        with pytest.raises(RequestTimeoutError, match="2 Messages are not settled"):
+            await p.flush(0.01)
+        flushing[0].cancel()
+        connection, correlation_id, answer = broker.held.pop(acked)
+        connection.reply(correlation_id, answer)
+        await sent[acked]
+        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
+            await p.flush(0.01)
+        assert not flushing[1].done()
+        broker.release()
+        await flushing[1]
+        assert all(delivery.done() for delivery in sent)
+
+
+async def test_what_is_not_sent_is_counted(broker):
+    """Open, sealed or sent and not acked: all of it is lost when the program ends."""
+    broker.hold = True
+    p = await producer(broker, max_in_flight=1, linger="60s").start()
+    assert p in producer_module._unclosed
+    for count, written in ((1, 1), (2, 3), (3, 6)):
+        await p.write_table(pa.table({"value": [b"x"] * count}))
+        assert p._unsent_records() == written
+    await broker.until(lambda: broker.held)
+    for _ in range(4):
+        await p.write(b"x")
+    assert p._unsent_records() == 10
+    with pytest.raises(RequestTimeoutError):
+        await p.close(0.01)
+    assert p not in producer_module._unclosed
+    assert p._unsent_records() == 0
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_nothing_runs_after_a_close(broker, works):
+    """Connections and tasks end with it, whether all was sent or not."""
+    broker.version = "1"
+    if not works:
+        broker.faults.append("ignore")
+    p = await producer(broker).start()
+    delivery = await p.write(b"a")
+    await until(lambda: broker.writes)
+    if works:
+        await p.close()
+        await delivery
+    else:
+        with pytest.raises(RequestTimeoutError):
+            await p.close(0.01)
+        assert isinstance(delivery.exception(), ClosedError)
+    await until(lambda: not broker.connections and not p._tasks)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "left_s"),
+    [(None, CLOSE_TIMEOUT_S), (100, CLOSE_TIMEOUT_S), (4, 1), (3, 0), (2, 0)],
+)
+async def test_the_audit_has_what_is_left_of_a_close(broker, timeout_s, left_s):
+    """Its last reports go before the connections do, and never hold a close up for long."""
+    now_s, given = [50.0], []
+    p = await producer(broker).start()
+    p._runtime = dataclasses.replace(SYSTEM, mono_s=lambda: now_s[0])
+
+    async def drain(within_s):
+        assert within_s == timeout_s
+        now_s[0] += 3
+
+    async def report(within_s):
+        assert not p._cluster._closed
+        given.append(within_s)
+
+    p._drain, p._reporter.close = drain, report
+    await p.close(timeout_s)
+    assert given == [left_s]
+    assert p._cluster._closed
+
+
+async def test_a_write_that_does_not_end_is_told_by_the_close(broker):
+    """Records that another thread keeps are not sent: whoever closes learns of it."""
+    p = await producer(broker, linger="60s").start()
+    await p.write(b"a")
+    p._accumulator.end = lambda _: None
+    with pytest.raises(RequestTimeoutError, match="1 record cannot be sent"):
+        await p.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"producer_id": "job"}])
+async def test_a_block_that_fails(broker, options):
+    """Half of a Message is not sent under a name that another run fills; all else is."""
+    p = producer(broker, linger="60s", **options)
+    deliveries = []
+
+    async def fail():
+        async with p:
+            deliveries.append(await p.write(b"a"))
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        await fail()
+    (delivery,) = deliveries
+    assert isinstance(delivery.exception(0), ClosedError) == bool(options)
+    assert values(broker) == ([] if options else [b"a"])
+    async with producer(broker, linger="60s", **options) as another:
+        await another.write(b"whole")
+    assert values(broker)[-1] == b"whole"
+    with pytest.raises(KeyError):
+        async with producer(broker, **options):
+            raise KeyError("before anything was written")
+    assert broker.count(Write) == 0

@@ -10,18 +10,10 @@ import pytest
 
 from memq import AdminClient, AsyncProducer, Producer, read_range
 from memq.errors import InvalidRequestError, MemqError, SchemaMismatchError
-from memq.testing.broker import BrokerProcess
-from tests.unit.client.any_tables import topic_and_table
-from tests.unit.client.test_any_table import check_refusal, check_stored
+from tests.unit.client.producer.any_tables import topic_and_table
+from tests.unit.client.producer.test_any_table import check_refusal, check_stored
 
 _names = (f"table-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    """A broker on the embedded defaults."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 def make_topic(broker, schema):
@@ -41,7 +33,7 @@ def stored(broker, topic):
     return read_range(broker.address, topic=topic, partition=0, start=0, end=end)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_table_is_read_as_it_was_given_or_nothing_is_stored(broker, seed):
     """Whatever the table and the topic."""
     schema, table = topic_and_table(random.Random(seed))
@@ -54,18 +46,6 @@ def test_any_table_is_read_as_it_was_given_or_nothing_is_stored(broker, seed):
         assert stored(broker, topic).num_rows == 0
     else:
         check_stored(list(stored(broker, topic).to_struct_array()), schema, table)
-
-
-def test_nothing_of_a_table_with_a_bad_row_at_its_end_is_stored(broker):
-    """The rows before it, of many Messages, are not sent."""
-    topic = make_topic(broker, pa.schema([("v", pa.float32())]))
-    rows = pa.table({"v": [0.5] * 100_000 + [1e300]})
-    with Producer(broker.address, topic=topic, message_bytes="16KiB") as producer:
-        with pytest.raises(SchemaMismatchError, match=r"row 100000 has 1e\+300"):
-            producer.write_table(rows)
-        producer.flush()
-        assert producer.stats.unsettled == 0
-    assert stored(broker, topic).num_rows == 0
 
 
 def test_rows_are_written_as_mappings(broker):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-from decimal import Decimal
 
 import pandas as pd
 import polars as pl
@@ -40,20 +39,10 @@ def column(array, kind):
 @pytest.mark.parametrize(
     ("array", "kind"),
     [
-        (pa.array([1, None], pa.int32()), pa.int64()),
-        (pa.array([127], pa.int64()), pa.int8()),
-        (pa.array([1, 2**53]), pa.float64()),
-        (pa.array([1.0, None]), pa.int64()),
         (pa.array([1.5, float("inf"), -0.0], pa.float64()), pa.float32()),
         (pa.array([9.5, 0.1]), pa.decimal128(10, 2)),
-        (pa.array([Decimal("1.50")]), pa.decimal64(12, 4)),
-        (pa.array(["a", None]), pa.large_utf8()),
-        (pa.array(["a"]), pa.binary()),
-        (pa.array([b"a"]), pa.utf8()),
         (pa.array(["a", None, "no longer kept inline"], pa.string_view()), pa.utf8()),
-        (pa.array([b"a"], pa.binary_view()), pa.binary()),
         (pa.array(["a", None, "a"]).dictionary_encode(), pa.utf8()),
-        (pa.array([[1], None, []], pa.list_(pa.int32())), pa.large_list(pa.int64())),
         (pa.array([[1, 2], None]), pa.list_(pa.int64(), 2)),
         (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), pa.list_(pa.int64())),
         (
@@ -61,15 +50,10 @@ def column(array, kind):
             pa.map_(pa.binary(), pa.int64()),
         ),
         (pa.array([{"sku": 1}, None], pa.struct([("sku", pa.int8())])), REQUIRED),
-        (pa.array([{"b": 1, "a": 2}]), pa.struct([("a", pa.int64()), ("b", pa.int64())])),
         (pa.array([{"sku": 1}]), PRICED),
         (pa.nulls(2), pa.list_(pa.int64())),
-        (pa.array([5], pa.timestamp("s", "UTC")), INSTANT),
-        (pa.array([5], pa.timestamp("us", "America/New_York")), INSTANT),
         (pa.array([5_000_000], INSTANT), pa.timestamp("s", "+02:00")),
         (pa.array([5], pa.date32()), pa.date64()),
-        (pa.array([5], pa.time32("s")), pa.time64("ns")),
-        (pa.array([5], pa.duration("s")), pa.duration("ns")),
         (
             pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"u" * 16], pa.binary(16))),
             pa.binary(16),
@@ -92,56 +76,32 @@ def test_what_comes_back_the_same_is_taken(array, kind):
             pa.float32(),
             r"'v' as float, but got double; row 2 has 1e\+300",
         ),
-        (pa.array([0.5, 70000.0]), pa.float16(), "row 1 has 70000.0"),
-        (pa.array([16777217.0]), pa.float32(), "row 0 has 16777217.0"),
-        (pa.array([-0.0]), pa.int64(), "row 0 has -0.0"),
         (pa.array([2**53 + 1]), pa.float64(), f"row 0 has {2**53 + 1}"),
-        (pa.array([16777217]), pa.float32(), "row 0 has 16777217"),
-        (pa.array([0, 2**63], pa.uint64()), pa.int64(), f"row 1 has {2**63}"),
-        (pa.array([1.005]), pa.decimal128(10, 2), "row 0 has 1.005"),
-        (pa.array([Decimal("1.50"), Decimal("1.05")]), pa.decimal128(10, 1), r"row 1 has .*1\.05"),
-        (pa.array([b"a", b"\xff"]), pa.utf8(), r"row 1 has b'\\xff'"),
         (BAD_TEXT, pa.utf8(), r"row 1 has b'\\xff\\xfe', which that cannot hold"),
-        (BAD_TEXT, pa.binary(), r"row 1 has b'\\xff\\xfe'"),
         (pa.array([86_400_001]).view(pa.date64()), pa.date64(), "row 0 has 86400001"),
         (pa.array([90_000], pa.int32()).view(pa.time32("s")), pa.time32("s"), "row 0 has .*90000"),
-        (pa.array([1], pa.timestamp("us", "UTC")), pa.timestamp("ms", "UTC"), "row 0 has 1970"),
         (pa.array([2**60], pa.timestamp("s")), pa.timestamp("us"), "row 0 has"),
         (
             pa.array([NOON]),
             INSTANT,
             "an instant, but got .*a time without a zone; row 0 has 2026-07",
         ),
-        (
-            pa.array([NOON], INSTANT),
-            pa.timestamp("us"),
-            "a time without a zone, but got .*an instant",
-        ),
-        (pa.array([NOON]), pa.date32(), "a day, but got .*; row 0 has 2026-07-01 12:00:00"),
-        (pa.array([NOON]), pa.time64("us"), "a time of day"),
         (pa.array([5]), pa.time64("us"), "a time of day, but got int64, a number; row 0 has 5"),
-        (pa.array([5]), INSTANT, "an instant, but got int64, a number"),
-        (pa.array([5]), pa.duration("s"), "duration, but got int64"),
         (
             pa.array([None, "5"]),
             pa.int64(),
             "a number, but got string, a text or bytes; row 1 has '5'",
         ),
-        (pa.array([5]), pa.utf8(), "a text or bytes, but got int64"),
-        (pa.array([True]), pa.int64(), "but got bool"),
-        (pa.array([1]), pa.bool_(), "as bool, bool, but got int64"),
         (
             pa.array([ITEM]),
             SKU,
             r"'v\.price' is not in the schema of topic 't', which has sku; row 0 has 9\.5",
         ),
-        (pa.array([[ITEM]]), pa.list_(SKU), r"'v\[\]\.price' is not in"),
         (
             pa.array([[], [ITEM]], pa.large_list(PRICED)),
             pa.large_list(SKU),
             r"'v\[\]\.price'.*; row 1 has 9\.5",
         ),
-        (pa.array([[ITEM]], pa.list_(PRICED, 1)), pa.list_(SKU, 1), r"'v\[\]\.price'"),
         (
             pa.array([[("a", ITEM)]], pa.map_(pa.utf8(), PRICED)),
             pa.map_(pa.utf8(), SKU),
@@ -153,20 +113,9 @@ def test_what_comes_back_the_same_is_taken(array, kind):
             r"'v\.SKU' .* row 0 has 7; names differ by case: rename it to 'sku'",
         ),
         (
-            pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["sku", "sku"]),
-            SKU,
-            r"'v\.sku' as one, but it is there more than once",
-        ),
-        (pa.array([{"x": 1}], pa.struct([("x", pa.int64())])), REQUIRED, r"'v\.x' is not in"),
-        (
             pa.array([{}], pa.struct([])),
             REQUIRED,
             r"'v\.sku' as int64, not null, but the rows have no such",
-        ),
-        (
-            pa.array([{"sku": 1}, None, {"sku": None}]),
-            REQUIRED,
-            r"'v\.sku' as int64, not null, but row 2 is null",
         ),
         (
             pa.array([[1], None, [2, None]]),
@@ -179,12 +128,6 @@ def test_what_comes_back_the_same_is_taken(array, kind):
             pa.list_(pa.utf8()),
             r"'v\[\]' as string, but got string; row 1 has b'\\xff\\xfe'",
         ),
-        (
-            pa.StructArray.from_arrays([BAD_TEXT], ["x"]),
-            pa.struct([("x", pa.utf8())]),
-            r"'v\.x'.* row 1 has",
-        ),
-        (pa.DictionaryArray.from_arrays(pa.array([0, 1]), BAD_TEXT), pa.utf8(), "row 1 has"),
     ],
 )
 def test_what_would_change_is_refused_by_column_row_and_value(array, kind, said):

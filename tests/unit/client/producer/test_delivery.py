@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from memq.client.producer.delivery import Delivery, StoredAt
-from memq.errors import DeliveryTimeoutError, MemqError, RequestTimeoutError
+from memq.client.producer.delivery import MAX_FAILED, Delivery, Outcomes, StoredAt
+from memq.errors import DeliveryTimeoutError, RequestTimeoutError
 from tests.unit.client.interrupts import before_each_line
 
 STORED = StoredAt("events", 0, 5, "batch", 1, 2, duplicate=False)
@@ -29,17 +29,6 @@ def test_result_waits_for_the_outcome():
     assert delivery.exception() is None
 
 
-def test_error_is_raised_to_everybody_who_asks():
-    """A failure is what `result` raises and what `exception` returns, again and again."""
-    delivery = Delivery()
-    error = DeliveryTimeoutError("late")
-    delivery.settle(error)
-    for _ in range(2):
-        with pytest.raises(DeliveryTimeoutError):
-            delivery.result()
-    assert delivery.exception() is error
-
-
 def test_first_outcome_counts():
     """What is settled stays settled."""
     delivery = Delivery()
@@ -48,43 +37,9 @@ def test_first_outcome_counts():
     assert isinstance(delivery.exception(), DeliveryTimeoutError)
     delivery = Delivery()
     delivery.settle(STORED)
-    delivery.settle(DeliveryTimeoutError("late"))
+    error = DeliveryTimeoutError("late")
+    delivery.settle(error)
     assert delivery.result() == STORED
-
-
-def test_timeout_is_typed_and_leaves_nothing_behind():
-    """Waiting in vain raises `RequestTimeoutError`, and the waiter is forgotten."""
-    delivery = Delivery()
-    for wait in (delivery.result, delivery.exception):
-        with pytest.raises(RequestTimeoutError, match=r"0\.001 s"):
-            wait(0.001)
-    assert not delivery._callbacks
-    assert not delivery.seen
-
-
-def test_seen_only_when_somebody_was_told():
-    """An outcome counts as seen by result, exception, callback or await; not by `done`."""
-    for look in (Delivery.result, Delivery.exception):
-        delivery = Delivery()
-        delivery.settle(STORED)
-        assert delivery.done()
-        assert not delivery.seen
-        look(delivery)
-        assert delivery.seen
-    delivery = Delivery()
-    delivery.add_done_callback(print)
-    assert delivery.seen
-
-
-def test_callbacks_are_called_once_whenever_they_were_added():
-    """A callback runs at the settling, or at once when that is over."""
-    delivery = Delivery()
-    calls = []
-    delivery.add_done_callback(calls.append)
-    assert calls == []
-    delivery.settle(STORED)
-    delivery.add_done_callback(calls.append)
-    assert calls == [delivery, delivery]
 
 
 @pytest.mark.parametrize("amid", ["addition", "outcome"])
@@ -128,20 +83,6 @@ async def test_await_from_a_settling_thread():
     assert await delivery == STORED
 
 
-async def test_cancelled_await_leaves_the_delivery_alone():
-    """Giving up waiting does not touch the Message, and others still get its outcome."""
-    delivery = Delivery()
-    task = asyncio.ensure_future(_awaited(delivery))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not delivery._callbacks
-    delivery.settle(MemqError("no"))
-    with pytest.raises(MemqError):
-        await delivery
-
-
 def test_await_on_a_loop_that_is_gone_is_no_error():
     """A loop that was closed while it waited is not told, and nothing breaks."""
     delivery = Delivery()
@@ -166,19 +107,11 @@ def test_waiting_calls_on_wait_until_sealed():
     assert calls == ["seal"]
 
 
-def test_repr_shows_the_outcome():
-    """The repr tells pending, stored and failed apart."""
-    delivery = Delivery()
-    assert repr(delivery) == "<Delivery pending>"
-    delivery.settle(MemqError("no luck"))
-    assert repr(delivery) == "<Delivery failed: no luck>"
-
-
 async def _awaited(delivery):
     return await delivery
 
 
-@pytest.mark.parametrize("timeout", [0, -1, -0.5])
+@pytest.mark.parametrize("timeout", [0.001, 0, -1])
 def test_no_time_left_is_a_timeout(timeout):
     """What is left of a caller's time may be less than nothing."""
     delivery = Delivery()
@@ -186,3 +119,51 @@ def test_no_time_left_is_a_timeout(timeout):
         delivery.result(timeout)
     with pytest.raises(RequestTimeoutError, match="is not settled"):
         delivery.exception(timeout)
+    assert not delivery._callbacks
+    assert not delivery.seen
+
+
+# -- counting, and not losing the failures ---------------------------------------------------
+
+
+def settle(outcomes, error=None):
+    """Settle a Message of 3 records and 5 bytes; returns its delivery."""
+    delivery = Delivery()
+    if error is None:
+        outcomes.acked(3, 5)
+    else:
+        outcomes.failed(3, delivery)
+    delivery.settle(error or StoredAt("t", 0, 0, "b", 0, 0, duplicate=False))
+    return delivery
+
+
+def test_stats_count_acked_and_failed():
+    """Messages, records and bytes are counted by outcome."""
+    outcomes = Outcomes()
+    settle(outcomes)
+    settle(outcomes)
+    settle(outcomes, DeliveryTimeoutError("late"))
+    assert outcomes.counts == (2, 6, 10, 1, 3, 0, 0, 0)
+    assert repr(outcomes) == "<Outcomes [2 acked | 1 failed]>"
+
+
+def test_unseen_failure_is_raised_once():
+    """The first failure that nobody saw is raised with a note, and then counts as seen."""
+    outcomes = Outcomes()
+    settle(outcomes, DeliveryTimeoutError("seen")).exception()
+    settle(outcomes, DeliveryTimeoutError("first"))
+    settle(outcomes, DeliveryTimeoutError("second"))
+    with pytest.raises(DeliveryTimeoutError, match="first") as caught:
+        outcomes.raise_unseen()
+    assert caught.value.__notes__ == ["2 Messages failed and nobody had looked"]
+    outcomes.raise_unseen()
+
+
+def test_failures_kept_are_bounded():
+    """A long outage does not gather failures for ever."""
+    outcomes = Outcomes()
+    for _ in range(MAX_FAILED + 1):
+        settle(outcomes, DeliveryTimeoutError("late"))
+    with pytest.raises(DeliveryTimeoutError) as caught:
+        outcomes.raise_unseen()
+    assert caught.value.__notes__[0].startswith(f"{MAX_FAILED} Messages")

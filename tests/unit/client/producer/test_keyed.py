@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.producer.accumulator import ENVELOPE_BYTES, MAX_WAIT_S, Accumulator
+from memq.client.producer.accumulator import ENVELOPE_BYTES, MAX_WAIT_S
 from memq.client.producer.keyed import (
     KeyedAccumulator,
     check_key_column,
@@ -19,36 +19,28 @@ from memq.core.format.message import open_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.keys import partition_of
 from memq.errors import ClosedError, ConfigError, InvalidRequestError
+from tests.unit.client.producer import test_accumulator as accumulators
 
 MESSAGE_BYTES = 4_096
 
 
-class Rig:
+class Rig(accumulators.Rig):
     """A keyed accumulator with a clock of its own; sealed Messages gather in `sealed`."""
 
-    def __init__(self, partitions=4, *, linger_s=0.01, buffer_bytes=1 << 20, most=1 << 16):
-        self.now = 50.0
-        self.sealed = []
-        self.partitions = partitions
-        self.budget = ByteBudget(buffer_bytes)
-
+    def __init__(self, partitions=4, *, buffer_bytes=1 << 20, most=1 << 16, **options):
         def make(write_partition):
-            return Accumulator(
-                self.budget,
+            accumulators.Rig.__init__(
+                self,
+                buffer_bytes=buffer_bytes,
                 message_bytes=open_message_bytes(MESSAGE_BYTES, buffer_bytes, partitions),
                 max_message_bytes=min(most, buffer_bytes // 2),
-                linger_s=linger_s,
-                compression=None,
-                schema_id="default",
-                on_sealed=self.sealed.append,
-                on_ready=lambda: None,
-                on_wake=lambda: None,
-                clock=lambda: self.now,
-                wall_us=lambda: round(self.now * 1e6),
                 write_partition=write_partition,
                 one_of_many=True,
+                **{"budget": self.budget, "sealed": self.sealed} | options,
             )
+            return self.accumulator
 
+        self.budget, self.sealed = ByteBudget(buffer_bytes), []
         self.accumulator = KeyedAccumulator("key", make, partitions, MESSAGE_BYTES)
         self.write = self.accumulator.write
 
@@ -97,16 +89,6 @@ RECORDS = st.lists(
 )
 
 
-@given(RECORDS, st.integers(1, 9))
-def test_each_record_is_placed_by_its_key(records, partitions):
-    """The Messages of a write partition have its keys and no other, in the order of writing."""
-    rig = Rig(partitions)
-    for key, value in records:
-        rig.write(value, key)
-
-    assert rig.placed() == expected(records, partitions)
-
-
 @given(RECORDS, RECORDS, st.integers(1, 9))
 def test_rows_are_placed_like_records(before, rows, partitions):
     """A table's rows go where records with their keys go, and come after what was written."""
@@ -119,6 +101,8 @@ def test_rows_are_placed_like_records(before, rows, partitions):
     )
 
     assert rig.placed() == expected([*before, *rows], partitions)
+    most = (1 << 16) - ENVELOPE_BYTES
+    assert rig.accumulator.limits_bytes == (MESSAGE_BYTES - ENVELOPE_BYTES, most)
 
 
 @pytest.mark.parametrize("key", [b"k1", b""])
@@ -130,14 +114,6 @@ def test_keys_are_any_bytes(key):
     assert rig.placed() == {partition_of(key, 8): [(key, b"v")] * 3}
     with pytest.raises(InvalidRequestError, match=r"encode it first"):
         rig.write(b"v", "k1")
-
-
-def test_rows_that_are_together_are_not_moved():
-    """A table of one place is sent as it is."""
-    rig = Rig(1)
-    table = pa.table({"key": pa.array([b"a", b"b"])})
-
-    assert rig.accumulator.spread(table) == [table]
 
 
 @pytest.mark.parametrize("size", [10, 5_000, 40_000])
@@ -195,16 +171,6 @@ def test_open_messages_share_half_of_the_buffer():
     with pytest.raises(ConfigError, match="at least 2097152"):
         open_message_bytes(1 << 20, (2 << 20) - 512, 255)
     assert open_message_bytes(1 << 20, 2 << 20, 255) == 4_096
-
-
-def test_tables_are_cut_as_always():
-    """The Messages of a table are as large as asked for, whatever the share of open ones is."""
-    rig = Rig(60, buffer_bytes=512 << 10)
-
-    assert rig.accumulator.limits_bytes == (
-        MESSAGE_BYTES - ENVELOPE_BYTES,
-        (1 << 16) - ENVELOPE_BYTES,
-    )
 
 
 TYPED = pa.schema([("id", pa.int64()), ("city", pa.utf8()), ("fare", pa.float64())])

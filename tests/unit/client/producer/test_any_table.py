@@ -1,6 +1,6 @@
 """Any table, any topic: what is read back is what was given, or nothing of it was sent.
 
-`python -m tests.unit.client.test_any_table --examples 100000` looks for longer.
+`python -m tests.unit.client.producer.test_any_table --examples 100000` looks for longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from memq.client.producer.tables import to_batches
 from memq.core.format.message import encode_message, open_message
 from memq.errors import SchemaMismatchError
-from tests.unit.client.any_tables import same, topic_and_table, value
+from tests.unit.client.producer.any_tables import same, topic_and_table, value
 
 _NO_ROW = (
     "cannot hold",

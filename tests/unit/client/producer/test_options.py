@@ -22,6 +22,8 @@ def test_defaults():
     assert (options.acks, options.linger_s, options.compression) == (-1, 0.01, None)
     assert (options.message_bytes, options.buffer_bytes) == (1 << 20, 64 << 20)
     assert (options.max_in_flight, options.max_block_ms) == (64, 60_000)
+    options = ProducerOptions.parse(topic="t", message_bytes=2_000, producer_id="job", linger="5ms")
+    assert (options.message_bytes, options.linger_s) == (2_000, None)
 
 
 def test_every_argument_is_parsed():
@@ -29,17 +31,6 @@ def test_every_argument_is_parsed():
     assert [option.name for option in PRODUCER_OPTIONS] == list(ProducerArguments.__annotations__)
     fields = ["topic", *(option.field for option in PRODUCER_OPTIONS)]
     assert [field.name for field in dataclasses.fields(ProducerOptions)] == fields
-
-
-def test_sizes_may_be_numbers_of_bytes():
-    """A size is text with a unit, or an int."""
-    options = ProducerOptions.parse(topic="t", message_bytes=2_000, buffer_bytes="1MiB")
-    assert (options.message_bytes, options.buffer_bytes) == (2_000, 1 << 20)
-
-
-def test_stable_producer_id_turns_linger_off():
-    """Messages of a stable id must not depend on time."""
-    assert ProducerOptions.parse(topic="t", producer_id="job", linger="5ms").linger_s is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memq.client.producer.tables import MAX_RECORDS, conform, cut, to_arrow, to_batches
 from memq.core.format.message import encode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
+from memq.errors import InvalidRequestError, MessageTooLargeError
 
 TYPED = pa.schema(
     [
@@ -32,14 +32,6 @@ def test_missing_columns_are_filled():
     assert table.schema.equals(DEFAULT_SCHEMA)
     assert table.column("timestamp").cast(pa.int64()).to_pylist() == [5, 5]
     assert table.column("key").null_count == table.column("headers").null_count == 2
-
-
-def test_columns_are_ordered_and_cast():
-    """Order does not matter, and types are cast where nothing is lost."""
-    rows = pa.table({"name": pa.array(["x"], pa.large_utf8()), "id": pa.array([7], pa.int64())})
-    table = conformed(rows, TYPED)
-    assert table.schema.equals(TYPED)
-    assert table.to_pylist() == [{"id": 7, "name": "x", "tags": None}]
 
 
 def test_column_of_the_right_type_is_not_copied():
@@ -69,35 +61,11 @@ def test_all_kinds_of_tables_are_taken(rows):
     assert conformed(rows).column("value").to_pylist() == [b"a", None]
 
 
-def test_pandas_is_taken_without_its_index():
-    """A pandas DataFrame keeps its columns only."""
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"id": [1, 2], "name": ["a", None]}, index=["x", "y"])
-    assert conformed(frame, TYPED).column("id").to_pylist() == [1, 2]
-
-
 @pytest.mark.parametrize("rows", [[{"value": b"a"}], b"abc", 5])
 def test_what_is_no_table_is_refused(rows):
     """The error says what a table may be."""
     with pytest.raises(InvalidRequestError, match="DataFrame"):
         to_arrow(rows)
-
-
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ({"id": [1], "nme": ["x"]}, "'nme' is not in the schema.* id, name, tags"),
-        ({"name": ["x"]}, "'id' as int32, not null, but the rows have no such column"),
-        ({"id": pa.array([None], pa.int32())}, "'id' as int32, not null, but row 0 is null"),
-        ({"id": [2**40]}, "'id' as int32, but got int64"),
-        ({"id": [1.5]}, "'id' as int32, but got double"),
-        ({"id": [1], "tags": [5]}, "'tags' as list<item: string>, a list, but got int64, a number"),
-    ],
-)
-def test_mismatch_names_column_expected_and_got(rows, text):
-    """A column that does not fit is named, with both types."""
-    with pytest.raises(SchemaMismatchError, match=text):
-        conformed(pa.table(rows), TYPED)
 
 
 def test_cut_gives_messages_of_the_size():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from functools import partial
 
@@ -12,28 +11,6 @@ from memq.client.producer.memory import ByteBudget, MemoryWait
 from memq.core.runtime import SYSTEM
 from memq.errors import BufferFullError
 from tests.unit.client.interrupts import before_each_line
-
-
-def test_never_more_than_the_limit():
-    """Bytes are taken while they last."""
-    budget = ByteBudget(10)
-    assert budget.take(6)
-    assert not budget.take(5)
-    assert budget.take(4)
-    assert budget.used_bytes == 10
-
-
-def test_waiters_are_woken_when_bytes_are_given_back():
-    """All who wait are woken, once: who finds no room waits again."""
-    budget = ByteBudget(10)
-    budget.take(10)
-    woken = []
-    budget.when_free(3, lambda: woken.append(3))
-    budget.when_free(8, lambda: woken.append(8))
-    assert woken == []
-    budget.give(5)
-    budget.give(5)
-    assert woken == [3, 8]
 
 
 def test_bytes_are_given_back_while_a_thread_is_stopped_in_a_take():
@@ -50,16 +27,6 @@ def test_bytes_are_given_back_while_a_thread_is_stopped_in_a_take():
     assert budget.used_bytes == 6
 
 
-def test_waiter_that_need_not_wait_is_woken_at_once():
-    """With room, or after the close, there is nothing to wait for."""
-    budget = ByteBudget(10)
-    woken = []
-    budget.when_free(10, lambda: woken.append("room"))
-    budget.close()
-    budget.when_free(11, lambda: woken.append("closed"))
-    assert woken == ["room", "closed"]
-
-
 @pytest.mark.parametrize("end", [lambda budget: budget.give(10), ByteBudget.close])
 @pytest.mark.parametrize("amid", ["wait", "end"])
 def test_who_begins_to_wait_as_the_wait_ends_is_woken(end, amid):
@@ -74,16 +41,6 @@ def test_who_begins_to_wait_as_the_wait_ends_is_woken(end, amid):
     found = list(before_each_line(make))
     assert len(found) > 2
     assert found == [["woken"]] * len(found)
-
-
-def test_close_wakes_everybody():
-    """Nobody waits for a budget that is closed."""
-    budget = ByteBudget(10)
-    budget.take(10)
-    event = threading.Event()
-    budget.when_free(1, event.set)
-    budget.close()
-    assert event.is_set()
 
 
 def test_everybody_who_waits_is_woken_by_each_gift():
@@ -117,29 +74,19 @@ def full_budget():
     return budget, lambda: "written" if budget.take(3) else None
 
 
-def test_thread_waits_until_its_write_finds_room():
-    """A thread that waits goes on when there is room, however often it is too little at first."""
+async def wait_for(wait, write, *, task):
+    """Let a task or this thread wait."""
+    return await wait.until(write) if task else wait.block(write)
+
+
+@pytest.mark.parametrize("task", [False, True])
+async def test_a_wait_ends_when_its_write_finds_room(task):
+    """A thread or a task that waits goes on, however often it is too little at first."""
     budget, write = full_budget()
     assert write() is None
     for _ in range(3):
         threading.Timer(0.01, budget.give, [1]).start()
-    assert MemoryWait(budget, 30, SYSTEM.mono_s).block(write) == "written"
-
-
-async def test_task_waits_until_its_write_finds_room():
-    """A task that waits lets others run, and goes on when there is room."""
-    budget, write = full_budget()
-    assert write() is None
-    waiting = asyncio.ensure_future(MemoryWait(budget, 30, SYSTEM.mono_s).until(write))
-    await asyncio.sleep(0)
-    assert "1 waiting" in repr(budget)
-    budget.give(3)
-    assert await waiting == "written"
-
-
-async def wait_for(wait, write, *, task):
-    """Let a task or this thread wait."""
-    return await wait.until(write) if task else wait.block(write)
+    assert await wait_for(MemoryWait(budget, 60, SYSTEM.mono_s), write, task=task) == "written"
 
 
 @pytest.mark.parametrize("task", [False, True])
@@ -171,23 +118,6 @@ async def test_too_little_room_wakes_nobody(task):
     with pytest.raises(BufferFullError):
         await wait_for(MemoryWait(budget, 0.05, SYSTEM.mono_s), write, task=task)
     assert tries == 1
-
-
-@pytest.mark.parametrize("task", [False, True])
-async def test_only_what_is_left_of_the_time_is_waited(task):
-    """Who has waited before, and found the room gone, waits for the rest of max_block."""
-    budget, now_s = ByteBudget(10), 0.0
-
-    def write():
-        nonlocal now_s
-        now_s = 59.99
-        budget.take(10)
-
-    budget.refused_bytes = 3
-    begun_s = SYSTEM.mono_s()
-    with pytest.raises(BufferFullError):
-        await wait_for(MemoryWait(budget, 60, lambda: now_s), write, task=task)
-    assert SYSTEM.mono_s() < begun_s + 30
 
 
 async def test_wait_without_room_is_an_error():
