@@ -31,7 +31,7 @@ from memq.errors import (
 from tests.advice import follows
 from tests.fakes.queue import InMemoryQueue
 from tests.fakes.tiny_broker import TinyBroker
-from tests.harness.reading import take, world
+from tests.topics.reading import take, world
 
 
 async def test_topics(tmp_path):
