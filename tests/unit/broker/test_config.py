@@ -108,10 +108,10 @@ def test_a_broker_of_a_cluster_shares_all_of_it():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("sesion_timeout=6s", "there is no 'sesion_timeout'"),
+        ("sesion_timeout=6s", "unknown option 'sesion_timeout'"),
         ("session_timeout=100ms", "at least 500"),
         ("session_timeout=soon", "soon"),
-        ("tls=maybe", "true or false"),
+        ("tls=maybe", "expected a flag"),
         ("user=memq", "has a password"),
     ],
 )
