@@ -12,8 +12,7 @@ from rich.text import Text
 
 from airflow_provider_memq import versions
 from airflow_provider_memq.operators import memq as operators
-from airflow_provider_memq.range_assets import audited_asset, processed_asset, ranges_asset
-from airflow_provider_memq.sensors.memq import MemqOffsetSensor
+from airflow_provider_memq.range_assets import processed_asset, ranges_asset
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
 from airflow_provider_memq.versions import PROVIDER, check_same_version, has_airflow
 from memq.errors import ConfigError
@@ -73,22 +72,6 @@ def test_a_pipeline_says_what_it_needs(old, monkeypatch):
 
     with pytest.raises(AirflowOptionalProviderFeatureException, match="MemqPipeline needs Airflow"):
         import_module("airflow_provider_memq.pipeline")
-
-
-def test_a_given_range_needs_no_more(old):
-    """A Spark job over a named range, and an audit of its own window, need no partitions."""
-    spark = NEEDS_MORE["MemqSparkSubmitOperator"] | {"range_key": "00000:0-1"}
-
-    assert operators.MemqSparkSubmitOperator(**AT, **spark).range_key == "00000:0-1"
-    assert operators.MemqAuditOperator(**AT, last="1h").last == "1h"
-    with pytest.raises(AirflowOptionalProviderFeatureException, match=r"\(audited=…\) needs"):
-        operators.MemqAuditOperator(**AT, audited=audited_asset("clicks"))
-
-
-def test_a_sensor_that_never_sees_a_worker(old):
-    """Airflow before 3.3 runs it in a worker all the same, and so it is refused."""
-    with pytest.raises(AirflowOptionalProviderFeatureException, match="start_from_trigger=True"):
-        MemqOffsetSensor(**AT, offsets={"0": 1}, start_from_trigger=True)
 
 
 async def test_a_watcher_does_without_state(old, monkeypatch):
