@@ -19,7 +19,6 @@ from memq.errors import StorageError
 from tests.integration.airflow.test_page_facts import (
     BEGIN,
     DONE,
-    PLAN,
     RANGES,
     Base,
     Database,
@@ -114,21 +113,6 @@ def test_no_request_is_an_error_of_the_server(ask):
             assert answer.status_code in {400, 404} or address.startswith("/?"), address
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "/topics/a%00b/",
-        "/topics/clicks/?ranges=%00",
-        "/topics/clicks/find?partition=0&offset=0&ranges=%00",
-    ],
-)
-def test_a_name_with_nul_reaches_no_database(ask, address):
-    """PostgreSQL refuses such a text with an error of its own, where SQLite finds nothing."""
-    answer = ask(address)
-
-    assert (answer.status_code, "is the name of nothing" in answer.text) == (404, True)
-
-
 def test_pages_lead_to_each_other_and_to_runs(ask, database):
     """From the list to a topic, from an offset to its range, and from there to Airflow's pages."""
     number = database.run("process", "manual__1/x", key(0, 2))
@@ -149,30 +133,6 @@ def test_pages_lead_to_each_other_and_to_runs(ask, database):
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-def test_each_page_is_there_as_json(ask, database):
-    """With the words of the page, and so are refusals."""
-    database.event(DONE, BEGIN, key=key(0, 2))
-
-    (topic,) = ask("/index.json").json()["topics"]
-    page = ask("/topics/clicks/index.json").json()
-    shown = ask(f"/topics/clicks/ranges/{key(0, 2)}/index.json").json()
-
-    assert (topic["topic"], topic["dags"]) == ("clicks", ["plan"])
-    assert [each["state"] for each in page["ranges"]] == ["no run", "processed"]
-    assert page["notes"] == ["the brokers: there is no broker here"]
-    assert shown["range"] == page["ranges"][1]
-    refused = ask("/topics/none/index.json")
-    assert (refused.status_code, "topic 'none'" in refused.json()["detail"]) == (404, True)
-
-
-def test_a_range_that_nobody_planned_has_no_page(ask):
-    """It is refused with what was looked at, as an offset is."""
-    for path in (f"ranges/{key(1, 3)}/", "find?partition=0&offset=99"):
-        answer = ask(f"/topics/clicks/{path}")
-        assert answer.status_code == 404
-        assert "in none of the newest 2000 plans of topic clicks" in answer.text
-
-
 def test_what_a_user_may_not_read_is_not_there(ask, hidden):
     """Without the DAG that plans there is no topic; without the one that processes, no runs."""
     hidden.add("process")
@@ -187,12 +147,3 @@ def test_what_a_user_may_not_read_is_not_there(ask, hidden):
     assert ask("/index.json").json()["topics"] == []
     paths = ("", f"ranges/{key(0, 2)}/", "find?partition=0&offset=1")
     assert {ask(f"/topics/clicks/{path}").status_code for path in paths} == {404}
-
-
-def test_a_damaged_plan_is_named(ask, database):
-    """The page of its topic says what is wrong, and is no error of the server."""
-    database.event(PLAN, BEGIN, {"memq_plan": {"version": 7}}, source="plan")
-
-    answer = ask("/topics/clicks/")
-
-    assert (answer.status_code, "has a plan that is damaged" in answer.text) == (409, True)

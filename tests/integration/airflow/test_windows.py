@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_memq.operators.memq import (
-    MemqBackfillOperator,
-    MemqPlanRangesOperator,
     MemqWindowRangesOperator,
 )
-from airflow_provider_memq.range_assets import ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.integration.airflow.here import RETENTION_S, TOPIC, world
@@ -61,14 +58,6 @@ async def test_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
         assert spans(await here.run(window(middle, end))) == [(2, 3)]
 
 
-async def test_a_topic_that_rests_for_longer_than_its_retention(tmp_path, monkeypatch):
-    """What was removed is older than retention reaches, so it was in no window that is younger."""
-    async with world(tmp_path, monkeypatch) as here:
-        await half_removed(here)
-
-        assert len(await here.run(window(here.at(-RETENTION_S / 2), here.at()))) == 1
-
-
 async def test_what_is_left_of_a_window_on_demand(tmp_path, monkeypatch):
     """Who asks for what retention has left gets it; a word that is none is refused."""
     async with world(tmp_path, monkeypatch) as here:
@@ -104,21 +93,3 @@ async def test_a_window_from_before_the_topic(tmp_path, monkeypatch):
         assert await here.expire() == 1
 
         assert await here.run(window(*before)) == []
-
-
-async def test_a_backfill_of_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
-    """A time from which Batches were removed is not processed; without a start, the rest is."""
-    async with world(tmp_path, monkeypatch) as here:
-        begin, middle, end = await half_removed(here)
-        ranges = ranges_asset(TOPIC)
-        await here.run(MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=ranges))
-
-        def backfill(**asked):
-            return MemqBackfillOperator(
-                task_id="backfill", topic=TOPIC, ranges=ranges, output_dir="/no", **asked
-            )
-
-        for start, until in [(begin, end), (begin, middle), (begin, None)]:
-            with pytest.raises(OffsetOutOfRangeError, match="partition 0"):
-                await here.run(backfill(start=start, end=until))
-        assert spans(await here.run(backfill(end=end))) == [(2, 3)]
