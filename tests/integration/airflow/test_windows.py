@@ -36,6 +36,27 @@ async def half_removed(here):
     return begin, middle, here.at()
 
 
+async def test_windows_that_meet_hold_each_batch_once(tmp_path, monkeypatch):
+    """The data intervals of three runs name all offsets of their time, none twice, at any time."""
+    async with world(tmp_path, monkeypatch) as here:
+        times = [here.at()]
+        for _ in range(3):
+            await here.publish(3)
+            times.append(here.at())
+        await here.publish(1)
+
+        async def run(start, end):
+            interval = {"data_interval_start": start, "data_interval_end": end}
+            return spans(await here.run(window(None, None), **interval))
+
+        for _ in range(2):
+            found = [await run(*times[at : at + 2]) for at in range(3)]
+            assert found == [[(0, 3)], [(3, 6)], [(6, 9)]]
+        assert await run(times[0], times[3]) == [(0, 9)]
+        with pytest.raises(ConfigError, match="CronDataIntervalTimetable"):
+            await run(times[0], times[0])
+
+
 async def test_a_window_that_retention_removed_is_refused(tmp_path, monkeypatch):
     """A window with nothing left of it fails; the error says since when Batches are retained."""
     async with world(tmp_path, monkeypatch) as here:
@@ -67,19 +88,6 @@ async def test_what_is_left_of_a_window_on_demand(tmp_path, monkeypatch):
         assert await here.run(window(begin, middle, on_removed="skip")) == []
         with pytest.raises(ConfigError, match="on_removed = 'guess'"):
             await here.run(window(begin, end, on_removed="guess"))
-
-
-async def test_where_nothing_is_left_retention_says_what_is_complete(tmp_path, monkeypatch):
-    """Without a Batch left, windows are refused as far back as retention reaches, and no others."""
-    async with world(tmp_path, monkeypatch) as here:
-        begin = here.at(-1)
-        await here.publish(2)
-        here.later(2 * RETENTION_S)
-        assert await here.expire() == 2
-
-        with pytest.raises(OffsetOutOfRangeError, match="of partition 0 all is retained since"):
-            await here.run(window(begin, here.at()))
-        assert await here.run(window(here.at(-RETENTION_S / 2), here.at())) == []
 
 
 async def test_a_window_from_before_the_topic(tmp_path, monkeypatch):

@@ -6,8 +6,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airflow_provider_memq.assets import (
     asset_uri,
@@ -17,8 +15,6 @@ from airflow_provider_memq.assets import (
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
-from memq.core.topic import check_topic_name
-from memq.errors import InvalidRequestError
 
 
 @pytest.mark.parametrize(
@@ -57,18 +53,6 @@ def test_uris_that_are_none(uri, message):
 
     assert "memq://<host:port or cluster>/<topic>" in str(refused.value)
     assert "secret" not in str(refused.value)
-
-
-@given(st.text(alphabet="aZ0_.-/ é", max_size=5) | st.just("x" * 201))
-def test_topics_of_uris_are_those_of_brokers(topic):
-    """A URI can be made of exactly the names that a broker takes."""
-    try:
-        check_topic_name(topic)
-    except InvalidRequestError:
-        with pytest.raises(ValueError, match="URI"):
-            asset_uri("a:1", topic)
-    else:
-        assert asset_uri("a:1", topic) == f"memq://a:1/{topic}"
 
 
 def test_the_queue_scheme():

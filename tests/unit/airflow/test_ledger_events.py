@@ -219,18 +219,3 @@ def test_what_is_known_of_plans(data):
             assert found is not None or wanted.start < history.BEGUN
         if wanted in of_last:
             assert is_planned(history.store, PLAN, wanted._replace(incarnation=""))
-
-
-def test_events_of_one_moment_end_the_search():
-    """More events of one time than are asked for at once cannot be told apart, and do not make it
-    ask for the same ones for ever.
-    """
-    store = CountingStore()
-    for _ in range(7):
-        store.add(DONE, None, {"from": "a person"})
-    for each in store.events[DONE.name]:
-        each.timestamp = store.clock
-
-    assert last_ledger(store, DONE) is None
-    assert planned_ranges(store, DONE) == set()
-    assert store.pages_done < 20

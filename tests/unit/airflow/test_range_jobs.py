@@ -112,16 +112,6 @@ def test_outputs_share_a_folder_of_manifests_and_no_manifest():
     assert manifest_path("", "/lake/clicks/", "clicks", planned) == f"/lake/clicks/_manifests{end}"
 
 
-def test_a_note_is_what_was_noted():
-    """It comes back whole until it is deleted, sums beyond 2**63 as well."""
-    store = State()
-    job_record.keep(store, RECORD)
-    assert job_record.recall(store, "w") == RECORD
-
-    del store["memq_range_job"]
-    assert job_record.recall(store, "w") is None
-
-
 @pytest.mark.parametrize("kept", ["{}", "not JSON", 5])
 def test_a_note_that_makes_no_sense_is_passed_over(kept, caplog):
     """One of another version of the provider is said to be passed over, and the range is run."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from fastapi.encoders import jsonable_encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +17,6 @@ from airflow_provider_memq.plugins.outside import (
     TableState,
     in_a_line,
 )
-from airflow_provider_memq.plugins.pages import TopicPage
 from airflow_provider_memq.plugins.progress import Progress
 from airflow_provider_memq.plugins.queries import AuditResult, Audits, Pipeline, Planned, Run
 from airflow_provider_memq.ranges import range_key
@@ -256,15 +253,6 @@ def test_processed_stops_at_the_first_gap():
     older = ran(plans(10, 12, 14)._replace(older=True), r10_12="success")
     assert older.processed({}) == {0: 12}
     assert progress(older, [], brokers(20, stored={0: 7})).partitions()[0].processed == 7
-
-
-def test_a_page_is_its_json():
-    """A page becomes JSON as it is, and its numbers survive JavaScript."""
-    found = progress(ONE, [table((0, 2))])
-    page = TopicPage(topic="clicks", at=NOW, notes=[], audit=None, ranges=found.newest(9))
-
-    plain = json.loads(json.dumps(jsonable_encoder(page)))
-    assert plain["ranges"][0]["snapshots"][0]["snapshot_id"] == "4611686018427387904"
 
 
 # -- audits ---------------------------------------------------------------------------------

@@ -153,14 +153,6 @@ async def test_nothing_is_announced_again_by_the_next_triggerer(world):
     assert await world.watch(60) == []
 
 
-async def test_a_triggerer_that_dies_right_after_an_event_announces_it_again(world):
-    """What was handed over a moment ago is not stored yet, for Airflow may not have it either."""
-    world.publish(1, 3)
-
-    for _ in range(2):
-        assert [each["new"] for each in await world.watch(CONFIRM_S)] == [3]
-
-
 @pytest.mark.parametrize("outages", [1, 2])
 async def test_an_outage_is_ridden_out_and_told(world, outages):
     """It looks ever more seldom, once a minute in the end, and tells in `last_error` why; then it

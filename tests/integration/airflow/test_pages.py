@@ -1,11 +1,17 @@
-"""What the page of a topic reads from Airflow's database: an own one in memory, with its models."""
+"""What pages read from Airflow's database, an own one in memory, and answer to whatever request."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
+from airflow.api_fastapi.core_api.security import get_user
 from airflow.models import import_all_models
 from airflow.models.asset import (
     AssetActive,
@@ -20,11 +26,13 @@ from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.xcom import XComModel
+from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
 from airflow_provider_memq.ledger import Ledger
-from airflow_provider_memq.plugins import queries
+from airflow_provider_memq.plugins import outside, pages, queries, routes
 from airflow_provider_memq.plugins.queries import pipeline_of, source_of, sources
 from airflow_provider_memq.range_assets import (
     audited_asset,
@@ -34,6 +42,7 @@ from airflow_provider_memq.range_assets import (
 )
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import Interval, OffsetRange
+from memq.errors import StorageError
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TOPIC, LIFE = "clicks", "a" * 16
@@ -115,7 +124,8 @@ class Database:
 @pytest.fixture
 def database():
     import_all_models()  # tables refer to each other
-    engine = create_engine("sqlite://")
+    threads = {"check_same_thread": False}
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args=threads)
     Base.metadata.create_all(engine)
     with Session(engine) as session:
         yield Database(session)
@@ -209,33 +219,6 @@ def test_plans_come_with_their_runs_and_what_is_done(database, pipeline):
     assert found.done == {key(2, 4)}
 
 
-def test_only_tasks_say_what_is_processed(database, pipeline):
-    """Those of the DAG that processes, or with a manifest; no person, and no other DAG's task."""
-    other = processed_asset(TOPIC, "other")
-    database.asset(other)
-    database.add(
-        TaskOutletAssetReference, asset_id=database.ids[other.name], dag_id="b", task_id="t"
-    )
-    database.add(DagScheduleAssetReference, asset_id=database.ids[RANGES.name], dag_id="b")
-    database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": BEGIN.isoformat()})
-    database.run("b", "r", key(0, 2))
-    pipeline = pipeline_of(database.session, source_of(database.session, RANGES.name))
-    assert (pipeline.process_dags, pipeline.done) == (("b", "process"), (DONE.name,))
-
-    def done(asset, **event):
-        database.event(asset, BEGIN, **event, key=key(0, 2))
-        return planned(database, pipeline)[0].done
-
-    compared = {"memq_incarnation": LIFE}
-    assert done(DONE, source=None) == set()  # of a person
-    assert done(DONE, source=None, extra=compared) == set()
-    assert done(DONE, source="b") == set()
-    assert done(other, source="b", extra=compared) == set()
-    found, _ = planned(database, pipeline)
-    assert (found.runs, [each.dag_id for each in found.others[key(0, 2)]]) == ({}, ["b"])
-    assert done(DONE, source="backfill", extra=compared) == {key(0, 2)}
-
-
 def test_an_offset_is_found_in_its_range(database, pipeline):
     """In whichever plan it was; and nothing is found of what was not planned."""
     database.plan(1, 3)
@@ -274,3 +257,113 @@ def test_audits_come_with_what_they_found(database):
     assert set(asked) == {"audit"}
     assert queries.audits_of(database.session, TOPIC, lambda _: False) is None
     assert queries.audits_of(database.session, "none", lambda _: True) is None
+
+
+# -- requests -------------------------------------------------------------------------------
+
+ODD = ["", " ", "\0", "a\0b", "\ud800", "\U0001f600", "'; --", "%00", "../../x", "x" * 5000, "-1"]
+NUMBERS = ["0", "-1", str(2**63), str(10**40), "9" * 5000, "1.5", "x", "", "\0"]
+
+
+@pytest.fixture
+def hidden(monkeypatch):
+    """DAGs that the user may not read."""
+    hidden = set()
+    monkeypatch.setattr(pages, "_may_read", lambda _, dag_id, *__: dag_id not in hidden)
+    return hidden
+
+
+@pytest.fixture
+def ask(database, hidden, monkeypatch):
+    """Asks for a page about one topic that was planned; there are no brokers."""
+
+    @contextmanager
+    def opened(**_):
+        yield database.session
+
+    def away(*_):
+        raise StorageError("there is no broker here")
+
+    database.plan(0, 2, 2)
+    monkeypatch.setattr(pages, "create_session", opened)
+    monkeypatch.setattr(outside, "ask_brokers", away)
+    (may_read, *_) = routes.pages_for_users.dependencies
+    allowed = {may_read.dependency: lambda: None, get_user: nobody}
+    monkeypatch.setattr(routes.app, "dependency_overrides", allowed)
+    client = TestClient(routes.app, raise_server_exceptions=False)
+    return lambda path: client.get(path, follow_redirects=False)
+
+
+def nobody():
+    return SimpleNamespace()
+
+
+def links(answer):
+    """Where a page leads to."""
+    assert answer.status_code == 200, answer.text
+    return set(re.findall(r'href="([^"]+)"', answer.text))
+
+
+def addresses():
+    """Every page with every odd value of every part of its address."""
+    quoted = [quote(each, safe="", errors="surrogatepass") for each in ODD]
+    key = quote("00000:000000000000-000000000002@" + "a" * 16, safe="")
+    for odd in quoted:
+        yield f"/topics/{odd}/"
+        yield f"/topics/{odd}/index.json"
+        yield f"/topics/clicks/ranges/{odd}/"
+        yield f"/topics/{odd}/ranges/{key}/"
+        yield f"/topics/clicks/find?partition=0&offset=0&ranges={odd}"
+        yield f"/topics/{odd}/find?partition=0&offset=0"
+        yield f"/topics/clicks/ranges/{key}/?ranges={odd}"
+        yield f"/topics/clicks/?ranges={odd}"
+        yield f"/?{odd}={odd}"
+    for partition, offset in itertools.product(map(quote, NUMBERS), repeat=2):
+        yield f"/topics/clicks/find?partition={partition}&offset={offset}"
+
+
+def test_no_request_is_an_error_of_the_server(ask):
+    """Odd names and numbers in every part of every address: an answer, or 4xx and why."""
+    assert ask("/topics/clicks/").status_code == 200
+    found = {each: ask(each) for each in addresses()}
+
+    assert [each for each, answer in found.items() if answer.status_code >= 500] == []
+    for address, answer in found.items():
+        if "%00" in address.replace("%2500", ""):
+            assert answer.status_code in {400, 404} or address.startswith("/?"), address
+
+
+def test_pages_lead_to_each_other_and_to_runs(ask, database):
+    """From the list to a topic, from an offset to its range, and from there to Airflow's pages."""
+    number = database.run("process", "manual__1/x", key(0, 2))
+    database.returned(number, "process", "manual__1/x", "process", {"manifest": "/m", "rows": 3})
+    database.event(DONE, BEGIN, key=key(0, 2))
+    query, name = f"?ranges={RANGES.name}", quote(key(0, 2), safe="")
+    run = "/dags/process/runs/manual__1%2Fx"
+
+    assert {f"topics/clicks/{query}", "/dags/plan"} <= links(ask("/"))
+    topic = links(ask(f"/topics/clicks/{query}"))
+    assert {"/dags/plan", "/dags/process", run, f"ranges/{name}/{query}#manifest"} <= topic
+    found = ask(f"/topics/clicks/find?partition=0&offset=1&ranges={RANGES.name}")
+    assert (found.status_code, found.headers["location"]) == (
+        303, f"ranges/{key(0, 2)}/{query}",
+    )  # fmt: skip
+    page = ask(f"/topics/clicks/{found.headers['location']}")
+    assert {f"../../{query}", f"index.json{query}", run, f"{run}/tasks/process"} <= links(page)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_what_a_user_may_not_read_is_not_there(ask, hidden):
+    """Without the DAG that plans there is no topic; without the one that processes, no runs."""
+    hidden.add("process")
+    page = ask("/topics/clicks/index.json").json()
+    assert "1 DAG that you may not read: runs of ranges are missing here" in page["notes"]
+    assert (page["dags"], page["missing"]) == (["plan"], [])
+
+    hidden.add("plan")
+    page = ask("/topics/clicks/index.json").json()
+    assert (page["ranges"], len(page["audit"]["hours"])) == ([], 24)
+    hidden.add("audit")
+    assert ask("/index.json").json()["topics"] == []
+    paths = ("", f"ranges/{key(0, 2)}/", "find?partition=0&offset=1")
+    assert {ask(f"/topics/clicks/{path}").status_code for path in paths} == {404}

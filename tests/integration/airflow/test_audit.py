@@ -152,3 +152,16 @@ async def test_the_verdict_in_the_xcom_is_that_of_the_task(here):
 def audited_window(here, number):
     """The window of a run's interval."""
     return Interval(*(round(at.timestamp() * 1000) for at in interval(here, number).values()))
+
+
+async def test_a_window_that_is_partly_judged_fails_unless_it_may_pass(here):
+    """What was not judged is said, and tried again; whoever allows it gets a warning instead."""
+    window = {"start": here.at(-3600), "end": here.at(3600)}  # is not over
+    with pytest.raises(AirflowException, match="Audit again when it is over") as failed:
+        await here.run(MemqAuditOperator(task_id="audit", topic=TOPIC, **window))
+    assert not isinstance(failed.value, AirflowFailException)
+    assert here.store.xcoms["return_value"]["verdict"] == "partly judged"
+
+    allowed = MemqAuditOperator(task_id="audit", topic=TOPIC, allow_partly="true", **window)
+    found = await here.run(allowed)
+    assert (found["clean"], len(found["unjudged"])) == (False, 1)
