@@ -33,7 +33,7 @@ from airflow_provider_memq.operators.memq import (
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
 from memq.spark.app import own_arguments
-from tests.harness.airflow import light_app
+from tests.fakes import light_app
 from tests.harness.airflow.rest import BACKSTOP_S, until
 
 if TYPE_CHECKING:

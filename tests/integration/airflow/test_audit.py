@@ -164,4 +164,4 @@ async def test_a_window_that_is_partly_judged_fails_unless_it_may_pass(here):
 
     allowed = MemqAuditOperator(task_id="audit", topic=TOPIC, allow_partly="true", **window)
     found = await here.run(allowed)
-    assert (found["clean"], len(found["unjudged"])) == (False, 1)
+    assert (found["clean"], found["unjudged"] != []) == (False, True)

@@ -10,8 +10,11 @@ from airflow_provider_memq.operators.memq import MemqAuditOperator
 from memq import AdminClient, Producer
 from memq.errors import ConfigError
 from memq.testing.broker import BrokerProcess
+from tests.harness.airflow.rest import BACKSTOP_S
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
+
+pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 TOPIC = "clicks"
 

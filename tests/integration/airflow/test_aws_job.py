@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
 from memq.errors import DataLossError
-from tests.harness.airflow.rest import until
+from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.integration.airflow.aws import (
     CANCELLED,
     ROWS,
@@ -27,6 +27,8 @@ from tests.integration.airflow.aws import (
     values,
 )
 from tests.integration.airflow.event_store import EventStore
+
+pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 LAUNCHERS = tuple(STATES)
 WORKERS = multiprocessing.get_context("forkserver")

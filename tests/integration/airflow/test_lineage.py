@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 
+import pytest
+
 from airflow_provider_memq.lineage import name_of_folder
+from tests.harness.airflow.rest import BACKSTOP_S
 from tests.harness.airflow.standalone import BIN
 from tests.unit.airflow.test_lineage import FOLDERS
+
+pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 PROGRAM = """
 import json

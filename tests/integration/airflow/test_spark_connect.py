@@ -16,10 +16,12 @@ import pytest
 from airflow_provider_memq.operators.memq import MemqSparkConnectOperator
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
-from tests.harness.airflow.rest import until
+from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
 from tests.system.spark.conftest import SPARK_CONFIG
+
+pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 TOPIC = "clicks"
 START = Path(pyspark.__file__).parent / "sbin" / "start-connect-server.sh"

@@ -21,10 +21,12 @@ from airflow_provider_memq.topics import contents_of
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError
 from tests.advice import follows
-from tests.harness.airflow import light_app
-from tests.harness.airflow.rest import until
+from tests.fakes import light_app
+from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
+
+pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 TOPIC = "clicks"
 KEY = range_key(OffsetRange(0, 1, 3))

@@ -22,7 +22,7 @@ from memq import AdminClient, Producer
 from memq.core.format.reader import BatchReader
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
-from tests.harness.airflow import light_app
+from tests.fakes import light_app
 from tests.harness.airflow.rest import BACKSTOP_S, ENDED, until
 from tests.harness.airflow.standalone import BIN, ROOT, Airflow
 

@@ -35,7 +35,7 @@ from airflow_provider_memq.ranges import parse_key
 from memq import AdminClient
 from memq.core.manifest import decode_manifest
 from memq.testing.broker import BrokerProcess
-from tests.harness.airflow import light_app
+from tests.fakes import light_app
 from tests.harness.airflow.guarded import fetch
 from tests.harness.airflow.rest import ENDED, WaitError, asked, until
 from tests.harness.airflow.standalone import BIN, ROOT, Airflow

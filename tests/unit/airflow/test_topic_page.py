@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_memq.ledger import Ledger, StoredPlan
-from airflow_provider_memq.plugins import pages
+from airflow_provider_memq.plugins import outside, pages
 from airflow_provider_memq.plugins.hours import audit_of
 from airflow_provider_memq.plugins.outside import (
+    MAX_RUNNING,
     Brokers,
     Snapshot,
     TableState,
     in_a_line,
+    look_at,
 )
 from airflow_provider_memq.plugins.progress import Progress
 from airflow_provider_memq.plugins.queries import AuditResult, Audits, Pipeline, Planned, Run
@@ -25,6 +28,7 @@ from memq.client.lag import Lag
 from memq.core.ranges import Interval, OffsetRange, union
 from memq.core.units import iso_ms
 from memq.errors import ConfigError, StorageError
+from tests.advice import follows
 
 NOW = datetime(2026, 1, 2, 12, 30, tzinfo=UTC)
 LIFE = "a" * 16
@@ -346,6 +350,24 @@ def test_other_results_are_passed_over(result):
 
 
 # -- looks outside --------------------------------------------------------------------------
+
+
+@follows("looks at it have not ended: try again later")
+def test_looks_that_hang_do_not_pile_up(monkeypatch):
+    """None is waited for; beyond a number others at the same thing are refused until some end."""
+    monkeypatch.setattr(outside, "BUDGET_S", 0.0)
+    go, notes = threading.Event(), []
+    for _ in range(MAX_RUNNING + 1):
+        look_at({"table a": lambda: go.wait(60)}, notes)
+
+    words = f"table a: not asked, for {MAX_RUNNING} looks at it have not ended: try again later"
+    assert (notes[0], notes[-1]) == ("table a: no answer within 0 s", words)
+    go.set()
+    for each in threading.enumerate():
+        if each.name == "memq-page":
+            each.join(60)
+    monkeypatch.setattr(outside, "BUDGET_S", 60.0)
+    assert look_at({"table a": lambda: 7}, notes) == {"table a": 7}
 
 
 @pytest.mark.parametrize(
