@@ -99,6 +99,7 @@ async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(her
                 here.store.add(DONE, key)
                 done.add(key)
 
+    await here.run(plan())
     for _ in range(15):
         await here.publish(randomness.randrange(4))
         consumer.paused = randomness.random() < 0.3
@@ -110,15 +111,15 @@ async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(her
     for _ in range(20):
         await here.run(plan())
     await process(1)
-    committed = (await here.run(commit))["committed"]
+    await here.run(commit)
 
     planned = sorted({*here.store.keys(RANGES)})
     assert consumer.keys() == planned
     async with await MemqHook().atopic(TOPIC) as topic:
-        (partition,) = await topic.offsets()
+        (partition,), committed = await topic.offsets(), await topic.committed("g")
     spans = [parse_key(key)[1:3] for key in planned]
     assert [n for span in spans for n in range(*span)] == [*range(partition.end)]
-    assert committed == {"0": partition.end}
+    assert committed == {0: partition.end}
 
 
 # -- ranges that wait to grow ---------------------------------------------------------------
@@ -229,8 +230,8 @@ async def test_nothing_is_emitted_again_while_it_is_paused(here, monkeypatch):
 
     here.store.consumer.paused = False
     await here.run(plan(preview=True))
-    for _ in range(2):
-        await here.run(plan(missed_after="10m"))
+    for missed_after in ("1ms", "10m"):
+        await here.run(plan(missed_after=missed_after))
     assert offsets(here.store.consumer.keys()) == [0, 1]
 
 
@@ -275,40 +276,22 @@ async def test_runs_that_airflow_has_forgotten_are_not_missing(here):
     assert len(here.store.keys(RANGES)) == 3
 
 
-async def test_another_dag_goes_on_where_the_one_before_was(here):
-    """What that had a run of has no other one, once it has run all that was planned."""
+@follows("Let it run what is planned, then run the planner once with take_over=true")
+async def test_another_dag_is_refused_until_it_takes_over(here):
+    """It names the first; then what that had a run of has no other one, and the rest has one."""
     consumer = here.store.consumer
-    for _ in range(2):
-        await here.publish(1)
-        await here.run(plan())
-    old = offsets(consumer.keys())
-    consumer.renamed("other")
-
-    for _ in range(3):
-        await here.publish(1)
-        await here.run(plan(process_dag_id="other"))
-
-    assert (old, offsets(consumer.keys())) == ([0, 1], [2, 3, 4])
-
-
-@follows("run the planner once with take_over=true, which gives runs to what has none")
-@follows("until all have run")
-async def test_ranges_that_the_dag_before_has_not_run_are_not_left(here):
-    """Another DAG is refused, naming the first; when it takes over, each has one run."""
-    consumer = here.store.consumer
-    for paused in (False, True):
-        consumer.paused = paused
+    for consumer.paused in (False, True):
         await here.publish(1)
         await here.run(plan(missed_after="2h"))
+    assert offsets(consumer.keys()) == [0]
     consumer.renamed("other")
     consumer.paused = False
-    consumer.unfinished_of[PROCESS] = 1
     await here.publish(1)
 
-    told = r"1 have not ended; without one: 00000:000000000001-\S+ of 1 range\."
     for _ in range(2):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=r"'other': process ran for each range before") as no:
             await here.run(plan(process_dag_id="other"))
+    assert isinstance(no.value, AirflowFailException)
     await here.run(plan(process_dag_id="other", take_over=True), crash=True)
     assert consumer.keys() == []
     for take_over in (True, False, False):
