@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -32,16 +33,10 @@ def test_folders_are_called_what_spark_calls_them(tmp_path, openlineage_jar):
     """Letter by letter, so that the lineage of both is one graph."""
     program = tmp_path / "names.py"
     program.write_text(PROGRAM)
-    options = (
-        "--master",
-        "local[1]",
-        "--conf",
-        "spark.ui.enabled=false",
-        "--jars",
-        openlineage_jar,
-    )
+    options = f"--master local[1] --conf spark.ui.enabled=false --jars {openlineage_jar}".split()
     command = [BIN / "spark-submit", *options, program, json.dumps(list(FOLDERS))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("NAMES ")]

@@ -10,6 +10,7 @@ from airflow.providers.amazon.aws.operators.emr import (
 from airflow.providers.amazon.aws.operators.glue import GlueJobOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq import job_record
 from airflow_provider_memq.job_record import JobRecord, keep
@@ -23,7 +24,6 @@ from airflow_provider_memq.operators.memq import (
 )
 from airflow_provider_memq.operators.range_job import RangeJobMixin, manifest_path
 from airflow_provider_memq.ranges import RangeContents
-from airflow_provider_memq.versions import AirflowException
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import State
 
