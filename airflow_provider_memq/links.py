@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 from airflow.sdk import BaseOperatorLink
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.versions import AirflowNotFoundException
 from memq.errors import MemqError
 
 

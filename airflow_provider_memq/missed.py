@@ -21,9 +21,9 @@ Up to when everything has its run is kept in the state store of the plan's asset
 reads only what is newer. That is a shortcut: where it is lost, ranges from before the oldest run
 that Airflow remembers are taken for done, since `airflow db clean` removes runs.
 
-It says as well which DAG was looked at. Another one is refused until the DAG before has run all
-that was planned. With `take_over` it is not: from the first range on that has no run, all get one
-of the new DAG, and what runs of the DAG before have not ended is left to a backfill.
+It says as well which DAG was looked at. Another one is refused. With `take_over` it is not: from
+the first range on that has no run, all get one of the new DAG, and what runs of the DAG before have
+not ended is left to a backfill.
 
 And it says that there was a plan. Where the events of all plans are gone, nobody knows how far was
 planned. So that is refused rather than guessed, unless the planner is given the offsets to go on
@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_memq.ledger import CLOCKS_APART, plans_since
 from airflow_provider_memq.ranges import range_key
-from memq.core.units import counted
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -146,10 +145,10 @@ class MissedRanges:
 
         Args:
             last: the last plan; None where there is none.
-            take_over: whether another DAG goes on though the one before has not run all.
+            take_over: whether another DAG goes on where the one before was.
 
         Raises:
-            ConfigError: there is no such DAG; or the one before has not run all that was planned.
+            ConfigError: there is no such DAG; or it is another one than before.
         """
         mark = self._mark()
         before = mark.get("dag_id", self._dag_id)
@@ -157,6 +156,12 @@ class MissedRanges:
             if not mark:  # else another try, or a plan that goes on from offsets that were given
                 self._keep(_BEGIN, _BEGIN)
             return []
+        if before != self._dag_id and not take_over:
+            raise ConfigError(
+                f"process_dag_id = {self._dag_id!r}: {before} ran for each range before. Let it "
+                "run what is planned, then run the planner once with take_over=true: what has no "
+                "run gets one of the new DAG, and runs that never end are for a backfill"
+            )
         if before == self._dag_id and _time(mark, "looked") > self._now - self._after:
             return []
         since = _time(mark, "until") if mark else None
@@ -166,26 +171,10 @@ class MissedRanges:
         plans = plans_since(self._events, self._plan, since)
         plans = [each for each in plans if each.ledger.incarnation == last.incarnation]
         found = ranges_without_run(plans, runs, self._now - self._after)
-        if before != self._dag_id and not take_over:
-            self._check_all_run(before, [*found.again, *found.waiting])
         again = [] if found.again and is_paused(self._ti, self._dag_id) else found.again
         # Looked at again soon where there is more than one plan takes.
         self._keep(_BEGIN if len(again) == MAX_AGAIN else self._now, found.until or since)
         return again
-
-    def _check_all_run(self, dag_id: str, missing: list[str]) -> None:
-        """Refuse to go on with another DAG while ranges have no run of the one before, or one that
-        has not ended: Airflow starts no task of a DAG whose file is gone.
-        """
-        pending = self._ti.get_dr_count(dag_id, states=UNFINISHED)
-        if missing or pending:
-            raise ConfigError(
-                f"process_dag_id = {self._dag_id!r}: {dag_id} ran for each range before. Of its "
-                f"runs {pending} have not ended; without one: {', '.join(missing[:1]) or 'none'} "
-                f"of {counted(len(missing), 'range')}. Name {dag_id} until all have run; or run "
-                "the planner once with take_over=true, which gives runs to what has none, and a "
-                "backfill for runs that never end"
-            )
 
     def _mark(self) -> dict[str, Any]:
         kept: Any = self._store.get(MARK)

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_memq.versions import PLANNING, require_airflow
-
-require_airflow(PLANNING, "MemqPipeline")  # before what an older one cannot import
-
-from airflow_provider_memq import topic_dags  # noqa: E402 - as above
-from airflow_provider_memq.notifications.memq import MemqNotifier  # noqa: E402
-from airflow_provider_memq.pipeline_source import Source, read_yaml, settings_of  # noqa: E402
+import airflow_provider_memq.versions  # noqa: F401 - refuses an older Airflow before it fails
+from airflow_provider_memq import topic_dags
+from airflow_provider_memq.notifications.memq import MemqNotifier
+from airflow_provider_memq.pipeline_source import Source, read_yaml, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -17,9 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow.sdk.exceptions import AirflowNotFoundException
+
 from airflow_provider_memq.aws import storage_options_of
 from airflow_provider_memq.files import S3_SCHEMES, scheme_of
-from airflow_provider_memq.versions import AirflowNotFoundException
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.java import check_java
 from memq.core.named_values import text_of

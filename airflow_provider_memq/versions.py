@@ -1,13 +1,12 @@
 """What goes with this provider: its memq, the Airflow that is there, and the extras.
 
-Connection, hook, sensors, triggers and audit run on Airflow 3.1 and later. What needs more says so
-when it is made, which is while a DAG is parsed, with the version that is there and the one that is
-needed: `require_airflow`. What needs an extra that is not installed names it: `from_extra`.
-
-Airflow moved some names after 3.1; modules here take those from this one.
+The provider needs what Airflow has from 3.3.2 on: runs by partition key, state of tasks and assets
+that triggers can await, and sensors that start in the triggerer. What needs an extra that is not
+installed names it: `from_extra`.
 
 memq must be of the very version of this provider: the two call each other's inner parts. pip sees
-to that, and can be told not to; then nothing that asks a broker can be imported, and says why.
+to that and to Airflow's version, and can be told not to; then nothing of the provider that does
+work can be imported, and says why.
 """
 
 from __future__ import annotations
@@ -21,67 +20,23 @@ from packaging.version import Version
 
 from memq.errors import ConfigError
 
-try:
-    from airflow.sdk import conf
-    from airflow.sdk.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowOptionalProviderFeatureException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-    )
-except ImportError:  # Airflow 3.1
-    from airflow.configuration import conf  # type: ignore[assignment]
-    from airflow.exceptions import (  # type: ignore[attr-defined, no-redef]
-        AirflowException,
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowOptionalProviderFeatureException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-    )
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowNotFoundException",
-    "AirflowOptionalProviderFeatureException",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "conf",
-]
-
 PROVIDER = "airflow-provider-memq"
-
-PLANNING = "3.3.2"
-"""Airflow with what planned ranges need: runs by partition key, and state of assets."""
-ASSET_STATE = PLANNING  # of which triggers can await what is kept
-START_FROM_TRIGGER = "3.3.0"
-TASK_STATE = "3.3.0"  # what the tries of a task share
+AIRFLOW = "3.3.2"
 
 
-def has_airflow(needed: str) -> bool:
-    """Whether Airflow is of this version or a later one; a pre-release counts as its release."""
-    return Version(Version(airflow_version).base_version) >= Version(needed)
-
-
-def require_airflow(needed: str, what: str) -> None:
-    """Refuse what this Airflow cannot do.
-
-    Args:
-        needed: the first version that can.
-        what: is refused, such as the name of a class.
+def check_airflow() -> None:
+    """Refuse an Airflow that is too old; a pre-release counts as its release.
 
     Raises:
-        AirflowOptionalProviderFeatureException: this Airflow is an older one.
+        ConfigError: it is.
     """
-    if not has_airflow(needed):
-        raise AirflowOptionalProviderFeatureException(
-            f"{what} needs Airflow {needed} or later, and this is Airflow {airflow_version}"
+    if Version(Version(airflow_version).base_version) < Version(AIRFLOW):
+        raise ConfigError(
+            f"{PROVIDER} needs Airflow {AIRFLOW} or later, and this is Airflow {airflow_version}: "
+            f"pip install apache-airflow=={AIRFLOW}"
         )
 
 
@@ -95,6 +50,10 @@ def from_extra(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError as exc:
+        from airflow.sdk.exceptions import (  # noqa: PLC0415 - after the check of Airflow
+            AirflowOptionalProviderFeatureException,
+        )
+
         # `airflow dags list-import-errors` takes [spark] for markup, and drops it.
         raise AirflowOptionalProviderFeatureException(
             f'{exc}: pip install "{PROVIDER}[ {name} ]"'
@@ -120,4 +79,5 @@ def check_same_version() -> None:
         )
 
 
+check_airflow()
 check_same_version()

@@ -17,11 +17,10 @@ from abc import ABC, abstractmethod
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from airflow_provider_memq.topics import topic_state
 from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
-from airflow_provider_memq.versions import AirflowNotFoundException
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Backoff
 from memq.core.units import counted

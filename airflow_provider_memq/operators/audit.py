@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_memq import files
 from airflow_provider_memq.audited import AuditedWindows, left_out
@@ -13,14 +14,7 @@ from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.submitting import prepare, program_arguments
 from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
-from airflow_provider_memq.versions import (
-    ASSET_STATE,
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    from_extra,
-    require_airflow,
-)
+from airflow_provider_memq.versions import from_extra
 from memq.core.audit import render
 from memq.core.audit.result import AuditResult, Verdict, decode_result
 from memq.core.ranges import Interval
@@ -149,8 +143,6 @@ class MemqAuditOperator(MemqTopicOperator):
         spark_conf: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        if audited:
-            require_airflow(ASSET_STATE, "an audit that makes up for others (audited=…)")
         inlets = [*(kwargs.pop("inlets", None) or []), *([audited] if audited else [])]
         super().__init__(inlets=inlets, **kwargs)
         self.audited = audited

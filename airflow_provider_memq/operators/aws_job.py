@@ -24,17 +24,13 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq import job_record
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.job_record import JobRecord
 from airflow_provider_memq.operators.range_job import RangeJobMixin, RangeRun
-from airflow_provider_memq.versions import (
-    TASK_STATE,
-    AirflowException,
-    from_extra,
-    require_airflow,
-)
+from airflow_provider_memq.versions import from_extra
 from memq.core.defaults import TOKEN_VARIABLE
 from memq.errors import DataLossError
 
@@ -66,7 +62,6 @@ class AwsRangeJobMixin(RangeJobMixin, AwsBaseOperator[Any]):
     running = ""
 
     def __init__(self, **kwargs: Any) -> None:
-        require_airflow(TASK_STATE, type(self).__name__)
         kwargs.setdefault("waiter_max_attempts", MAX_POLLS)
         super().__init__(**kwargs)
 

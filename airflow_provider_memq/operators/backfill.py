@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk import Asset, conf
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException
 
 from airflow_provider_memq import files
 from airflow_provider_memq.backfill import Cuts, Progress, cut, forgotten, uncut
@@ -23,7 +23,6 @@ from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import UNBOUNDED, Limits, parse_key, range_key, to_row, touching
 from airflow_provider_memq.topics import check_retained_since, contents_of, read_state
 from airflow_provider_memq.values import bytes_or, count_or, parse_flag, time_ms_or_none
-from airflow_provider_memq.versions import PLANNING, AirflowSkipException, conf
 from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
@@ -102,7 +101,6 @@ class MemqBackfillOperator(MemqTopicOperator):
             asked for, or an argument is wrong.
     """
 
-    needs_airflow = PLANNING
     template_fields: Sequence[str] = (
         *MemqTopicOperator.template_fields,
         "output_dir",

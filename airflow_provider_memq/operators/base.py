@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.lineage import lineage, topic_read
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.versions import PLANNING, AirflowFailException, require_airflow
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -69,14 +69,11 @@ class MemqTopicOperator(FailsAtOnce):
         memq_conn_id: connection to the brokers (templated).
     """
 
-    needs_airflow: ClassVar[str] = ""  # beyond the oldest that the provider takes
     template_fields: Sequence[str] = ("topic", "memq_conn_id")
     operator_extra_links: tuple[BaseOperatorLink, ...] = (MemqTopicLink(),)
     ui_color = "#d7e8fa"
 
     def __init__(self, *, topic: str, memq_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
-        if self.needs_airflow:
-            require_airflow(self.needs_airflow, type(self).__name__)
         super().__init__(**kwargs)
         self.topic = topic
         self.memq_conn_id = memq_conn_id
@@ -89,16 +86,6 @@ class MemqTopicOperator(FailsAtOnce):
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """The topic that was asked about."""
         return lineage([topic_read(self.hook.settings().cluster, self.topic, [])])
-
-
-def check_range_key(key: str) -> None:
-    """Refuse `RANGE_OF_RUN` where Airflow makes no such runs.
-
-    Raises:
-        AirflowOptionalProviderFeatureException: this Airflow is an older one.
-    """
-    if key == RANGE_OF_RUN:
-        require_airflow(PLANNING, "a range from the run's partition key")
 
 
 def now_ms() -> int:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from airflow_provider_memq import files
 from airflow_provider_memq.ledger import mark_events
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.operators.base import (
     RANGE_OF_RUN,
     MemqTopicOperator,
-    check_range_key,
 )
 from airflow_provider_memq.quality import FOOTER_BYTES, QualityLimits, columns_of, too_bad
 from airflow_provider_memq.ranges import parse_key, range_key
 from airflow_provider_memq.values import count_or, duration_ms_or, parse_texts
-from airflow_provider_memq.versions import AirflowFailException
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import ConfigError, DataLossError
@@ -87,7 +87,6 @@ class MemqQualityGateOperator(MemqTopicOperator):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
-        check_range_key(range_key)
         super().__init__(**kwargs)
         self.manifest = manifest
         self.range_key = range_key

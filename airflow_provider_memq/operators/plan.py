@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from airflow.sdk import conf
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq import files
 from airflow_provider_memq.ledger import (
@@ -33,7 +35,6 @@ from airflow_provider_memq.values import (
     parse_offsets,
     skips_removed,
 )
-from airflow_provider_memq.versions import PLANNING, AirflowSkipException, conf
 from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, DataLossError
@@ -137,7 +138,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         StorageError: manifests cannot be listed.
     """
 
-    needs_airflow = PLANNING
     permanent = FailsAtOnce.permanent | {DataLossError.code}
     template_fields: Sequence[str] = (
         *MemqTopicOperator.template_fields,

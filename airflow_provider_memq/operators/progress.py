@@ -5,12 +5,13 @@ from __future__ import annotations
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.sdk.exceptions import AirflowSkipException
+
 from airflow_provider_memq.ledger import check_same_topic, last_ledger, settled, unstored_ranges
 from airflow_provider_memq.operators.base import FailsAtOnce, MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.topics import read_state
 from airflow_provider_memq.values import duration_ms_or
-from airflow_provider_memq.versions import PLANNING, AirflowSkipException
 from memq.core.ranges import offsets_in_words
 from memq.core.units import format_duration_ms
 from memq.errors import ConfigError, DataLossError
@@ -61,7 +62,6 @@ class MemqCommitOperator(MemqTopicOperator):
         ConfigError: nothing was planned yet.
     """
 
-    needs_airflow = PLANNING
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group")
 
     def __init__(self, *, ranges: Asset, done: Asset, group: str, **kwargs: Any) -> None:
@@ -179,7 +179,6 @@ class MemqRetentionOperator(MemqTopicOperator):
         TopicRecreatedError: the topic was recreated since it was planned.
     """
 
-    needs_airflow = PLANNING
     permanent = FailsAtOnce.permanent | {DataLossError.code}
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")
 

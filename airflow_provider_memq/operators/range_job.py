@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq import files
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.ledger import is_planned, mark_events
 from airflow_provider_memq.lineage import range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import RANGE_OF_RUN, FailsAtOnce, check_range_key
+from airflow_provider_memq.operators.base import RANGE_OF_RUN, FailsAtOnce
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import RangeContents, parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import program_arguments
 from airflow_provider_memq.topics import contents_of
-from airflow_provider_memq.versions import AirflowFailException
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
@@ -130,7 +130,6 @@ class RangeJobMixin(FailsAtOnce):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
-        check_range_key(range_key)
         super().__init__(**kwargs)
         self.topic = topic
         self.output_dir = output_dir

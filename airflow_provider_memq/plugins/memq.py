@@ -14,7 +14,6 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_provider_memq.plugins import PREFIX
-from airflow_provider_memq.versions import PLANNING, has_airflow
 
 
 async def page(scope: Any, receive: Any, send: Any) -> None:
@@ -26,12 +25,11 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
 
 _PAGE = {"name": "MemQ", "app": page, "url_prefix": PREFIX}
 _MENU = {"name": "MemQ", "href": f"{PREFIX.removeprefix('/')}/", "category": "browse"}
-_SHOWN = has_airflow(PLANNING)  # before it there are no ranges that a page could show
 
 
 class MemqPlugin(AirflowPlugin):
     """What is planned, processed, in tables and audited of each topic."""
 
     name = "memq"
-    fastapi_apps: list[Any] = [_PAGE] * _SHOWN
-    external_views: list[Any] = [_MENU] * _SHOWN
+    fastapi_apps: list[Any] = [_PAGE]  # noqa: RUF012 - as Airflow declares it
+    external_views: list[Any] = [_MENU]  # noqa: RUF012 - likewise

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.sdk.exceptions import AirflowException
+
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.ledger import is_same_topic
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.topics import read_state
-from airflow_provider_memq.versions import AirflowException
 from memq.core.units import iso_ms
 from memq.errors import LimitReachedError, MemqError
 

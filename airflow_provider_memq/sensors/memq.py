@@ -15,8 +15,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_memq import waiting
@@ -24,14 +25,6 @@ from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from airflow_provider_memq.triggers import memq as triggers
-from airflow_provider_memq.versions import (
-    START_FROM_TRIGGER,
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    conf,
-    require_airflow,
-)
 from airflow_provider_memq.waiting import PASSING, may_pass
 from memq.errors import MemqError, UnavailableError
 
@@ -63,7 +56,7 @@ class MemqSensor(BaseSensorOperator):
         memq_conn_id: connection to the brokers (templated).
         deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.
         start_from_trigger: begin in the triggerer and, when the task has no outlets, end there too,
-            so that no worker slot is used at all. Not for mapped tasks; needs Airflow 3.3.
+            so that no worker slot is used at all. Not for mapped tasks.
         **kwargs: as every sensor has them: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
     """
 
@@ -217,7 +210,6 @@ class MemqSensor(BaseSensorOperator):
         """For Airflow to start the trigger itself; the last thing that each `__init__` asks for."""
         if not self.start_from_trigger:
             return None
-        require_airflow(START_FROM_TRIGGER, "start_from_trigger=True")
         trigger = self.trigger_type
         arguments = self._trigger_arguments() | {"end_from_trigger": not self.outlets}
         return StartTriggerArgs(

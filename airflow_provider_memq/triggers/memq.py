@@ -12,13 +12,13 @@ import asyncio
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_memq import waiting
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.range_due import RangeDue
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
-from airflow_provider_memq.versions import AirflowNotFoundException
 from airflow_provider_memq.waiting import Pace, wait_until
 from memq.errors import MemqError
 

@@ -25,11 +25,11 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.sdk import conf
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
-from airflow_provider_memq.versions import ASSET_STATE, conf, has_airflow
 from airflow_provider_memq.waiting import OUTAGE_BACKOFF, interval_s
 from memq.core.units import counted
 from memq.errors import MemqError
@@ -103,8 +103,6 @@ class MemqWatchTrigger(BaseEventTrigger):
         poll_s = self.poll_interval
         if poll_s is None:
             poll_s = conf.getfloat("memq", "poll_interval", fallback=DEFAULT_POLL_INTERVAL_S)
-        if not has_airflow(ASSET_STATE):
-            self.asset_state_store = None  # then a triggerer that is restarted may wake once more
         watch = _Watch(time.monotonic)
         failures = 0
         while True:

@@ -26,7 +26,6 @@ BACKSTOP_S = 1800.0  # of a wait whose end nothing else brings; ten times what a
 LOOK_INTERVAL_S = 0.25  # between looks; each costs the API server some milliseconds
 PAGE = 100  # what the API gives at most at a time
 ENDED = ("success", "failed")  # states that a DAG run does not leave by itself
-TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class RestError(Exception):
@@ -235,32 +234,17 @@ class Rest:
         """
 
         def look() -> dict[str, Any] | None:
-            return _in_one_of(self.run(dag_id, run_id), states, ENDED)
+            run = self.run(dag_id, run_id)
+            if run["state"] in states:
+                return run
+            if run["state"] in ENDED:
+                raise WaitError(f"it ended as {run['state']!r}, and will not be in {states}")
+            return None
 
         try:
             return until(look, f"run {run_id} of {dag_id} in {states}", timeout_s=timeout_s)
         except WaitError as exc:
             raise WaitError(f"{exc}; its tasks are {self.tasks(dag_id, run_id)}") from exc
-
-    def wait_for_task(
-        self,
-        dag_id: str,
-        run_id: str,
-        task_id: str,
-        *,
-        states: Collection[str] = TASK_ENDED,
-        timeout_s: float = BACKSTOP_S,
-    ) -> dict[str, Any]:
-        """A task instance, as soon as it is in one of the states.
-
-        Raises:
-            WaitError: it ended in another one, or is in none of them within the time.
-        """
-
-        def look() -> dict[str, Any] | None:
-            return _in_one_of(self.task(dag_id, run_id, task_id), states, TASK_ENDED)
-
-        return until(look, f"{dag_id}.{task_id} in {states}", timeout_s=timeout_s)
 
     # -- assets -----------------------------------------------------------------------------
 
@@ -281,11 +265,6 @@ class Rest:
             "/assets/events", "asset_events", asset_id=self.asset_id(name), order_by="timestamp"
         )
 
-    def asset_state(self, name: str) -> dict[str, Any]:
-        """What watchers and tasks keep in an asset's state store, by key."""
-        path = f"/assets/{self.asset_id(name)}/state-store"
-        return {each["key"]: each["value"] for each in self.all(path, "asset_state_store")}
-
     def _call(self, method: str, path: str, body: object) -> Any:
         request = urllib.request.Request(  # noqa: S310 - our own server
             self.url + path,
@@ -305,18 +284,6 @@ class Rest:
         except (OSError, HTTPException) as exc:
             raise RestError(f"{method} {path}: {exc!r}") from exc
         return json.loads(text) if text else None
-
-
-def _in_one_of(
-    thing: dict[str, Any], states: Collection[str], final: Collection[str]
-) -> dict[str, Any] | None:
-    """A run or task if it is in a state that is waited for; it leaves a final one no more."""
-    state = thing["state"]
-    if state in states:
-        return thing
-    if state in final:
-        raise WaitError(f"it ended as {state!r}, and will not be in {states}")
-    return None
 
 
 def _quoted(run_id: str) -> str:

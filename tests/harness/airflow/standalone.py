@@ -9,15 +9,11 @@ when the context ends: each part leads a session of its own, and all processes o
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from secrets import token_urlsafe
@@ -40,24 +36,8 @@ HEALTH = {
 
 STOP_TIMEOUT_S = 5.0  # after SIGTERM; what does not end by then is killed
 KILL_TIMEOUT_S = 60.0  # after SIGKILL, for the kernel of a busy machine
-BROWSE_S = 60.0  # for a picture of a page, which takes 4 s; now and then a browser hangs
-BROWSE_ATTEMPTS = 3
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[3]
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--virtual-time-budget=15000",  # the page loads its data after it was loaded itself
-)
-
 QUICK = {
     # Minutes by default; shorter here, so that a killed process is noticed soon.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
@@ -85,7 +65,6 @@ class Airflow:
         home: folder for its database, configuration and logs.
         dags: folder with the DAG files; made when it is not there.
         env: more environment for all its processes, such as `AIRFLOW_CONN_MEMQ_DEFAULT`.
-        parallelism: task processes at a time.
         spares: second schedulers and triggerers, such as `scheduler-2`.
 
     Attributes:
@@ -100,7 +79,6 @@ class Airflow:
         *,
         dags: str | Path,
         env: Mapping[str, str] | None = None,
-        parallelism: int = 4,
         spares: Sequence[str] = (),
     ) -> None:
         self.components = (*COMPONENTS, *spares)
@@ -120,7 +98,7 @@ class Airflow:
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            "AIRFLOW__CORE__PARALLELISM": str(parallelism),
+            "AIRFLOW__CORE__PARALLELISM": "4",  # task processes at a time
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
@@ -243,25 +221,6 @@ class Airflow:
         path = self._log_path(component)
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def wait_until_deferred(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Wait until a task has left its worker, and the scheduler has heard that it has.
-
-        Airflow fails a task that goes on sooner: it takes the worker's end, which it hears of late,
-        for the end of the worker that the task has by then.
-
-        Raises:
-            WaitError: it did not within the time, or ended.
-        """
-        self.rest.wait_for_task(dag_id, run_id, task_id, states=["deferred"])
-        heard = re.compile(
-            f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}, "
-            f"run_id={re.escape(run_id)}, .* state=deferred, "
-        )
-        until(
-            lambda: heard.search(self.log("scheduler")),
-            f"the scheduler hears that {dag_id}.{task_id} is deferred",
-        )
-
     def pids(self, component: str) -> list[int]:
         """All processes of a part, its main process first."""
         process = self._processes[component]
@@ -337,57 +296,6 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
             raise WaitError(f"{process.args!r}: {pids} outlive SIGKILL")
         time.sleep(0.01)
     process.wait()
-
-
-def find_chromium() -> str | None:
-    """The browser for screenshots, if there is one."""
-    return next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-
-
-def screenshot(url: str, path: str | Path, *, width: int = 1600, height: int = 1000) -> None:
-    """Make a PNG of a page as a headless Chromium shows it.
-
-    Raises:
-        WaitError: there is no Chromium, or it made none.
-    """
-    chromium = find_chromium()
-    if chromium is None:
-        raise WaitError("no chromium; install it with apt-get install chromium")
-    said = ""
-    for _ in range(BROWSE_ATTEMPTS):
-        with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
-            command = [
-                chromium,
-                *CHROMIUM_FLAGS,
-                f"--user-data-dir={profile}",
-                f"--window-size={width},{height}",
-                f"--screenshot={Path(path).absolute()}",
-                url,
-            ]
-            said = _browse(command)
-        if Path(path).exists():
-            return
-    raise WaitError(f"chromium made no screenshot of {url}:\n{said[-2000:]}")
-
-
-def _browse(command: list[str]) -> str:
-    """Run a browser, with all that it starts, but not for ever; gives what it has said."""
-    browser = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        return browser.communicate(timeout=BROWSE_S)[1]
-    except subprocess.TimeoutExpired:
-        return f"it hung for {BROWSE_S:g} s"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(browser.pid, signal.SIGKILL)
-        browser.communicate()
 
 
 def _free_ports(count: int) -> list[int]:

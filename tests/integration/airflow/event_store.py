@@ -76,7 +76,6 @@ class Consumer:
     gone: bool = False
     states: dict[str, Any] = field(default_factory=dict)
     of_others: dict[str, dict[str, Any]] = field(default_factory=dict)
-    unfinished_of: dict[str, int] = field(default_factory=dict)
 
     def renamed(self, dag_id: str) -> None:
         """Another DAG takes its place; Airflow keeps the runs of this one."""
@@ -108,7 +107,7 @@ class Consumer:
 
     def get_dr_count(self, dag_id: str, states: list[str]) -> int:
         assert states == ["queued", "running"]
-        return self.unfinished if dag_id == self.dag_id else self.unfinished_of.get(dag_id, 0)
+        return self.unfinished
 
     def send(self, asked: Any) -> Any:
         """What a supervisor answers to `GetDagRun`."""

@@ -131,15 +131,6 @@ async def test_columns_of_what_was_in_a_table_before_are_not_taken_for_good(here
     assert (await here.run(found.gate(min_records=2)))["records"] == 2
 
 
-async def test_a_range_without_records_has_no_age_and_no_columns(here, tmp_path):
-    """What has no rows is not called old, nor of the wrong columns; `min_records` is for that."""
-    found = Range(here, tmp_path, records=0, files=[])
-
-    assert (await here.run(found.gate(columns={"x": "int8"}, max_skipped=0)))["records"] == 0
-    with pytest.raises(AirflowFailException, match="0 records, min_records = 1"):
-        await here.run(found.gate(min_records=1))
-
-
 async def test_what_cannot_be_judged_is_an_error(here, tmp_path):
     """A missing manifest, one of another range, a lost file and another format do not pass."""
     found = Range(here, tmp_path)
@@ -154,16 +145,3 @@ async def test_what_cannot_be_judged_is_an_error(here, tmp_path):
     found.path.unlink()
     with pytest.raises(DataLossError, match="no manifest"):
         await here.run(found.gate(max_skipped=0))
-
-
-@pytest.mark.parametrize(
-    ("limits", "error"),
-    [
-        ({"max_skipped": "few"}, "max_skipped = 'few'"),
-        ({"columns": "[1]"}, "columns = '.1.': must be texts by name"),
-    ],
-)
-async def test_limits_that_make_no_sense(here, tmp_path, limits, error):
-    """A gate that checks nothing, or cannot, does not let everything pass."""
-    with pytest.raises(ConfigError, match=error):
-        await here.run(Range(here, tmp_path).gate(**limits))

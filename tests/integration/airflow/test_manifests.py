@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import sys
-
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -13,26 +9,13 @@ from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.range_job import manifest_path
 from airflow_provider_memq.ranges import parse_key
 from memq.errors import ConfigError, DataLossError, StorageError
+from tests.fakes.s3 import s3_for
+from tests.fakes.spark_submit import SparkSubmit
 from tests.integration.airflow.here import TOPIC, world
-from tests.unit.airflow.s3 import s3_for
 
 KEY = "00000:000000000000-000000000001"
 MANIFESTS = "s3a://lake/m"
 DENIED = (403, "AccessDenied")
-
-# Airflow's own hook does not close the pipe of the program that it submitted.
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
-)
-
-# Writes its own name where a program would write a manifest, if it is told where.
-SUBMIT = """#!{python}
-import os, sys, urllib.request
-with open({log!r}, "a") as log:
-    log.write("submitted\\n")
-if os.environ.get("PUT"):
-    urllib.request.urlopen(urllib.request.Request(os.environ["PUT"], b"me", method="PUT"))
-"""
 
 
 @pytest.fixture
@@ -43,16 +26,9 @@ def s3(monkeypatch):
 
 @pytest.fixture
 def submissions(tmp_path, monkeypatch):
-    """Puts a stand-in for `spark-submit` on the PATH; says how often it was started."""
-    log = tmp_path / "log"
-    log.touch()
-    script = tmp_path / "bin" / "spark-submit"
-    script.parent.mkdir()
-    script.write_text(SUBMIT.format(python=sys.executable, log=str(log)))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
-    yield lambda: log.read_text().count("submitted")
-    gc.collect()  # that pipe, while its warning is expected
+    """A stand-in for `spark-submit`, with the number of times that it was started."""
+    submit = SparkSubmit(tmp_path, monkeypatch)
+    return lambda: len(submit.calls)
 
 
 def place(here):

@@ -35,17 +35,6 @@ async def remove_all(here):
     assert await here.expire()
 
 
-async def test_what_was_removed_before_the_first_plan_is_no_loss(tmp_path, monkeypatch):
-    """An older topic raises no alarm, neither before the first plan nor after it."""
-    async with world(tmp_path, monkeypatch) as here:
-        await here.publish(3)
-        await remove_all(here)
-
-        assert (await here.run(look()))["partitions"][0]["removed"] == 0
-        await here.run(plan(start="latest"))  # emits where planning begins
-        assert (await here.run(look()))["partitions"][0]["removed"] == 0
-
-
 async def test_what_was_left_out_at_the_start_is_no_loss(tmp_path, monkeypatch):
     """What lies before the first plan is nobody's to process, whether it is retained or removed."""
     async with world(tmp_path, monkeypatch) as here:

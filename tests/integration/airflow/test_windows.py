@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_memq.operators.memq import (
-    MemqBackfillOperator,
-    MemqPlanRangesOperator,
     MemqWindowRangesOperator,
 )
-from airflow_provider_memq.range_assets import ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.integration.airflow.here import RETENTION_S, TOPIC, world
@@ -39,6 +36,27 @@ async def half_removed(here):
     return begin, middle, here.at()
 
 
+async def test_windows_that_meet_hold_each_batch_once(tmp_path, monkeypatch):
+    """The data intervals of three runs name all offsets of their time, none twice, at any time."""
+    async with world(tmp_path, monkeypatch) as here:
+        times = [here.at()]
+        for _ in range(3):
+            await here.publish(3)
+            times.append(here.at())
+        await here.publish(1)
+
+        async def run(start, end):
+            interval = {"data_interval_start": start, "data_interval_end": end}
+            return spans(await here.run(window(None, None), **interval))
+
+        for _ in range(2):
+            found = [await run(*times[at : at + 2]) for at in range(3)]
+            assert found == [[(0, 3)], [(3, 6)], [(6, 9)]]
+        assert await run(times[0], times[3]) == [(0, 9)]
+        with pytest.raises(ConfigError, match="CronDataIntervalTimetable"):
+            await run(times[0], times[0])
+
+
 async def test_a_window_that_retention_removed_is_refused(tmp_path, monkeypatch):
     """A window with nothing left of it fails; the error says since when Batches are retained."""
     async with world(tmp_path, monkeypatch) as here:
@@ -61,14 +79,6 @@ async def test_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
         assert spans(await here.run(window(middle, end))) == [(2, 3)]
 
 
-async def test_a_topic_that_rests_for_longer_than_its_retention(tmp_path, monkeypatch):
-    """What was removed is older than retention reaches, so it was in no window that is younger."""
-    async with world(tmp_path, monkeypatch) as here:
-        await half_removed(here)
-
-        assert len(await here.run(window(here.at(-RETENTION_S / 2), here.at()))) == 1
-
-
 async def test_what_is_left_of_a_window_on_demand(tmp_path, monkeypatch):
     """Who asks for what retention has left gets it; a word that is none is refused."""
     async with world(tmp_path, monkeypatch) as here:
@@ -78,19 +88,6 @@ async def test_what_is_left_of_a_window_on_demand(tmp_path, monkeypatch):
         assert await here.run(window(begin, middle, on_removed="skip")) == []
         with pytest.raises(ConfigError, match="on_removed = 'guess'"):
             await here.run(window(begin, end, on_removed="guess"))
-
-
-async def test_where_nothing_is_left_retention_says_what_is_complete(tmp_path, monkeypatch):
-    """Without a Batch left, windows are refused as far back as retention reaches, and no others."""
-    async with world(tmp_path, monkeypatch) as here:
-        begin = here.at(-1)
-        await here.publish(2)
-        here.later(2 * RETENTION_S)
-        assert await here.expire() == 2
-
-        with pytest.raises(OffsetOutOfRangeError, match="of partition 0 all is retained since"):
-            await here.run(window(begin, here.at()))
-        assert await here.run(window(here.at(-RETENTION_S / 2), here.at())) == []
 
 
 async def test_a_window_from_before_the_topic(tmp_path, monkeypatch):
@@ -104,21 +101,3 @@ async def test_a_window_from_before_the_topic(tmp_path, monkeypatch):
         assert await here.expire() == 1
 
         assert await here.run(window(*before)) == []
-
-
-async def test_a_backfill_of_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
-    """A time from which Batches were removed is not processed; without a start, the rest is."""
-    async with world(tmp_path, monkeypatch) as here:
-        begin, middle, end = await half_removed(here)
-        ranges = ranges_asset(TOPIC)
-        await here.run(MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=ranges))
-
-        def backfill(**asked):
-            return MemqBackfillOperator(
-                task_id="backfill", topic=TOPIC, ranges=ranges, output_dir="/no", **asked
-            )
-
-        for start, until in [(begin, end), (begin, middle), (begin, None)]:
-            with pytest.raises(OffsetOutOfRangeError, match="partition 0"):
-                await here.run(backfill(start=start, end=until))
-        assert spans(await here.run(backfill(end=end))) == [(2, 3)]

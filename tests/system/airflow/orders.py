@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 PLAN, TABLE = "orders_plan", "orders_table"
-HREF = re.compile(r'href="([^"]+)"')
 
 
 def prepare(folder: Path) -> dict[str, str]:
@@ -98,8 +96,3 @@ def json_of(pipeline: Pipeline, path: str = f"topics/{TOPIC}/") -> dict[str, Any
     reply = get(pipeline, f"{path}index.json")
     assert reply.status == 200, reply
     return dict(json.loads(reply.text))
-
-
-def links(html: str) -> list[str]:
-    """The addresses that a page links to."""
-    return [each for each in HREF.findall(html) if not each.endswith(".css")]

@@ -22,9 +22,9 @@ from memq import AdminClient, Producer
 from memq.core.format.reader import BatchReader
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
+from tests.fakes import light_app
 from tests.harness.airflow.rest import BACKSTOP_S, ENDED, until
 from tests.harness.airflow.standalone import BIN, ROOT, Airflow
-from tests.system.airflow import light_app
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -97,8 +97,6 @@ class Pipeline:
         light: jobs run by a stand-in for Spark.
         settings: more settings of the DAGs by name.
         batch_age: of the topic.
-        delay_s: how much longer a job of the stand-in takes.
-        parallelism: task processes at a time.
         env: more environment for Airflow.
     """
 
@@ -110,8 +108,6 @@ class Pipeline:
         light: bool = True,
         settings: Mapping[str, str] | None = None,
         batch_age: str = "200ms",
-        delay_s: float = 0.0,
-        parallelism: int = 4,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -128,7 +124,7 @@ class Pipeline:
         env = {**(env or {}), "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
         if light:
             apps = folder / "light"
-            light_app.install(apps, delay_s=delay_s)
+            light_app.install(apps)
             env["PATH"] = os.pathsep.join([str(apps), env["PATH"]])
         written = {
             "topic": TOPIC,
@@ -141,9 +137,7 @@ class Pipeline:
         (folder / "dags" / "memq.yaml").write_text(json.dumps(written))  # which is YAML as well
         env["AIRFLOW_CONN_MEMQ_DEFAULT"] = f"memq://{self.broker.address}"
         env["AIRFLOW__MEMQ__POLL_INTERVAL"] = "1"
-        self.airflow = Airflow(
-            folder / "airflow", dags=folder / "dags", env=env, parallelism=parallelism
-        )
+        self.airflow = Airflow(folder / "airflow", dags=folder / "dags", env=env)
         self.rest = self.airflow.rest
 
     def __enter__(self) -> Self:

@@ -35,11 +35,11 @@ from airflow_provider_memq.ranges import parse_key
 from memq import AdminClient
 from memq.core.manifest import decode_manifest
 from memq.testing.broker import BrokerProcess
+from tests.fakes import light_app
 from tests.harness.airflow.guarded import fetch
 from tests.harness.airflow.rest import ENDED, WaitError, asked, until
 from tests.harness.airflow.standalone import BIN, ROOT, Airflow
 from tests.harness.postgres import Postgres, PostgresMissingError
-from tests.system.airflow import light_app
 from tests.system.airflow.pipeline import Ledger, Writer
 from tests.system.airflow.soak import say
 

@@ -1,9 +1,8 @@
 """`make dist`: builds the wheels and source distributions, and tries each in an empty environment.
 
 Each environment is made by uv from the package index, in a temporary folder that is removed at the
-end: `memq` alone; `memq` and the provider with the oldest Airflow, and packages as they were when
-it was released; and the same with the newest, and all extras. A broker that runs from the first one
-is what the others ask. Anything that is not as it should be is an error.
+end: `memq` alone; and `memq` and the provider with the newest Airflow and all extras. A broker that
+runs from the first one is what the other asks. Anything that is not as it should be is an error.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from tests.system.distributions.builds import PROJECTS, ROOT, build, in_words, m
 HERE = Path(__file__).parent
 TOPIC = "tried"
 RECORDS = 1_000
-OLDEST = "3.1.0"
-OLDEST_DAY = "2025-10-15"  # three weeks after its release: later packages do not go with it
 INSTALL_TIMEOUT_S = 900  # a cold cache and a slow index
 TIMEOUT_S = 180
 SHIPPED = {
@@ -52,14 +49,8 @@ def main() -> None:
         alone = environment(folder / "alone", wheels[:1])
         with broker(alone) as address:
             try_alone(alone, address)
-            oldest = [*wheels, f"apache-airflow=={OLDEST}"]
-            try_airflow(
-                environment(folder / "oldest", oldest, "--exclude-newer", OLDEST_DAY),
-                address,
-                old=True,
-            )
             newest = [wheels[0], f"{wheels[1]}[{','.join(EXTRAS)}]"]
-            try_airflow(environment(folder / "newest", newest), address, old=False)
+            try_airflow(environment(folder / "newest", newest), address)
 
 
 def built(folder):
@@ -80,13 +71,12 @@ def built(folder):
     return wheels
 
 
-def environment(folder, wanted, *options):
+def environment(folder, wanted):
     """The programs of a new environment with these packages, and nothing else."""
     begun = time.monotonic()
     run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, folder)
     run(
         *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", folder, *wanted),
-        *options,
         cwd=ROOT,  # whose pyproject.toml leaves out pyspark-client
         timeout=INSTALL_TIMEOUT_S,
     )
@@ -154,7 +144,7 @@ print(sum(len(entry_points(group=each)) for each in groups))
     print(f"  entry points for Airflow: {found}; {no_dags.strip().splitlines()[-1]}")
 
 
-def try_airflow(programs, address, *, old):
+def try_airflow(programs, address):
     """Airflow shows the provider; hook, sensor, triggers and audit ask the broker, and work."""
     with tempfile.TemporaryDirectory(prefix="memq-dist-airflow-") as home:
         dags = Path(home) / "dags"
@@ -173,7 +163,7 @@ def try_airflow(programs, address, *, old):
         (provider,) = [each for each in listed if each["package_name"] == "airflow-provider-memq"]
         lines = run(programs / "python", HERE / "probe.py", TOPIC, env=known).splitlines()
         found = json.loads(lines[-1])  # after what Airflow has logged
-        check_parts(found, old=old)
+        check_parts(found)
         run(airflow, "db", "migrate", env=known)
         tested = run(airflow, "dags", "test", "tried", env=known)
         (audited,) = [line for line in tested.splitlines() if "audited: " in line]
@@ -184,32 +174,23 @@ def try_airflow(programs, address, *, old):
             print(f"  {name}: {value}")
         verdict = audited[audited.index("audited") :]
         print(f"  airflow dags test: a sensor was deferred; then {verdict}")
-        if not old:
-            shipped = check_shipped(airflow, known)
-            print(f"  DAGs of `memq examples copy dags`: {', '.join(shipped)}")
+        shipped = check_shipped(airflow, known)
+        print(f"  DAGs of `memq examples copy dags`: {', '.join(shipped)}")
 
 
-def check_parts(found, *, old):
-    """What must work does, and what this Airflow cannot do says so."""
+def check_parts(found):
+    """What the provider promises works."""
     assert found["hook"]["0"] > 0, found
     assert found["sensor"]["records"] == RECORDS, found
     assert found["trigger"]["0"] > 0, found
     assert found["watch"] > 0, found
     assert isinstance(found["plugins"], list), found["plugins"]
     assert found["queue"] == "MemqWatchTrigger", found
-    if not old:
-        assert found["planner"] == "MemqPlanRangesOperator", found
-        assert "memq_plan_ranges" in found["pipeline"], found
-        assert found["start_from_trigger"] == "execute_complete", found
-        assert found["spark"] == "MemqSparkSubmitOperator", found
-        assert all(name == made for name, made in found["operators"].items()), found["operators"]
-        return
-    assert found["airflow"] == OLDEST, found
-    for name in ("planner", "pipeline", "start_from_trigger"):
-        assert f"or later, and this is Airflow {OLDEST}" in found[name], found[name]
-    assert 'pip install "airflow-provider-memq[ spark ]"' in found["spark"], found["spark"]
-    for name, made in found["operators"].items():  # what an extra brings names it, and no more
-        assert made == name or 'pip install "airflow-provider-memq[' in made, made
+    assert found["planner"] == "MemqPlanRangesOperator", found
+    assert "memq_plan_ranges" in found["pipeline"], found
+    assert found["start_from_trigger"] == "execute_complete", found
+    assert found["spark"] == "MemqSparkSubmitOperator", found
+    assert all(name == made for name, made in found["operators"].items()), found["operators"]
 
 
 def check_shipped(airflow, known):

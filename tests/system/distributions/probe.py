@@ -36,10 +36,6 @@ def sensor():
 
 async def first(trigger):
     """The payload of the first event."""
-    from airflow.sdk.execution_time import task_runner
-
-    # The triggerer sets it. Airflow 3.1 imports it even where the environment has the connection.
-    vars(task_runner).setdefault("SUPERVISOR_COMMS", None)
     events = trigger.run()
     async with asyncio.timeout(TIMEOUT_S):
         event = await anext(events)

@@ -6,22 +6,15 @@ from urllib.parse import urlsplit
 
 import pytest
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
-from airflow.sdk import Asset
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airflow_provider_memq.assets import (
     asset_uri,
-    convert_asset_to_openlineage,
     create_asset,
     sanitize_uri,
-    watched_asset,
 )
-from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
+from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
-from memq.core.topic import check_topic_name
-from memq.errors import InvalidRequestError
 
 
 @pytest.mark.parametrize(
@@ -62,29 +55,6 @@ def test_uris_that_are_none(uri, message):
     assert "secret" not in str(refused.value)
 
 
-@given(st.text(alphabet="aZ0_.-/ é", max_size=5) | st.just("x" * 201))
-def test_topics_of_uris_are_those_of_brokers(topic):
-    """A URI can be made of exactly the names that a broker takes."""
-    try:
-        check_topic_name(topic)
-    except InvalidRequestError:
-        with pytest.raises(ValueError, match="URI"):
-            asset_uri("a:1", topic)
-    else:
-        assert asset_uri("a:1", topic) == f"memq://a:1/{topic}"
-
-
-def test_a_watched_asset():
-    """Its watcher bears the asset's name, so that it is never merged with another's."""
-    asset = watched_asset(cluster="a:1", topic="clicks", name="raw", poll_interval=2.0)
-
-    (watcher,) = asset.watchers
-    assert (asset.name, asset.uri) == ("raw", "memq://a:1/clicks")
-    path, arguments = watcher.trigger.serialize()
-    assert path == "airflow_provider_memq.triggers.watch.MemqWatchTrigger"
-    assert (arguments["watch_name"], arguments["poll_interval"]) == ("raw", 2.0)
-
-
 def test_the_queue_scheme():
     """`MessageQueueTrigger` becomes ours, with its arguments."""
     trigger = MessageQueueTrigger(scheme="memq", topic="clicks", watch_name="w")
@@ -103,20 +73,3 @@ def test_the_link_to_a_topic(monkeypatch):
 
     assert link("right") == "http://b:2/topics/clicks"
     assert link("wrong") == ""
-
-
-def test_the_link_to_a_manifest():
-    """It is what the operator says, and empty before there is one."""
-    task = MemqOffsetSensor(task_id="w", topic="clicks", offsets={0: 1})
-    assert MemqManifestLink().get_link(task, ti_key=None) == ""
-
-    task.manifest_url = "https://host/manifest.json"
-
-    assert MemqManifestLink().get_link(task, ti_key=None) == "https://host/manifest.json"
-
-
-def test_lineage_of_an_asset():
-    """A topic is a dataset in the namespace of its cluster."""
-    dataset = convert_asset_to_openlineage(Asset(uri="memq://a:1/clicks", name="x"), None)
-
-    assert (dataset.namespace, dataset.name) == ("memq://a:1", "clicks")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.audited import MAX_MADE_UP, AuditedWindows, left_out
+from airflow_provider_memq.audited import AuditedWindows, left_out
 from memq.core.ranges import Interval
 from memq.errors import CorruptDataError
 
@@ -49,31 +49,6 @@ def test_audited_windows_are_merged(windows):
 
     assert hours(kept) == hours(windows)
     assert all(a.end < b.start for a, b in pairwise(kept))
-
-
-def test_one_run_makes_up_for_so_many():
-    """A gap of a year is closed by several runs, the oldest first; none is endless."""
-    audited, own = [Interval(0, 1)], Interval(1000, 1001)
-
-    first = left_out(audited, own)
-    then = left_out([*audited, *first, own], Interval(1001, 1002))
-
-    assert len(first) == len(then) == MAX_MADE_UP
-    assert first[0] == Interval(1, 2)
-    assert then[0] == Interval(MAX_MADE_UP + 1, MAX_MADE_UP + 2)
-
-
-def test_a_record_is_kept_as_plain_json():
-    """What is added is read again, and stands in the store as lists of numbers."""
-    store = Store()
-    record = AuditedWindows(store, "audited")
-
-    for start in (0, 20, 10):
-        record.add(Interval(start, start + 10))
-    record.add(Interval(50, 60))
-
-    assert store == {"audited": [[0, 30], [50, 60]]}
-    assert AuditedWindows(store, "audited").read() == [Interval(0, 30), Interval(50, 60)]
 
 
 def test_a_record_that_makes_no_sense_is_named():

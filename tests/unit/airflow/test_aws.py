@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq import aws
 from airflow_provider_memq.aws import storage_options_of
@@ -106,7 +105,7 @@ def test_keys_and_place(connect):
 
 
 def test_a_role_is_assumed(connect, sts, monkeypatch):
-    """Temporary credentials of a role come with their token; logs show neither of the secrets."""
+    """Its credentials come with their token, and logs show no secret; a refusal may pass."""
     masked = set()
     monkeypatch.setattr(aws, "mask_secret", masked.add)
     assert dict(connect(**assuming(sts))) == {
@@ -117,39 +116,20 @@ def test_a_role_is_assumed(connect, sts, monkeypatch):
     }
     assert masked == {"short", "for an hour"}
 
-
-def test_a_role_that_is_refused(connect, sts):
-    """The error names the connection and why, and not its secret; another try may succeed."""
     sts.answer = 403, REFUSED
     with pytest.raises(StorageError, match=r"connection 'lake' gives no cred.*AccessDenied") as no:
         connect(**assuming(sts))
-
     assert no.value.retriable
     assert SECRET not in str(no.value)
 
 
-def test_nothing_is_asked_without_a_connection(monkeypatch):
-    """A connection to the brokers that names none has no options, and needs no provider."""
-    monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.s3", None)
-
-    assert storage_options_of(settings("memq://a:1")) == NO_VALUES
-
-
 def test_the_provider_is_missing(connect, monkeypatch):
-    """The error names the package to install."""
+    """The error names the package, and a connection to the brokers alone does not need it."""
     monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.s3", None)
 
     with pytest.raises(ConfigError, match=r"pip install \"airflow-provider-memq\[amazon\]\""):
         connect()
-
-
-def test_a_connection_that_is_not_there(monkeypatch):
-    """Nothing else is taken in its place."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the machine")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the machine")
-
-    with pytest.raises(AirflowNotFoundException, match="nowhere"):
-        storage_options_of(settings("memq://a:1?aws_conn_id=nowhere"))
+    assert storage_options_of(settings("memq://a:1")) == NO_VALUES
 
 
 @follows("fill in its login and password")

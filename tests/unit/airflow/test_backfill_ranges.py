@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from airflow_provider_memq.backfill import Cuts, Progress, cuts_of, uncut
 from memq.core.ranges import OffsetRange
-from memq.errors import CorruptDataError
 
 LIFE = "a" * 16
 stretches = st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(1, 9)).map(
@@ -49,18 +48,6 @@ def test_an_event_keeps_the_cuts(bounds, left_out):
     kept = cuts_of(json.loads(json.dumps(Cuts.of(ranges, LIFE).to_extra())))
 
     assert sorted(kept.ranges) == ranges
-
-
-@pytest.mark.parametrize("extra", [None, {}, "text", {"memq_plan": {}}])
-def test_other_events_have_no_cuts(extra):
-    """Those of plans, and those that a person created, are passed over."""
-    assert cuts_of(extra) is None
-
-
-def test_damaged_cuts_are_an_error():
-    """What cannot be read is not taken for nothing: its ranges would be cut anew."""
-    with pytest.raises(CorruptDataError, match="is damaged"):
-        cuts_of({"memq_backfill": {"incarnation": LIFE}})
 
 
 @pytest.mark.parametrize(

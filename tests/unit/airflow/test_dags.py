@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline_settings import OPTIONS
-from airflow_provider_memq.range_assets import audited_asset
 from tests.advice import follows
 from tests.unit.airflow.test_pipeline import tasks_of
 
@@ -49,16 +47,6 @@ def test_airflow_finds_the_dags(copied):
     assert process.application == str(copied.parent / "spark_apps" / "range_to_parquet.py")
 
 
-def test_the_same_files_serve_many_topics(copied):
-    """With `topics` in the settings each file makes DAGs for every one of them."""
-    (copied / "memq.yaml").write_text("topics: {clicks: , views: {retries: 1}}")
-
-    dags, errors = found_in(copied)
-
-    assert errors == {}
-    assert dags.keys() == {f"{name}.{topic}" for name in IDS for topic in ("clicks", "views")}
-
-
 def test_whatever_fails_tells_somebody(copied):
     """Each task does by itself: those after one that failed do not run, and can tell nobody."""
     dags, _ = found_in(copied)
@@ -66,16 +54,6 @@ def test_whatever_fails_tells_somebody(copied):
     for task in tasks_of(dags.values()):
         (told,) = task.on_failure_callback
         assert isinstance(told, MemqNotifier), task
-
-
-def test_the_audit_keeps_which_hours_it_has_audited(copied):
-    """Both audits do, each for itself, so that what a run leaves out the next one audits."""
-    dags, _ = found_in(copied)
-
-    for name in ("audit", "consumed"):
-        task = dags["memq_audit"].get_task(name)
-        assert task.audited == audited_asset("clicks")
-        assert task.audited in task.inlets
 
 
 @follows("Bring one with `memq examples copy dags/memq.yaml")
@@ -102,11 +80,3 @@ def test_the_settings_that_are_shown_are_those_that_there_are():
     for name, option in OPTIONS.items():
         if option.default_text and name != "dags":
             assert shown[name] == option.default_text
-
-
-@pytest.mark.parametrize("path", sorted(DAGS.glob("*.py")), ids=lambda path: path.stem)
-def test_they_ask_nothing_of_airflow_while_they_are_parsed(path):
-    """No Variable is read: each would be a request, every time the file is parsed."""
-    names = {getattr(node, "id", "") for node in ast.walk(ast.parse(path.read_text()))}
-
-    assert "Variable" not in names

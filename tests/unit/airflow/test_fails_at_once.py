@@ -112,10 +112,3 @@ def test_a_wrong_argument_or_connection_uses_up_no_retries(name, options, monkey
     with pytest.raises(ConfigError) as raised:
         task.execute(Nothing())
     assert isinstance(raised.value, AirflowFailException)
-
-
-def test_what_retention_removed_fails_the_planner_at_once():
-    """Its data is gone; a range job that lost its manifest is run again."""
-    for name in ("MemqPlanRangesOperator", "MemqRetentionOperator"):
-        assert DataLossError.code in getattr(operators, name).permanent
-    assert DataLossError.code not in RangeJobMixin.permanent

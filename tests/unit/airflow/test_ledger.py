@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_memq.ledger import (
-    MAX_GAPS,
     Ledger,
     carried_on,
     first_ledger,
     ledger_of,
     newest,
-    processed_ahead,
     settled,
     taken_over,
 )
-from airflow_provider_memq.ranges import MAX_OFFSET, range_key
+from airflow_provider_memq.ranges import MAX_OFFSET
 from airflow_provider_memq.topics import TopicState
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
@@ -54,12 +52,6 @@ def test_a_ledger_survives_json(origins, ends):
     made = ledger(origins=origins, ends=ends)
 
     assert ledger_of(json.loads(json.dumps(made.to_extra()))) == made
-
-
-@pytest.mark.parametrize("extra", [None, {}, {"from_trigger": True}, "text", {"memq_backfill": {}}])
-def test_other_events_have_no_ledger(extra):
-    """An event that no plan emitted does not count."""
-    assert ledger_of(extra) is None
 
 
 @pytest.mark.parametrize(
@@ -138,28 +130,6 @@ def test_an_added_read_partition_is_planned_from_its_very_first_offset():
     assert skipped.skipped == [gap(1, 0, 3)]
 
 
-def test_the_record_of_gaps_is_bounded():
-    """A planner that is always too late does not fill its events."""
-    last = ledger(ends={0: 0})
-    for number in range(MAX_GAPS + 10):
-        last = carried_on(last, topic(p0=(number + 1, 500)), skip_removed=True)
-
-    assert len(last.skipped) == MAX_GAPS
-    assert last.gaps[-1].end == MAX_GAPS + 10
-
-
-def test_gaps_of_many_read_partitions_are_all_passed():
-    """One gap in each of more partitions than a record of one has room for: nothing gets stuck."""
-    count = MAX_GAPS + 28
-    bounds = {f"p{n}": (20, 30) for n in range(count)}
-    last = ledger(origins=dict.fromkeys(range(count), 0), ends=dict.fromkeys(range(count), 10))
-
-    skipped = carried_on(last, topic(**bounds), skip_removed=True)
-
-    done = [OffsetRange(n, start, start + 10) for n in range(count) for start in (0, 20)]
-    assert settled(skipped, {}, done) == dict.fromkeys(range(count), 30)
-
-
 def test_another_topic_of_the_same_name_is_refused():
     """A topic that was recreated has other data at the same offsets."""
     again = topic(p0=(0, 50))._replace(incarnation=NEW)
@@ -171,14 +141,6 @@ def test_a_queue_that_went_back_is_refused():
     """Offsets that end before what was planned would be given to other data."""
     with pytest.raises(DataLossError, match="lost notifications"):
         carried_on(ledger(), topic(p0=(0, 9)), skip_removed=True)
-
-
-def test_a_new_read_partition_is_planned_whole():
-    """A partition that a plan sees for the first time begins at its first offset."""
-    assert carried_on(ledger(), topic(p0=(0, 10), p1=(0, 4)), skip_removed=False).ends == {
-        0: 10,
-        1: 0,
-    }
 
 
 @pytest.mark.parametrize(
@@ -213,15 +175,3 @@ def test_who_takes_over_goes_on_after_what_is_processed(planned, committed, cuts
     later = sorted(each for each in written if each.start >= reached)
     assert beyond == [*later, OffsetRange(1, 9, 12, OLD)]
     assert replace(taken, ends=last.ends) == last
-
-
-def test_what_is_processed_and_not_planned_is_named():
-    """The farther of offsets and manifests of each read partition, where a plan is behind it."""
-    last = ledger(origins={0: 0, 1: 0, 2: 0}, ends={0: 10, 1: 10, 2: 10})
-    written = [OffsetRange(0, 10, 12, OLD), OffsetRange(1, 8, 10, OLD), OffsetRange(2, 9, 13, OLD)]
-
-    assert processed_ahead(last, {0: 10, 1: 10, 2: 10, 3: 5}, written[1:2]) == ""
-    assert processed_ahead(last, {0: 12, 1: 10, 2: 11}, written) == (
-        "partition 0 is planned up to 10, and offset 12 is committed; partition 2 is planned up to "
-        f"10, and a manifest is there for {range_key(written[2])}"
-    )

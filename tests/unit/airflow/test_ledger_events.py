@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from airflow_provider_memq import ledger
 from airflow_provider_memq.backfill import Cuts, cuts_of
@@ -21,7 +20,7 @@ from airflow_provider_memq.ledger import (
     plans_since,
     unstored_ranges,
 )
-from airflow_provider_memq.operators.progress import moved_ends, why_not_moved
+from airflow_provider_memq.operators.progress import moved_ends
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
@@ -76,29 +75,6 @@ def small_pages():
         yield
 
 
-def test_a_late_range_finds_those_after_it():
-    """Ranges after one that was missing are found, however many of others came in between."""
-    world = World()
-    late, *after = world.plan(0, [5] * 4)
-    world.process(*after)
-    for _ in range(9):
-        world.process(*world.plan(1, [1]))
-    world.process(late)
-
-    assert world.unstored({0: 0, 1: 9}) == {late, *after}
-
-
-def test_a_range_that_is_processed_again_hides_nothing():
-    """That an old range was processed once more does not end the search."""
-    world = World()
-    first, late, after = world.plan(0, [5] * 3)
-    world.process(first, after)
-    world.process(*[first] * 9)
-    world.process(late)
-
-    assert world.unstored({0: 5}) == {late, after}
-
-
 def test_only_ranges_of_the_topic_that_there_is_count():
     """By their keys, or else by what the event says; one that says neither counts, and events that
     are of no range hide none.
@@ -120,40 +96,6 @@ def test_only_ranges_of_the_topic_that_there_is_count():
 
     assert world.unstored({0: 0}) == {ranges[0], ranges[2], ranges[4]}
     assert world.unstored({0: 1}) == {ranges[2], ranges[4]}
-
-
-def test_the_search_ends_where_nothing_can_come():
-    """What was processed long before the ranges in question were planned is not looked at."""
-    world = World()
-    for _ in range(20):
-        world.process(*world.plan(0, [1]), *world.plan(1, [1]))
-        world.store.clock += ledger.CLOCKS_APART
-    late = world.plan(0, [1])
-    world.process(*late)
-
-    assert world.unstored({0: 20, 1: 20}) == set(late)
-    assert world.store.pages_done <= 2
-
-
-def test_a_gap_does_not_prolong_the_search():
-    """What a plan has skipped is not waited for."""
-    world = World()
-    for _ in range(20):
-        world.process(*world.plan(0, [1]))
-    world.ledger = replace(
-        world.ledger, ends={0: 30, 1: 0}, skipped=[{"partition": 0, "start": 20, "end": 30}]
-    )
-    world.store.clock += ledger.CLOCKS_APART
-    late = world.plan(1, [1])
-    world.process(*late)
-
-    assert world.unstored({0: 20}) == set(late)
-    world.store.clock += ledger.CLOCKS_APART
-    later = world.plan(1, [1])
-    world.process(*later)
-    world.store.pages_done = 0
-    assert world.unstored({0: 20, 1: 1}) == set(later)
-    assert world.store.pages_done <= 2
 
 
 @given(
@@ -184,19 +126,6 @@ def commit(world, stored, done):
     world.process(*done)
     world.store.clock += ledger.CLOCKS_APART
     stored.update(moved_ends(world.ledger, stored, world.unstored(stored)))
-
-
-def test_what_holds_a_group_back_is_named():
-    """The offset at which the range begins that no event says is processed, of each partition."""
-    planned = Ledger(
-        topic="t", incarnation=NEW, origins={0: 2, 1: 0, 2: 4}, ends={0: 9, 1: 5, 2: 4}
-    )
-
-    assert why_not_moved(planned, {1: 3}) == (
-        "no event says that the range is processed that begins at offset 2 of read partition 0 "
-        "or at offset 3 of read partition 1"
-    )
-    assert why_not_moved(planned, {0: 9, 1: 5}) == "all that was planned is committed"
 
 
 class History:
@@ -290,34 +219,3 @@ def test_what_is_known_of_plans(data):
             assert found is not None or wanted.start < history.BEGUN
         if wanted in of_last:
             assert is_planned(history.store, PLAN, wanted._replace(incarnation=""))
-
-
-def test_events_of_people_hide_no_plan():
-    """However many they have made since the last plan, and between two."""
-    world = World()
-    first = world.plan(0, [5])
-    for _ in range(9):
-        world.store.add(PLAN, None, {"from": "a person"})
-    assert last_ledger(world.store, PLAN) == world.ledger
-
-    second = world.plan(0, [5])
-    for _ in range(9):
-        world.store.add(PLAN, None, {"from": "a person"})
-    assert last_ledger(world.store, PLAN) == world.ledger
-    assert planned_ranges(world.store, PLAN) == {*first, *second}
-    assert is_planned(world.store, PLAN, *first)
-
-
-def test_events_of_one_moment_end_the_search():
-    """More events of one time than are asked for at once cannot be told apart, and do not make it
-    ask for the same ones for ever.
-    """
-    store = CountingStore()
-    for _ in range(7):
-        store.add(DONE, None, {"from": "a person"})
-    for each in store.events[DONE.name]:
-        each.timestamp = store.clock
-
-    assert last_ledger(store, DONE) is None
-    assert planned_ranges(store, DONE) == set()
-    assert store.pages_done < 20

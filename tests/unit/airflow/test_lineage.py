@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -17,7 +15,6 @@ from airflow_provider_memq.lineage import (
     topic_read,
 )
 from memq.core.ranges import OffsetRange
-from memq.tables.ledger import TopicRange
 
 PAGE = Path(__file__).parents[3] / "docs" / "airflow.md"
 
@@ -54,17 +51,6 @@ def test_names_of_folders(folder, name):
     assert name_of_folder(folder) == name
 
 
-def test_a_range_before_it_is_read():
-    """The exact offsets stand with the topic, and the folder is an output of unknown size."""
-    told = range_lineage("prod", "clicks", OffsetRange(1, 5, 9, "a" * 16), output="s3a://lake/out")
-
-    (source,), (target,) = told.inputs, told.outputs
-    assert (source.namespace, source.name) == ("memq://prod", "clicks")
-    (read,) = source.inputFacets["memq_ranges"].ranges
-    assert read == {"partition": 1, "start": 5, "end": 9}
-    assert (target.namespace, target.name, target.outputFacets) == ("s3://lake", "out", {})
-
-
 def test_a_range_that_was_written():
     """Where the manifest says that the rows are is what was written, with their number."""
     manifest = {"output": "file:///lake/db/clicks", "records": 7}
@@ -77,13 +63,6 @@ def test_a_range_that_was_written():
     assert target.outputFacets["outputStatistics"].rowCount == 7
 
 
-def test_a_table_that_only_its_catalog_knows():
-    """The name of a table is no folder: nothing is said of it before its place is known."""
-    told = range_lineage("prod", "clicks", OffsetRange(0, 0, 1), output="cat:db.clicks")
-
-    assert told.outputs == []
-
-
 def test_what_was_found_stands_with_the_topic():
     """An audit is an assertion about the topic, in the facet that others use for it."""
     found = assertion("audit", success=False, actual="not clean")
@@ -94,14 +73,3 @@ def test_what_was_found_stands_with_the_topic():
     assert (each.assertion, each.success, each.actual) == ("audit", False, "not clean")
     assert "memq_ranges" not in source.inputFacets
     assert target.name == "/audits/a.csv"
-
-
-def test_the_folders_of_a_table_are_the_table():
-    """The setting of Spark that the page gives makes the table of each folder a job writes to."""
-    (pattern,) = re.findall(r"removePath\.pattern=(.*)", PAGE.read_text())
-    wanted = TopicRange(
-        topic="clicks", incarnation="0123456789abcdef", partition=0, start=0, end=500
-    )
-    written = wanted.folder("/lake/db/clicks", uuid4().hex)
-
-    assert re.sub(pattern.replace("?<", "?P<"), "", written) == "/lake/db/clicks"

@@ -44,14 +44,6 @@ def test_what_has_no_run_is_emitted_again_when_it_is_settled():
     assert found.until < BEGIN
 
 
-def test_all_that_has_its_run_is_left_behind():
-    """With nothing missing the next look begins after the last plan, whose runs may be cleaned."""
-    plans = [stored(0, [0, 1]), stored(1, [1, 2])]
-
-    assert ranges_without_run(plans, keys(plans), BEGIN).until > plans[-1].at
-    assert ranges_without_run([], [], BEGIN) == ([], [], None)
-
-
 def test_one_plan_emits_so_many_again():
     """A pause of weeks is caught up with in several steps, the oldest ranges first."""
     plans = [stored(0, range(3 * MAX_AGAIN))]

@@ -26,13 +26,6 @@ class Chat(BaseNotifier):
         self.said.append(self.text)
 
 
-class AsyncChat(Chat):
-    """One that need not block."""
-
-    async def async_notify(self, context):
-        self.said.append(f"async {self.text}")
-
-
 def failed(task_id="process", **task):
     """The context of a callback."""
     return {
@@ -63,6 +56,11 @@ def test_a_message_says_what_was_lost_and_where(capsys):
     ]
 
 
+def broken(context):
+    """A pager that is down."""
+    raise OSError("down")
+
+
 def test_templates_of_others_find_it():
     """A notifier of Airflow says the message, each time that of the failure it is called for."""
     said = []
@@ -76,54 +74,6 @@ def test_templates_of_others_find_it():
     assert said[2].startswith("clicks: FAILED: memq_process_ranges.second\n")
 
 
-def broken(context):
-    """A pager that is down."""
-    raise OSError("down")
-
-
-def test_one_that_fails_keeps_nobody_from_being_told():
-    """All are called, and then the failures are raised."""
-    said = []
-
-    with pytest.raises(ExceptionGroup, match="1 of 2 notifiers failed"):
-        MemqNotifier(notifiers=[broken, Chat(said)])(failed())
-
-    assert len(said) == 1
-
-
-async def test_it_also_tells_from_the_triggerer():
-    """There it is awaited, and calls those that block in a thread of their own."""
-    said = []
-
-    await MemqNotifier(failed(), notifiers=[Chat(said), AsyncChat(said)])
-    with pytest.raises(ExceptionGroup):
-        await MemqNotifier(failed(), notifiers=[broken])
-
-    assert [text.partition(":")[0] for text in said] == ["clicks", "async clicks"]
-
-
-async def test_async_functions_are_awaited():
-    """From the worker and from the triggerer; what one raises is not lost."""
-    said = []
-
-    async def page(context):
-        await asyncio.sleep(0)
-        if context["memq_failure"]["task"].endswith("broken"):
-            raise OSError("down")
-        said.append(context["memq_failure"]["task"])
-
-    await asyncio.to_thread(MemqNotifier(notifiers=[page]), failed("first"))
-    await MemqNotifier(failed("second"), notifiers=[page])
-    for tell in (
-        asyncio.to_thread(MemqNotifier(notifiers=[page]), failed("broken")),
-        MemqNotifier(failed("broken"), notifiers=[page]),
-    ):
-        with pytest.raises(ExceptionGroup, match="1 of 1 notifiers failed"):
-            await tell
-
-    assert said == ["memq_process_ranges.first", "memq_process_ranges.second"]
-
-
 class OnlyAsync(BaseNotifier):
     """As Airflow lets one be written: it has no way to block."""
 
@@ -132,25 +82,41 @@ class OnlyAsync(BaseNotifier):
         self.said = said
 
     async def async_notify(self, context):
-        self.said.append(context["memq_failure"]["topic"])
+        self.said.append("only async")
 
 
-def test_one_that_can_only_be_awaited_tells_from_a_worker():
-    """It is awaited where nothing else is."""
-    said = []
-    MemqNotifier(notifiers=[OnlyAsync(said)])(failed())
-    assert said == ["clicks"]
-
-
-async def test_one_is_awaited_also_where_a_loop_runs_already():
-    """Whoever calls it without `await` may have a loop of its own."""
+async def test_one_that_fails_keeps_nobody_from_being_told():
+    """All are called, and then failures are raised: in a worker, in its loop, in the triggerer."""
     said = []
 
     async def page(context):
-        said.append(context["memq_failure"]["topic"])
+        await asyncio.sleep(0)
+        said.append("paged")
 
-    MemqNotifier(notifiers=[page, OnlyAsync(said)])(failed())
-    assert said == ["clicks", "clicks"]
+    async def is_down(context):
+        raise OSError("down")
+
+    def make(*given):
+        return MemqNotifier(*given, notifiers=[broken, is_down, Chat(said), page, OnlyAsync(said)])
+
+    def tell_within_a_loop():
+        make()(failed())
+
+    async def tell_where_a_loop_runs():
+        tell_within_a_loop()
+
+    async def tell_from_the_triggerer():
+        await make(failed())
+
+    for tell in (
+        asyncio.to_thread(tell_within_a_loop),
+        tell_where_a_loop_runs(),
+        tell_from_the_triggerer(),
+    ):
+        said.clear()
+        with pytest.raises(ExceptionGroup, match="2 of 5 notifiers failed"):
+            await tell
+        assert [text.partition(":")[0] for text in said] == ["clicks", "paged", "only async"]
 
 
 def test_what_is_not_known_is_left_out():

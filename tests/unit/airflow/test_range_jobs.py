@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 from airflow.providers.amazon.aws.operators.emr import (
     EmrAddStepsOperator,
@@ -15,6 +10,7 @@ from airflow.providers.amazon.aws.operators.emr import (
 from airflow.providers.amazon.aws.operators.glue import GlueJobOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq import job_record
 from airflow_provider_memq.job_record import JobRecord, keep
@@ -28,7 +24,6 @@ from airflow_provider_memq.operators.memq import (
 )
 from airflow_provider_memq.operators.range_job import RangeJobMixin, manifest_path
 from airflow_provider_memq.ranges import RangeContents
-from airflow_provider_memq.versions import AirflowException
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import State
 
@@ -46,7 +41,6 @@ OPERATORS = {
 }
 each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda kind: kind.__name__)
 
-PAGE = Path(__file__).parents[3] / "docs" / "airflow_operators.md"
 
 RECORD = JobRecord(
     what="w",
@@ -99,18 +93,6 @@ def test_a_deferred_job_that_failed_is_told_as_the_service_told_it(operator):
         task.execute_complete({"task_state_store": state}, event)
 
 
-@pytest.mark.parametrize("operator", AWS, ids=lambda kind: kind.__name__)
-def test_a_job_may_take_a_day_where_nothing_is_said(operator):
-    """Airflow gives jobs up after half an hour, which is the task's `execution_timeout` to do."""
-    options = OPERATORS[operator][1]
-    task = operator(task_id="t", **COMMON, **options)
-
-    assert task.waiter_delay * task.waiter_max_attempts >= 24 * 3600
-    assert (
-        operator(task_id="u", waiter_max_attempts=3, **COMMON, **options).waiter_max_attempts == 3
-    )
-
-
 def test_outputs_share_a_folder_of_manifests_and_no_manifest():
     """What is done in one output is not taken for done in another, however alike their names."""
     planned = OffsetRange(0, 1, 3, "a" * 16)
@@ -128,76 +110,6 @@ def test_outputs_share_a_folder_of_manifests_and_no_manifest():
     assert len(set(paths)) == len(outputs)
     assert manifest_path("s3://m", "/lake/clicks/", "clicks", planned) == paths[3]
     assert manifest_path("", "/lake/clicks/", "clicks", planned) == f"/lake/clicks/_manifests{end}"
-
-
-@each_operator
-def test_a_folder_of_manifests_is_no_template_file(operator):
-    """A name that ends in .json is a name, though EMR's operator reads steps from such files."""
-    _, options = OPERATORS[operator]
-    task = operator(task_id="t", manifest_dir="{{ params.m }}.json", **COMMON, **options)
-
-    task.render_template_fields({"params": {"m": "s3a://lake/m"}, "dag_run": None})
-
-    assert task.manifest_dir == "s3a://lake/m.json"
-
-
-@pytest.mark.parametrize(
-    ("module", "base", "given"),
-    [
-        ("cncf.kubernetes.operators.spark_kubernetes", "SparkKubernetesOperator", "template_spec"),
-        ("databricks.operators.databricks", "DatabricksSubmitRunOperator", "json"),
-    ],
-)
-def test_the_launchers_of_the_page_are_operators(monkeypatch, module, base, given):
-    """The examples of other launchers hand the arguments over, and end with the check."""
-    launched = {"spark": {"spec": {}}, "spark_python_task": {}}
-
-    class Launcher(BaseOperator):
-        template_fields = (given,)
-
-        def __init__(self, **kwargs):
-            setattr(self, given, kwargs.pop(given))
-            super().__init__(**kwargs)
-
-        def execute(self, context):
-            context["launched"] = True
-
-    stand_in = ModuleType(module)
-    setattr(stand_in, base, Launcher)
-    monkeypatch.setitem(sys.modules, f"airflow.providers.{module}", stand_in)
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names: dict = {}
-    code = next(text for text in blocks if f"airflow.providers.{module}" in text)
-    exec(code, names)  # noqa: S102 - of our own page
-    kind = next(each for name, each in names.items() if name.startswith("Memq"))
-    task = kind(task_id="t", **{given: launched}, **COMMON)
-    monkeypatch.setattr(task, "begin", lambda: "run")
-    monkeypatch.setattr(task, "arguments", lambda run: [run])
-    monkeypatch.setattr(task, "end", lambda context, run: (context["launched"], run))
-
-    assert set(kind.template_fields) == {given, *RangeJobMixin.template_fields}
-    assert task.execute({}) == (True, "run")
-    assert "['run']" in str(launched)
-
-
-def test_a_note_is_what_was_noted():
-    """It comes back whole until it is deleted, sums beyond 2**63 as well."""
-    store = State()
-    job_record.keep(store, RECORD)
-    assert job_record.recall(store, "w") == RECORD
-
-    del store["memq_range_job"]
-    assert job_record.recall(store, "w") is None
-
-
-def test_a_note_of_something_else_is_none():
-    """A task that is told something else does not wait for the job of what it was told before."""
-    store = State()
-    job_record.keep(store, RECORD)
-
-    assert job_record.recall(store, "another") is None
-    assert job_record.digest({"topic": "a"}) != job_record.digest({"topic": "b"})
-    assert job_record.digest({"a": 1, "b": ("x",)}) == job_record.digest({"b": ["x"], "a": 1})
 
 
 @pytest.mark.parametrize("kept", ["{}", "not JSON", 5])

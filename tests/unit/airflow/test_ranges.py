@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ledger import Ledger, carried_on, first_ledger, ledger_of
 from airflow_provider_memq.ranges import (
     MAX_OFFSET,
     MAX_PARTITION,
@@ -19,9 +16,7 @@ from airflow_provider_memq.ranges import (
     finish,
     parse_key,
     range_key,
-    touching,
 )
-from airflow_provider_memq.topics import TopicState
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 from tests.unit.airflow.fakes import published
@@ -134,54 +129,37 @@ def test_gaps_in_offsets_belong_to_a_range():
     assert [each.batches for each in ranges] == [2, 2]
 
 
-@pytest.mark.parametrize(("age_ms", "planned"), [(999, []), (1000, [OffsetRange(0, 0, 2)])])
-def test_a_small_tail_waits_for_more(age_ms, planned):
-    """A range that reached no limit is planned when its first Batch has lingered."""
-    found = [published(0, CREATED_MS, 10, 1), published(1, CREATED_MS + 900, 10, 1)]
-    ranges = cut(0, found, Limits(offsets=5, linger_ms=1000), CREATED_MS + age_ms)
-
-    assert [each.range for each in ranges] == planned
+LINGER = Limits(offsets=5, linger_ms=1000)
+ENOUGH = Limits(size_bytes=30, linger_ms=10_000, min_bytes=20)
+OLD = Limits(linger_ms=10_000, min_bytes=99, longest_ms=500)
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [Limits(offsets=2), Limits(size_bytes=20), Limits(records=2)],
-    ids=["offsets", "bytes", "records"],
+    ("limits", "held", "age_ms", "planned"),
+    [
+        (LINGER, False, 999, 0),
+        (LINGER, False, 1000, 1),
+        (Limits(offsets=2, linger_ms=10_000), False, 0, 1),
+        (Limits(size_bytes=20, linger_ms=10_000), False, 0, 1),
+        (Limits(records=2, linger_ms=10_000), False, 0, 1),
+        (ENOUGH, False, 0, 1),
+        (ENOUGH, True, 0, 0),
+        (ENOUGH._replace(min_bytes=21), False, 0, 0),
+        (OLD, False, 499, 0),
+        (OLD, False, 500, 1),
+        (OLD, True, 499, 0),
+        (OLD, True, 500, 1),
+        (Limits(), False, -60_000, 1),
+    ],
 )
-def test_a_full_tail_does_not_wait(limits):
-    """A range that has reached a limit is planned at once."""
-    found = [published(o, CREATED_MS, 10, 1) for o in range(2)]
+def test_a_small_tail_waits_for_more(limits, held, age_ms, planned):
+    """Until its first Batch has lingered, it is full or large enough, or retention comes near.
 
-    assert len(cut(0, found, limits._replace(linger_ms=10_000))) == 1
+    What is large enough waits too while enough is planned; no clock that is slow holds it back.
+    """
+    found = [published(0, CREATED_MS, 10, 1), published(1, CREATED_MS + 400, 10, 1)]
 
-
-def test_a_large_enough_tail_does_not_wait():
-    """A range that has reached `min_bytes` is planned at once, unless enough is planned already."""
-    found = [published(o, CREATED_MS, 10, 1) for o in range(2)]
-    limits = Limits(size_bytes=30, linger_ms=10_000, min_bytes=20)
-
-    assert len(cut(0, found, limits)) == 1
-    assert cut(0, found, limits, held=True) == []
-    assert cut(0, found, limits._replace(min_bytes=21)) == []
-
-
-def test_a_held_tail_grows_to_its_limits():
-    """While enough is planned a backlog becomes ranges as large as may be, and its end waits."""
-    found = [published(o, CREATED_MS + o, 10, 1) for o in range(8)]
-
-    ranges = cut(0, found, Limits(size_bytes=30), held=True)
-
-    assert [each.range for each in ranges] == [OffsetRange(0, 0, 3), OffsetRange(0, 3, 6)]
-
-
-@pytest.mark.parametrize("held", [True, False])
-def test_nothing_waits_longer_than_retention_allows(held):
-    """Whatever it waits for, a range is planned as it is once it is old enough to worry."""
-    found = [published(0, CREATED_MS, 10, 1)]
-    limits = Limits(linger_ms=10_000, min_bytes=99, longest_ms=500)
-
-    assert cut(0, found, limits, CREATED_MS + 499, held=held) == []
-    assert len(cut(0, found, limits, CREATED_MS + 500, held=held)) == 1
+    assert len(cut(0, found, limits, CREATED_MS + age_ms, held=held)) == planned
 
 
 def test_tails_that_wait_go_together():
@@ -199,83 +177,7 @@ def test_tails_that_wait_go_together():
     assert plan.waiting == []
 
 
-@pytest.mark.parametrize("bad", [Limits(offsets=0), Limits(ranges=0), Limits(linger_ms=-1)])
-def test_impossible_limits_are_refused(bad):
-    """Limits that no range fits would plan nothing forever."""
-    with pytest.raises(ConfigError, match="must be a whole number"):
-        bad.check()
-
-
-def test_a_slow_clock_holds_nothing_back():
-    """Without lingering, a notification from the future of this clock is planned at once."""
-    assert len(cut(0, batches(0, 3), Limits(), CREATED_MS - 60_000)) == 1
-
-
-# -- plan after plan ------------------------------------------------------------------------
-
-STEPS = st.lists(
-    st.tuples(
-        st.integers(0, 30),  # notifications that arrive at each partition
-        st.sampled_from(["success", "success", "crash", "removed"]),
-        limits,
-    ),
-    max_size=12,
-)
-
-
-@given(STEPS, st.integers(1, 3))
-def test_no_gap_and_no_overlap(steps, partitions):
-    """Whatever heads, crashes and retries come: what is emitted is what was published, once."""
-    ends = [0] * partitions
-    committed: Ledger | None = None
-    emitted: list[OffsetRange] = []
-    for number, (more, outcome, limits) in enumerate(steps):
-        ends = [end + more * (p + 1) for p, end in enumerate(ends)]
-        heads = dict(enumerate(ends))
-        now = TopicState("clicks", INCARNATION, dict.fromkeys(heads, 0), heads, 0)
-        if committed is None:
-            begin = first_ledger(now, now.starts)
-        else:
-            begin = carried_on(committed, now, skip_removed=False)
-        ranges = [
-            each.range
-            for p, end in now.ends.items()
-            for each in plan_of(p, begin.ends[p], end, limits, number)
-        ]
-        ledger = begin.advanced(ranges)
-        if outcome == "crash":  # nothing of this try is stored, whatever it had done
-            continue
-        committed = ledger_of(json.loads(json.dumps(ledger.to_extra())))
-        emitted += ranges
-
-    for p in range(partitions):
-        mine = sorted(each for each in emitted if each.partition == p)
-        planned = committed.ends[p] if committed else 0
-        assert [o for each in mine for o in range(each.start, each.end)] == list(range(planned))
-        assert planned <= ends[p]
-    if committed is not None:
-        last = carried_on(committed, now, skip_removed=False)
-        rest = [
-            each.range
-            for p, end in now.ends.items()
-            for each in plan_of(p, last.ends[p], end, Limits(), 0)
-        ]
-        assert last.advanced(rest).ends == dict(enumerate(ends))
-
-
-def plan_of(partition, start, end, limits, number):
-    return cut(start, batches(start, end), limits, CREATED_MS + 50 * number, partition)
-
-
 # -- backfill and commit --------------------------------------------------------------------
-
-
-def test_a_backfill_takes_whole_ranges():
-    """Ranges that share an offset with what is wanted, of the same partition, each once."""
-    planned = [OffsetRange(0, 0, 5), OffsetRange(0, 5, 9), OffsetRange(1, 0, 9)]
-
-    assert touching(planned, [OffsetRange(0, 4, 6), OffsetRange(0, 8, 20)]) == planned[:2]
-    assert touching(planned, [OffsetRange(0, 9, 12)]) == []
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)))

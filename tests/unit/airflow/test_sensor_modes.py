@@ -12,7 +12,6 @@ import pytest
 from airflow.sdk import timezone
 from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.bases.operator import TriggerFailureReason
-from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
@@ -28,7 +27,7 @@ from airflow.triggers.base import TaskSuccessEvent
 from airflow_provider_memq import waiting
 from airflow_provider_memq.sensors.memq import MemqSensor
 from airflow_provider_memq.triggers.memq import MemqTrigger
-from airflow_provider_memq.waiting import Condition, Outcome, grown_interval_s
+from airflow_provider_memq.waiting import Condition, Outcome
 from memq.core.retry import Backoff
 from memq.errors import UnavailableError, UnknownTopicError
 
@@ -224,19 +223,6 @@ def test_a_last_look_decides_when_the_time_is_over(mode):
         )
 
     assert outcome(make) == "done"
-
-
-def test_a_deferred_sensor_backs_off_as_others_do():
-    """Waits of the triggerer lie where those of Airflow's own sensors lie, look by look."""
-    sensor = BaseSensorOperator(
-        task_id="wait", poke_interval=10, exponential_backoff=True, max_wait=300
-    )
-    for look in range(1, 12):
-        theirs = sensor._get_next_poke_interval(0.0, lambda: 0.0, look)
-        least, most = (grown_interval_s(10, look, 300, lambda each=each: each) for each in (0, 1))
-        assert least <= theirs <= most
-        assert most <= 2 * least or least < 300 == most
-    assert grown_interval_s(10, 10**6, None, lambda: 0.5) < float("inf")
 
 
 def test_a_deferred_sensor_hands_on_how_it_waits():

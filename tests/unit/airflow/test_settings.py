@@ -6,7 +6,6 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_memq.get_provider_info import REQUEST_TIMEOUT_S
-from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.settings import explain, settings_of
 from memq.errors import ConfigError, InvalidRequestError, UnauthorizedError, UnavailableError
 
@@ -30,13 +29,6 @@ def test_brokers(uri, bootstrap):
     assert settings(uri).bootstrap == bootstrap
 
 
-def test_a_host_may_be_a_list():
-    """Several brokers in the host field are all taken, with their own ports or the port field's."""
-    connection = Connection(conn_id="c", conn_type="memq", host="a:1, b", port=7)
-
-    assert settings_of(connection).bootstrap == "a:1,b:7"
-
-
 def test_the_rest_of_it():
     """The password is the token; timeout and admin URL have defaults and can be given."""
     plain = settings("memq://:s%20ecret@a:1")
@@ -48,14 +40,6 @@ def test_the_rest_of_it():
     assert (full.token, full.request_timeout_s, full.admin_url) == ("", 2.5, "http://x:9")
     assert (plain.aws_conn_id, full.aws_conn_id) == ("", "lake")
     assert "ecret" not in repr(plain)
-
-
-def test_the_form_leaves_empty_fields():
-    """What the form sends for fields that nobody filled in counts as not given."""
-    extra = '{"bootstrap": "", "request_timeout_s": null, "admin_url": null, "aws_conn_id": ""}'
-    connection = Connection(conn_id="c", conn_type="memq", host="a", extra=extra)
-
-    assert settings_of(connection) == settings("memq://a")
 
 
 @pytest.mark.parametrize(
@@ -80,16 +64,6 @@ def test_what_it_must_not_say(uri, message):
         settings(uri)
 
     assert "'c'" in str(refused.value)
-
-
-def test_the_hook_reads_the_environment(monkeypatch):
-    """The default connection comes from `AIRFLOW_CONN_MEMQ_DEFAULT`, as Airflow has it."""
-    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", "memq://:t@127.0.0.1:6367")
-
-    hook = MemqHook()
-
-    assert (hook.bootstrap, hook.token) == ("127.0.0.1:6367", "t")
-    assert repr(hook) == "<MemqHook memq_default>"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from importlib import import_module
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
-from airflow.triggers.base import BaseEventTrigger
 
 from airflow_provider_memq.sensors.memq import (
     MemqLagSensor,
@@ -21,7 +20,6 @@ from airflow_provider_memq.triggers.memq import (
     MemqNewDataTrigger,
     MemqOffsetTrigger,
     MemqRangeDueTrigger,
-    MemqTrigger,
     MemqWatermarkTrigger,
 )
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
@@ -49,19 +47,6 @@ def made_again(path, arguments):
     return getattr(import_module(module), name)(**arguments)
 
 
-def test_subclasses_of_triggers():
-    """Users may derive from the base and from a trigger, and name the arguments themselves."""
-
-    class Base(MemqTrigger):
-        pass
-
-    class Own(MemqOffsetTrigger):
-        condition_fields = ("topic",)
-
-    assert not hasattr(Base, "condition_type")
-    assert Own.condition_fields == ("topic",)
-
-
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda each: type(each).__name__)
 def test_serialize_round_trips(trigger):
     """A trigger made from what another serialized to serializes to the same."""
@@ -72,13 +57,6 @@ def test_serialize_round_trips(trigger):
     assert type(again) is type(trigger)
     assert again.serialize() == (path, arguments)
     assert {name: getattr(again, name) for name in arguments} == arguments
-
-
-def test_watches_of_different_names_are_not_merged():
-    """Airflow runs equal triggers as one; the name keeps those of two assets apart."""
-    first, second = (MemqWatchTrigger(topic="t", watch_name=name) for name in ("a", "b"))
-
-    assert BaseEventTrigger.hash(*first.serialize()) != BaseEventTrigger.hash(*second.serialize())
 
 
 @pytest.mark.parametrize(("sensor", "fields"), SENSORS)
@@ -116,11 +94,3 @@ def test_start_from_trigger(sensor, fields, outlets):
     trigger = made_again(start.trigger_cls, BaseSerialization.deserialize(start.trigger_kwargs))
     assert trigger.end_from_trigger is (not outlets)
     assert {name: getattr(trigger, name) for name in fields} == fields
-
-
-def test_a_plain_sensor_starts_on_a_worker():
-    """Without the option nothing of it reaches the scheduler."""
-    task = MemqOffsetSensor(task_id="wait", topic="t", offsets={0: 1})
-
-    assert task.start_from_trigger is False
-    assert task.start_trigger_args is None

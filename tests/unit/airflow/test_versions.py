@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from importlib import import_module, invalidate_caches
+from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
@@ -11,102 +13,39 @@ from packaging.requirements import Requirement
 from rich.text import Text
 
 from airflow_provider_memq import versions
-from airflow_provider_memq.operators import memq as operators
-from airflow_provider_memq.range_assets import audited_asset, processed_asset, ranges_asset
-from airflow_provider_memq.sensors.memq import MemqOffsetSensor
-from airflow_provider_memq.triggers.watch import MemqWatchTrigger
-from airflow_provider_memq.versions import PROVIDER, check_same_version, has_airflow
+from airflow_provider_memq.versions import PROVIDER, check_same_version
 from memq.errors import ConfigError
 
-RANGES = ranges_asset("clicks")
-DONE = processed_asset("clicks", "job")
-AT = {"task_id": "t", "topic": "clicks"}
-NEEDS_MORE = {
-    "MemqPlanRangesOperator": {"ranges": RANGES},
-    "MemqCommitOperator": {"ranges": RANGES, "done": DONE, "group": "g"},
-    "MemqRetentionOperator": {"ranges": RANGES, "group": "g"},
-    "MemqBackfillOperator": {"ranges": RANGES, "output_dir": "/out"},
-    "MemqQualityGateOperator": {"manifest": "/out/m.json"},
-    "MemqSparkConnectOperator": {"output_dir": "/out", "application": "a.py"},
-    "MemqSparkSubmitOperator": {"output_dir": "/out", "application": "a.py"},
-}
+ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def old(monkeypatch):
-    """The oldest Airflow, as far as its version tells."""
-    monkeypatch.setattr(versions, "airflow_version", "3.1.0")
-
-
-@pytest.mark.parametrize(
-    ("there", "needed", "enough"),
-    [
-        ("3.3.2", "3.3.2", True),
-        ("3.10.0", "3.3.2", True),
-        ("3.3.1", "3.3.2", False),
-        ("3.3.2rc1", "3.3.2", True),
-        ("3.3.2.dev0", "3.3.2", True),
-        ("3.3.2+local", "3.3.2", True),
-    ],
-)
-def test_versions_are_compared(monkeypatch, there, needed, enough):
-    """By their numbers; a candidate has what its release will have."""
+@pytest.mark.parametrize("there", ["3.1.0", "3.3.1", "3.3.1+local"])
+def test_an_older_airflow_is_refused(monkeypatch, there):
+    """The message names both versions and what to install; a pre-release counts as its release."""
+    project = tomllib.loads((ROOT / "airflow_provider_memq/pyproject.toml").read_text())
+    assert f"apache-airflow>={versions.AIRFLOW},<3.4" in project["project"]["dependencies"]
+    for enough in ("3.3.2", "3.10.0", "3.3.2rc1", "3.3.2.dev0", "3.3.2+local"):
+        monkeypatch.setattr(versions, "airflow_version", enough)
+        versions.check_airflow()
     monkeypatch.setattr(versions, "airflow_version", there)
 
-    assert has_airflow(needed) is enough
+    with pytest.raises(ConfigError) as refused:
+        versions.check_airflow()
+
+    assert str(refused.value) == (
+        f"airflow-provider-memq needs Airflow 3.3.2 or later, and this is Airflow {there}: pip "
+        "install apache-airflow==3.3.2"
+    )
 
 
-@pytest.mark.parametrize("name", NEEDS_MORE)
-def test_what_plans_says_what_it_needs(old, name):
-    """An operator of planned ranges is refused where a DAG makes it, with both versions."""
-    with pytest.raises(
-        AirflowOptionalProviderFeatureException,
-        match=r"needs Airflow 3\.3\.2 or later, and this is Airflow 3\.1\.0",
-    ):
-        getattr(operators, name)(**AT, **NEEDS_MORE[name])
+@pytest.mark.parametrize("part", ["hooks", "operators", "sensors", "triggers", "pipeline"])
+def test_whatever_a_dag_imports_is_refused(monkeypatch, part):
+    """Before it needs a name that an older Airflow does not have."""
+    monkeypatch.setitem(sys.modules, "airflow_provider_memq.versions", None)
+    monkeypatch.delitem(sys.modules, f"airflow_provider_memq.{part}", raising=False)
 
-
-def test_a_pipeline_says_what_it_needs(old, monkeypatch):
-    """The module is refused before it imports names that an older Airflow does not have."""
-    monkeypatch.delitem(sys.modules, "airflow_provider_memq.pipeline", raising=False)
-    monkeypatch.setitem(sys.modules, "airflow_provider_memq.topic_dags", None)
-
-    with pytest.raises(AirflowOptionalProviderFeatureException, match="MemqPipeline needs Airflow"):
-        import_module("airflow_provider_memq.pipeline")
-
-
-def test_a_given_range_needs_no_more(old):
-    """A Spark job over a named range, and an audit of its own window, need no partitions."""
-    spark = NEEDS_MORE["MemqSparkSubmitOperator"] | {"range_key": "00000:0-1"}
-
-    assert operators.MemqSparkSubmitOperator(**AT, **spark).range_key == "00000:0-1"
-    assert operators.MemqAuditOperator(**AT, last="1h").last == "1h"
-    with pytest.raises(AirflowOptionalProviderFeatureException, match=r"\(audited=…\) needs"):
-        operators.MemqAuditOperator(**AT, audited=audited_asset("clicks"))
-
-
-def test_a_sensor_that_never_sees_a_worker(old):
-    """Airflow before 3.3 runs it in a worker all the same, and so it is refused."""
-    with pytest.raises(AirflowOptionalProviderFeatureException, match="start_from_trigger=True"):
-        MemqOffsetSensor(**AT, offsets={"0": 1}, start_from_trigger=True)
-
-
-async def test_a_watcher_does_without_state(old, monkeypatch):
-    """Where Airflow keeps no state of assets that a trigger can await, it fires all the same."""
-    trigger = MemqWatchTrigger(topic="clicks", memq_conn_id="nowhere", poll_interval=0.01)
-    trigger.asset_state_store = object()  # that of 3.3.0, which cannot be awaited
-    looks = []
-
-    async def look():
-        looks.append(1)
-        raise GeneratorExit
-
-    monkeypatch.setattr(trigger, "_look", look)
-    with pytest.raises(GeneratorExit):
-        await anext(trigger.run())
-
-    assert trigger.asset_state_store is None
-    assert looks == [1]
+    with pytest.raises(ImportError, match=r"airflow_provider_memq\.versions"):
+        import_module(f"airflow_provider_memq.{part}")
 
 
 def test_another_memq_is_refused(monkeypatch, tmp_path):

@@ -1,137 +1,218 @@
-"""What a watcher announces, and what it stores of that when."""
+"""A watcher in its triggerer, by a clock that only its waits move: bursts, outages, restarts."""
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
+from types import SimpleNamespace
+
 import pytest
 
-from airflow_provider_memq.triggers.watch import CONFIRM_S, REFRESH_S, TopicEnds, _from_json, _Watch
+from airflow_provider_memq.triggers import watch
+from airflow_provider_memq.triggers.watch import (
+    CONFIRM_S,
+    MemqWatchTrigger,
+    TopicEnds,
+    _from_json,
+    _Watch,
+)
+from memq.errors import UnavailableError
+from tests.unit.airflow.fakes import FakeHook, FakeTopic
 
 A, B = "a" * 16, "b" * 16
+POLL_S, LINGER_S, MAX_LINGER_S = 5.0, 1.0, 10.0
 
 
-class Clock:
+class Store(dict):
+    """The state store of an asset; it may fail for a while, or for good."""
+
+    error = None
+    asked = 0
+    writes = ()
+
+    async def aget(self, key):
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return self.get(key)
+
+    async def aset(self, key, value):
+        if self.error:
+            raise self.error
+        self.writes += ((key, value),)
+        self[key] = value
+
+
+class World(FakeHook):
+    """A topic, a state store, and what happens to them at which second."""
+
     def __init__(self):
+        super().__init__()
         self.now_s = 0.0
+        self.topic = FakeTopic({0: 0}, incarnation=A)
+        self.store = Store()
+        self.down = None
+        self.changes = []
+        self.looked_s = []
+        self.events = []
 
-    def __call__(self):
-        return self.now_s
+    def at(self, second, change):
+        self.changes.append((second, change))
+
+    def publish(self, second, batches=1):
+        self.at(second, lambda: self.topic.ends.update({0: self.topic.ends[0] + batches}))
+
+    def make_again(self, end):
+        self.topic = FakeTopic({0: end}, incarnation=B)
+
+    async def atopic(self, topic, incarnation=""):
+        self.looked_s.append(self.now_s)
+        self.looks = [self.down or FakeTopic(self.topic.ends, incarnation=self.topic.incarnation)]
+        return await super().atopic(topic, incarnation)
+
+    async def sleep(self, seconds):
+        assert self.open == 0, "a connection is held while it waits"
+        assert seconds > 0
+        self.now_s += seconds
+        due = [each for each in self.changes if each[0] <= self.now_s]
+        self.changes = [each for each in self.changes if each not in due]
+        for _, change in sorted(due, key=lambda each: each[0]):
+            change()
+        if self.now_s >= self.until_s:
+            raise asyncio.CancelledError
+
+    def gaps(self, since_s=0.0, until_s=float("inf")):
+        """Seconds between two looks."""
+        looks = [at for at in self.looked_s if since_s <= at < until_s]
+        return [later - at for at, later in pairwise(looks)]
+
+    async def watch(self, seconds, poll_interval=POLL_S):
+        """Run a watcher for so long; returns the events of it."""
+        self.until_s = self.now_s + seconds
+        trigger = MemqWatchTrigger(
+            topic="t", poll_interval=poll_interval, linger=LINGER_S, max_linger=MAX_LINGER_S
+        )
+        trigger.asset_state_store = self.store
+        began = len(self.events)
+        try:
+            async for event in trigger.run():
+                self.events.append((self.now_s, event.payload))
+        except asyncio.CancelledError:
+            return [payload for _, payload in self.events[began:]]
+        raise AssertionError("a watcher never ends by itself")
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def world(monkeypatch):
+    made = World()
+    monkeypatch.setattr(watch, "MemqHook", lambda _: made)
+    monkeypatch.setattr(watch, "asyncio", SimpleNamespace(sleep=made.sleep))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: 9e5 + made.now_s))
+    return made
 
 
-def loaded(clock, announced=None):
-    watch = _Watch(clock)
-    watch.load(TopicEnds(A if announced else "", announced or {}))
-    return watch
+async def test_a_burst_is_one_event(world):
+    """It fires once the topic rests, with all that is there by then."""
+    for tenth in range(60):
+        world.publish(20 + tenth / 10)
+
+    events = await world.watch(200)
+
+    assert events == [{"topic": "t", "incarnation": A, "offsets": {"0": 60}, "new": 60}]
+    fired_s = world.events[0][0]
+    assert 26 <= fired_s <= 26 + 2 * LINGER_S
+    assert world.looked_s.count(fired_s) == 1
+    heads = [value["0"] for key, value in world.store.writes if key == "head"]
+    assert heads == [0, 60]
 
 
-def store(watch, now="now"):
-    """Write to the state store what should be written; returns it."""
-    written = watch.to_store(now)
-    watch.stored()
-    return written
+async def test_a_topic_that_never_rests_is_announced_all_the_same(world):
+    """Every `max_linger` or so, and each event counts only what came after the one before."""
+    for second in range(300):
+        world.publish(second + 0.5)
+
+    events = await world.watch(300)
+
+    fired_s = [0.0, *(at for at, _ in world.events)]
+    gaps = [later - at for at, later in pairwise(fired_s)]
+    assert max(gaps) <= 1.1 * POLL_S + MAX_LINGER_S + LINGER_S
+    assert min(gaps[1:]) >= MAX_LINGER_S
+    assert sum(each["new"] for each in events) == events[-1]["offsets"]["0"] > 250
 
 
-@pytest.mark.parametrize(
-    ("announced", "ends", "new"),
-    [
-        ({}, {0: 0}, 0),
-        ({}, {0: 3, 1: 2}, 5),
-        ({0: 3}, {0: 3}, 0),
-        ({0: 3}, {0: 5, 1: 1}, 3),
-    ],
-)
-def test_news(clock, announced, ends, new):
-    """News is what was not announced, in a new partition too."""
-    assert loaded(clock, announced).news(TopicEnds(A, ends)) == new
+async def test_nothing_is_announced_again_by_the_next_triggerer(world):
+    """It goes on from what is stored: what is new is one event, a topic made again another one."""
+    world.publish(10, 3)
+    assert [each["new"] for each in await world.watch(60)] == [3]
+    assert await world.watch(60) == []
+
+    world.publish(world.now_s, 2)
+    assert [each["new"] for each in await world.watch(60)] == [2]
+    world.make_again(5)
+    assert [(each["incarnation"], each["new"]) for each in await world.watch(60)] == [(B, 5)]
+    assert await world.watch(60) == []
 
 
-@pytest.mark.parametrize(("end", "new"), [(9, 9), (12, 12), (2, 2), (0, 1)])
-def test_a_topic_made_again_is_news(clock, end, new):
-    """All of it is, whatever its ends are beside those of the one before."""
-    watch = loaded(clock, {0: 9})
+@pytest.mark.parametrize("outages", [1, 2])
+async def test_an_outage_is_ridden_out_and_told(world, outages):
+    """It looks ever more seldom, once a minute in the end, and tells in `last_error` why; then it
+    announces what was published meanwhile, and the next outage begins like the first.
+    """
+    for outage in range(outages):
+        down_s = world.now_s + 20
+        world.at(down_s, lambda: setattr(world, "down", UnavailableError("nobody there")))
+        world.publish(down_s + 100)
+        world.at(down_s + 400, lambda: setattr(world, "down", None))
+        world.at(down_s + 399, lambda: world.store.update(seen=world.store["last_error"]))
+        world.looked_s.clear()
 
-    assert watch.announce(TopicEnds(B, {0: end})) == new
-    assert watch.news(TopicEnds(B, {0: end})) == 0
+        events = await world.watch(600)
 
-
-def test_what_was_announced_is_no_news(clock):
-    """One event tells of all that is there; the next one only of what came after it."""
-    watch = loaded(clock)
-
-    assert watch.announce(TopicEnds(A, {0: 3})) == 3
-    assert watch.news(TopicEnds(A, {0: 3})) == 0
-    assert watch.announce(TopicEnds(A, {0: 5})) == 2
-
-
-def test_the_position_is_stored_late(clock):
-    """A triggerer that dies right after an event announces again: Airflow may not have it yet."""
-    watch = loaded(clock)
-    clock.now_s = CONFIRM_S
-    watch.saw(TopicEnds(A, {0: 3}))
-    watch.announce(TopicEnds(A, {0: 3}))
-
-    assert store(watch) == {"head": {"0": 3}, "last_error": "", "last_poll": "now"}
-    clock.now_s += CONFIRM_S
-    assert store(watch) == {"position": {"0": 3}, "incarnation": A, "last_poll": "now"}
+        assert [each["new"] for each in events] == [1]
+        assert "memq_default" in world.store["seen"]
+        assert "nobody there" in world.store["seen"]
+        assert world.store["last_error"] == ""
+        waits = world.gaps(down_s, down_s + 400)
+        assert waits[0] <= 1.0
+        assert 30.0 <= max(waits) <= 60.0
+        assert 10 <= len(waits) <= 25, outage
 
 
-def test_the_last_event_of_some_is_stored_too(clock):
-    """After a quiet minute the position is that of the last event, so that none comes again."""
-    watch = loaded(clock)
-    for end in (1, 2, 3):
-        watch.announce(TopicEnds(A, {0: end}))
-    stored = []
-    for _ in range(2):
-        clock.now_s += CONFIRM_S
-        stored.append(store(watch).get("position"))
+async def test_a_state_store_that_does_not_answer_is_waited_for(world):
+    """What was announced is not known without it, so nothing is announced meanwhile."""
+    world.store.update(position={"0": 3}, incarnation=A)
+    world.topic.ends[0] = 4
+    world.store.error = RuntimeError("api server")
+    world.at(100, lambda: setattr(world.store, "error", None))
 
-    assert stored == [{"0": 1}, {"0": 3}]
+    events = await world.watch(300)
+
+    assert [each["new"] for each in events] == [1]
+    assert world.events[0][0] >= 100
+    assert world.store["position"] == {"0": 4}
+    assert world.store["last_error"] == ""
 
 
-def test_a_busy_watcher_stores_its_position(clock):
+def test_a_busy_watcher_stores_its_position():
     """However soon events follow each other: what is stored is half a minute old at most, and what
     was announced a moment ago never is.
     """
-    watch = loaded(clock)
+    clock = SimpleNamespace(now_s=0.0)
+    busy = _Watch(lambda: clock.now_s)
+    busy.load(TopicEnds("", {}))
     announced, kept = {}, []
     for second in range(0, 200, 2):
         clock.now_s = 100.0 + second
         announced[second] = TopicEnds(A, {0: second + 1})
-        watch.saw(announced[second])
-        watch.announce(announced[second])
-        position = store(watch).get("position")
+        busy.saw(announced[second])
+        busy.announce(announced[second])
+        position = busy.to_store("now").get("position")
+        busy.stored()
         if position is not None:
             kept.append((second, position["0"] - 1))
 
     assert all(CONFIRM_S <= now - at <= 2 * CONFIRM_S + 2 for now, at in kept)
     assert len(kept) > 200 / (CONFIRM_S + 4)
-
-
-def test_nothing_is_written_while_nothing_happens(clock):
-    """The state store is written when something changed, and once a minute to show it is alive."""
-    watch = loaded(clock, {0: 3})
-    watch.saw(TopicEnds(A, {0: 3}))
-    assert store(watch)
-
-    clock.now_s = REFRESH_S - 1
-    assert store(watch) == {}
-    clock.now_s = REFRESH_S
-    assert store(watch, "later") == {"last_poll": "later"}
-
-
-def test_an_error_is_cleared(clock):
-    """After a failure the next look that goes well says so."""
-    watch = loaded(clock, {0: 3})
-    watch.saw(TopicEnds(A, {0: 3}))
-    store(watch)
-
-    watch.complained()
-
-    assert store(watch) == {"last_error": "", "last_poll": "now"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from memq.core.ranges import OffsetRange
 from memq.tables.commit import Written, commit_range
 from memq.tables.iceberg import IcebergTable, open_table
 from memq.tables.ledger import TopicRange
-from tests.system.airflow.light_app import arguments, write_manifest
+from tests.fakes.light_app import arguments, write_manifest
 
 SCHEMA = pa.schema(
     [

@@ -1,11 +1,17 @@
-"""What the page of a topic reads from Airflow's database: an own one in memory, with its models."""
+"""What pages read from Airflow's database, an own one in memory, and answer to whatever request."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
+from airflow.api_fastapi.core_api.security import get_user
 from airflow.models import import_all_models
 from airflow.models.asset import (
     AssetActive,
@@ -20,13 +26,13 @@ from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.xcom import XComModel
-from airflow.sdk import Asset
+from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
 from airflow_provider_memq.ledger import Ledger
-from airflow_provider_memq.plugins import queries
-from airflow_provider_memq.plugins.hours import audit_of
+from airflow_provider_memq.plugins import outside, pages, queries, routes
 from airflow_provider_memq.plugins.queries import pipeline_of, source_of, sources
 from airflow_provider_memq.range_assets import (
     audited_asset,
@@ -36,7 +42,7 @@ from airflow_provider_memq.range_assets import (
 )
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import Interval, OffsetRange
-from memq.errors import CorruptDataError
+from memq.errors import StorageError
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TOPIC, LIFE = "clicks", "a" * 16
@@ -118,7 +124,8 @@ class Database:
 @pytest.fixture
 def database():
     import_all_models()  # tables refer to each other
-    engine = create_engine("sqlite://")
+    threads = {"check_same_thread": False}
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args=threads)
     Base.metadata.create_all(engine)
     with Session(engine) as session:
         yield Database(session)
@@ -193,51 +200,6 @@ def test_who_processes_is_known_by_airflow_itself(database):
     )
 
 
-def test_the_last_arguments_of_a_task_count(database):
-    """A group that a run before had is not the one that follows now."""
-    database.plan(0, 2)
-    for run_id, group in (("a", "old"), ("b", "new")):
-        database.run("process", run_id)
-        database.arguments("process", run_id, "commit", topic=TOPIC, group=group)
-
-    found = pipeline_of(database.session, source_of(database.session, RANGES.name))
-
-    assert found.group == "new"
-
-
-def test_what_a_gate_comes_after_is_not_done(database):
-    """An asset of a user's own says nothing of a range, unless a commit waits for it."""
-    mine = Asset(name="clicks_files", uri="x://clicks_files")
-    database.asset(mine)
-    asset_id = database.ids[mine.name]
-    database.add(TaskOutletAssetReference, asset_id=asset_id, dag_id="process", task_id="files")
-    database.plan(0, 2)
-    source = source_of(database.session, RANGES.name)
-    assert pipeline_of(database.session, source).done == (DONE.name,)
-
-    database.add(TaskInletAssetReference, asset_id=asset_id, dag_id="process", task_id="commit")
-    assert set(pipeline_of(database.session, source).done) == {DONE.name, mine.name}
-
-
-def test_topics_that_are_not_listed_are_mentioned(database, monkeypatch):
-    """Of many topics the first are there, and a trouble says that there are more."""
-    monkeypatch.setattr(queries, "MAX_TOPICS", 2)
-    for asset in (plan_asset(ranges_asset("other")), audited_asset("b")):
-        database.asset(asset)
-    database.plan(0, 2)
-    found, notes = sources(database.session)
-    assert ([each.topic for each in found], notes) == (["b", TOPIC], [])
-
-    for asset in (plan_asset(ranges_asset("zzz")), audited_asset("zzz")):
-        database.asset(asset)
-    found, notes = sources(database.session)
-
-    assert [each.topic for each in found] == ["b", TOPIC]
-    assert [each.partition(":")[0] for each in notes] == [
-        "more than 2 topics are planned", "more than 2 topics are audited",
-    ]  # fmt: skip
-
-
 # -- plans and runs -------------------------------------------------------------------------
 
 
@@ -257,93 +219,6 @@ def test_plans_come_with_their_runs_and_what_is_done(database, pipeline):
     assert found.done == {key(2, 4)}
 
 
-def test_only_tasks_say_what_is_processed(database, pipeline):
-    """Those of the DAG that processes, or with a manifest; no person, and no other DAG's task."""
-    other = processed_asset(TOPIC, "other")
-    database.asset(other)
-    database.add(
-        TaskOutletAssetReference, asset_id=database.ids[other.name], dag_id="b", task_id="t"
-    )
-    database.add(DagScheduleAssetReference, asset_id=database.ids[RANGES.name], dag_id="b")
-    database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": BEGIN.isoformat()})
-    database.run("b", "r", key(0, 2))
-    pipeline = pipeline_of(database.session, source_of(database.session, RANGES.name))
-    assert (pipeline.process_dags, pipeline.done) == (("b", "process"), (DONE.name,))
-
-    def done(asset, **event):
-        database.event(asset, BEGIN, **event, key=key(0, 2))
-        return planned(database, pipeline)[0].done
-
-    compared = {"memq_incarnation": LIFE}
-    assert done(DONE, source=None) == set()  # of a person
-    assert done(DONE, source=None, extra=compared) == set()
-    assert done(DONE, source="b") == set()
-    assert done(other, source="b", extra=compared) == set()
-    found, _ = planned(database, pipeline)
-    assert (found.runs, [each.dag_id for each in found.others[key(0, 2)]]) == ({}, ["b"])
-    assert done(DONE, source="backfill", extra=compared) == {key(0, 2)}
-
-
-def test_the_dag_that_processes_says_what_is_processed(database, pipeline):
-    """Its own event counts, whatever its task has compared."""
-    database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": BEGIN.isoformat()})
-    pipeline = pipeline_of(database.session, source_of(database.session, RANGES.name))
-    database.event(DONE, BEGIN, key=key(0, 2))
-
-    assert planned(database, pipeline)[0].done == {key(0, 2)}
-
-
-def test_clocks_that_are_a_little_apart_hide_no_run(database, pipeline):
-    """A scheduler's clock may be behind that of the API server which stored the plan."""
-    database.run("process", "first", key(0, 2), minute=-2 / 60)
-    database.event(DONE, BEGIN - timedelta(seconds=1), key=key(2, 4))
-
-    found, _ = planned(database, pipeline)
-
-    assert (list(found.runs), found.done) == ([key(0, 2)], {key(2, 4)})
-
-
-@pytest.mark.parametrize(("plans", "ranges"), [(3, 100), (100, 4), (100, 2)])
-def test_only_the_newest_plans_are_on_a_page(database, pipeline, monkeypatch, plans, ranges):
-    """So many plans or ranges, and one plan at least; that there are older ones is told."""
-    monkeypatch.setattr(queries, "MAX_PLANS", plans)
-    monkeypatch.setattr(queries, "MAX_RANGES", ranges)
-    assert planned(database, pipeline)[1] == [(0, 2), (2, 4)]
-    for minute, sizes in enumerate([(1,), (1,), (3, 3, 3)]):
-        database.plan(minute + 1, *sizes)
-
-    found, shown = planned(database, pipeline)
-
-    assert shown[-3:] == [(6, 9), (9, 12), (12, 15)]
-    assert (found.older, len(found.plans)) == (True, {3: 3, 100: 2 if ranges == 4 else 1}[plans])
-    assert found.ledger.ends == {0: 15}
-
-
-def test_plans_of_an_earlier_topic_of_the_name_are_left_out(database, pipeline):
-    """After a topic was recreated the page is about the new one."""
-    database.ends = 0
-    database.plan(1, 5, incarnation="b" * 16, life=1)
-
-    found, ranges = planned(database, pipeline)
-    assert (ranges, found.ledger.incarnation) == ([(0, 5)], "b" * 16)
-
-
-def test_what_had_its_run_is_known(database, pipeline):
-    """By the planner's own mark, or else by the oldest run that Airflow has."""
-
-    def known():
-        source = source_of(database.session, RANGES.name)
-        return pipeline_of(database.session, source).all_have_runs
-
-    assert pipeline.all_have_runs is None
-    database.run("process", "r", key(0, 2), minute=3)
-    assert known() == BEGIN + timedelta(minutes=3)
-
-    until = BEGIN + timedelta(minutes=9)
-    database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": until.isoformat()})
-    assert known() == until
-
-
 def test_an_offset_is_found_in_its_range(database, pipeline):
     """In whichever plan it was; and nothing is found of what was not planned."""
     database.plan(1, 3)
@@ -357,47 +232,6 @@ def test_an_offset_is_found_in_its_range(database, pipeline):
     assert queries.range_with(database.session, pipeline, 1, 0) is None
     database.plan(2, incarnation="b" * 16, life=1)
     assert queries.range_with(database.session, pipeline, 0, 3) is None  # another topic's now
-
-
-def test_a_range_of_an_earlier_topic_keeps_its_page(database, pipeline):
-    """Its plan says of which incarnation it is."""
-    database.plan(1, 5, incarnation="b" * 16, life=1)
-
-    found = queries.planned_range(database.session, pipeline, OffsetRange(0, 0, 2, LIFE))
-    assert found.ledger.incarnation == LIFE
-
-
-@pytest.mark.parametrize(
-    "wanted", [(1, 3, LIFE), (4, 6, LIFE), (0, 2, "b" * 16), (0, 2, "")], ids=str
-)
-def test_a_range_that_was_never_planned_is_in_no_plan(database, pipeline, wanted):
-    """One with other cuts, beyond what is planned, or of another incarnation."""
-    offsets = OffsetRange(0, *wanted)
-
-    assert queries.planned_range(database.session, pipeline, offsets) is None
-
-
-def test_a_run_returns_its_manifest(database, pipeline):
-    """The XCom that is one, among others of the run."""
-    number = database.run("process", "r", key(0, 2))
-    database.returned(number, "process", "r", "commit", {"group": "job"})
-    database.returned(number, "process", "r", "process", {"manifest": "/m.json", "records": 3})
-    (run,) = planned(database, pipeline)[0].runs[key(0, 2)]
-
-    assert list(queries.manifests_of(database.session, run)) == [
-        ("process", {"manifest": "/m.json", "records": 3})
-    ]
-
-
-def test_a_search_has_an_end(database, pipeline, monkeypatch):
-    """Of more plans than that, only the newest are read."""
-    monkeypatch.setattr(queries, "MAX_LOOKED", 2)
-    for minute in (1, 2):
-        database.plan(minute, 1)
-
-    found = [queries.range_with(database.session, pipeline, 0, offset) for offset in (3, 4)]
-
-    assert found == [None, OffsetRange(0, 4, 5, LIFE)]
 
 
 # -- audits ---------------------------------------------------------------------------------
@@ -425,29 +259,111 @@ def test_audits_come_with_what_they_found(database):
     assert queries.audits_of(database.session, "none", lambda _: True) is None
 
 
-def test_the_verdict_that_was_stored_last_counts(database):
-    """An audit that `airflow backfill create` runs again has the times of the run it replaces."""
-    hour = {"start": "2026-01-01T10:00:00+00:00", "end": "2026-01-01T11:00:00+00:00"}
-    later = {"start": hour["end"], "end": "2026-01-01T12:00:00+00:00", "verdict": "clean"}
-    for run_id, due, stored_at, value in [
-        ("scheduled", 12, 13, {**later, "made_up": [{**hour, "verdict": "clean"}]}),
-        ("backfill", 11, 14, {**hour, "verdict": "not clean"}),
-    ]:
-        number = database.run("audit", run_id, minute=60 * due)
-        at = BEGIN + timedelta(hours=stored_at)
-        database.returned(number, "audit", run_id, "audit", value, timestamp=at)
+# -- requests -------------------------------------------------------------------------------
 
-    audits = queries.audits_of(database.session, TOPIC, lambda _: True)
-    audit = audit_of(audits, BEGIN + timedelta(hours=15))
-
-    hours = {each.start[11:13]: each.stored for each in audit.hours}
-    assert (hours["10"].words, hours["10"].run.run_id) == ("not clean", "backfill")
-    assert hours["11"].words == "clean"
+ODD = ["", " ", "\0", "a\0b", "\ud800", "\U0001f600", "'; --", "%00", "../../x", "x" * 5000, "-1"]
+NUMBERS = ["0", "-1", str(2**63), str(10**40), "9" * 5000, "1.5", "x", "", "\0"]
 
 
-def test_a_record_that_makes_no_sense_is_an_error(database):
-    """It is one of the errors that a page shows in a line."""
-    database.keep(AUDITED, "audited", "x")
+@pytest.fixture
+def hidden(monkeypatch):
+    """DAGs that the user may not read."""
+    hidden = set()
+    monkeypatch.setattr(pages, "_may_read", lambda _, dag_id, *__: dag_id not in hidden)
+    return hidden
 
-    with pytest.raises(CorruptDataError, match="makes no sense"):
-        queries.audits_of(database.session, TOPIC, lambda _: True)
+
+@pytest.fixture
+def ask(database, hidden, monkeypatch):
+    """Asks for a page about one topic that was planned; there are no brokers."""
+
+    @contextmanager
+    def opened(**_):
+        yield database.session
+
+    def away(*_):
+        raise StorageError("there is no broker here")
+
+    database.plan(0, 2, 2)
+    monkeypatch.setattr(pages, "create_session", opened)
+    monkeypatch.setattr(outside, "ask_brokers", away)
+    (may_read, *_) = routes.pages_for_users.dependencies
+    allowed = {may_read.dependency: lambda: None, get_user: nobody}
+    monkeypatch.setattr(routes.app, "dependency_overrides", allowed)
+    client = TestClient(routes.app, raise_server_exceptions=False)
+    return lambda path: client.get(path, follow_redirects=False)
+
+
+def nobody():
+    return SimpleNamespace()
+
+
+def links(answer):
+    """Where a page leads to."""
+    assert answer.status_code == 200, answer.text
+    return set(re.findall(r'href="([^"]+)"', answer.text))
+
+
+def addresses():
+    """Every page with every odd value of every part of its address."""
+    quoted = [quote(each, safe="", errors="surrogatepass") for each in ODD]
+    key = quote("00000:000000000000-000000000002@" + "a" * 16, safe="")
+    for odd in quoted:
+        yield f"/topics/{odd}/"
+        yield f"/topics/{odd}/index.json"
+        yield f"/topics/clicks/ranges/{odd}/"
+        yield f"/topics/{odd}/ranges/{key}/"
+        yield f"/topics/clicks/find?partition=0&offset=0&ranges={odd}"
+        yield f"/topics/{odd}/find?partition=0&offset=0"
+        yield f"/topics/clicks/ranges/{key}/?ranges={odd}"
+        yield f"/topics/clicks/?ranges={odd}"
+        yield f"/?{odd}={odd}"
+    for partition, offset in itertools.product(map(quote, NUMBERS), repeat=2):
+        yield f"/topics/clicks/find?partition={partition}&offset={offset}"
+
+
+def test_no_request_is_an_error_of_the_server(ask):
+    """Odd names and numbers in every part of every address: an answer, or 4xx and why."""
+    assert ask("/topics/clicks/").status_code == 200
+    found = {each: ask(each) for each in addresses()}
+
+    assert [each for each, answer in found.items() if answer.status_code >= 500] == []
+    for address, answer in found.items():
+        if "%00" in address.replace("%2500", ""):
+            assert answer.status_code in {400, 404} or address.startswith("/?"), address
+
+
+def test_pages_lead_to_each_other_and_to_runs(ask, database):
+    """From the list to a topic, from an offset to its range, and from there to Airflow's pages."""
+    number = database.run("process", "manual__1/x", key(0, 2))
+    database.returned(number, "process", "manual__1/x", "process", {"manifest": "/m", "rows": 3})
+    database.event(DONE, BEGIN, key=key(0, 2))
+    query, name = f"?ranges={RANGES.name}", quote(key(0, 2), safe="")
+    run = "/dags/process/runs/manual__1%2Fx"
+
+    assert {f"topics/clicks/{query}", "/dags/plan"} <= links(ask("/"))
+    topic = links(ask(f"/topics/clicks/{query}"))
+    assert {"/dags/plan", "/dags/process", run, f"ranges/{name}/{query}#manifest"} <= topic
+    found = ask(f"/topics/clicks/find?partition=0&offset=1&ranges={RANGES.name}")
+    assert (found.status_code, found.headers["location"]) == (
+        303, f"ranges/{key(0, 2)}/{query}",
+    )  # fmt: skip
+    page = ask(f"/topics/clicks/{found.headers['location']}")
+    assert {f"../../{query}", f"index.json{query}", run, f"{run}/tasks/process"} <= links(page)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_what_a_user_may_not_read_is_not_there(ask, hidden):
+    """Without the DAG that plans there is no topic; without the one that processes, no runs."""
+    hidden.add("process")
+    page = ask("/topics/clicks/index.json").json()
+    assert "1 DAG that you may not read: runs of ranges are missing here" in page["notes"]
+    assert (page["dags"], page["missing"]) == (["plan"], [])
+
+    hidden.add("plan")
+    page = ask("/topics/clicks/index.json").json()
+    assert (page["ranges"], len(page["audit"]["hours"])) == ([], 24)
+    hidden.add("audit")
+    assert ask("/index.json").json()["topics"] == []
+    paths = ("", f"ranges/{key(0, 2)}/", "find?partition=0&offset=1")
+    assert {ask(f"/topics/clicks/{path}").status_code for path in paths} == {404}

@@ -45,7 +45,7 @@ def install(folder: Path, *, delay_s: float = 0.0) -> None:
     )
     submit.chmod(0o755)
     for name, module in STAND_INS.items():
-        text = f"from tests.system.airflow.{module} import main\n\nmain()\n"
+        text = f"from tests.fakes.{module} import main\n\nmain()\n"
         (folder / name).write_text(text)
 
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +25,26 @@ from moto.glue.responses import GlueResponse
 from moto.moto_api import state_manager
 from moto.server import ThreadedMotoServer
 
+from airflow_provider_memq.operators.memq import (
+    MemqEmrServerlessOperator,
+    MemqEmrStepOperator,
+    MemqGlueOperator,
+)
+from airflow_provider_memq.ranges import range_key
+from memq.core.ranges import OffsetRange
 from memq.spark.app import own_arguments
-from tests.harness.airflow.rest import until
-from tests.harness.airflow.standalone import ROOT
-from tests.system.airflow import light_app
-from tests.system.airflow.aws_tasks import ACCOUNT, GLUE_JOB, ROLE
+from tests.fakes import light_app
+from tests.harness.airflow.rest import BACKSTOP_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+TOPIC = "clicks"
+KEY = range_key(OffsetRange(0, 1, 3))
+PROGRAM = "s3://code/range_to_parquet.py"
+ACCOUNT = "123456789012"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/memq"
+GLUE_JOB = "ranges"
 REGION = "eu-west-1"
 WAIT_S = 60
 
@@ -215,32 +223,6 @@ def _batch_stop_job_run(self: GlueResponse) -> ActionResult | str:
     return json.dumps({"SuccessfulSubmissions": stopped, "Errors": []})
 
 
-class Spark:
-    """Runs programs of `spark_apps/`, one after the other, in one process with one JVM."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.system.airflow.spark_runner"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
-        )
-
-    def run(self, arguments: list[str]) -> int:
-        """Run a program; its exit code."""
-        program = ROOT / "spark_apps" / Path(arguments[0]).name
-        self._process.stdin.write(json.dumps([str(program), *arguments[1:]]) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(WAIT_S)
-        self._process.stdout.close()
-
-
 def light(arguments: list[str]) -> int:
     """Does here, and without Spark, what the real program does."""
     light_app.main(own_arguments(arguments[1:]))
@@ -251,3 +233,40 @@ def values(out) -> list[bytes]:
     """What stands in the output."""
     files = sorted(Path(out).glob("memq_topic=*/*/*/memq_range=*/*.parquet"))
     return sorted(v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist())
+
+
+def operator(launcher, application, cluster, out, **options):
+    """A task of this launcher, as a DAG would have it."""
+    common = {
+        "task_id": "process",
+        "topic": TOPIC,
+        "range_key": KEY,
+        "output_dir": str(out),
+        "aws_conn_id": None,
+    }
+    if launcher == "EmrServerless":
+        return MemqEmrServerlessOperator(
+            application_id=application,
+            execution_role_arn=ROLE,
+            application=PROGRAM,
+            spark_submit_parameters="--conf spark.executor.cores=2",
+            waiter_delay=1,
+            waiter_max_attempts=int(BACKSTOP_S),
+            **common | options,
+        )
+    if launcher == "EmrStep":
+        return MemqEmrStepOperator(
+            job_flow_id=cluster,
+            application=PROGRAM,
+            spark_submit_args=["--deploy-mode", "cluster"],
+            waiter_delay=1,
+            waiter_max_attempts=int(BACKSTOP_S),
+            **common | options,
+        )
+    return MemqGlueOperator(
+        job_name=GLUE_JOB,
+        script_location=PROGRAM,
+        job_poll_interval=0.05,
+        waiter_delay=1,
+        **common | options,
+    )

@@ -8,29 +8,27 @@ import multiprocessing
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
-from memq.errors import ConfigError, DataLossError, StorageError
-from tests.harness.airflow.rest import until
-from tests.integration.airflow.event_store import EventStore
-from tests.system.airflow.aws import (
+from memq.errors import DataLossError
+from tests.harness.airflow.rest import BACKSTOP_S, until
+from tests.integration.airflow.aws import (
     CANCELLED,
     ROWS,
     RUNNING,
     STATES,
     WAIT_S,
-    Spark,
     light,
+    operator,
     services,
     values,
 )
-from tests.system.airflow.aws_tasks import PROGRAM, operator
-from tests.unit.airflow.s3 import S3
+from tests.integration.airflow.event_store import EventStore
+
+pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 LAUNCHERS = tuple(STATES)
 WORKERS = multiprocessing.get_context("forkserver")
@@ -55,13 +53,6 @@ def aws(all_services):
     """The services, which have not been told anything in this test."""
     all_services.jobs.clear()
     return all_services
-
-
-@pytest.fixture
-def real_spark():
-    """Runs programs by Spark."""
-    with closing(Spark()) as spark:
-        yield spark
 
 
 class FileState:
@@ -122,40 +113,6 @@ def run_to_the_end(aws, each, state, run):
         return result.result()
 
 
-def test_each_launcher_writes_the_same(tmp_path, aws, real_spark):
-    """Real Spark: files, rows and manifest are those of spark-submit, whatever has launched it."""
-    found = {}
-    for launcher in LAUNCHERS:
-        aws.jobs.clear()
-        out = tmp_path / launcher
-        each = task(aws, launcher, out, job_args=["--no-report"])
-        result = run_to_the_end(aws, each, FileState(tmp_path / f"{launcher}.json"), real_spark.run)
-        found[launcher] = result | {"files": _shape(out), "rows": values(out)}
-        assert Path(each.manifest_url).exists()
-        assert len(aws.jobs) == 1
-    out, wanted = tmp_path / "submit", found["Glue"]
-    submitted = task(aws, "EmrStep", out, job_args=["--no-report"])
-    submitted.steps = []
-    run = submitted.begin()
-    assert real_spark.run([PROGRAM, *submitted.arguments(run)]) == 0
-    context = {"outlet_events": {}}
-    found["submit"] = submitted.end(context, run) | {"files": _shape(out), "rows": values(out)}
-
-    assert wanted["rows"] == ROWS
-    for launcher, result in found.items():
-        given = json.loads(json.dumps(result, default=str).replace(str(tmp_path / launcher), ""))
-        for name in ("started_ms", "finished_ms"):
-            del given[name]
-        found[launcher] = given
-    assert len({json.dumps(each, sort_keys=True) for each in found.values()}) == 1
-
-
-def _shape(out):
-    """Folders of the output, and how many files each has."""
-    folders = sorted(p for p in Path(out).rglob("memq_range=*"))
-    return [[str(p.relative_to(out)), len(list(p.glob("*.parquet")))] for p in folders]
-
-
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kill_before", [0, 1, None], ids=["noted", "started", "waiting"])
 def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, *, launcher, kill_before):
@@ -198,20 +155,6 @@ def test_a_job_that_the_service_has_forgotten_is_started_anew(tmp_path, aws, lau
     assert aws.jobs[0].id in state.path.read_text()
 
 
-def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws):
-    """A retry takes the manifest of the job that succeeded meanwhile, and starts none."""
-    state = FileState(tmp_path / "state")
-    deferred = task(aws, "Glue", tmp_path / "out", deferrable=True)
-    with pytest.raises(TaskDeferred):
-        attempt(deferred, state)
-    aws.next_job().run(light)
-
-    result = run_to_the_end(aws, task(aws, "Glue", tmp_path / "out"), state, light)
-
-    assert result["records"] == 2
-    assert len(aws.jobs) == 1
-
-
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
     """After the triggerer has waited, the manifest is checked against what was noted before."""
@@ -233,24 +176,6 @@ def _value(trigger):
     return {trigger.return_key: trigger.return_value}
 
 
-def test_a_deferred_start_of_the_application_starts_one_job(tmp_path, aws):
-    """While EMR Serverless starts its application nothing runs; after that the job is started."""
-    state = FileState(tmp_path / "state")
-    aws.client("emr-serverless").stop_application(applicationId=aws.application)
-    first = task(aws, "EmrServerless", tmp_path / "out", deferrable=True, config={"name": "own"})
-    with pytest.raises(TaskDeferred) as deferred:
-        attempt(first, state)
-    noted = state.path.read_text()
-    assert (deferred.value.method_name, aws.jobs) == ("execute", [])
-
-    again = task(aws, "EmrServerless", tmp_path / "out", config={"name": "own"})
-    assert run_to_the_end(aws, again, state, light)["records"] == 2
-    assert len(aws.jobs) == 1
-    own, token = aws.jobs[0].name.split()
-    assert own == "own"
-    assert token in noted
-
-
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     """Its manifest counts for nothing: the next job must write its own; its rows are there once."""
@@ -269,17 +194,6 @@ def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
         run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, lambda _: 0)
     aws.jobs.clear()
     run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
-
-    assert len(aws.jobs) == 1
-    assert values(tmp_path / "out") == ROWS
-
-
-def test_a_cleared_task_runs_its_range_again(tmp_path, aws):
-    """What was judged is not found again: clearing a task that has succeeded starts a job."""
-    state = FileState(tmp_path / "state")
-    run_to_the_end(aws, task(aws, "Glue", tmp_path / "out"), state, light)
-    aws.jobs.clear()
-    run_to_the_end(aws, task(aws, "Glue", tmp_path / "out"), state, light)
 
     assert len(aws.jobs) == 1
     assert values(tmp_path / "out") == ROWS
@@ -314,53 +228,3 @@ def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
     asyncio.run(trigger.on_kill())
 
     assert aws.jobs[0].state == CANCELLED[launcher]
-
-
-def test_a_changed_task_does_not_take_the_job_of_another(tmp_path, aws):
-    """A job that was told otherwise is not waited for, for its manifest is another one."""
-    state = FileState(tmp_path / "state")
-    with pytest.raises(TaskDeferred):
-        attempt(task(aws, "Glue", tmp_path / "old", deferrable=True), state)
-    run_to_the_end(aws, task(aws, "Glue", tmp_path / "new"), state, light)
-
-    assert values(tmp_path / "new") == ROWS
-
-
-def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, aws):
-    """A manifest that may not be read, or whose bucket is missing, is found before; none is not."""
-    state = FileState(tmp_path / "state")
-    missing = task(aws, "Glue", tmp_path / "out", manifest_dir="s3://missing/m")
-    with pytest.raises(StorageError, match="NoSuchBucket"):
-        attempt(missing, state)
-    store = S3()
-    try:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
-        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-        there = {"manifest_dir": "s3a://lake/m"}
-        path = task(aws, "Glue", tmp_path / "out", **there).begin().manifest.removeprefix("s3a:/")
-        store.refused[path] = (403, "AccessDenied")
-        with pytest.raises(StorageError, match="AccessDenied"):
-            attempt(task(aws, "Glue", tmp_path / "out", **there), state)
-        assert aws.jobs == []
-
-        store.refused.clear()
-        with pytest.raises(DataLossError, match="there is none at"):
-            run_to_the_end(aws, task(aws, "Glue", tmp_path / "out", **there), state, lambda _: 0)
-
-        def close(_):
-            store.refused[path] = (403, "AccessDenied")
-            return 0
-
-        aws.jobs.clear()
-        with pytest.raises(AirflowFailException, match=r"cannot be read: .*AccessDenied"):
-            run_to_the_end(aws, task(aws, "Glue", tmp_path / "out", **there), state, close)
-        assert len(aws.jobs) == 1
-    finally:
-        store.close()
-
-
-@pytest.mark.parametrize("launcher", ["EmrServerless", "Glue"])
-def test_a_job_that_is_not_waited_for_is_refused(tmp_path, aws, launcher):
-    """Its manifest could not be checked."""
-    with pytest.raises(ConfigError, match="wait_for_completion"):
-        task(aws, launcher, tmp_path / "out", wait_for_completion=False)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import json
 import os
-import shutil
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pyarrow.parquet as pq
@@ -25,36 +19,22 @@ from airflow_provider_memq.operators.range_job import check, read_manifest
 from airflow_provider_memq.ranges import range_key
 from airflow_provider_memq.topics import contents_of
 from memq.core.ranges import OffsetRange
-from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
+from memq.errors import ConfigError, DataLossError
 from tests.advice import follows
-from tests.harness.airflow.rest import until
+from tests.fakes import light_app
+from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
-from tests.system.airflow import light_app
 
-# Airflow's own hook does not close the pipe of the program that it submitted.
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 TOPIC = "clicks"
 KEY = range_key(OffsetRange(0, 1, 3))
-
-# `spark-submit` for a cluster: it names the driver that it started, and can be asked about it.
-CLUSTER_SUBMIT = """#!/bin/sh
-case " $* " in *" --status "*)
-    printf '"submissionId" : "driver-1"\\n"driverState" : "FINISHED"\\n'; exit;;
-esac
-echo driver-1
-exec {submit} "$@"
-"""
 
 
 @pytest.fixture(autouse=True)
 def connection(clicks, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
-    yield
-    gc.collect()  # that pipe, while its warning is expected
 
 
 @pytest.fixture
@@ -65,44 +45,6 @@ def light(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return folder
-
-
-class Finished(BaseHTTPRequestHandler):
-    """A master of Spark that says of every driver that it has finished its work."""
-
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"success": true, "driverState": "FINISHED"}')
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def cluster(light, monkeypatch):
-    """A stand-in for a cluster whose drivers Airflow tracks, behind the connection `memq_spark`."""
-    submit = light / "cluster" / "spark-submit"
-    submit.parent.mkdir()
-    submit.write_text(CLUSTER_SUBMIT.format(submit=light / "spark-submit"))
-    submit.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{submit.parent}{os.pathsep}{os.environ['PATH']}")
-    with HTTPServer(("127.0.0.1", 0), Finished) as master:
-        threading.Thread(target=master.serve_forever).start()
-        connection = {
-            "conn_type": "spark",
-            "host": "spark://127.0.0.1:7077,127.0.0.1:7078",
-            "extra": {"deploy-mode": "cluster", "rest-port": master.server_port},
-        }
-        monkeypatch.setenv("AIRFLOW_CONN_MEMQ_SPARK", json.dumps(connection))
-        yield
-        master.shutdown()
-
-
-class TaskState(dict):
-    """What Airflow keeps for a task over its tries, also when it is cleared."""
-
-    set = dict.__setitem__
 
 
 def operator(tmp_path, application, **options):
@@ -166,46 +108,6 @@ def test_a_range_into_a_table_needs_a_place_for_its_manifest(tmp_path):
     )
 
 
-def test_a_job_without_a_manifest_fails(tmp_path, light):
-    """A program that ends well and says nothing has not done its work."""
-    (light / light_app.APP).write_text("")
-    with pytest.raises(DataLossError, match="without a manifest"):
-        EventStore().run(operator(tmp_path, light / light_app.APP))
-
-
-def test_a_manifest_of_an_earlier_run_is_none(tmp_path, light):
-    """A second run that says nothing has not done its work either, though the first one had."""
-    EventStore().run(operator(tmp_path, light / light_app.APP))
-    (light / light_app.APP).write_text("")
-    with pytest.raises(DataLossError, match="was there before"):
-        EventStore().run(operator(tmp_path, light / light_app.APP))
-
-
-def test_a_manifest_stands_until_the_next_one_replaces_it(tmp_path, light):
-    """A second run does not take the manifest from under a first that is about to be checked."""
-    task = operator(tmp_path, light / light_app.APP)
-    EventStore().run(task)
-    program = light / light_app.APP
-    text = program.read_text()
-    program.write_text(f"import os\n\nos.stat({task.manifest_url!r})\n{text}")
-
-    EventStore().run(operator(tmp_path, program))
-
-    assert values(tmp_path) == [b"1", b"2"]
-
-
-def test_a_cleared_task_runs_again_in_a_cluster(tmp_path, light, cluster):
-    """It is submitted anew, whatever became of the driver of an earlier try; then rows are back."""
-    state, store = TaskState(), EventStore()
-    for _ in range(2):
-        task = operator(tmp_path, light / light_app.APP)
-        ti = SimpleNamespace(xcom_push=store.xcoms.__setitem__, stats_tags={})
-        store.run(task, ti=ti, task_state_store=state)
-
-        assert values(tmp_path) == [b"1", b"2"]
-        shutil.rmtree(tmp_path / "out" / f"memq_topic={TOPIC}")
-
-
 def test_killing_the_task_ends_the_program(tmp_path, light):
     """What Airflow calls when a task is killed ends the submitted program; it writes nothing."""
     light_app.install(light, delay_s=300)
@@ -232,13 +134,6 @@ def test_wrong_arguments_are_named(tmp_path, light, options, error):
     """A run that was not started for a range, and a missing Spark connection, say so."""
     with pytest.raises(ConfigError, match=error):
         EventStore().run(operator(tmp_path, light / light_app.APP, **options))
-
-
-def test_a_range_that_is_not_retained_is_not_submitted(tmp_path, light):
-    """What retention removed, or was never published, fails before Spark starts."""
-    task = operator(tmp_path, light / light_app.APP, range_key=range_key(OffsetRange(0, 2, 99)))
-    with pytest.raises(OffsetOutOfRangeError, match="not retained"):
-        EventStore().run(task)
 
 
 def test_a_manifest_that_differs_from_the_plan_fails(tmp_path, light):
