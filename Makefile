@@ -51,10 +51,11 @@ test: $(INSTALLED) ## Run the whole test suite, in three processes; ARGS="-k nam
 test-unit: $(INSTALLED) ## Run the quick tests, which need no service
 	$(BIN)/python -m pytest tests/unit $(ARGS)
 
-lint: $(INSTALLED) ## Check style, formatting and types
+lint: $(INSTALLED) ## Check style, formatting, types, and what is in deploy/
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python -m tests.harness.deploy
 
 format: $(INSTALLED) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only
