@@ -36,28 +36,6 @@ def test_all_groups(memq, group):
     assert group in memq("lag").decode()
 
 
-def test_nothing_to_show(memq, topic):
-    """No group at all is said; one that was named and is not there is an error."""
-    assert memq("lag", topic) == b"no group has committed offsets or live members\n"
-    assert json.loads(memq("lag", topic, "-o", "json")) == []
-    assert "no group 'nobody'; see `memq group list`" in memq("lag", "--group", "nobody", code=1)
-    assert "no topic" in memq("lag", "nothing", code=1)
-
-
-def test_watch_in_a_pipe(group, broker):
-    """In a pipe each look is a block, or a line of JSON with its time."""
-    options = ("lag", group, "--watch", "--interval", "0.1", "-b", broker.address)
-    rounds = _first_lines(start(*options, "-o", "json"), 2)
-    blocks = _first_lines(start(*options), 8)
-
-    for line in rounds:
-        found = json.loads(line)
-        assert found["at"].endswith("Z")
-        assert found["groups"][0]["lag"] == 1
-    assert [line.split()[:1] for line in blocks[1:4]] == [[b"GROUP"], [group.encode()], []]
-    assert blocks[5].split() == blocks[1].split()
-
-
 def test_watch_at_a_terminal(group, broker):
     """At a terminal each look takes the place of the one before."""
     ours, theirs = pty.openpty()
@@ -101,10 +79,3 @@ def test_what_retention_removed_is_named(tmp_path, monkeypatch, capfd):
     assert (row["lag"], row["removed"], row["log_start_offset"]) == (2, True, 3)
     loop.run(running.__aexit__(None, None, None))
     loop.close()
-
-
-def _first_lines(process, count):
-    found = [process.stdout.readline() for _ in range(count)]
-    process.kill()
-    process.communicate()
-    return found

@@ -85,11 +85,8 @@ def pages(stopped_dir, kind):
 
 REBUILT = {
     "queue": lambda data: shutil.rmtree(data / "queue"),
-    "empty queue": lambda data: (shutil.rmtree(data / "queue"), (data / "queue").mkdir()),
     "topic": lambda data: shutil.rmtree(topic_folder(data)),
-    "topic file": lambda data: (topic_folder(data) / "topic.json").write_bytes(b"{"),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
-    "index": lambda data: pages(data, "index")[0].unlink(),
     "all but what a group has committed": lambda data: [
         file.unlink()
         for page in pages(data, "index")
@@ -143,11 +140,9 @@ def test_a_client_of_before_is_told(memq, tmp_path):
 
 
 RESTORED = {
-    "an entry": lambda data: flip(pages(data, "data")[0], 100),
     "the last": lambda data: flip(
         pages(data, "data")[1], len(pages(data, "data")[1].read_bytes().rstrip(b"\0")) - 1
     ),
-    "all pages": lambda data: [page.unlink() for page in pages(data, "data")],
     "a zeroed page": lambda data: pages(data, "data")[2].write_bytes(bytes(4 << 20)),
     "the control file": lambda data: (topic_folder(data) / "0/control").unlink(),
 }
@@ -191,12 +186,6 @@ def test_a_lost_catalog_is_made_again(memq, stopped, tmp_path):
     assert read(stopped.address) == Counter(LINES)
 
 
-def test_a_running_broker_is_left_alone(memq, broker, tmp_path):
-    """Nothing is looked at below a broker that runs."""
-    with BrokerProcess(tmp_path):
-        assert "is in use by process" in memq("recover", tmp_path, code=1)[1]
-
-
 def test_without_objects_nothing_is_rebuilt(memq, stopped, tmp_path):
     """A queue is not made empty because the objects are not mounted either."""
     shutil.rmtree(tmp_path / "queue")
@@ -219,8 +208,3 @@ def test_a_damaged_object_is_named_and_kept(memq, stopped, tmp_path):
     stopped.restart()
     with Consumer(stopped.address, topic="t") as consumer:
         assert consumer.poll(timeout=10) is not None
-
-
-def test_an_unknown_topic(memq, stopped, tmp_path):
-    """A topic that nothing knows is an error."""
-    assert "knows no topic 'no'" in memq("recover", tmp_path, "--topic", "no", code=1)[1]

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from memq import AdminClient, Consumer, Producer, read_range, scan
-from memq.errors import ConfigError, InvalidRequestError
+from memq import Consumer, Producer, read_range, scan
+from memq.errors import InvalidRequestError
 from tests.advice import follows
 
 NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
@@ -90,20 +90,6 @@ def test_what_says_the_times(broker, memq, rides):
         == "2025-06-30T13:00:00.000000Z"
     )
     memq("batch", "verify", rides)
-
-
-def test_what_is_no_time_column(broker):
-    """One that is missing, inside another, without a zone or no time is refused; so is a change."""
-    with AdminClient(broker.address) as admin:
-        for name in ("nothing", "inner", "when", "inner.when", "naive", "id"):
-            with pytest.raises(ConfigError, match=f"time_column = '{name}': must be a column of a"):
-                admin.create_topic("refused", schema=SCHEMA, time_column=name)
-        with pytest.raises(ConfigError, match="time_column = 'at'"):
-            admin.create_topic("refused", time_column="at")
-        admin.create_topic("fixed", schema=SCHEMA, time_column="at")
-        with pytest.raises(ConfigError, match="time_column of 'fixed' is fixed at 'at'"):
-            admin.alter_topic("fixed", time_column="timestamp")
-        assert admin.alter_topic("fixed", retention="1d").config.time_column == "at"
 
 
 @follows("Read it by offsets; those of")

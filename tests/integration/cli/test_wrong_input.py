@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import click
 import pytest
@@ -122,27 +120,3 @@ def test_input_that_is_none_is_one_line(  # noqa: PLR0917 - fixtures
     for name in (topic, f"{topic}-typed"):
         words = ["produce", name, "--input", tmp_path / "input", "--format", form]
         assert complaint(capfdbinary, words) is None
-
-
-def test_a_closed_stdin_is_one_line(broker, topic):
-    """`memq produce TOPIC <&-` has nothing to read, and says so."""
-    command = f"exec {sys.executable} -m memq produce {topic} -b {broker.address} <&-"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert b"stdin is closed; name a file" in done.stderr
-    assert done.stderr.count(b"\n") == 1
-
-
-def test_an_audit_without_a_broker_does_not_wait(capfdbinary, monkeypatch):
-    """Somebody at a terminal is told at once, as by all other commands."""
-    monkeypatch.setattr(command, "REACH_S", 0.1)
-    assert main(["audit", "t", "--bootstrap", "127.0.0.1:1"]) == 1
-    assert b"start one with `memq dev`" in capfdbinary.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--records", "--rate"])
-def test_a_load_that_never_ends_is_refused(option, capfdbinary):
-    """More than weeks would take."""
-    kind = "produce" if option == "--records" else "e2e"
-    assert main(["bench", kind, "t", option, "9" * 30]) == 2
-    assert capfdbinary.readouterr().err.count(b"\n") == 1

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from memq.cli import lag
-from memq.cli.group import _describe, _described
-from memq.cli.lag import NAMED, _show_round, _table, lag_row, notes, partition_row
+from memq.cli.lag import _show_round, lag_row, notes, partition_row
 from memq.client.lag import GroupLag, GroupPartition, Lag
 from memq.core.wire.messages import GroupMember
 from memq.errors import CorruptDataError, RequestTimeoutError, UnavailableError
@@ -82,46 +81,6 @@ def test_all_read_partitions_together():
     assert [each["partition"] for each in row["partitions"]] == [0, 1, 2]
     assert lag_row(group(part(0, committed=None), part(1, error="x")))["lag"] is None
     assert lag_row(group(part(0, lag=Lag())))["lag"] == 0
-
-
-def test_lines_below_the_table():
-    """Of each group what was removed, a few partitions by name, and every one that is damaged."""
-    some = group(part(0, committed=1, start=4), part(1), part(2, error="bad page"))
-    many = group(*(part(n, committed=0, start=1) for n in range(NAMED + 2)), name="h")
-    fits = group(*(part(n, committed=0, start=1) for n in range(NAMED)), name="i")
-    removed = "retention removed Batches of t that it had not read: "
-    named = "; ".join(f"partition {n}, offset 0" for n in range(NAMED))
-    assert notes([group(part(0)), some, many, fits]) == [
-        "",
-        f"g: {removed}partition 0, offsets 1 to 3",
-        "g: bad page",
-        f"h: {removed}{named}; and 2 more partitions",
-        f"i: {removed}{named}",
-    ]
-    assert _table([]) == "no group has committed offsets or live members"
-
-
-def test_a_group_is_described():
-    """A row for each read partition and one for all, but where there is one only."""
-    found = group(
-        part(0, lag=Lag(1, 10, 100, 3.0), member=MEMBER),
-        part(1, committed=2, start=4, lag=Lag(2, 20, 200, 1.5)),
-        members=[MEMBER],
-    )
-    heading, titles, first, second, total, _, note = _describe(found).splitlines()
-    assert heading == "g reads t with 1 member"
-    assert titles.split()[0] == "PARTITION"
-    assert first.split()[-2:] == ["c-012345", "reader"]
-    assert second.split()[-2:] == ["-", "-"]
-    assert total.split()[:4] == ["total", "-", "-", "3"]
-    assert note.startswith("g: retention removed")
-    assert len(_describe(group(part(0))).splitlines()) == 3
-    rows = _described(found)
-    assert [(each["group"], each["topic"], each["partition"]) for each in rows] == [
-        ("g", "t", 0),
-        ("g", "t", 1),
-    ]
-    assert rows[0]["consumer_id"] == MEMBER.member_id
 
 
 class Admin:

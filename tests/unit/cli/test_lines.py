@@ -111,10 +111,3 @@ def test_json_of_a_typed_row():
         "raw": [{"inner": {"base64": "/g=="}}],
         "pairs": [["a", "b"]],
     }
-
-
-def test_json_of_many():
-    """Pieces follow each other without a gap."""
-    messages = [LogMessage(None, b"%d" % n, None, 0, *ORIGIN) for n in range(10_000)]
-
-    assert [line["value"] for line in as_json(*messages)] == [str(n) for n in range(10_000)]

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from memq.cli.main import cli, main
-from tests.unit.core.format.builders import joined, records, seal
 
 
 def commands(group=cli, path=()):
@@ -146,21 +145,6 @@ def run(*arguments, **options):
     )
 
 
-def test_version(monkeypatch):
-    """The version is that of the package; a variable that others may set does not ask for it."""
-    assert run("--version").stdout.startswith("memq ")
-
-    monkeypatch.setenv("MEMQ_VERSION", "1.2.3")
-    assert run("topic", "--help").stdout.startswith("Usage: memq topic")
-
-
-def test_pandas_stays_out():
-    """A process of ours does not pay for pandas, though Arrow would take it where it is there."""
-    code = "import sys; from memq.cli.main import main; sys.argv = ['memq', '--version']; main()"
-    code += "; import pyarrow; pyarrow.array([1]); sys.exit('pandas' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
-
-
 def test_a_brokers_allocator_keeps_memory(tmp_path):
     """What Arrow's allocator reads when Arrow is loaded is set before that, by a broker only."""
     code = """
@@ -190,23 +174,6 @@ main(sys.argv[1:])
         assert process.stderr.strip() == expected
 
 
-def test_reader_that_goes_away(tmp_path):
-    """`memq … | head` is no error and leaves no noise."""
-    path = tmp_path / "batch.arrows"
-    path.write_bytes(joined(seal([records(10)])))
-    read, write = os.pipe()
-    os.close(read)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memq", "batch", "cat", str(path)],
-        stdout=write,
-        stderr=subprocess.PIPE,
-    )
-    os.close(write)
-    _, errors = process.communicate(timeout=60)
-
-    assert (process.returncode, errors) == (0, b"")
-
-
 LIGHT = {"click", "memq", "msgspec", "typing_extensions"}
 """Packages that may be loaded before it is known what a command is to do."""
 
@@ -215,7 +182,7 @@ SLOW = {"asyncio", "email", "importlib.metadata", "ssl", "tabulate"}
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["consume", "--help"], ["produce", "t", "--nothing"]], ids=" ".join
+    "arguments", [["consume", "--help"], ["produce", "t", "--nothing"]], ids=" ".join
 )
 def test_help_and_wrong_usage_load_nothing_heavy(arguments):
     """Help and a mistyped flag answer at once: neither Arrow nor asyncio nor a client is loaded."""

@@ -33,14 +33,6 @@ def test_json_has_every_key_and_plain_numbers(capsys):
     assert json.loads(capsys.readouterr().out) == ROWS
 
 
-def test_empty_list(capsys):
-    """No rows are a header alone, and an empty JSON list."""
-    show_rows([], ["topic", "lag"], "table")
-    show_rows([], ["topic", "lag"], "json")
-
-    assert capsys.readouterr().out.split() == ["TOPIC", "LAG", "[]"]
-
-
 def test_one(capsys):
     """One thing is shown a line a key; texts that have their unit already are left alone."""
     show_one({"audited": True, "stored_bytes": 1024, "age_ms": 1500, "p50_ms": 1.5}, "table")

@@ -163,31 +163,6 @@ def test_a_tail_is_the_newest_of_all_partitions():
         assert (start, skipped) == (expected, cut)
 
 
-class Cut(list):
-    """A Batch of these LogMessages."""
-
-    def __init__(self, partition, offset, values, steps=()):
-        super().__init__(values)
-        self.partition, self.offset, self.steps = partition, offset, steps
-
-    def slice(self, start, count):
-        return Cut(self.partition, self.offset, self[start : start + count])
-
-    def where(self, wanted):
-        return Cut(self.partition, self.offset, [each for each in self if wanted(each)])
-
-
-def test_what_is_printed_of_a_batch():
-    """The first ones of one Batch are left out, and of every Batch what is not of the times."""
-    times = SimpleNamespace(wanted=lambda value: value % 2 == 0)
-    cut = Selection(skipped={(1, 5): 2})
-    assert cut.of(Cut(1, 5, [1, 2, 3, 4])) == [3, 4]
-    for place in ((1, 6), (0, 5)):
-        assert cut.of(Cut(*place, [1, 2, 3, 4])) == [1, 2, 3, 4]
-    assert cut._replace(times=times).of(Cut(1, 5, [1, 2, 3, 4])) == [4]
-    assert Selection(times=times).of(Cut(1, 5, [1, 2, 3, 4])) == [2, 4]
-
-
 @pytest.mark.parametrize(
     ("given", "ends"),
     [

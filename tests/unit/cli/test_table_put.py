@@ -15,9 +15,8 @@ from memq.client.read_plan import Piece, ReadPlan, Selection
 from memq.client.read_range import RowsOfBatch
 from memq.core.format.schema import ORIGINS
 from memq.core.ranges import OffsetRange
-from memq.errors import DataLossError, SchemaMismatchError, TableConflictError
+from memq.errors import SchemaMismatchError
 from memq.tables.commit import Outcome
-from memq.tables.ledger import TopicRange
 
 
 class File(io.BytesIO):
@@ -194,14 +193,6 @@ def test_what_is_in_a_range(monkeypatch):
     assert found[0].schema.names == put.table.made[0].names
 
 
-def test_a_range_without_rows_has_no_file(monkeypatch):
-    """It is committed all the same: the ledger has its offsets."""
-    put = Put(monkeypatch, [OffsetRange(0, 0, 9, "i")], [plan()])
-    (done,) = put.run()
-    assert done == TopicRange(topic="t", incarnation="i", partition=0, start=0, end=9)
-    assert [each.files for each in put.written] == [[]]
-
-
 def test_only_what_this_run_has_put_in_is_shown(monkeypatch):
     """Not what was there, nor what another one was faster with; the others go on."""
     rest = [OffsetRange(0, 0, 8, "i")]
@@ -210,21 +201,6 @@ def test_only_what_this_run_has_put_in_is_shown(monkeypatch):
     put = Put(monkeypatch, rest, plans, outcomes=outcomes)
     assert [(each.start, each.end) for each in put.run()] == [(0, 2), (6, 8)]
     assert len(put.wanted) == 4
-
-
-@pytest.mark.parametrize("error", [TableConflictError("busy"), DataLossError("gone")], ids=type)
-def test_what_fails_ends_it_and_closes_the_reader(monkeypatch, error):
-    """Ranges before it are in, and none after it is begun."""
-    put = Put(
-        monkeypatch,
-        [OffsetRange(0, 0, 6, "i")],
-        [plan((0, 2), (2, 4), (4, 6))],
-        outcomes=["committed", error],
-    )
-    with pytest.raises(type(error)):
-        put.run()
-    assert put.wanted == [(0, 0, 2), (0, 2, 4)]
-    assert put.reader.closed
 
 
 @pytest.mark.parametrize(

@@ -149,11 +149,3 @@ def test_any_text_is_a_schema_or_an_error(text):
     except ConfigError:
         return
     assert parse_schema(schema_text(schema)).equals(schema)
-
-
-def test_file_comes_before_text(tmp_path, monkeypatch):
-    """Where a file has the very name of the text, the file is read."""
-    write_file(TABLE, str(tmp_path / "id:int8"))
-    monkeypatch.chdir(tmp_path)
-
-    assert deserialize_schema(read_schema("id:int8")) == TABLE_SCHEMA

@@ -181,7 +181,7 @@ def test_what_is_wrong_is_seen(tmp_path):
     page.write_text(
         "# Here\n\n[a](page.md#here) [b](#nowhere) [c](no.md) `batch_age`, `orphan_age = 1s`\n"
     )
-    assert broken_links(page) == ["#no", "no.md"]
+    assert broken_links(page) == ["#nowhere", "no.md"]
     assert unknown_names(page) == ["orphan_age"]
     for line in ("memq no", "memq topic no", "memq produce t --no", "memq produce", "memq lag a b"):
         (tokens,) = commands_in(line)
