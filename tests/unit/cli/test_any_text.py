@@ -168,7 +168,7 @@ def test_a_quoted_null(null):
     names = ",".join(f'"{name}"' for name in schema.names)
     cells = [",".join([each] * len(schema)) for each in (f'"{null}"', null)]
     [(table, _)] = csv_rows(
-        io.BufferedReader(io.BytesIO("\n".join([names, *cells]).encode())),
+        io.BufferedReader(io.BytesIO("\n".join([names, *cells, ""]).encode())),
         schema,
         dialect=Dialect(",", null),
         block_bytes=1 << 20,
