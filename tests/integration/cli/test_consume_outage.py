@@ -12,7 +12,7 @@ from memq import AdminClient, Consumer, Producer
 from memq.cli.consume import Waiting
 from memq.cli.main import main
 from memq.testing.broker import BrokerProcess
-from tests.integration.cli.processes import TIMEOUT_S, end, start
+from tests.integration.cli.processes import TIMEOUT_S
 
 
 @pytest.fixture
@@ -56,21 +56,6 @@ def test_outage_is_waited_for(running, capfd):
     said = capfd.readouterr().err.splitlines()
     assert ["waiting, as there is no answer" in line for line in said] == [True, False] * 2
     assert ["there are answers again" in line for line in said] == [False, True] * 2
-
-
-def test_timeout_in_an_outage(running):
-    """--timeout ends the wait for brokers with exit code 1, and says why nothing came."""
-    send(b"line")
-    consuming = start("consume", "t", "--from-beginning", "--timeout", "1s")
-    assert consuming.stdout.readline() == b"line\n"
-    running.kill()
-
-    code, out, err = end(consuming)
-
-    assert (code, out) == (1, b"")
-    *_, last = err.splitlines()
-    assert last.startswith("memq: error: nothing came for 1s (--timeout): ")
-    assert "Traceback" not in err
 
 
 def test_timeout_where_nothing_comes(running, capfd):

@@ -10,18 +10,6 @@ from memq.core.wire.messages import GroupHeartbeat
 from tests.integration.cli.processes import TIMEOUT_S, start
 
 
-def test_offsets(memq, topic, lines):
-    """Start, end and watermark of each partition, and the offset of a time."""
-    memq("produce", topic, "--input", lines)
-
-    [row] = json.loads(memq("offsets", topic, "--at", "1h", "-o", "json"))
-
-    assert (row["partition"], row["start"], row["end"], row["at"]) == (0, 0, 1, 0)
-    assert row["watermark"].endswith("Z")
-    table = memq("offsets", topic).decode().splitlines()
-    assert table[0].split() == ["TOPIC", "PARTITION", "START", "END", "WATERMARK"]
-
-
 def test_describe(memq, topic, lines):
     """A group's lag is what it has not committed, in Batches, records, bytes and seconds."""
     memq("produce", topic, "--input", lines)

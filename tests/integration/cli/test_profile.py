@@ -96,14 +96,3 @@ def test_mistakes_are_one_line(file, capsys, text, arguments, message):
     assert errors.startswith("memq: error: ")
     assert message in errors
     assert errors.count("\n") == 1
-
-
-def test_a_token_that_others_can_read(file, capsys):
-    """There is a warning on stderr, and the command goes on."""
-    file.chmod(0o644)
-
-    assert main(["topic", "list", "--profile", "guarded"]) == 0
-
-    assert capsys.readouterr().err == (
-        f"memq: warning: {file} holds a token and others can read it; chmod 600 it\n"
-    )

@@ -12,9 +12,8 @@ from memq.cli import batch
 from memq.cli.batch import Findings, verify_object
 from memq.cli.main import main
 from memq.core.format.verify import VerifyReport
-from memq.core.named_values import parse_storage_options
 from memq.core.notification.notification import Notification, PublishedBatch
-from memq.errors import ConfigError, CorruptDataError
+from memq.errors import CorruptDataError
 from tests.unit.core.format.builders import START_US, joined, records, seal
 
 
@@ -90,14 +89,6 @@ def test_object_that_is_not_there(tmp_path, capsys, command):
     for folder in (str(tmp_path), tmp_path.as_uri()):
         assert main(["batch", command, folder]) == 1
         assert capsys.readouterr() == ("", f"memq: error: {folder} {said}\n")
-
-
-def test_options_that_no_storage_knows_are_no_damage():
-    """A wrong option is an error, and no finding about the object."""
-    [finding] = verify_object("unknown://bucket/batch.arrows").findings
-    assert "no known scheme" in finding
-    with pytest.raises(ConfigError, match="'regoin'"):
-        verify_object("s3://bucket/batch.arrows", None, parse_storage_options("regoin=x"))
 
 
 def test_range_of_an_object(path, capsys):

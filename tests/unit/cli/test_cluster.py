@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from memq.cli import cluster
-from memq.cli.cluster import NAMED, Drain, _notes
+from memq.cli.cluster import Drain
 from memq.core.wire.messages import (
-    BrokerStatus,
     ClusterBroker,
     DescribeClusterAnswer,
     MovingPartition,
@@ -116,29 +115,3 @@ def test_a_drain_that_was_withdrawn(clock):
     assert Drain(Admin(early, early, seen([1]), seen([])), "b").wait(60) == []
     # It died, and came back as one that drains still.
     assert Drain(Admin(seen([1]), seen(alive=False, moving=[1]), seen([])), "b").wait(60) == []
-
-
-def test_what_is_told_below_the_table():
-    """Each thing that is not as it should be has a line; where all is well there is none."""
-    assert _notes(seen([1])) == []
-    own = BrokerStatus(id="a", address="a:1", version="1", not_ready=["it starts", "no lease"])
-    found = DescribeClusterAnswer(
-        cluster_id="c",
-        governor="",
-        brokers=[],
-        homeless={"t": list(range(NAMED)), "u": [0]},
-        moving=[MovingPartition(topic="t", write_partition=n, to="b") for n in range(NAMED)],
-        waiting_for=["c"],
-        problem="no such broker",
-        status=own,
-    )
-    assert _notes(found) == [
-        "",
-        "homeless: t/0, t/1, t/2, t/3, t/4, t/5, t/6, t/7 and 1 more",
-        "moving: " + ", ".join(f"t/{n} to b" for n in range(NAMED)),
-        "waiting for: c",
-        "the assignor is not followed: no such broker",
-        "no broker governs now",
-        "a: it starts",
-        "a: no lease",
-    ]

@@ -275,29 +275,6 @@ def test_files_that_are_gone_or_cut_are_made_again(tmp_path):
     assert rows(fourth) == EXPECTED[3]
 
 
-def test_who_begins_the_same_meanwhile_is_gone_on_with(tmp_path):
-    """A plan that another run has written since is kept, and not replaced by ours."""
-    folder = tmp_path / "all"
-    run = Run()
-    plan = run.reader.plan
-
-    def slow(*arguments, **options):
-        def interrupted(piece):
-            if piece.range.partition == 1:
-                raise UnavailableError("away")
-
-        with pytest.raises(UnavailableError):
-            export_folder(folder, Run(Reader(interrupted)).job)
-        return plan(*arguments, **options)
-
-    run.reader.plan = slow
-    outcome = export_folder(folder, run.job)
-    assert (outcome.files, outcome.resumed_files) == (4, 2)
-    assert run.opened == [("", ""), ("i", "s")]
-    assert run.reader.read == [each.range for each in PIECES[2:]]
-    assert [rows(each) for each in shown(folder)] == EXPECTED
-
-
 def test_a_folder_in_use_is_left_alone(tmp_path):
     """A second run is refused before it reads; the lock is free when the first has ended."""
     folder = tmp_path / "all"

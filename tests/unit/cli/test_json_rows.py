@@ -123,27 +123,6 @@ def test_line_that_is_no_log_message(line, said):
         raise InvalidRequestError(error)
 
 
-def test_rows_of_a_schema():
-    """An object is a row; what may be missing is null, and a missing time is now."""
-    assert (
-        rows(
-            RIDES,
-            b'{"id": 1}\n\n{"tags": ["a", null], "id": 2, "timestamp": null}\n',
-            b'{"id": 3, "at": "2025-01-02T03:00:00+02:00", "timestamp": "2025-01-02T03:00:00.5Z"}',
-        )
-        == pa.table(
-            {
-                "id": [1, 2, 3],
-                "at": pa.array([None, None, 1_735_779_600_000_000], pa.timestamp("us", "UTC")),
-                "tags": [None, ["a", None], None],
-                "timestamp": pa.array(
-                    [NOW_US // 1_000, None, 1_735_786_800_500], pa.timestamp("ms", "UTC")
-                ),
-            }
-        ).to_pylist()
-    )
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [

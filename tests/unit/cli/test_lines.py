@@ -58,27 +58,6 @@ def test_raw_of_a_typed_topic():
         raw([pa.record_batch({"value": pa.array([1.5])})])
 
 
-def test_json_names_the_message():
-    """A line has what was sent and where it is."""
-    message = LogMessage(b"k", 'v\n"é'.encode(), [("h", b"x"), ("h", None)], 1_500_000, *ORIGIN)
-
-    assert as_json(message) == [
-        {
-            "key": "k",
-            "value": 'v\n"é',
-            "headers": [["h", "x"], ["h", None]],
-            "timestamp": "1970-01-01T00:00:01.500000Z",
-            "partition": 1,
-            "offset": 2,
-            "write_partition": 6,
-            "producer_id": "producer",
-            "epoch": 3,
-            "sequence": 4,
-            "position": 5,
-        }
-    ]
-
-
 def test_json_marks_what_is_not_text():
     """Bytes that are no UTF-8 come as base64 in an object of their own; nothing stays null."""
     [line] = as_json(LogMessage(None, b"\xff\x00", None, 0, *ORIGIN))

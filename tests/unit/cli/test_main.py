@@ -50,16 +50,6 @@ def test_every_option_is_a_variable(path, capsys):
         }
 
 
-def test_variable(monkeypatch, capsys):
-    """A variable is read where the flag is not given."""
-    monkeypatch.setenv("MEMQ_CONSUME_RANGE", "nonsense")
-
-    assert main(["consume", "topic"]) == 2
-
-    said = capsys.readouterr().err
-    assert "'--range' (env var: 'MEMQ_CONSUME_RANGE'): 'nonsense' is not a range of offsets" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -124,13 +114,6 @@ def test_ends(error, code, capsys, monkeypatch):
     assert main(["failing"]) == code
 
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_no_arguments_teach(capsys):
-    """`memq` alone shows the help, on stderr, as wrong usage."""
-    assert main([]) == 2
-
-    assert "seq 1000000 | memq produce hello" in capsys.readouterr().err
 
 
 def run(*arguments, **options):

@@ -141,28 +141,6 @@ def test_failure():
         tally.check()
 
 
-def test_a_wait_that_was_interrupted_is_taken_up_again():
-    """What the interruption fell upon is counted then, once."""
-
-    class Interrupted(Delivery):
-        waits = 0
-
-        def exception(self, timeout=None):
-            self.waits += 1
-            if self.waits == 1:
-                raise KeyboardInterrupt
-            return super().exception(timeout)
-
-    tally, late = Tally(), Interrupted()
-    tally.add(late, 3)
-    with pytest.raises(KeyboardInterrupt):
-        tally.finish()
-    assert (tally.records, tally.acked) == (3, 0)
-    late.settle(STORED)
-    tally.finish()
-    assert (tally.records, tally.acked) == (3, 3)
-
-
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 31), st.booleans())
 def test_each_value_counts_to_its_message(messages, fails_at, reading):
     """Whichever Message takes it, also in turn, and up to where writing or reading fails."""

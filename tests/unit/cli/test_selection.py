@@ -161,20 +161,3 @@ def test_a_tail_is_the_newest_of_all_partitions():
             if left < 0:
                 cut = {(each.partition, each.offset): -left}
         assert (start, skipped) == (expected, cut)
-
-
-@pytest.mark.parametrize(
-    ("given", "ends"),
-    [
-        ({}, False),
-        ({"from_beginning": True}, False),
-        ({"tail": 3}, False),
-        ({"since": at(1)}, False),
-        ({"until": at(1)}, True),
-        ({"exit_at_end": True}, True),
-        ({"wanted": OffsetRange(0, 0, 1)}, True),
-    ],
-)
-def test_what_ends_by_itself(given, ends):
-    """A range, times that are before one, and what is asked to."""
-    assert asked(**given).ends == ends

@@ -69,7 +69,7 @@ def test_text():
     """A column has a name, a type by Arrow's name, and a mark where values may be missing."""
     schema = parse_schema(
         "id:int64, at:timestamp[us],name:string?,when:timestamp[ms, tz=+02:00]?,"
-        "price:decimal(9,2),tags:list<string>?,"
+        "price:decimal(9,2),tags:list<string?>?,"
         '"a,b":struct<x: int8 not null, y: map<string, double>>,d:date32,f:float64'
     )
 
