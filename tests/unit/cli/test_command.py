@@ -220,7 +220,7 @@ def test_one_broker_that_listens_is_enough():
     with socket.create_server(("127.0.0.1", 0)) as refuses:
         nobody = f"127.0.0.1:{refuses.getsockname()[1]}"
     with socket.create_server(("127.0.0.1", 0)) as fine, socket.socket() as late:
-        check_reachable(f"nobody.invalid:1,{nobody},127.0.0.1:{fine.getsockname()[1]}")
+        check_reachable(f"{nobody},127.0.0.1:{fine.getsockname()[1]}")
         late.bind(("127.0.0.1", 0))
         starting = Timer(0.2, late.listen)
         starting.start()
