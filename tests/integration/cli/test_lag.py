@@ -8,9 +8,6 @@ import pty
 
 import pytest
 
-from memq.cli.main import main
-from memq.client.sync import EventLoopThread
-from tests.harness.reading import world
 from tests.integration.cli.processes import start
 
 
@@ -53,29 +50,3 @@ def test_watch_at_a_terminal(group, broker):
     screen = seen.split(b"\x1b[H")[2]
     assert screen.endswith(b"\x1b[J")
     assert group.encode() in screen
-
-
-def test_what_retention_removed_is_named(tmp_path, monkeypatch, capfd):
-    """Batches that retention took before the group came are no lag: they are named."""
-    loop = EventLoopThread("broker")
-    running = world(tmp_path)
-    w = loop.run(running.__aenter__())
-    monkeypatch.setenv("MEMQ_BOOTSTRAP", w.address)
-    for _ in range(5):
-        loop.run(w.write(b"v"))
-    main(["group", "reset-offsets", "g", "t", "--to-offset", "1", "--execute"])
-    loop.run(w.queue.truncate(w.queue_topic, 0, 3))
-    capfd.readouterr()
-
-    shown = []
-    for command in (["lag"], ["group", "describe", "g"], ["group", "describe", "g", "-o", "json"]):
-        assert main(command) == 0
-        shown.append(capfd.readouterr().out)
-
-    note = "g: retention removed Batches of t that it had not read: partition 0, offsets 1 to 2"
-    assert shown[0].splitlines()[1].split()[3] == "2"
-    assert shown[0].splitlines()[-1] == shown[1].splitlines()[-1] == note
-    [row] = json.loads(shown[2])
-    assert (row["lag"], row["removed"], row["log_start_offset"]) == (2, True, 3)
-    loop.run(running.__aexit__(None, None, None))
-    loop.close()

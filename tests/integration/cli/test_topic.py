@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pyarrow as pa
-from pyarrow import parquet
-
 
 def test_topic_life(memq):
     """A topic is made, shown, changed and deleted."""
@@ -31,25 +28,6 @@ def test_topic_life(memq):
         ["alter", "life", "--audited"],
     ):
         assert "life" in memq("topic", *command, code=1)
-
-
-def test_typed_topic(memq, tmp_path):
-    """A schema comes from a file, may grow, and rows are shown as JSON."""
-    path = tmp_path / "rides.parquet"
-    parquet.write_table(pa.table({"id": [1]}), path)
-    memq("topic", "create", "typed", "--schema", path)
-    wider = tmp_path / "wider.parquet"
-    parquet.write_table(pa.table({"id": [1], "tip": [0.5]}), wider)
-
-    memq("topic", "alter", "typed", "--schema", wider)
-
-    row = json.loads(memq("topic", "describe", "typed", "-o", "json"))
-    assert row["typed"]
-    assert [(field["name"], field["type"]) for field in row["schema"]] == [
-        ("id", "int64"),
-        ("tip", "double"),
-    ]
-    assert "schema" in memq("produce", "typed", "--input", path, code=1)
 
 
 def test_schema_from_text(memq, tmp_path):

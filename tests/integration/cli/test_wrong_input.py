@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 import pytest
 
@@ -103,20 +101,3 @@ def test_a_wrong_address_is_one_line(address, capfdbinary, monkeypatch):
     """Of no broker, or of none that could be."""
     monkeypatch.setattr(command, "REACH_S", 0.1)
     assert complaint(capfdbinary, ["topic", "list", f"--bootstrap={address}"]) is None
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\0", b"\xff\xfe", b"{", b"a,b\n1", b"\n" * 10, os.urandom(3_000)],
-    ids=range(7),
-)
-@pytest.mark.parametrize("form", ["lines", "json", "csv"])
-def test_input_that_is_none_is_one_line(  # noqa: PLR0917 - fixtures
-    memq, topic, capfdbinary, tmp_path, content, form
-):
-    """Bytes of every kind into a topic with values, and into one with columns."""
-    memq("topic", "create", f"{topic}-typed", "--schema", "id:int64", "--no-audited")
-    (tmp_path / "input").write_bytes(content)
-    for name in (topic, f"{topic}-typed"):
-        words = ["produce", name, "--input", tmp_path / "input", "--format", form]
-        assert complaint(capfdbinary, words) is None

@@ -102,17 +102,6 @@ def test_bad_variable_is_wrong_usage():
     assert "MEMQ_COLOR" in result.output
 
 
-def test_help_shows_default_and_variable():
-    """Help says all that there is to know about an option."""
-    text = " ".join(run("--help").output.split()).replace("no- ", "no-")
-
-    assert "--wait-time DURATION How long to wait. [env var: MEMQ_WAIT_TIME; default: 5s]" in text
-    assert "--color [red|blue] Which one. [env var: MEMQ_COLOR; default: red]" in text
-    assert "--loud / --no-loud Whether to shout. [env var: MEMQ_LOUD; default: no-loud]" in text
-    assert "--name TEXT Any name. [env var: MEMQ_NAME]" in text
-    assert "--patience DURATION Longest wait. [env var: MEMQ_PATIENCE]" in text
-
-
 @pytest.mark.parametrize("command", [dev, broker], ids=lambda command: command.name)
 def test_broker_options_are_all_there(command):
     """Every row of the table is a flag and the variable that the reference promises."""

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from memq.cli import lag
-from memq.cli.lag import _show_round, lag_row, notes, partition_row
+from memq.cli.lag import _show_round, lag_row, notes
 from memq.client.lag import GroupLag, GroupPartition, Lag
 from memq.core.wire.messages import GroupMember
 from memq.errors import CorruptDataError, RequestTimeoutError, UnavailableError
@@ -27,28 +27,6 @@ def part(number, *, committed=5, start=0, end=9, lag=None, error="", member=None
 def group(*partitions, name="g", members=()):
     """A group of topic t."""
     return GroupLag(name, "t", list(members), list(partitions))
-
-
-def test_a_row_for_each_read_partition():
-    """What is not known is null, not zero; who holds it is named."""
-    row = partition_row(part(1, lag=Lag(4, 40, 400, 1.23456), member=MEMBER))
-    assert row == {
-        "partition": 1,
-        "current_offset": 5,
-        "log_start_offset": 0,
-        "log_end_offset": 9,
-        "lag": 4,
-        "lag_records": 40,
-        "lag_bytes": 400,
-        "lag_seconds": 1.235,
-        "removed": False,
-        "error": None,
-        "consumer_id": "c-0123456789abcdef",
-        "client": "reader",
-    }
-    row = partition_row(part(1, committed=None, error="damaged"))
-    assert {row[each] for each in ("current_offset", "lag", "lag_records", "lag_bytes")} == {None}
-    assert (row["lag_seconds"], row["error"], row["client"]) == (None, "damaged", None)
 
 
 @pytest.mark.parametrize(

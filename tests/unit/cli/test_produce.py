@@ -17,7 +17,6 @@ from memq.cli.json_rows import Rows
 from memq.cli.produce import (
     Same,
     Tally,
-    _check_topic,
     _check_usage,
     _send_rows,
     _sender,
@@ -250,31 +249,6 @@ def test_rows_before_one_that_does_not_fit_are_sent(position, bad, error):
     sent = [number for part in writer.written for number in part]
     assert sent == [8, 10, 12, *values[:position]]
     assert (tally.records, tally.acked) == (len(sent), len(sent))
-
-
-TYPED = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-
-@pytest.mark.parametrize(
-    ("schema", "form", "same", "said"),
-    [
-        (DEFAULT_SCHEMA, "lines", Same(b"K", [("h", b"x")], None), None),
-        (DEFAULT_SCHEMA, "json", NOTHING, None),
-        (TYPED, "json", NOTHING, None),
-        (TYPED, "csv", Same(None, [], 5), None),
-        (TYPED, "lines", NOTHING, r"schema of its own \(id, name\).*--format json or"),
-        (TYPED, "json", Same(b"K", [], None), "neither keys nor headers"),
-        (TYPED, "csv", Same(None, [("h", b"x")], None), "neither keys nor headers"),
-        (TYPED, "csv", Same(b"", [], None), "neither keys nor headers"),
-    ],
-)
-def test_what_a_topic_with_columns_cannot_take(schema, form, same, said):
-    """Lines, keys and headers are for topics without columns of their own."""
-    if said is None:
-        _check_topic("t", schema, form, same)
-        return
-    with pytest.raises(InvalidRequestError, match=said):
-        _check_topic("t", schema, form, same)
 
 
 USAGE = {"key_separator": None, "key": None, "delimiter": None, "null": None}
