@@ -88,12 +88,8 @@ def test_time_of_log_messages():
     ("line", "said"),
     [
         (b'{"page": "/"}', "unknown field `page`; to send each line as it is, use --format lines"),
-        (b'{"key": "k"}', "missing required field `value`"),
         (b'{"value": 5}', r"Expected `str \| object \| null`, got `int` - at `\$.value`"),
         (b'{"value": {"page": "/"}}', r"`page` - at `\$.value`; a value is text, null"),
-        (b'{"value": "a", "key": 5}', r"at `\$.key`; a key is text, null or"),
-        (b'{"value": "a", "timestamp": 17}', r"at `\$.timestamp`; a time is text, such as \"2025-"),
-        (b'{"value": "a", "headers": ["x"]}', r"at `\$.headers\[0\]`; headers are pairs, such as"),
         (b'{"value": 5, "more": "' + b"x" * 80 + b'"}', "x…$"),
         (b'{"value": {"base64": "*"}}', r"'\*' is not base64"),
         (
@@ -107,8 +103,6 @@ def test_time_of_log_messages():
         (b'{"value": "a", "timestamp": "soon"}', "Invalid isoformat string: 'soon'"),
         (b'{"value": "a", "value": "b"}', "field `value` 2 times"),
         (b'{"value": "a", "\\u0076alue": "b"}', "field `value` 2 times"),
-        (b"hello", "JSON is malformed"),
-        (b"[]", "Expected `object`, got `array`"),
         (b'{"value": "a"} {"value": "b"}', "JSON is malformed: trailing characters"),
         (b'{"value": "\xff"}', "can't decode byte"),
         (b'{"value":' * 100_000, "."),
