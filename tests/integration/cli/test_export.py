@@ -272,3 +272,17 @@ def test_a_run_that_comes_as_another_ends_leaves_the_file(memq, clicks, tmp_path
     monkeypatch.setattr(fcntl, "flock", late)
     assert "another export is writing" in memq("export", clicks, target, code=1)
     assert target.read_text() == "whole"
+
+
+def test_an_interruption_says_how_to_go_on(memq, clicks, tmp_path, monkeypatch):
+    """Ctrl-C ends an export, and a line on stderr says that the same command goes on."""
+    replace = os.replace
+
+    def interrupted(old, new):
+        if str(new).endswith("000004.parquet"):
+            raise KeyboardInterrupt
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    said = memq("export", clicks, tmp_path / "all", *SMALL, code=130)
+    assert said == f"{tmp_path / 'all'}: not whole yet; the same command goes on\n"

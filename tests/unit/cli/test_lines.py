@@ -71,7 +71,7 @@ def test_json_of_a_typed_row():
     """Each type of a column has a JSON form, at any depth."""
     row = {
         "id": 2**63 - 1,
-        "ratio": float("nan"),
+        "ratios": [float("nan"), float("inf"), float("-inf"), 0.5],
         "price": Decimal("1.10"),
         "at": dt.datetime(2025, 1, 2, 3, tzinfo=dt.UTC),
         "day": dt.date(2025, 1, 2),
@@ -83,7 +83,7 @@ def test_json_of_a_typed_row():
 
     assert line["value"] == {
         "id": 2**63 - 1,
-        "ratio": "NaN",
+        "ratios": ["NaN", "Infinity", "-Infinity", 0.5],
         "price": "1.10",
         "at": "2025-01-02T03:00:00Z",
         "day": "2025-01-02",
