@@ -64,6 +64,7 @@ def test_describe(memq, broker):
         homeless={"clicks": list(range(10, 20))},
         waiting_for=["broker-9"],
         problem="it failed",
+        lost={"broker-4": 1_000},
     )
 
     titles, *rows = memq("cluster", "describe").decode().splitlines()
@@ -71,12 +72,13 @@ def test_describe(memq, broker):
     assert titles.split() == [
         "BROKER", "ADDRESS", "ZONE", "ROLE", "STATE", "WRITE-PARTITIONS", "TRAFFIC", "GOVERNS"
     ]  # fmt: skip
-    assert [row.split() for row in rows[:3]] == [
+    assert [row.split() for row in rows[:4]] == [
         ["broker-1", "one:6367", "a", "all", "accepting", "1", "3.0", "MiB/s", "*"],
         ["broker-2", "two:6367", "-", "all", "draining", "2", "0", "B/s", "-"],
         ["broker-3", "three:6367", "-", "read", "not", "accepting", "0", "0", "B/s", "-"],
+        ["broker-4", *"---", "lost", "since", "1970-01-01T00:00:01.000Z", *"---"],
     ]
-    assert rows[3:] == [
+    assert rows[4:] == [
         "",
         f"homeless: {', '.join(f'clicks/{number}' for number in range(10, 18))} and 2 more",
         "moving: clicks/3 to broker-1",
