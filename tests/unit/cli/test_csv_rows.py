@@ -74,6 +74,8 @@ def test_log_messages():
     )
     assert (row["key"], row["value"], row["headers"]) == (None, b"v", [("h", b"x")])
     assert row["timestamp"].isoformat() == "2025-01-02T00:00:00+00:00"
+    with pytest.raises(InvalidRequestError, match="does not name column 'value'"):
+        rows(DEFAULT_SCHEMA, "key\nk\n")
 
 
 @pytest.mark.parametrize(

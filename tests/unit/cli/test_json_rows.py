@@ -152,6 +152,15 @@ def test_rows_as_consume_prints_them():
     assert rows(plain, b'{"key": "a", "value": 1}') == [{"key": "a", "value": 1}]
 
 
+def test_maps_are_objects_or_pairs():
+    """A map with text keys may be an object."""
+    schema = pa.schema([("m", pa.map_(pa.utf8(), pa.binary()))])
+
+    found = rows(schema, b'{"m":{"a":"x"}}\n{"m":[["a","x"],["a",{"base64":"/w=="}]]}\n{"m":{}}')
+
+    assert [row["m"] for row in found] == [[("a", b"x")], [("a", b"x"), ("a", b"\xff")], []]
+
+
 @hypothesis.given(st.binary(max_size=40) | st.text().map(str.encode))
 def test_any_line_is_rows_or_an_error(line):
     """Garbage is refused, and never anything else."""
