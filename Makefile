@@ -53,10 +53,11 @@ test-unit: $(INSTALLED) ## Run the quick tests, which need no service
 
 check: lint test-unit ## What to run before each commit: make lint, make test-unit
 
-lint: $(INSTALLED) ## Check style, formatting and types
+lint: $(INSTALLED) ## Check style, formatting, types, and what is in deploy/
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python -m tests.harness.deploy
 
 format: $(INSTALLED) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only

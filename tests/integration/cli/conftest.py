@@ -7,6 +7,14 @@ import re
 import pytest
 
 from memq.cli.main import main
+from memq.testing.broker import BrokerProcess
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    """One broker for all commands; each test has topics of its own."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
+        yield process
 
 
 @pytest.fixture

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -38,3 +41,19 @@ def committed(memq, group):
     return [
         row["current_offset"] for row in json.loads(memq("group", "describe", group, "-o", "json"))
     ]
+
+
+@contextmanager
+def in_thread(tiny):
+    """The broker serves from a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="tiny-broker")
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(tiny.start(), loop).result(10)
+        yield tiny
+        asyncio.run_coroutine_threadsafe(tiny.stop(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

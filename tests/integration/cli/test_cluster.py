@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import pty
-import subprocess
-import sys
-import threading
-from contextlib import contextmanager
 
 import pytest
 
 from memq.cli import cluster
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
-from tests.advice import follows
 from tests.fakes.tiny_broker import TinyBroker
+from tests.integration.cli.processes import in_thread
 
 
 def described(*, draining=False, owned=(), moving=(), **fields):
@@ -62,22 +55,6 @@ def broker(monkeypatch):
         yield tiny
 
 
-@contextmanager
-def in_thread(tiny):
-    """The broker serves from a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="tiny-broker")
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(tiny.start(), loop).result(10)
-        yield tiny
-        asyncio.run_coroutine_threadsafe(tiny.stop(), loop).result(10)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
-
-
 def test_describe(memq, broker):
     """A row for each broker; what has no row stands below."""
     broker.answers[m.DescribeCluster] = described(
@@ -87,6 +64,7 @@ def test_describe(memq, broker):
         homeless={"clicks": list(range(10, 20))},
         waiting_for=["broker-9"],
         problem="it failed",
+        lost={"broker-4": 1_000},
     )
 
     titles, *rows = memq("cluster", "describe").decode().splitlines()
@@ -94,26 +72,19 @@ def test_describe(memq, broker):
     assert titles.split() == [
         "BROKER", "ADDRESS", "ZONE", "ROLE", "STATE", "WRITE-PARTITIONS", "TRAFFIC", "GOVERNS"
     ]  # fmt: skip
-    assert [row.split() for row in rows[:3]] == [
+    assert [row.split() for row in rows[:4]] == [
         ["broker-1", "one:6367", "a", "all", "accepting", "1", "3.0", "MiB/s", "*"],
         ["broker-2", "two:6367", "-", "all", "draining", "2", "0", "B/s", "-"],
         ["broker-3", "three:6367", "-", "read", "not", "accepting", "0", "0", "B/s", "-"],
+        ["broker-4", *"---", "lost", "since", "1970-01-01T00:00:01.000Z", *"---"],
     ]
-    assert rows[3:] == [
+    assert rows[4:] == [
         "",
         f"homeless: {', '.join(f'clicks/{number}' for number in range(10, 18))} and 2 more",
         "moving: clicks/3 to broker-1",
         "waiting for: broker-9",
         "the assignor is not followed: it failed",
     ]
-
-
-def test_describe_names_the_service_that_refuses(memq, broker):
-    """Below the table stands why the broker that governs is not ready."""
-    told = m.BrokerStatus(id="broker-1", address="one:6367", version="1", not_ready=["kafka …"])
-    broker.answers[m.DescribeCluster] = described(status=told)
-    assert memq("cluster", "describe").decode().splitlines()[-1] == "broker-1: kafka …"
-    assert json.loads(memq("cluster", "describe", "-o", "json"))["status"]["id"] == "broker-1"
 
 
 def test_describe_as_json(memq, broker):
@@ -124,27 +95,6 @@ def test_describe_as_json(memq, broker):
     assert [each["id"] for each in found["brokers"]] == ["broker-1", "broker-2", "broker-3"]
     assert found["brokers"][1]["write_partitions"] == {"clicks": [1, 2]}
     assert found["brokers"][1]["draining"] is False
-
-
-def test_without_a_governor(memq, broker):
-    """A cluster that nobody governs says so."""
-    broker.answers[m.DescribeCluster] = m.DescribeClusterAnswer(
-        cluster_id="memq", governor="", brokers=[]
-    )
-
-    assert memq("cluster", "describe").decode().splitlines()[-1] == "no broker governs now"
-
-
-def test_drain(memq, broker):
-    """A drain is requested and not waited for; what the broker owns is printed."""
-    found = json.loads(memq("cluster", "drain", "broker-2", "-o", "json"))
-
-    assert found == {
-        "broker": "broker-2",
-        "drain": "draining",
-        "write_partitions": ["clicks/1", "clicks/2"],
-    }
-    assert asked(broker, m.DrainBroker) == [m.DrainBroker(broker_id="broker-2")]
 
 
 def asked(broker, kind):
@@ -177,25 +127,6 @@ def test_drain_is_waited_for(memq, broker):
     assert broker.count(m.DescribeCluster) == 7
 
 
-def test_drain_that_takes_too_long(memq, broker):
-    """The wait has an end."""
-    looks(broker, described(draining=True, owned=[1]))
-
-    said = memq("cluster", "drain", "broker-2", "--wait", "--timeout", "1s", code=1)
-
-    assert "1 write partition of broker 'broker-2' left after 1 s" in said
-
-
-def test_drain_that_is_withdrawn_meanwhile(memq, broker):
-    """Who waits is told when there is nothing to wait for any more."""
-    draining = described(draining=True, owned=[1])
-    looks(broker, described(owned=[1]), draining, described(owned=[1]))
-
-    said = memq("cluster", "drain", "broker-2", "--wait", code=1)
-
-    assert "the drain of broker 'broker-2' was withdrawn" in said
-
-
 def test_withdraw(memq, broker):
     """A drain is taken back, also that of a broker that does not live."""
     [line] = json.loads(
@@ -214,16 +145,6 @@ def test_a_name_that_is_mistyped(memq, broker):
     assert asked(broker, m.DrainBroker) == []
 
 
-@follows("--wait is for what moves away; leave out --withdraw, or --wait")
-def test_withdraw_and_wait(memq, broker):
-    """What does not go together is refused; either goes alone."""
-    both = ("cluster", "drain", "broker-2", "--wait", "--withdraw")
-    assert "leave out --withdraw" in memq(*both, code=2)
-    broker.answers[m.DescribeCluster] = described(draining=True)
-    for left_out in both[-2:]:
-        memq(*(word for word in both if word != left_out))
-
-
 def test_rebalance(memq, broker):
     """It asks, and says so."""
     assert memq("cluster", "rebalance") == b""
@@ -237,30 +158,3 @@ def test_requests_follow_the_governor(memq, broker):
         broker.answers = {m.RebalanceCluster: NotHostedError("not I", governor.address)}
         memq("cluster", "rebalance")
         assert governor.count(m.RebalanceCluster) == 1
-
-
-def test_progress_at_a_terminal(broker):
-    """At a terminal a bar shows how far the drain is."""
-    looks(
-        broker,
-        described(owned=[1, 2]),
-        described(draining=True, owned=[1, 2]),
-        described(draining=True, owned=[1]),
-        described(draining=True),
-    )
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "memq.cli.main", "cluster", "drain", "broker-2", "--wait"]
-    ended = subprocess.run(
-        [*command, "-b", broker.address],
-        check=False,
-        stderr=theirs,
-        stdout=subprocess.PIPE,
-        timeout=60,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 10_000).decode()
-    os.close(ours)
-
-    assert ended.returncode == 0
-    assert "drain broker-2" in shown
-    assert "50%" in shown

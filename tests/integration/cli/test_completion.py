@@ -87,16 +87,6 @@ def test_names_come_from_the_broker(complete, known, words, choices):
     assert complete(*words) == choices
 
 
-def test_commands_options_and_choices(complete):
-    """Commands, options and the words that an option allows need no broker."""
-    assert complete("gr") == ["group"]
-    assert "reset-offsets" in complete("group", "")
-    assert complete("consume", "clicks", "--from-b") == ["--from-beginning"]
-    assert complete("consume", "--order", "") == ["none", "producer", "key"]
-    assert complete("topic", "create", "t", "--ordering", "pr") == ["producer"]
-    assert complete("completion", "") == ["bash", "zsh", "fish"]
-
-
 def test_the_line_says_which_broker(complete, broker):
     """Brokers and token may stand on the line itself, where bash cuts an address at its colon."""
     host, port = broker.address.split(":")
@@ -135,14 +125,6 @@ def test_trouble_is_silent(complete, trouble, broker, monkeypatch):
         assert complete("topic", "describe", "") == []
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells(ask, known, shell):
-    """Zsh and fish are told the same in their own form."""
-    told = ask(shell, "topic", "describe", "ri")
-
-    assert told == {"zsh": ["plain", "rides", "_"], "fish": ["plain,rides"]}[shell]
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts(shell):
     """The script for each shell is that which its shell understands, where it is there to ask."""
@@ -160,10 +142,8 @@ def test_scripts(shell):
 @pytest.mark.parametrize(
     ("typed", "becomes"),
     [
-        ("memq topic describe ri", "rides"),
         ("memq topic describe -b {address} --token secret ri", "rides"),
         ("memq consume clicks --group=rep", "reports"),
-        ("memq group reset-o", "reset-offsets"),
     ],
 )
 def test_in_bash(broker, known, typed, becomes):

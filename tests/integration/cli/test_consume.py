@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from memq import Producer
-from tests.advice import follows
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, committed, end, start
-
-
-def test_limit(memq, topic, lines):
-    """So many LogMessages are printed and no more, in either format."""
-    memq("produce", topic, "--input", lines)
-
-    assert len(memq("consume", topic, "--from-beginning", "--max-messages", 7).splitlines()) == 7
-    read = memq("consume", topic, "--from-beginning", "--max-messages", 7, "--format", "json")
-    assert len(read.splitlines()) == 7
 
 
 def test_range(memq, topic, lines, tmp_path):
@@ -41,18 +27,6 @@ def test_range(memq, topic, lines, tmp_path):
     assert "--range says all" in memq("consume", topic, "--range", "0:0-1", "--group", "g", code=2)
     for others in (["--tail", "1"], ["--from-beginning"], ["--from", "1h"], ["--partition", "0"]):
         assert "--range says all" in memq("consume", topic, "--range", "0:0-1", *others, code=2)
-
-
-def test_empty_topic(memq, topic):
-    """The end of an empty topic is found."""
-    assert memq("consume", topic, "--from-beginning", "--exit-at-end") == b""
-
-
-def test_new_lines_only(memq, topic, lines):
-    """Without --from-beginning, what is there already is not read."""
-    memq("produce", topic, "--input", lines)
-
-    assert memq("consume", topic, "--exit-at-end") == b""
 
 
 def test_group_goes_on(memq, topic, lines):
@@ -103,41 +77,6 @@ def test_interrupted_group(memq, topic, lines, broker, how):
     assert listed["members"] == 0
 
 
-def test_what_was_written_is_committed_while_nothing_comes(memq, topic, lines, broker):
-    """A topic that is quiet leaves no lag of lines that were written long ago."""
-    memq("produce", topic, "--input", lines)
-    arguments = ["consume", topic, "--group", topic, "--from-beginning", "-b", broker.address]
-    consuming = start(*arguments)
-    try:
-        while topic not in memq("group", "list").decode() or committed(memq, topic) != [1]:
-            assert consuming.poll() is None
-    finally:
-        consuming.kill()
-        consuming.communicate()
-
-
-def test_members_share_a_topic(memq, lines, broker):
-    """A member that joins takes over in the middle, and no line is read twice or missed."""
-    memq("topic", "create", "shared", "--read-partitions", 2, "--write-partitions", 2)
-    arguments = ["consume", "shared", "--group", "shared", "--from-beginning", "-b", broker.address]
-    lines.write_bytes(b"line\n" * 10)
-    first, second = start(*arguments), start(*arguments)
-
-    rounds = 0
-    waiting = [first.stdout, second.stdout]
-    while waiting:
-        assert (rounds := rounds + 1) < 100
-        memq("produce", "shared", "--input", lines, "--linger", "0ms", "--message-bytes", "1KiB")
-        heard, _, _ = select.select(waiting, [], [], 0)
-        waiting = [each for each in waiting if each not in heard]
-    for process in (first, second):
-        process.send_signal(signal.SIGINT)
-
-    read = end(first)[1] + end(second)[1]
-    read += memq("consume", "shared", "--group", "shared", "--from-beginning", "--exit-at-end")
-    assert read == b"line\n" * 10 * rounds
-
-
 def test_reader_that_goes_away(memq, topic, tmp_path, broker):
     """`memq consume | head` ends with 0; a Batch that was not taken whole comes again."""
     path = tmp_path / "lines"
@@ -166,41 +105,6 @@ def test_group_ends_after_batches(memq, topic, lines):
     for _ in range(3):
         assert memq(*arguments, "--max-batches", 1) == lines.read_bytes()
     assert memq(*arguments, "--exit-at-end") == b""
-
-
-def test_batches_without_group(memq, topic, lines):
-    """So many Batches are printed; or so many LogMessages, if these are fewer."""
-    for _ in range(3):
-        memq("produce", topic, "--input", lines)
-    arguments = ["consume", topic, "--from-beginning", "--max-batches", 2]
-
-    assert memq(*arguments) == lines.read_bytes() * 2
-    assert len(memq(*arguments, "--max-messages", 1_500).splitlines()) == 1_500
-    assert len(memq(*arguments, "--max-messages", 2_500).splitlines()) == 2_000
-
-
-def test_group_does_not_end_within_a_batch(memq, topic):
-    """What would deliver the same lines for ever is refused before it begins, with the way out."""
-    refusal = memq("consume", topic, "--group", topic, "--max-messages", 10, code=2)
-
-    assert "give --max-batches, or leave out --group" in refusal
-    assert memq("group", "list", topic, "-o", "json") == b"[]\n"
-
-
-def test_typed_rows(memq, tmp_path):
-    """Rows of a typed topic are printed as JSON, and have no raw form."""
-    path = tmp_path / "rides.parquet"
-    rows = pa.table({"id": [1, 2], "name": ["a", None]})
-    parquet.write_table(rows, path)
-    memq("topic", "create", "rows", "--schema", path, "--batch-age", "20ms")
-    with Producer(topic="rows") as producer:
-        producer.write_table(rows)
-    arguments = ["consume", "rows", "--from-beginning", "--exit-at-end"]
-
-    read = memq(*arguments, "--format", "json").splitlines()
-
-    assert [json.loads(line)["value"] for line in read] == rows.to_pylist()
-    assert "--format json" in memq(*arguments, code=1)
 
 
 # -- where to begin, and what to leave out --------------------------------------------------
@@ -232,31 +136,6 @@ def test_tail(memq, spread):
         assert numbers(read) == list(range(60))[-count:]
 
 
-def test_tail_goes_on(memq, spread, broker):
-    """Without --exit-at-end, what comes is printed after the tail, as `tail -f` does."""
-    consuming = start("consume", spread, "--tail", 2, "-b", broker.address)
-    assert [consuming.stdout.readline() for _ in range(2)] == [b"58\n", b"59\n"]
-    with Producer(topic=spread) as producer:
-        producer.write(b"60").result()
-    assert consuming.stdout.readline() == b"60\n"
-    consuming.send_signal(signal.SIGINT)
-    assert end(consuming)[0] == 130
-
-
-def test_partitions(memq, spread):
-    """Only the partitions that are named are read."""
-    arguments = ["consume", spread, "--from-beginning", "--exit-at-end"]
-    parts = [numbers(memq(*arguments, "--partition", number)) for number in (0, 1)]
-
-    assert all(len(part) == 30 for part in parts)
-    assert sorted(parts[0] + parts[1]) == list(range(60))
-    assert numbers(memq(*arguments, "--partition", 0, "--partition", 1)) == list(range(60))
-    tail = numbers(memq("consume", spread, "--partition", 0, "--tail", 15, "--exit-at-end"))
-    assert tail == parts[0][-15:]
-    assert memq("consume", spread, "--partition", 0, "--exit-at-end") == b""
-    assert "no partition 2" in memq("consume", spread, "--partition", 2, code=1)
-
-
 def test_times(memq, spread):
     """LogMessages of some times are printed exactly, wherever they stand in their Batches."""
     begin, until = "1970-01-01T00:00:13Z", "1970-01-01T02:00:47+02:00"
@@ -272,41 +151,6 @@ def test_times(memq, spread):
     assert len(limited.split()) == 3
     assert "end at" in memq("consume", spread, "--from", until, "--to", begin, code=1)
     assert "no time zone" in memq("consume", spread, "--from", "2025-01-02", code=2)
-
-
-def test_times_go_on(memq, spread, broker):
-    """Without an end, what is published later is printed if it is of the times."""
-    consuming = start("consume", spread, "--from", "1970-01-01T00:00:59Z", "-b", broker.address)
-    assert consuming.stdout.readline() == b"59\n"
-    with Producer(topic=spread) as producer:
-        producer.write(b"too early", timestamp=0)
-        producer.write(b"60").result()
-    assert consuming.stdout.readline() == b"60\n"
-    consuming.send_signal(signal.SIGINT)
-    assert end(consuming)[0] == 130
-
-
-@follows("a group decides itself what its members read: leave out …, or --group")
-@pytest.mark.parametrize("option", [["--tail", "1"], ["--partition", "0"], ["--to", "1h"]])
-def test_group_decides_where_it_begins(memq, topic, option):
-    """A group is not told where to begin; the refusal names what moves it."""
-    read = ["consume", topic, "--exit-at-end"]
-    refusal = memq(*read, "--group", "g", *option, code=2)
-
-    assert "`memq group reset-offsets` moves a group" in refusal
-    memq(*read, *option)
-    memq(*read, "--group", "g")
-    memq("group", "reset-offsets", "g", topic, "--to-datetime", "1h", "--execute")
-
-
-@follows("… and … do not go together; give one of them")
-def test_one_beginning(memq, topic):
-    """Only one option says where to begin."""
-    read = ["consume", topic, "--exit-at-end"]
-    assert "--tail and --from-beginning do not" in memq(
-        *read, "--tail", 1, "--from-beginning", code=2
-    )
-    assert memq(*read, "--tail", 1) == memq(*read, "--from-beginning") == b""
 
 
 # -- formats --------------------------------------------------------------------------------
@@ -344,9 +188,3 @@ def test_csv_makes_the_same_topic(memq, tmp_path):
     read = memq("consume", "again", "--from-beginning", "--exit-at-end", "--format", "csv")
     rows = b'1,"Oslo",\n2,,\n3,"",\n4,,"[""a,b"",null]"\n'
     assert read == b'"id","city","tags"\n' + rows * 2
-
-
-def test_csv_of_nothing(memq, topic):
-    """The first line is there also where no row is."""
-    read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "csv")
-    assert read == b'"key","value","headers","timestamp"\n'

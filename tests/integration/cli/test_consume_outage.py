@@ -9,11 +9,10 @@ import sys
 import pytest
 
 from memq import AdminClient, Consumer, Producer
-from memq.cli.consume import Progress, Waiting
+from memq.cli.consume import Waiting
 from memq.cli.main import main
-from memq.errors import InvalidRequestError
 from memq.testing.broker import BrokerProcess
-from tests.integration.cli.processes import TIMEOUT_S, end, start
+from tests.integration.cli.processes import TIMEOUT_S
 
 
 @pytest.fixture
@@ -59,60 +58,6 @@ def test_outage_is_waited_for(running, capfd):
     assert ["there are answers again" in line for line in said] == [False, True] * 2
 
 
-def test_group_goes_on_after_an_outage(running, capfd):
-    """What was written before an outage and not committed is committed after it."""
-    waiting = Waiting("300ms")
-    progress = Progress(waiting, remember=True)
-    send(b"one")
-    with Consumer(
-        topic="t", group="g", request_timeout=waiting.request_timeout, on_lost=progress.lose
-    ) as consumer:
-        progress.consumer = consumer
-        while (batch := waiting.poll(consumer)) is None:
-            pass
-        progress.written(batch)
-        running.kill()
-        while waiting.down is None:
-            waiting.poll(consumer)
-        progress.written(batch)
-        running.restart()
-        while waiting.down is not None:
-            waiting.poll(consumer)
-        progress.close()
-        assert consumer.committed() == {0: 1}
-    assert "lines may come again" not in capfd.readouterr().err
-
-
-def test_commit_that_is_not_answered_is_told(running, capfd):
-    """A last commit during an outage does not hang, and says what it means."""
-    waiting = Waiting("300ms")
-    progress = Progress(waiting, remember=True)
-    send(b"one")
-    with Consumer(topic="t", group="g", request_timeout=waiting.request_timeout) as consumer:
-        progress.consumer = consumer
-        while (batch := waiting.poll(consumer)) is None:
-            pass
-        progress.written(batch)
-        running.kill()
-        progress.close()
-    assert "partitions [0]; lines may come again" in capfd.readouterr().err
-
-
-def test_timeout_in_an_outage(running):
-    """--timeout ends the wait for brokers with exit code 1, and says why nothing came."""
-    send(b"line")
-    consuming = start("consume", "t", "--from-beginning", "--timeout", "1s")
-    assert consuming.stdout.readline() == b"line\n"
-    running.kill()
-
-    code, out, err = end(consuming)
-
-    assert (code, out) == (1, b"")
-    *_, last = err.splitlines()
-    assert last.startswith("memq: error: nothing came for 1s (--timeout): ")
-    assert "Traceback" not in err
-
-
 def test_timeout_where_nothing_comes(running, capfd):
     """A quiet topic ends --timeout in order; what was to be read in full does not."""
     send(b"line")
@@ -128,22 +73,6 @@ def test_timeout_where_nothing_comes(running, capfd):
         code = main(["consume", "t", "--group", "g", "--exit-at-end", "--timeout", "300ms"])
     assert code == 1
     assert "not all is read" in capfd.readouterr().err
-
-
-class OlderBroker:
-    """A consumer whose broker does not know what it is asked."""
-
-    def lag(self):
-        """Refused."""
-        raise InvalidRequestError("unknown request type 24: upgrade the broker")
-
-
-def test_any_answer_is_one():
-    """A broker that refuses what it does not know does answer."""
-    waiting = Waiting("100ms")
-    while not waiting.is_over(OlderBroker(), unread=False):
-        pass
-    assert waiting.down is None
 
 
 def test_listening_is_told_at_a_terminal(running):

@@ -1,114 +1,151 @@
-"""`memq topic delete` and `memq group delete`: they ask, and say what was deleted."""
+"""`memq topic delete`, `memq group delete` and resets: what is asked, and what is gone then."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
+import click
 import pytest
 
-from tests.advice import follows
-from tests.integration.cli.processes import TIMEOUT_S, broker_folder
+from memq import AdminClient
+from memq.cli import group, topic
+from memq.errors import CorruptDataError, UnavailableError
+from tests.integration.cli.processes import broker_folder, committed
 
 
-def answered(answer, broker, *arguments):
-    """Exit code, output and question of a command whose stdin is a terminal."""
-    ours, terminal = os.openpty()
-    os.write(ours, answer.encode())
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "memq", *arguments, "-b", broker.address],
-            stdin=terminal,
-            capture_output=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
-    finally:
-        os.close(ours)
-        os.close(terminal)
-    return done.returncode, done.stdout, done.stderr.decode()
+@pytest.fixture
+def asked(monkeypatch):
+    """Questions that were asked; each is answered by calling `asked.answer`."""
+
+    class Asked(list):
+        answer = staticmethod(lambda: None)
+
+    def confirm(question, *, yes):
+        found.append(question)
+        found.answer()
+
+    found = Asked()
+    for module in (topic, group):
+        monkeypatch.setattr(module, "confirm", confirm)
+    return found
 
 
 @pytest.fixture
 def filled(memq, topic, lines):
     """A topic with one Batch, and a group that has read it."""
     memq("produce", topic, "--input", lines)
-    memq("group", "reset-offsets", "reports", topic, "--to-latest", "--execute")
+    memq("group", "reset-offsets", topic, topic, "--to-latest", "--execute")
     return topic
 
 
-def test_a_topic_is_deleted_when_the_answer_is_yes(broker, memq, filled):
+def test_a_topic_is_asked_about_and_deleted(memq, filled, asked):
     """The question says what would be gone; stdout has what is gone and nothing else."""
-    code, out, asked = answered("y\n", broker, "topic", "delete", filled, "-o", "json")
+    (row,) = json.loads(memq("topic", "delete", filled, "-o", "json"))
 
-    assert asked == f"Delete topic {filled} with 1 Batch in 1 partition? [y/N] "
-    (row,) = json.loads(out)
-    assert (code, row["topic"], row["partitions"], row["batches"]) == (0, filled, 1, 1)
+    assert asked == [f"Delete topic {filled} with 1 Batch in 1 partition?"]
+    assert (row["topic"], row["partitions"], row["batches"]) == (filled, 1, 1)
     assert len(row["incarnation"]) == 16
     assert "no topic" in memq("topic", "describe", filled, code=1)
+    assert "no topic" in memq("topic", "delete", filled, code=1)
+    assert len(asked) == 1
 
 
-@pytest.mark.parametrize("answer", ["n\n", "\n", "\x04"], ids=["no", "enter", "Ctrl-D"])
-def test_nothing_is_deleted_when_the_answer_is_another(broker, memq, filled, answer):
-    """No, Enter and Ctrl-D leave everything as it was, with exit code 1."""
-    for command in (["topic", "delete", filled], ["group", "delete", "reports", filled]):
-        code, out, asked = answered(answer, broker, *command)
-        assert (code, out) == (1, b"")
-        assert asked.endswith("? [y/N] memq: error: nothing was changed\n")
-    memq("topic", "describe", filled)
-    assert b"reports" in memq("group", "list", filled)
+def test_only_the_topic_that_was_asked_about_is_deleted(memq, filled, asked, broker):
+    """One of its name that was made during the question stays; one that is gone by then is gone."""
+    with AdminClient(broker.address) as admin:
 
+        def recreated():
+            admin.delete_topic(filled)
+            admin.create_topic(filled)
 
-@follows("… There is no terminal to ask at: add --yes")
-def test_without_a_terminal_nobody_can_be_asked(memq, filled):
-    """The command is refused, and the way out it names works."""
-    for command in (["group", "delete", "reports", filled], ["topic", "delete", filled]):
-        said = memq(*command, code=2)
-        assert "There is no terminal to ask at: add --yes" in said
-        memq(*command, "--yes")
+        asked.answer = recreated
+        assert "recreated" in memq("topic", "delete", filled, code=1)
+        asked.answer = lambda: admin.delete_topic(filled)
+        memq("topic", "delete", filled)
     assert "no topic" in memq("topic", "describe", filled, code=1)
 
 
-def test_a_closed_stdin_is_no_terminal(broker, filled):
-    """`<&-` is refused as a pipe is."""
-    command = f"exec {sys.executable} -m memq topic delete {filled} -b {broker.address} <&-"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, check=False, timeout=TIMEOUT_S
-    )
+@pytest.mark.parametrize("error", [CorruptDataError("a page"), UnavailableError("away")], ids=type)
+def test_a_damaged_topic_can_be_deleted(memq, filled, asked, monkeypatch, error):
+    """Its Batches cannot be counted, which is told; another error ends it before the question."""
 
-    assert done.returncode == 2
-    assert b"add --yes" in done.stderr
+    def fail(*_):
+        raise error
 
-
-def test_a_group_is_deleted_when_the_answer_is_yes(broker, memq, filled):
-    """The question says where it has offsets; the table shows them once they are gone."""
-    code, out, asked = answered("yes\n", broker, "group", "delete", "reports", filled)
-
-    expected = f"Delete group reports of topic {filled} with its offsets, in 1 partition? [y/N] "
-    assert (code, asked) == (0, expected)
-    assert out.decode().splitlines()[1].split() == ["reports", filled, "0", "1"]
-    assert b"reports" not in memq("group", "list", filled)
+    monkeypatch.setattr(AdminClient, "offsets", fail)
+    if isinstance(error, UnavailableError):
+        assert "away" in memq("topic", "delete", filled, code=1)
+        assert asked == []
+        return
+    assert json.loads(memq("topic", "delete", filled, "-o", "json"))[0]["batches"] is None
+    assert asked == [f"Delete topic {filled} with damaged Batches in 1 partition?"]
 
 
-def test_a_damaged_group_is_not_deleted_unasked(broker, memq, filled):
-    """The question says that the offsets are damaged; without a yes they are left."""
-    (file,) = broker_folder(broker).glob(f"queue/topics/{filled}*/groups/reports*")
+def test_a_group_is_asked_about_and_deleted(memq, filled, asked):
+    """The question says where it has offsets, and they are shown once they are gone."""
+    (row,) = json.loads(memq("group", "delete", filled, filled, "-o", "json"))
+
+    assert asked == [f"Delete group {filled} of topic {filled} with its offsets, in 1 partition?"]
+    assert row == {"group": filled, "topic": filled, "partition": 0, "deleted_offset": 1}
+    assert f"no group '{filled}'" in memq("group", "delete", filled, filled, code=1)
+    assert len(asked) == 1
+
+
+def test_a_damaged_group_is_deleted_and_set_again(memq, broker, filled, asked):
+    """Its offsets cannot be read, which is said, and are not needed for that."""
+    (file,) = broker_folder(broker).glob(f"queue/topics/{filled}*/groups/*")
     file.write_bytes(b"garbage")
-
-    code, _, asked = answered("n\n", broker, "group", "delete", "reports", filled)
-
-    question = f"Delete group reports of topic {filled} with its offsets, damaged? [y/N] "
-    assert asked.endswith(f"{question}memq: error: nothing was changed\n")
-    assert "add --yes" in memq("group", "delete", "reports", filled, code=2)
-    assert (code, file.read_bytes()) == (1, b"garbage")
+    assert "memq group delete" in memq("consume", filled, "--group", filled, code=1)
+    assert json.loads(memq("group", "delete", filled, filled, "-o", "json")) == []
+    assert asked == [f"Delete group {filled} of topic {filled} with its offsets, damaged?"]
+    memq("group", "reset-offsets", filled, filled, "--to-earliest", "--execute")
+    assert committed(memq, filled) == [0]
 
 
-def test_what_is_not_there_is_said_without_a_question(broker, memq, topic):
-    """A group and a topic that do not exist."""
-    code, _, said = answered("y\n", broker, "group", "delete", "nobody", topic)
-    assert (code, said) == (1, f"memq: error: no group 'nobody' for topic '{topic}'\n")
-    code, _, said = answered("y\n", broker, "topic", "delete", "nothing")
-    assert code == 1
-    assert said.startswith("memq: error: no topic 'nothing' here")
+def test_whoever_says_no_deletes_nothing(memq, filled, asked):
+    """All is as it was, and the exit code is 1."""
+
+    def no():
+        raise click.ClickException("nothing was changed")
+
+    asked.answer = no
+    for command in (["topic", "delete", filled], ["group", "delete", filled, filled]):
+        assert "nothing was changed" in memq(*command, code=1)
+    assert committed(memq, filled) == [1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        ([], 2, "give one of --to-earliest"),
+        (["--to-earliest", "--to-latest"], 2, "give one of"),
+        (["--to-offset", "0", "--shift-by", "0"], 2, "give one of"),
+        (["--to-latest", "--partition", "3"], 1, "no partition 3; it has 0 to 0"),
+    ],
+)
+def test_a_reset_that_is_refused(memq, filled, flags, code, said):
+    """Nothing is stored of it."""
+    command = ["group", "reset-offsets", filled, filled, *flags, "--execute"]
+    assert said in memq(*command, code=code)
+    assert committed(memq, filled) == [1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "offset"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-offset", "0"], 0),
+        (["--to-offset", "99"], 1),
+        (["--shift-by", "0", "--partition", "0"], 1),
+        (["--shift-by", "-1"], 0),
+        (["--to-datetime", "1h"], 0),
+    ],
+)
+def test_a_reset_is_done_only_when_asked_to(memq, filled, flags, offset):
+    """What is shown is what is, or would be, done; by each rule, also with the number 0."""
+    command = ["group", "reset-offsets", filled, filled, *flags, "-o", "json"]
+    (shown,) = json.loads(memq(*command))
+    assert (shown["current_offset"], shown["new_offset"]) == (1, offset)
+    assert committed(memq, filled) == [1]
+    assert json.loads(memq(*command, "--execute")) == [shown]
+    assert committed(memq, filled) == [offset]

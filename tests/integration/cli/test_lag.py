@@ -8,8 +8,6 @@ import pty
 
 import pytest
 
-from memq.cli.main import main
-from memq.client.sync import EventLoopThread
 from tests.integration.cli.processes import start
 from tests.topics.reading import world
 
@@ -36,28 +34,6 @@ def test_all_groups(memq, group):
     assert group in memq("lag").decode()
 
 
-def test_nothing_to_show(memq, topic):
-    """No group at all is said; one that was named and is not there is an error."""
-    assert memq("lag", topic) == b"no group has committed offsets or live members\n"
-    assert json.loads(memq("lag", topic, "-o", "json")) == []
-    assert "no group 'nobody'; see `memq group list`" in memq("lag", "--group", "nobody", code=1)
-    assert "no topic" in memq("lag", "nothing", code=1)
-
-
-def test_watch_in_a_pipe(group, broker):
-    """In a pipe each look is a block, or a line of JSON with its time."""
-    options = ("lag", group, "--watch", "--interval", "0.1", "-b", broker.address)
-    rounds = _first_lines(start(*options, "-o", "json"), 2)
-    blocks = _first_lines(start(*options), 8)
-
-    for line in rounds:
-        found = json.loads(line)
-        assert found["at"].endswith("Z")
-        assert found["groups"][0]["lag"] == 1
-    assert [line.split()[:1] for line in blocks[1:4]] == [[b"GROUP"], [group.encode()], []]
-    assert blocks[5].split() == blocks[1].split()
-
-
 def test_watch_at_a_terminal(group, broker):
     """At a terminal each look takes the place of the one before."""
     ours, theirs = pty.openpty()
@@ -75,36 +51,3 @@ def test_watch_at_a_terminal(group, broker):
     screen = seen.split(b"\x1b[H")[2]
     assert screen.endswith(b"\x1b[J")
     assert group.encode() in screen
-
-
-def test_what_retention_removed_is_named(tmp_path, monkeypatch, capfd):
-    """Batches that retention took before the group came are no lag: they are named."""
-    loop = EventLoopThread("broker")
-    running = world(tmp_path)
-    w = loop.run(running.__aenter__())
-    monkeypatch.setenv("MEMQ_BOOTSTRAP", w.address)
-    for _ in range(5):
-        loop.run(w.write(b"v"))
-    main(["group", "reset-offsets", "g", "t", "--to-offset", "1", "--execute"])
-    loop.run(w.queue.truncate(w.queue_topic, 0, 3))
-    capfd.readouterr()
-
-    shown = []
-    for command in (["lag"], ["group", "describe", "g"], ["group", "describe", "g", "-o", "json"]):
-        assert main(command) == 0
-        shown.append(capfd.readouterr().out)
-
-    note = "g: retention removed Batches of t that it had not read: partition 0, offsets 1 to 2"
-    assert shown[0].splitlines()[1].split()[3] == "2"
-    assert shown[0].splitlines()[-1] == shown[1].splitlines()[-1] == note
-    [row] = json.loads(shown[2])
-    assert (row["lag"], row["removed"], row["log_start_offset"]) == (2, True, 3)
-    loop.run(running.__aexit__(None, None, None))
-    loop.close()
-
-
-def _first_lines(process, count):
-    found = [process.stdout.readline() for _ in range(count)]
-    process.kill()
-    process.communicate()
-    return found

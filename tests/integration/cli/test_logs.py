@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -29,11 +27,10 @@ def lines(err):
     return found
 
 
-@pytest.mark.parametrize("command", ["dev", "broker"])
-def test_a_brokers_life_in_json(tmp_path, command):
+def test_a_brokers_life_in_json(tmp_path):
     """From its start to its end a broker logs objects only; the welcome for people is left out."""
     flags = ("--data-dir", tmp_path, "--port", "0", "--admin-port", "0", "-o", "json")
-    serving = start(command, *flags, "--log-format", "json", "--log-level", "debug")
+    serving = start("broker", *flags, "--log-format", "json", "--log-level", "debug")
     try:
         address = json.loads(serving.stdout.readline())["address"]
         host, _, port = address.rpartition(":")
@@ -53,38 +50,16 @@ def test_a_brokers_life_in_json(tmp_path, command):
     assert (refused["level"], refused["logger"]) == ("WARNING", "memq.broker.context")
 
 
-def test_a_file_may_ask_for_json(tmp_path):
-    """The option stands in a configuration like any other, and holds for what is wrong with it."""
-    config = tmp_path / "broker.toml"
-    config.write_text('log_format = "json"\nport = 99999\n')
-
-    code, _, err = end(start("broker", "--config", config))
-
-    (line,) = lines(err)
-    assert code == 1
-    assert (line["level"], line["logger"]) == ("ERROR", "memq")
-    assert line["message"] == "port = 99999: must be at most 65535"
-
-
 @pytest.mark.parametrize(
-    "command",
-    [
-        ("broker", "--port", "{port}"),
-        ("topic", "describe", "nosuch"),
-        ("consume", "nosuch"),
-        ("batch", "cat", "/nowhere.arrows"),
-    ],
+    ("flags", "variables"), [([], AS_JSON), (["--log-format", "json"], os.environ)]
 )
-def test_errors_in_json(broker, tmp_path, command):
+def test_errors_in_json(broker, flags, variables):
     """A command that fails says why in one object, whether a flag or a variable asks for it."""
-    port = broker.address.rpartition(":")[2]
-    words = [word.format(port=port) for word in command]
-    where = {"MEMQ_BOOTSTRAP": broker.address, "MEMQ_DATA_DIR": str(tmp_path)}
-    for flags, variables in (((), AS_JSON), (("--log-format", "json"), os.environ)):
-        code, out, err = end(start(*words, *flags, env=variables | where))
-        assert (code, out) == (1, b"")
-        line = lines(err)[-1]
-        assert (line["level"], line["logger"]) == ("ERROR", "memq")
+    command = ("topic", "describe", "nosuch", "-b", broker.address, *flags)
+    code, out, err = end(start(*command, env=variables))
+    assert (code, out) == (1, b"")
+    (line,) = lines(err)
+    assert (line["level"], line["logger"]) == ("ERROR", "memq")
 
 
 def test_what_is_said_beside_the_result(broker):
@@ -102,32 +77,3 @@ def test_what_is_said_beside_the_result(broker):
     assert [line["message"] for line in lines(err)] == [
         "nothing was changed; add --execute to do it"
     ]
-
-
-def test_what_nobody_expected(tmp_path):
-    """A bug is one object with its traceback, cut in its middle where it is long; a warning too."""
-    code = """
-import warnings
-from memq.core import log_format
-log_format.configure("json", "INFO")
-warnings.warn("of Python")
-raise ValueError("a" * 20_000 + "\\n\\udc80")
-"""
-    done = end(start_python(code))
-    assert done[0] == 1
-    warning, bug = lines(done[2])
-    assert (warning["level"], warning["logger"]) == ("WARNING", "py.warnings")
-    assert bug["level"] == "CRITICAL"
-    assert "characters left out" in bug["message"]
-    assert bug["exception"].startswith("Traceback (most recent call last):")
-    assert max(map(len, bug.values())) < 17_000
-
-
-def start_python(code):
-    """A program of a few lines."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )

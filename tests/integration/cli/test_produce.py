@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from subprocess import PIPE
 
 import pytest
 
-from memq import Producer
+from memq import read_range
 from memq.cli.main import main
-from memq.core.keys import partition_of
 from memq.testing.broker import BrokerProcess
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, end, start
 
@@ -30,15 +30,6 @@ def test_lines_come_back(memq, topic, lines):
     assert read == lines.read_bytes()
 
 
-@pytest.mark.parametrize("option", ["--acks=0", "--acks=1", "--compression=zstd", "--linger=0ms"])
-def test_ways_to_produce(memq, topic, lines, option):
-    """However lines are sent, all of them arrive."""
-    memq("produce", topic, "--input", lines, option)
-
-    read = memq("consume", topic, "--from-beginning", "--max-messages", 1_000)
-    assert sorted(read.splitlines()) == sorted(lines.read_bytes().splitlines())
-
-
 def test_lines_flow(memq, topic, broker):
     """A line is sent when it comes, not when the input ends."""
     producing = start("produce", topic, "-b", broker.address)
@@ -53,85 +44,6 @@ def test_lines_flow(memq, topic, broker):
     assert end(producing)[0] == 0
 
 
-def test_keys_and_json(memq, topic, tmp_path):
-    """A key is split off, and JSON says all about a LogMessage."""
-    path = tmp_path / "lines"
-    path.write_bytes(b"a=1\nb=2=3")
-
-    memq("produce", topic, "--input", path, "--key-separator", "=", "--timestamp", TIMESTAMP)
-
-    read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "json")
-    found = [json.loads(line) for line in read.splitlines()]
-    assert [(line["key"], line["value"]) for line in found] == [("a", "1"), ("b", "2=3")]
-    assert found[0]["timestamp"] == "2025-01-02T00:00:00.000000Z"
-    assert [line["position"] for line in found] == [0, 1]
-
-
-@pytest.mark.parametrize("schema", [[], ["--schema", "id:int64,name:string?,raw:binary?"]])
-def test_what_consume_printed_can_be_produced(memq, topic, tmp_path, schema):
-    """JSON lines that one topic was printed as become the same LogMessages or rows of another."""
-    first, second = f"{topic}-first", f"{topic}-second"
-    lines = tmp_path / "lines"
-    if schema:
-        lines.write_bytes(b'{"id":1,"name":"a"}\n{"id":2,"raw":{"base64":"/w=="}}\n')
-    else:
-        lines.write_bytes(b'{"value":"a","key":"k","headers":[["h","1"]]}\n{"value":null}\n')
-    for name in (first, second):
-        memq("topic", "create", name, *schema)
-
-    memq("produce", first, "--input", lines, "--format", "json")
-    printed = memq("consume", first, "--from-beginning", "--exit-at-end", "--format", "json")
-    lines.write_bytes(printed)
-    memq("produce", second, "--input", lines, "--format", "json")
-
-    again = memq("consume", second, "--from-beginning", "--exit-at-end", "--format", "json")
-    said = ("key", "value", "headers", "timestamp")
-    before, after = (
-        [[json.loads(line)[name] for name in said] for line in each.splitlines()]
-        for each in (printed, again)
-    )
-    assert len(before) == 2
-    assert after == before
-
-
-def test_lines_are_placed_by_their_key(memq, tmp_path):
-    """Lines of a key are in one read partition, in their order, and each is counted once."""
-    memq(
-        "topic", "create", "carts", "--ordering", "producer", "--batch-age", "20ms", "--no-audited",
-        "--write-partitions", 3, "--read-partitions", 3,
-    )  # fmt: skip
-    path = tmp_path / "lines"
-    path.write_text("".join(f"k{number % 7}={number}\n" for number in range(2_000)))
-
-    keyed = ("--key-separator", "=", "--partition-by", "key")
-    counts = json.loads(memq("produce", "carts", "--input", path, *keyed, "-o", "json"))
-
-    assert (counts["records"], counts["acked"], counts["failed"]) == (2_000, 2_000, 0)
-    read = memq("consume", "carts", "--from-beginning", "--exit-at-end", "--format", "json")
-    found = {}
-    for record in map(json.loads, read.splitlines()):
-        assert partition_of(record["key"].encode(), 3) == record["partition"]
-        found.setdefault(record["key"], []).append(int(record["value"]))
-    assert found == {f"k{key}": [*range(key, 2_000, 7)] for key in range(7)}
-
-
-def test_a_wrong_key_column_is_refused(memq, topic, lines):
-    """What cannot be a key is an error that names what can."""
-    error = memq("produce", topic, "--input", lines, "--partition-by", "value", code=1)
-
-    assert "choose none or one of key" in error
-
-
-def test_line_without_key(memq, topic, tmp_path):
-    """A line that has no key ends the command, and names itself."""
-    path = tmp_path / "lines"
-    path.write_bytes(b"a=1\nb\n")
-
-    assert "line 2 has no key" in memq(
-        "produce", topic, "--input", path, "--key-separator", "=", code=1
-    )
-
-
 def test_sending_again_is_harmless(memq, topic, lines):
     """With a producer id of its own the same lines are published once."""
     for _ in range(2):
@@ -139,19 +51,6 @@ def test_sending_again_is_harmless(memq, topic, lines):
 
     read = memq("consume", topic, "--from-beginning", "--exit-at-end")
     assert read == lines.read_bytes()
-
-
-def test_line_that_is_too_long(memq, topic, tmp_path):
-    """A line that no Message can hold is an error; those before it are sent and counted."""
-    path = tmp_path / "lines"
-    path.write_bytes(b"short\n" + b"x" * (5 << 20) + b"\n")
-
-    refusal = memq("produce", topic, "--input", path, code=1)
-
-    assert "line 2 has more than the 4193579 bytes" in refusal
-    assert "`memq topic alter`" in refusal
-
-    assert memq("consume", topic, "--from-beginning", "--exit-at-end") == b"short\n"
 
 
 def test_line_without_end(memq, broker):
@@ -181,17 +80,19 @@ def write_until_refused(pipe, block):
 
 
 def test_longest_line(memq, broker, tmp_path):
-    """A line that just fits is sent, also with a key and its separator in it."""
+    """A line that just fits is sent, with a key in it too, and as JSON that escapes each byte."""
     memq("topic", "create", "longest", "--message-bytes", "64KiB", "--batch-age", "20ms")
-    plain, keyed = tmp_path / "plain", tmp_path / "keyed"
-    plain.write_bytes(b"x" * 64_811)
-    keyed.write_bytes(b"key\t" + b"x" * 64_808)
-
-    memq("produce", "longest", "--input", plain)
-    memq("produce", "longest", "--input", keyed, "--key-separator", r"\t")
+    most, path = 64_811, tmp_path / "line"
+    for line, *options in (
+        (b"x" * most,),
+        (b"key\t" + b"x" * (most - 3), "--key-separator", r"\t"),
+        (b'{"value":"%s"}' % (rb"\u0078" * 64_000), "--format", "json"),
+    ):
+        path.write_bytes(line)
+        memq("produce", "longest", "--input", path, *options)
 
     read = memq("consume", "longest", "--from-beginning", "--exit-at-end")
-    assert [len(line) for line in read.splitlines()] == [64_811, 64_808]
+    assert [len(line) for line in read.splitlines()] == [most, most - 3, 64_000]
 
 
 def test_lines_that_are_not_acked(tmp_path, monkeypatch):
@@ -245,34 +146,6 @@ def consumed(memq, topic):
     ]
 
 
-def test_json_of_one_topic_makes_another(memq, topic, tmp_path):
-    """What consume prints is produced again with the same keys, values, headers and times."""
-    with Producer(topic=topic) as producer:
-        producer.write(b"\xff\x00", key=b"k", headers=[("h", b"\xfe"), ("h", None)], timestamp=5)
-        producer.write(None, key=b"", timestamp=-(2**63))
-        producer.write('"é\n'.encode())
-    read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "json")
-    memq("topic", "create", "copy", "--batch-age", "20ms", "--no-audited")
-
-    counts = json.loads(
-        memq("produce", "copy", "--format", "json", "--input", give(tmp_path, read), "-o", "json")
-    )
-
-    assert (counts["records"], counts["acked"]) == (3, 3)
-    assert consumed(memq, "copy") == consumed(memq, topic)
-
-
-def test_json_with_a_mistake(memq, topic, tmp_path):
-    """A line that does not fit is named; those before it are sent and counted."""
-    lines = "".join(f'{{"value": "{number}"}}\n' for number in range(100)) + '{"page": "/"}\n'
-
-    refusal = memq("produce", topic, "--format", "json", "--input", give(tmp_path, lines), code=1)
-
-    assert "line 101: Object contains unknown field `page`" in refusal
-    assert "--format lines" in refusal
-    assert [line["value"] for line in consumed(memq, topic)] == [str(n) for n in range(100)]
-
-
 def test_reader_that_has_gone_hides_no_error(topic, broker, tmp_path):
     """What is wrong with the input is said, by the exit code too, though nobody reads stdout."""
     (tmp_path / "bad").write_bytes(b'{"value": "a"}\nbad\n')
@@ -283,27 +156,20 @@ def test_reader_that_has_gone_hides_no_error(topic, broker, tmp_path):
     assert producing.returncode == 1
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_closed_outputs_are_nothing(topic, broker, closed):
+def test_closed_outputs_are_nothing(memq, topic, broker):
     """Lines are sent though nobody can read the counts; consume says that it cannot."""
-    shell = f'"$@" {closed}'
-    memq_ = [sys.executable, "-m", "memq"]
-    where = ["-b", broker.address]
-    produce = ["sh", "-c", shell, "sh", *memq_, "produce", topic, *where]
-    done = subprocess.run(
-        produce, input=b"a\n", capture_output=True, timeout=TIMEOUT_S, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    consume = ["consume", topic, "--from-beginning", "--max-messages", "1", *where]
-    done = subprocess.run(
-        ["sh", "-c", shell, "sh", *memq_, *consume],
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert (b"stdout is closed" in done.stderr, done.stdout) == (
-        (True, b"") if closed == ">&-" else (False, b"a\n")
-    )
+    shell = f'exec "$0" -m memq "$@" -b {broker.address} >&-'
+    code, _, err = end(start_shell(shell, "produce", topic), b"a\n")
+    assert (code, err) == (0, "")
+    code, _, err = end(start_shell(shell, "consume", topic, "--from-beginning"))
+    assert (code, "stdout is closed" in err) == (1, True)
+    assert memq("consume", topic, "--from-beginning", "--exit-at-end") == b"a\n"
+
+
+def start_shell(shell, *words):
+    """A line of a shell in a process of its own."""
+    command = ["sh", "-c", shell, sys.executable, *words]
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
 
 @pytest.mark.parametrize("key", ["k", ""])
@@ -359,23 +225,6 @@ def test_rows_of_a_typed_topic(memq, tmp_path):
     assert rows[2] == {"id": 3, "at": "2025-01-02T01:00:00.000000Z", "city": "Oslo", "tags": None}
 
 
-def test_rows_flow(memq, broker):
-    """A line of JSON is sent when it comes, not when the input ends."""
-    memq("topic", "create", "flow", "--schema", "id:int64", "--batch-age", "20ms")
-    producing = start("produce", "flow", "--format", "json", "-b", broker.address)
-    consuming = start(
-        "consume", "flow", "--from-beginning", "--format", "json", "-b", broker.address
-    )
-    producing.stdin.write(b'{"id":1}\n')
-    producing.stdin.flush()
-
-    assert json.loads(consuming.stdout.readline())["value"] == {"id": 1}
-
-    consuming.send_signal(signal.SIGINT)
-    end(consuming)
-    assert end(producing)[0] == 0
-
-
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_sending_rows_again_is_harmless(memq, broker, form):
     """With a producer id of its own the same rows are published once, however they arrive."""
@@ -392,29 +241,4 @@ def test_sending_rows_again_is_harmless(memq, broker, form):
         code, out, err = end(producing)
         assert (code, out.split()[2:6], err) == (0, [b"records", b"80000", b"acked", b"80000"], "")
 
-    assert [line["value"]["id"] for line in consumed(memq, topic)] == list(NUMBERS)
-
-
-@pytest.mark.parametrize("form", ["json", "csv"])
-def test_interrupted_rows(memq, broker, form):
-    """An interruption while input is waited for ends in order; what was read is sent."""
-    topic = f"interrupted-{form}"
-    memq("topic", "create", topic, "--schema", "id:int64", "--batch-age", "20ms")
-    memq("topic", "alter", topic, "--message-bytes", "64KiB")  # so that CSV is read in small blocks
-    producing = start("produce", topic, "--format", form, "-b", broker.address)
-    arguments = ["consume", topic, "--from-beginning", "--format", "json", "-b", broker.address]
-    consuming = start(*arguments)
-    line = b'{"id":1234567}\n' if form == "json" else b"1234567\n"
-    producing.stdin.write(b"id\n" * (form == "csv") + line * 400_000)
-    producing.stdin.flush()
-    assert consuming.stdout.readline()
-    consuming.kill()
-    end(consuming)
-
-    producing.send_signal(signal.SIGTERM)
-
-    code, out, err = end(producing)
-    assert (code, err) == (143, "")
-    assert out.startswith(b"topic")
-    counts = dict(line.split() for line in out.splitlines())
-    assert counts[b"acked"] == counts[b"records"] != b"0"
+    assert read_range(broker.address, topic=topic)["id"].to_pylist() == list(NUMBERS)

@@ -96,31 +96,3 @@ def test_mistakes_are_one_line(file, capsys, text, arguments, message):
     assert errors.startswith("memq: error: ")
     assert message in errors
     assert errors.count("\n") == 1
-
-
-def test_other_options_of_the_profile(file, capsys, broker):
-    """What a profile says of reading is the default of `memq consume`; its flag wins."""
-    with AdminClient(broker.address) as admin:
-        admin.create_topic("read")
-    file.write_text(f'[profiles.default]\nbootstrap = "{broker.address}"\nread_through = "broker"')
-
-    assert main(["consume", "read", "--exit-at-end"]) == 0
-    assert main(["consume", "read", "--exit-at-end", "--read-through", "storage"]) == 0
-
-
-def test_a_token_that_others_can_read(file, capsys):
-    """There is a warning on stderr, and the command goes on."""
-    file.chmod(0o644)
-
-    assert main(["topic", "list", "--profile", "guarded"]) == 0
-
-    assert capsys.readouterr().err == (
-        f"memq: warning: {file} holds a token and others can read it; chmod 600 it\n"
-    )
-
-
-def test_help_does_not_need_the_file(file, capsys):
-    """Help is shown also where the file is damaged."""
-    file.write_text("oops")
-
-    assert main(["topic", "list", "--help"]) == 0

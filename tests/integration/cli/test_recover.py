@@ -85,16 +85,8 @@ def pages(stopped_dir, kind):
 
 REBUILT = {
     "queue": lambda data: shutil.rmtree(data / "queue"),
-    "empty queue": lambda data: (shutil.rmtree(data / "queue"), (data / "queue").mkdir()),
     "topic": lambda data: shutil.rmtree(topic_folder(data)),
-    "topic file": lambda data: (topic_folder(data) / "topic.json").write_bytes(b"{"),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
-    "index": lambda data: pages(data, "index")[0].unlink(),
-    "all but what a group has committed": lambda data: [
-        file.unlink()
-        for page in pages(data, "index")
-        for file in (page, page.parents[1] / "control")
-    ],
 }
 
 
@@ -142,72 +134,6 @@ def test_a_client_of_before_is_told(memq, tmp_path):
                     consumer.poll(timeout=10)
 
 
-RESTORED = {
-    "an entry": lambda data: flip(pages(data, "data")[0], 100),
-    "the last": lambda data: flip(
-        pages(data, "data")[1], len(pages(data, "data")[1].read_bytes().rstrip(b"\0")) - 1
-    ),
-    "all pages": lambda data: [page.unlink() for page in pages(data, "data")],
-    "a zeroed page": lambda data: pages(data, "data")[2].write_bytes(bytes(4 << 20)),
-    "the control file": lambda data: (topic_folder(data) / "0/control").unlink(),
-}
-
-
-@pytest.mark.parametrize("damage", list(RESTORED.values()), ids=list(RESTORED))
-def test_what_can_be_proven_is_restored(memq, stopped, tmp_path, damage):
-    """A lost notification comes back at its offset, so groups go on where they were."""
-    before = {page: page.read_bytes() for page in pages(tmp_path, "data")}
-    damage(tmp_path)
-    rows = json.loads(memq("recover", tmp_path, "--topic", "t", "-o", "json")[0])
-    assert [row["action"] for row in rows] in (["restore"], ["none"])
-    assert before != {page: page.read_bytes() for page in before if page.exists()} or (
-        rows[0]["action"] == "none"
-    )
-    memq("recover", "--execute", tmp_path, "--topic", "t")
-    assert {page: page.read_bytes() for page in pages(tmp_path, "data")} == before
-
-    stopped.restart()
-    write(stopped.address, LINES)
-    assert read(stopped.address) == Counter(LINES)
-    with AdminClient(stopped.address) as admin:
-        assert sum(admin.committed("g", "t").values()) > 0
-
-
-def test_a_lost_catalog_is_made_again(memq, stopped, tmp_path):
-    """Topics come back with their partitions and schemas, and with default options."""
-    shutil.rmtree(tmp_path / "topics")
-    with pytest.raises(MemqError, match="topics is missing or empty"):
-        stopped.restart()
-    shown, advice = memq("recover", "--execute", tmp_path, "-o", "json")
-    assert {row["topic"]: row["action"] for row in json.loads(shown)} == {
-        "_memq_audit": "adopt",
-        "t": "adopt",
-        "other": "adopt",
-    }
-    told = [line for line in advice.splitlines() if "set them with `memq topic alter`" in line]
-    assert [line.partition(":")[0] for line in told] == ["other", "t"]
-    stopped.restart()
-    write(stopped.address, LINES)
-    assert read(stopped.address) == Counter(LINES)
-
-
-def test_a_running_broker_is_left_alone(memq, broker, tmp_path):
-    """Nothing is looked at below a broker that runs."""
-    with BrokerProcess(tmp_path):
-        assert "is in use by process" in memq("recover", tmp_path, code=1)[1]
-
-
-def test_without_objects_nothing_is_rebuilt(memq, stopped, tmp_path):
-    """A queue is not made empty because the objects are not mounted either."""
-    shutil.rmtree(tmp_path / "queue")
-    (tmp_path / "objects").rename(tmp_path / "elsewhere")
-    assert "objects is missing or empty" in memq("recover", "--execute", tmp_path, code=1)[1]
-    (tmp_path / "elsewhere").rename(tmp_path / "objects")
-    memq("recover", "--execute", tmp_path)
-    stopped.restart()
-    assert read(stopped.address) == Counter(LINES)
-
-
 def test_a_damaged_object_is_named_and_kept(memq, stopped, tmp_path):
     """An object whose index does not hold is left where it is, and the others are published."""
     shutil.rmtree(tmp_path / "queue")
@@ -219,8 +145,3 @@ def test_a_damaged_object_is_named_and_kept(memq, stopped, tmp_path):
     stopped.restart()
     with Consumer(stopped.address, topic="t") as consumer:
         assert consumer.poll(timeout=10) is not None
-
-
-def test_an_unknown_topic(memq, stopped, tmp_path):
-    """A topic that nothing knows is an error."""
-    assert "knows no topic 'no'" in memq("recover", tmp_path, "--topic", "no", code=1)[1]

@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import threading
-import time
-from contextlib import contextmanager
 
 import pytest
 
 from memq.cli.main import main
 from memq.core.wire import messages as m
 from memq.errors import InvalidRequestError, NotHostedError, UnavailableError
-from memq.testing import BrokerProcess
 from tests.fakes.tiny_broker import TinyBroker
+from tests.integration.cli.processes import in_thread
 
 SINCE_MS = 1_795_000_000_000
-
-
-def status(*arguments, timeout_s=60):
-    """Exit code, stdout, stderr and seconds of the command."""
-    begun_s = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "memq", "status", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr, time.monotonic() - begun_s
-
-
-@contextmanager
-def in_thread(tiny):
-    """A broker that serves on an event loop of its own."""
-    loop = asyncio.new_event_loop()
-    started, over = threading.Event(), None
-
-    async def serve():
-        nonlocal over
-        over = asyncio.Event()
-        async with tiny.serve():
-            started.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert started.wait(20)
-    try:
-        yield tiny
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()
 
 
 def own(tiny, name="b1", *, others=(), **fields):
@@ -69,44 +24,21 @@ def own(tiny, name="b1", *, others=(), **fields):
     return m.DescribeClusterAnswer(cluster_id="c", governor="", brokers=seen, status=told)
 
 
-def test_all_is_well(tmp_path):
+def test_all_is_well(memq, broker):
     """With nothing wrong it says so, shows the broker and its services, and exits with 0."""
-    with BrokerProcess(tmp_path, auto_create_topics=True) as broker:
-        code, out, err, _ = status("-b", broker.address)
-        assert (code, err) == (0, "")
-        assert out.startswith("ok: 1 broker of cluster memq\n")
-        assert broker.address in out
-        code, out, _, _ = status("-b", broker.address, "-o", "json")
-        found = json.loads(out)
-        assert code == 0
-        assert found["problems"] == []
-        assert found["silent"] == {}
-        (one,) = found["brokers"]
-        assert one["address"] == broker.address
-        assert one["free_bytes"]
-        assert {each["name"]: each["since_ms"] for each in one["services"]} == {
-            "storage": None,
-            "queue": None,
-            "disk": None,
-        }
-
-
-def test_a_frozen_broker_holds_it_up_for_no_longer_than_its_deadline(tmp_path):
-    """With nobody who answers the exit code is 2, within the time that was given."""
-    with BrokerProcess(tmp_path) as broker:
-        os.kill(broker.pid, signal.SIGSTOP)
-        code, out, err, took_s = status("-b", broker.address, "--timeout", "2s")
-        os.kill(broker.pid, signal.SIGCONT)
-    assert (code, out) == (2, "")
-    assert err.startswith("memq: error: no broker tells its state: ")
-    assert broker.address in err or "no answer within" in err
-    assert took_s < 20  # mostly Python's start, on a busy machine
-
-
-def test_wrong_usage_exits_with_2(capsys):
-    """As with any command."""
-    assert main(["status", "--timeout", "soon"]) == 2
-    assert "soon" in capsys.readouterr().err
+    shown = memq("status").decode()
+    assert shown.startswith("ok: 1 broker of cluster memq\n")
+    assert broker.address in shown
+    found = json.loads(memq("status", "-o", "json"))
+    assert (found["problems"], found["silent"]) == ([], {})
+    (one,) = found["brokers"]
+    assert one["address"] == broker.address
+    assert one["free_bytes"]
+    assert {each["name"]: each["since_ms"] for each in one["services"]} == {
+        "storage": None,
+        "queue": None,
+        "disk": None,
+    }
 
 
 def test_what_is_wrong_is_the_first_line(capsys):
@@ -119,13 +51,12 @@ def test_what_is_wrong_is_the_first_line(capsys):
             others=[("b2", frozen_at)],
             services=[m.ServiceState(name="storage", where="s3://x/"), refuses],
             not_ready=[refuses.words(), "it is not certain to be part of its cluster"],
+            free_bytes={"/x": 9 << 20, "/y": 3 << 20},
             late_topic="clicks",
             watermark_age_ms=61_000,
             late_ms=60_000,
         )
-        begun_s = time.monotonic()
         assert main(["status", "-b", tiny.address]) == 1
-        assert time.monotonic() - begun_s < 5
         lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
         "kafka (k:9092) refuses since 2026-11-18T11:06:40.000Z: no answer (at b1); mend kafka, or "
@@ -135,7 +66,9 @@ def test_what_is_wrong_is_the_first_line(capsys):
     assert lines[2] == "broker b1 is not ready: it is not certain to be part of its cluster"
     assert lines[3].startswith("the watermark of clicks at broker b1 is 61 s old")
     assert lines[4] == ""
-    assert any(line.startswith("b2 ") and "silent" in line for line in lines)
+    rows = {line.split()[0]: line.split()[3:] for line in lines[5:] if line}
+    assert rows["b1"] == ["not", "ready", "1m", "1s", "3.0", "MiB"]
+    assert rows["b2"][0] == "silent"
     assert "storage: s3://x/" in lines
 
 

@@ -9,9 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from memq import AdminClient, Consumer, Producer, read_range, scan
-from memq.errors import ConfigError, InvalidRequestError
-from tests.advice import follows
+from memq import Consumer, Producer, read_range, scan
 
 NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -90,36 +88,3 @@ def test_what_says_the_times(broker, memq, rides):
         == "2025-06-30T13:00:00.000000Z"
     )
     memq("batch", "verify", rides)
-
-
-def test_what_is_no_time_column(broker):
-    """One that is missing, inside another, without a zone or no time is refused; so is a change."""
-    with AdminClient(broker.address) as admin:
-        for name in ("nothing", "inner", "when", "inner.when", "naive", "id"):
-            with pytest.raises(ConfigError, match=f"time_column = '{name}': must be a column of a"):
-                admin.create_topic("refused", schema=SCHEMA, time_column=name)
-        with pytest.raises(ConfigError, match="time_column = 'at'"):
-            admin.create_topic("refused", time_column="at")
-        admin.create_topic("fixed", schema=SCHEMA, time_column="at")
-        with pytest.raises(ConfigError, match="time_column of 'fixed' is fixed at 'at'"):
-            admin.alter_topic("fixed", time_column="timestamp")
-        assert admin.alter_topic("fixed", retention="1d").config.time_column == "at"
-
-
-@follows("Read it by offsets; those of")
-def test_times_of_a_topic_that_has_none(broker, memq, topic, tmp_path):
-    """Each read by time is refused, and says how it goes; `memq offsets --at` is such a way."""
-    name = f"{topic}-timeless"
-    memq("topic", "create", name, "--schema", "id:int64", "--batch-age", "5ms", "--no-audited")
-    with Producer(broker.address, topic=name) as producer:
-        producer.write_table(pa.table({"id": [1]}))
-    said = f"records of topic '{name}' have no time: it has no column 'timestamp'"
-
-    for options in (("--from", "1h"), ("--to", "0s"), ("--from", "1h", "--to", "0s")):
-        assert said in memq("consume", name, "--format", "json", *options, "--exit-at-end", code=1)
-        assert said in memq("export", name, tmp_path / "x.csv", *options, code=1)
-    for read in (read_range, scan):
-        with pytest.raises(InvalidRequestError, match=said):
-            read(broker.address, topic=name, start_time=NOON)
-    [found] = json.loads(memq("offsets", name, "--at", "1h", "-o", "json"))
-    assert found["at"] == 0

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import click
 import pytest
 
@@ -105,44 +101,3 @@ def test_a_wrong_address_is_one_line(address, capfdbinary, monkeypatch):
     """Of no broker, or of none that could be."""
     monkeypatch.setattr(command, "REACH_S", 0.1)
     assert complaint(capfdbinary, ["topic", "list", f"--bootstrap={address}"]) is None
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\0", b"\xff\xfe", b"{", b"a,b\n1", b"\n" * 10, os.urandom(3_000)],
-    ids=range(7),
-)
-@pytest.mark.parametrize("form", ["lines", "json", "csv"])
-def test_input_that_is_none_is_one_line(  # noqa: PLR0917 - fixtures
-    memq, topic, capfdbinary, tmp_path, content, form
-):
-    """Bytes of every kind into a topic with values, and into one with columns."""
-    memq("topic", "create", f"{topic}-typed", "--schema", "id:int64", "--no-audited")
-    (tmp_path / "input").write_bytes(content)
-    for name in (topic, f"{topic}-typed"):
-        words = ["produce", name, "--input", tmp_path / "input", "--format", form]
-        assert complaint(capfdbinary, words) is None
-
-
-def test_a_closed_stdin_is_one_line(broker, topic):
-    """`memq produce TOPIC <&-` has nothing to read, and says so."""
-    command = f"exec {sys.executable} -m memq produce {topic} -b {broker.address} <&-"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert b"stdin is closed; name a file" in done.stderr
-    assert done.stderr.count(b"\n") == 1
-
-
-def test_an_audit_without_a_broker_does_not_wait(capfdbinary, monkeypatch):
-    """Somebody at a terminal is told at once, as by all other commands."""
-    monkeypatch.setattr(command, "REACH_S", 0.1)
-    assert main(["audit", "t", "--bootstrap", "127.0.0.1:1"]) == 1
-    assert b"start one with `memq dev`" in capfdbinary.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--records", "--rate"])
-def test_a_load_that_never_ends_is_refused(option, capfdbinary):
-    """More than weeks would take."""
-    kind = "produce" if option == "--records" else "e2e"
-    assert main(["bench", kind, "t", option, "9" * 30]) == 2
-    assert capfdbinary.readouterr().err.count(b"\n") == 1

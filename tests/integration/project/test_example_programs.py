@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from memq.testing.broker import BrokerProcess
 FOLDER = Path(__file__).parents[3] / "examples"
 PROGRAMS = sorted(path.name for path in FOLDER.glob("*.py"))
 TIMEOUT_S = 120
-MOST_LINES = 40
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +167,3 @@ def test_each_program_is_tested():
     tested = {name.removeprefix("test_") + ".py" for name in globals() if name.startswith("test_")}
 
     assert set(PROGRAMS) <= tested
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_each_program_is_small(name):
-    """A program fits a screen, says first what it does, and stands in the list."""
-    text = (FOLDER / name).read_text()
-
-    assert len(text.splitlines()) <= MOST_LINES
-    assert ast.get_docstring(ast.parse(text))
-    assert f"[{name}]({name})" in (FOLDER / "README.md").read_text()

@@ -60,18 +60,6 @@ def test_python_example_runs(broker, example):
     run(broker, sys.executable, "-W", "error", "-c", example)
 
 
-def test_readme_example_reads_what_it_wrote(broker):
-    """The first example that a newcomer runs prints the record, and the range that holds it."""
-    (example,) = blocks_of("README.md", "python")
-
-    printed = run(broker, sys.executable, "-c", example)
-
-    assert printed.splitlines() == [
-        "b'user-1' b'/home' 0",
-        "1 row in ['key', 'value', 'headers', 'timestamp']",
-    ]
-
-
 def test_readme_commands_run(broker):
     """The command lines of the README give back the million lines that they sent, and are clean."""
     (block,) = [block for block in blocks_of("README.md", "") if "memq produce" in block]
@@ -95,9 +83,3 @@ def test_commands_for_kafka_users_run(broker):
     assert "clean" in printed
     with AdminClient(broker.address) as admin:
         assert {"clicks", "load"} & {info.config.name for info in admin.list_topics()} == {"load"}
-
-
-def test_python_for_kafka_users_runs_from_top_to_bottom(broker):
-    """The Python beside Kafka's runs one after the other on one broker, as one tries it."""
-    for example in blocks_of("docs/kafka.md", "python"):
-        run(broker, sys.executable, "-W", "error", "-c", example)

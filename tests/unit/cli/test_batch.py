@@ -6,16 +6,14 @@ import json
 from types import SimpleNamespace
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from memq.cli import batch
 from memq.cli.batch import Findings, verify_object
 from memq.cli.main import main
 from memq.core.format.verify import VerifyReport
-from memq.core.named_values import parse_storage_options
 from memq.core.notification.notification import Notification, PublishedBatch
-from memq.errors import ConfigError, CorruptDataError, ObjectNotFoundError, StorageError
+from memq.errors import CorruptDataError
 from tests.unit.core.format.builders import START_US, joined, records, seal
 
 
@@ -64,19 +62,6 @@ def damage(path, position):
     path.write_bytes(data)
 
 
-def test_sound_object(path, sealed, capsys):
-    """A sound object is counted, and the command ends with 0."""
-    assert main(["batch", "verify", str(path), "-o", "json"]) == 0
-
-    assert json.loads(capsys.readouterr().out) == {
-        "batches": 1,
-        "messages": 2,
-        "records": 15,
-        "size_bytes": sealed.size_bytes,
-        "damaged": [],
-    }
-
-
 def test_damaged_object(path, sealed, capsys):
     """Each finding is printed with the object's place, and the command ends with 1."""
     for entry in sealed.entries:
@@ -106,31 +91,6 @@ def test_object_that_is_not_there(tmp_path, capsys, command):
         assert capsys.readouterr() == ("", f"memq: error: {folder} {said}\n")
 
 
-@pytest.mark.parametrize("command", ["verify", "cat"])
-def test_options_of_the_storage_come_from_the_profile(tmp_path, monkeypatch, capsys, command):
-    """A flag and the variable win over it; the options of one place stand for the whole."""
-    file = tmp_path / "memq.toml"
-    file.write_text("[profiles.default.storage_options]\nof_file = 1\n")
-    monkeypatch.setenv("MEMQ_CONFIG", str(file))
-    monkeypatch.delenv("MEMQ_STORAGE_OPTIONS", raising=False)
-    arguments = ["batch", command, "s3://bucket/batch.arrows"]
-    assert main(arguments) == 1
-    assert "'of_file' is not valid" in capsys.readouterr().err
-    monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "of_variable=1")
-    assert main(arguments) == 1
-    assert "'of_variable' is not valid" in capsys.readouterr().err
-    assert main([*arguments, "--storage-options", "of_flag=1"]) == 1
-    assert "'of_flag' is not valid" in capsys.readouterr().err
-
-
-def test_options_that_no_storage_knows_are_no_damage():
-    """A wrong option is an error, and no finding about the object."""
-    [finding] = verify_object("unknown://bucket/batch.arrows").findings
-    assert "no known scheme" in finding
-    with pytest.raises(ConfigError, match="'regoin'"):
-        verify_object("s3://bucket/batch.arrows", None, parse_storage_options("regoin=x"))
-
-
 def test_range_of_an_object(path, capsys):
     """A range of offsets means nothing within one object."""
     assert main(["batch", "verify", str(path), "--range", "0:1-2"]) == 2
@@ -158,11 +118,6 @@ def test_notification_that_disagrees(path, sealed, name, value):
     assert finding.startswith(f"its notification says {name} = {value!r}; it is ")
 
 
-def test_notification_that_agrees(path, sealed):
-    """Nothing is found where there is nothing."""
-    assert verify_object(path.as_uri(), notification(sealed)).ok
-
-
 def test_cat(path, capsys):
     """Each LogMessage is a line that says where in the object it is."""
     assert main(["batch", "cat", str(path)]) == 0
@@ -180,17 +135,6 @@ def test_cat(path, capsys):
         "sequence": 1,
         "position": 0,
     }
-
-
-def test_cat_of_a_typed_topic(tmp_path, capsys):
-    """Rows of a typed topic are objects of their columns."""
-    path = tmp_path / "batch.arrows"
-    path.write_bytes(joined(seal([pa.record_batch({"id": [1, 2], "name": ["a", None]})])))
-
-    assert main(["batch", "cat", str(path)]) == 0
-
-    values = [json.loads(line)["value"] for line in capsys.readouterr().out.splitlines()]
-    assert values == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
 
 
 def test_cat_messages(path, sealed, capsys):
@@ -253,39 +197,3 @@ def test_findings_of_a_topic(monkeypatch, capsys):
     alone = Findings({})
     alone.check("file:///x")
     assert [(row["partition"], row["offset"]) for row in alone.damaged] == [(None, None)] * 2
-
-
-class Storage:
-    """Has one object, or cannot be read."""
-
-    def __init__(self, outcome):
-        self.outcome = outcome
-
-    def get(self, _):
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-
-@pytest.mark.parametrize(
-    ("error", "options", "finding"),
-    [
-        (ObjectNotFoundError("no"), {}, "gone: retention removed it, or it is lost"),
-        (ObjectNotFoundError("no"), {"region": "x"}, "gone: retention removed it, or it is lost"),
-        (StorageError("503"), {}, "503"),
-        (StorageError("503"), {"region": "x"}, "503"),
-        (ConfigError("no such scheme"), {}, "no such scheme"),
-        (ConfigError("no such option"), {"region": "x"}, None),
-    ],
-)
-def test_what_cannot_be_read_is_a_finding(monkeypatch, error, options, finding):
-    """Of the object; but for options of the storage that somebody has given wrongly."""
-    monkeypatch.setattr(
-        "memq.core.storage.open.open_uri", lambda uri, given: (Storage(error), (uri, given))
-    )
-    if finding is None:
-        with pytest.raises(ConfigError):
-            verify_object("memory:///x", None, options)
-    else:
-        report = verify_object("memory:///x", None, options)
-        assert (report.findings, report.size_bytes, report.ok) == ((finding,), 0, False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
 
 from memq.cli import cluster
-from memq.cli.cluster import NAMED, Drain, _check_there, _notes, _row, owned_by
+from memq.cli.cluster import Drain
 from memq.core.wire.messages import (
-    BrokerStatus,
     ClusterBroker,
     DescribeClusterAnswer,
     MovingPartition,
@@ -81,14 +79,6 @@ def test_a_drain_is_over_when_somebody_has_taken_over_all(clock):
     assert clock.now_s == 104
 
 
-def test_nothing_to_wait_for(clock):
-    """A broker that owns nothing is drained at the first look, as is one that does not live."""
-    for look in (seen([]), seen(alive=False), seen([], moving=[9])):
-        admin = Admin(look)
-        assert Drain(admin, "b").wait(60) == []
-        assert admin.count == 1
-
-
 def test_a_drain_that_takes_too_long(clock):
     """It ends before its time is over, and says how much is left; the drain goes on."""
     with pytest.raises(
@@ -125,91 +115,3 @@ def test_a_drain_that_was_withdrawn(clock):
     assert Drain(Admin(early, early, seen([1]), seen([])), "b").wait(60) == []
     # It died, and came back as one that drains still.
     assert Drain(Admin(seen([1]), seen(alive=False, moving=[1]), seen([])), "b").wait(60) == []
-
-
-def test_progress_is_what_was_given_away(clock, monkeypatch):
-    """More than before, as after a restart, is no step back."""
-    steps = []
-
-    class Bar:
-        def __init__(self, label, length):
-            steps.append((label, length))
-
-        def __enter__(self):
-            return steps.append
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(cluster, "progress_bar", Bar)
-    Drain(Admin(seen([1, 2, 3]), seen([1]), seen([1, 4]), seen([])), "b").wait(60)
-    assert steps == [("drain b", 3), 2, 0, 2]
-
-
-@pytest.mark.parametrize("withdraw", [False, True])
-@pytest.mark.parametrize("name", ["a", "b", "gone", "nobody"])
-def test_who_can_be_drained(name, withdraw):
-    """A broker that lives, or is lost; a drain of any name can be taken back."""
-    admin = Admin(seen([1], lost={"gone": 5}))
-    if name != "nobody" or withdraw:
-        _check_there(admin, name, withdraw=withdraw)
-        return
-    with pytest.raises(InvalidRequestError, match="no broker 'nobody' lives; these do: a, b"):
-        _check_there(admin, name, withdraw=False)
-
-
-def test_what_a_broker_owns():
-    """Of all topics; nothing where there is no such broker."""
-    broker = ClusterBroker(id="b", address="b:1", write_partitions={"t": [0, 1], "u": [0]})
-    found = DescribeClusterAnswer(cluster_id="c", governor="", brokers=[broker])
-    assert owned_by(found, "b") == {("t", 0), ("t", 1), ("u", 0)}
-    assert owned_by(found, "x") == set()
-
-
-@pytest.mark.parametrize(
-    ("draining", "owned", "coordinates", "accepting"), [*product([False, True], repeat=4)]
-)
-def test_the_state_of_a_broker(draining, owned, coordinates, accepting):
-    """It is drained when it owns nothing and keeps no groups, and else takes Messages or not."""
-    broker = ClusterBroker(
-        id="b",
-        address="b:1",
-        draining=draining,
-        accepting=accepting,
-        coordinates=coordinates,
-        write_partitions={"t": [0, 1], "u": [3]} if owned else {},
-        bytes_per_s=2_048,
-    )
-    expected = "accepting" if accepting else "not accepting"
-    if draining:
-        expected = "draining" if owned or coordinates else "drained"
-    row = _row(broker, "b")
-    assert (row["state"], row["governs"], row["traffic"]) == (expected, "*", "2.0 KiB/s")
-    assert row["write_partitions"] == (3 if owned else 0)
-    assert _row(broker, "a")["governs"] is None
-
-
-def test_what_is_told_below_the_table():
-    """Each thing that is not as it should be has a line; where all is well there is none."""
-    assert _notes(seen([1])) == []
-    own = BrokerStatus(id="a", address="a:1", version="1", not_ready=["it starts", "no lease"])
-    found = DescribeClusterAnswer(
-        cluster_id="c",
-        governor="",
-        brokers=[],
-        homeless={"t": list(range(NAMED)), "u": [0]},
-        moving=[MovingPartition(topic="t", write_partition=n, to="b") for n in range(NAMED)],
-        waiting_for=["c"],
-        problem="no such broker",
-        status=own,
-    )
-    assert _notes(found) == [
-        "",
-        "homeless: t/0, t/1, t/2, t/3, t/4, t/5, t/6, t/7 and 1 more",
-        "moving: " + ", ".join(f"t/{n} to b" for n in range(NAMED)),
-        "waiting for: c",
-        "the assignor is not followed: no such broker",
-        "no broker governs now",
-        "a: it starts",
-        "a: no lease",
-    ]

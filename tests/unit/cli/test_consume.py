@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
-import math
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -21,15 +19,11 @@ from memq.cli.consume import (
     _check_usage,
     _ended,
     _print_batches,
-    quiet_log,
 )
-from memq.cli.main import main
 from memq.cli.selection import Selection
-from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
-    MemqError,
     NotOwnerError,
     RequestTimeoutError,
     StorageError,
@@ -159,24 +153,6 @@ def test_brokers_that_answer_again_end_an_outage_without_a_batch(said, error, an
     assert waiting.down is None
 
 
-def test_a_storage_that_is_away_is_not_back_because_brokers_answer(said):
-    """Only a Batch shows that it is, and no broker is asked meanwhile."""
-    waiting = Waiting(None)
-    waiting.poll(Scripted([AWAY]))
-    consumer = Scripted([None])
-    assert waiting.poll(consumer) is None
-    assert waiting.down is AWAY
-    assert consumer.asked == 0
-    assert len(said) == 1
-
-
-def test_nothing_is_asked_while_all_is_well():
-    """A topic where nothing comes costs no further requests."""
-    consumer = Scripted([None])
-    assert Waiting("1s").poll(consumer) is None
-    assert consumer.asked == 0
-
-
 def test_a_timeout_counts_from_the_last_batch(clock, said):
     """Each Batch begins it anew, also one that came after an outage; an error does not."""
     waiting, quiet = Waiting("2s"), Scripted()
@@ -212,15 +188,6 @@ def test_a_timeout_where_nothing_came_is_an_end_only_if_brokers_answer(clock, un
             with pytest.raises(RequestTimeoutError, match=expected):
                 waiting.is_over(consumer, unread=unread)
         assert consumer.asked == 1
-
-
-def test_without_a_timeout_it_waits_for_ever(clock):
-    """Also through an outage."""
-    waiting = Waiting(None)
-    waiting.poll(Scripted([AWAY]))
-    clock.now_s += 1e9
-    assert not waiting.is_over(Scripted(), unread=True)
-    assert waiting._timeout_s == math.inf
 
 
 @pytest.mark.parametrize(
@@ -271,20 +238,6 @@ def test_what_is_written_is_committed_now_and_then(clock):
     assert consumer.committed[2:] == [{0: 8}]
 
 
-def test_without_a_group_nothing_is_committed(clock, said):
-    """Also not at the end; and in an outage no commit is missed."""
-    consumer = Scripted()
-    made = progress(consumer, remember=False)
-    made.written(Some())
-    clock.now_s += 10
-    made.written(Some(1))
-    made._waiting.down = GONE[0]
-    made.lose([0])
-    made.close()
-    assert consumer.committed == []
-    assert said == []
-
-
 @pytest.mark.parametrize("error", [*GONE, AWAY], ids=type)
 def test_a_commit_without_an_answer_is_tried_again(clock, said, error):
     """With what was written since; not at once, and without a word until it is given up."""
@@ -320,16 +273,6 @@ def test_in_an_outage_nothing_is_committed_and_all_is_kept(clock, said, error):
     assert said == ["no answer to the last commit of partitions [0]; lines may come again"]
 
 
-def test_a_storage_that_is_away_keeps_no_commit(clock):
-    """Brokers answer, so the group learns what is written."""
-    consumer = Scripted()
-    made = progress(consumer)
-    made._waiting.down = AWAY
-    made.written(Some(1))
-    made.close()
-    assert consumer.committed == [{0: 2}]
-
-
 def test_a_member_that_took_over_is_told_of(clock, said):
     """Its offsets are its own: the commit is not tried again."""
     consumer = Scripted(commits=[NotOwnerError("of another")])
@@ -340,14 +283,6 @@ def test_a_member_that_took_over_is_told_of(clock, said):
     made.close()
     assert consumer.committed == [{0: 2}, {}]
     assert len(said) == 1
-
-
-def test_a_commit_that_is_refused_ends_it(clock):
-    """What will not pass is raised."""
-    made = progress(Scripted(commits=[BAD]))
-    made.written(Some(1))
-    with pytest.raises(CorruptDataError):
-        made.close()
 
 
 def test_partitions_that_go_are_committed_before(clock, said):
@@ -472,40 +407,6 @@ def test_the_end_is_that_of_all_partitions():
         ends({0: 5}, {0: UnavailableError("gone")})
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-@pytest.mark.parametrize("stop", [None, {0: 3, 1: 1}])
-def test_batches_are_printed_to_their_end(clock, out, said, terminal, stop):
-    """What comes after the end is not; who listens is told at a terminal, once it does."""
-    out.at_terminal = terminal
-    batches = [Some(number, lines=[b"%d" % number]) for number in range(5)]
-    batches.insert(3, Some(0, 1, [b"other"]))
-    consumer = Scripted([None, *batches], assignment=[])
-    consumer.positions = {0: 0, 1: 0}
-    poll = consumer.poll
-
-    def moved(timeout_s):
-        batch = poll(timeout_s)
-        consumer.assignment = [0, 1]
-        if batch is not None:
-            consumer.positions[batch.partition] = batch.offset + 1
-        return batch
-
-    consumer.poll = moved
-    waiting = Waiting("1s")
-    real = waiting.is_over
-
-    def over(*arguments, **named):
-        clock.now_s += 0.6
-        return real(*arguments, **named)
-
-    waiting.is_over = over
-    _print_batches(consumer, waiting, printer(consumer, Selection(stop=stop)))
-    expected = b"0\n1\n2\nother\n" if stop else b"0\n1\n2\nother\n3\n4\n"
-    assert out.flushed == expected
-    greeted = terminal and stop is None
-    assert said == (["listening; Ctrl-C ends"] if greeted else [])
-
-
 def test_what_another_member_has_beyond_the_end_is_left_out(clock, out, said):
     """A Batch at the end, or after it, is not printed though the other partitions go on."""
     consumer = Scripted([Some(3), Some(2), Some(0, 1)], assignment=[0, 1])
@@ -525,13 +426,6 @@ def test_what_another_member_has_beyond_the_end_is_left_out(clock, out, said):
     made.progress.close()
     assert out.flushed == b"x\nx\n"
     assert consumer.committed == [{0: 3, 1: 1}]
-
-
-def test_it_ends_with_what_was_asked_for(clock, out):
-    """With the last LogMessage, without another poll."""
-    consumer = Scripted([Some(lines=[b"a", b"b", b"c"]), BAD])
-    _print_batches(consumer, Waiting(None), printer(consumer, left=Left(2, None)))
-    assert out.flushed == b"a\nb\n"
 
 
 def test_what_was_written_is_committed_while_nothing_comes(clock, out, said):
@@ -591,136 +485,4 @@ def test_options_that_do_not_go_together(pair):
     assert any(word in str(refused.value) for word in words)
 
 
-@pytest.mark.parametrize("error", [None, MemqError("x")])
-def test_a_log_is_quiet_only_meanwhile(error):
-    """Its level is what it was afterwards, whatever happened."""
-    logger = logging.getLogger("memq.test.quiet")
-    for level in (logging.NOTSET, logging.DEBUG):
-        logger.setLevel(level)
-        try:
-            with quiet_log(logger.name):
-                assert not logger.isEnabledFor(logging.WARNING)
-                assert logger.isEnabledFor(logging.ERROR)
-                if error is not None:
-                    raise error
-        except MemqError:
-            pass
-        assert logger.level == level
-
-
 # -- the command ----------------------------------------------------------------------------
-
-
-class FakeConsumer(Scripted):
-    """A consumer that remembers how it was made; it has two Batches and then fails."""
-
-    made = None
-
-    def __init__(self, bootstrap, **options):
-        super().__init__([Some(4), Some(5), self.error])
-        self.bootstrap, self.options = bootstrap, options
-        self.assigned, self.closed = None, False
-        type(self).made = self
-
-    error = BAD
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.closed = True
-
-    def assign(self, offsets):
-        assert not self.committed
-        self.assigned = offsets
-
-
-class FakeClient:
-    """A topic without columns of its own."""
-
-    def __init__(self, *_, **__):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def info(self):
-        return SimpleNamespace(
-            schemas={"s": serialize_schema(DEFAULT_SCHEMA)}, schema_id="s", incarnation="i"
-        )
-
-
-@pytest.fixture
-def consumed(monkeypatch, out):
-    """Runs the command where this is selected; code, the consumer, and what was asked."""
-
-    def go(*arguments, selected=None, header=b""):
-        asked = []
-        lines = SimpleNamespace(
-            header=header, of=lambda batch: [each + b"\n" for each in batch.lines]
-        )
-        monkeypatch.setattr("memq.Consumer", FakeConsumer, raising=False)
-        monkeypatch.setattr("memq.client.topic.SyncTopicClient", FakeClient)
-        monkeypatch.setattr(
-            "memq.cli.selection.select",
-            lambda _, topic, what: asked.append((topic, what)) or selected or Selection(),
-        )
-        monkeypatch.setattr("memq.cli.batch_lines.lines_of", lambda *_: lines)
-        monkeypatch.setattr(consume, "check_reachable", lambda _: None)
-        monkeypatch.setattr(consume, "check_stdout", lambda: None)
-        code = main(["consume", "t", "-b", "b:1", *arguments])
-        return code, FakeConsumer.made, asked
-
-    return go
-
-
-def test_what_was_written_before_an_error_is_committed(consumed, out, capsys):
-    """All that was flushed, though the command fails; then the consumer is closed."""
-    code, made, _ = consumed("--group", "g")
-    assert code == 1
-    assert "damaged" in capsys.readouterr().err
-    assert out.flushed == b"x\nx\n"
-    assert made.committed == [{0: 6}]
-    assert made.closed
-    _, made, _ = consumed()
-    assert made.committed == []
-    _, made, _ = consumed("--group", "g", "--max-batches", "1")
-    assert made.committed == [{0: 5}]
-
-
-def test_how_the_consumer_is_made(consumed, out):
-    """Each flag reaches it; where the selection says no offsets it decides by itself."""
-    _, made, asked = consumed(selected=Selection(start={0: 3}), header=b"names\n")
-    assert made.assigned == {0: 3}
-    assert out.flushed.startswith(b"names\nx\n")
-    assert (made.options["group"], made.options["start"]) == (None, "latest")
-    assert made.options["request_timeout"] == "10000ms"
-    assert asked[0][1][2:] == (None, None, None, False, False)
-    flags = ["--from-beginning", "--exit-at-end", "--timeout", "1s", "--order", "key"]
-    flags += ["--on-out-of-range", "latest", "--read-through", "broker", "--zone", "z"]
-    _, made, asked = consumed(*flags, "--group", "g", "--token", "secret")
-    assert made.assigned is None
-    options = made.options
-    assert (made.bootstrap, options["topic"], options["group"]) == ("b:1", "t", "g")
-    assert (options["start"], options["order"]) == ("earliest", "key")
-    assert (options["on_out_of_range"], options["read_through"]) == ("latest", "broker")
-    assert (options["zone"], options["token"]) == ("z", "secret")
-    assert options["request_timeout"] == "500ms"
-    assert asked[0][0] == "t"
-    assert (asked[0][1].from_beginning, asked[0][1].exit_at_end) == (True, True)
-
-
-def test_a_group_learns_of_partitions_that_go(consumed, said):
-    """They are committed when they are revoked, and told of when they are lost."""
-    _, made, _ = consumed("--group", "g", "--max-batches", "1")
-    progress_of = made.options["on_revoke"].__self__
-    assert made.options["on_lost"].__self__ is progress_of
-    progress_of.written(Some(7, 2))
-    made.options["on_revoke"]([2])
-    assert made.committed[-1] == {2: 8}
-    progress_of.written(Some(8, 2))
-    made.options["on_lost"]([2])
-    assert said == ["the session ended; lines of partitions [2] may come again"]

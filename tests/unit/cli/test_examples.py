@@ -69,16 +69,6 @@ def test_what_is_there_stays(copy, tmp_path):
     assert mine.read_bytes() == (ROOT / "dags" / mine.name).read_bytes()
 
 
-def test_once_more(copy, tmp_path):
-    """The same again is no error, and touches nothing."""
-    copy("dags", tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-
-    assert set(copy("dags", tmp_path).values()) == {"was the same"}
-
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
 def test_a_link_is_in_the_way(copy, tmp_path):
     """A link is replaced by force only, and then what it points at stays."""
     target = tmp_path / "target"

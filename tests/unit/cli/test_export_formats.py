@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 
 import msgspec
 import pyarrow as pa
@@ -111,12 +110,3 @@ def test_a_column_that_parquet_has_not_is_refused_at_once():
     """A struct without fields is refused before any row is read."""
     with pytest.raises(InvalidRequestError, match="parquet cannot hold the topic's columns"):
         open_sink("parquet", io.BytesIO(), pa.schema([("x", pa.struct([]))]))
-
-
-def test_nothing_but_nulls():
-    """Columns without a value are null in every row."""
-    rows = pa.record_batch({"x": pa.nulls(2), "y": pa.nulls(2, pa.float32())})
-
-    assert written("jsonl", rows) == '{"x":null,"y":null}\n' * 2
-    assert written("csv", rows) == '"x","y"\n,\n,\n'
-    assert math.isnan(float(written("csv", pa.record_batch({"x": [math.nan]})).split()[1]))

@@ -27,16 +27,11 @@ from memq.client.read_plan import Piece, ReadPlan, Selection
 from memq.core.files import lock_exclusively
 from memq.core.ranges import OffsetRange
 from memq.errors import (
-    ClosedError,
     ConfigError,
     CorruptDataError,
-    DataLossError,
     LockedError,
-    OffsetOutOfRangeError,
     StorageError,
-    TopicRecreatedError,
     UnavailableError,
-    UnknownTopicError,
 )
 
 PIECES = [
@@ -185,16 +180,6 @@ def test_a_folder_and_what_is_said_of_it(tmp_path):
     assert "all is there already of the export that was planned at 20" in again.said[0]
 
 
-@pytest.mark.parametrize("partition", [None, 3])
-def test_nothing_to_read_is_a_file_that_says_so(tmp_path, partition):
-    """It has the columns, no rows, and the partition that was asked for."""
-    outcome = export_folder(tmp_path / "all", Run(Reader(pieces=[]), partition=partition).job)
-    (file,) = shown(tmp_path / "all")
-    assert file.name.startswith(f"partition-{partition or 0:05d}-000000000000-000000000000.")
-    assert (outcome.records, outcome.batches, outcome.files) == (0, 0, 1)
-    assert csv.read_csv(file).column_names == ["partition", "offset"]
-
-
 ERRORS = [
     UnavailableError("away"),
     CorruptDataError("damaged"),
@@ -266,63 +251,6 @@ def test_a_failure_ends_the_files_under_way(tmp_path, monkeypatch):
     assert len(begun) <= 4  # a thread may be free before it is given up
 
 
-@pytest.mark.parametrize("count", [None, 1, 2, 64])
-def test_files_are_made_a_few_at_a_time(tmp_path, monkeypatch, count):
-    """One for each processor, and no more than a few: each takes memory."""
-    monkeypatch.undo()
-    made = []
-    real = export_job.ThreadPoolExecutor
-
-    def pool(workers, name):
-        made.append(workers)
-        return real(workers, name)
-
-    monkeypatch.setattr(export_job, "ThreadPoolExecutor", pool)
-    monkeypatch.setattr(os, "cpu_count", lambda: count)
-    export_folder(tmp_path / "all", Run().job)
-    assert made == [min(count or 1, 4)]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OffsetOutOfRangeError("not retained"),
-        TopicRecreatedError("recreated"),
-        UnknownTopicError("deleted"),
-        DataLossError("an object is gone"),
-        UnavailableError("away"),
-    ],
-    ids=lambda error: error.code,
-)
-@pytest.mark.parametrize("where", ["check_retained", "rows", "open"])
-def test_an_export_that_cannot_be_finished_says_so(tmp_path, monkeypatch, error, where):
-    """Where offsets or the topic are gone the advice is another folder; other errors may pass."""
-
-    def fail(*_):
-        raise error
-
-    def interrupted(piece):
-        if piece.range.partition == 1:
-            raise UnavailableError("away")
-
-    with pytest.raises(UnavailableError):
-        export_folder(tmp_path / "all", Run(Reader(interrupted)).job)
-    run = Run()
-    if where == "open":
-        monkeypatch.setattr(Run, "_open", fail)
-        run = Run()
-    elif where == "rows":
-        run.reader.before = fail
-    else:
-        monkeypatch.setattr(run.reader, where, fail)
-    with pytest.raises(type(error), match=str(error)) as raised:
-        export_folder(tmp_path / "all", run.job)
-    final = isinstance(error, OffsetOutOfRangeError | TopicRecreatedError | UnknownTopicError)
-    advice = f"So the export in {tmp_path / 'all'} cannot be finished"
-    assert (advice in str(raised.value)) == final
-    assert whole(tmp_path / "all") == [True, True, False, False]
-
-
 def test_files_that_are_gone_or_cut_are_made_again(tmp_path):
     """Each of them, also the last; those that are whole stay as they are."""
     folder = tmp_path / "all"
@@ -347,29 +275,6 @@ def test_files_that_are_gone_or_cut_are_made_again(tmp_path):
     assert rows(fourth) == EXPECTED[3]
 
 
-def test_who_begins_the_same_meanwhile_is_gone_on_with(tmp_path):
-    """A plan that another run has written since is kept, and not replaced by ours."""
-    folder = tmp_path / "all"
-    run = Run()
-    plan = run.reader.plan
-
-    def slow(*arguments, **options):
-        def interrupted(piece):
-            if piece.range.partition == 1:
-                raise UnavailableError("away")
-
-        with pytest.raises(UnavailableError):
-            export_folder(folder, Run(Reader(interrupted)).job)
-        return plan(*arguments, **options)
-
-    run.reader.plan = slow
-    outcome = export_folder(folder, run.job)
-    assert (outcome.files, outcome.resumed_files) == (4, 2)
-    assert run.opened == [("", ""), ("i", "s")]
-    assert run.reader.read == [each.range for each in PIECES[2:]]
-    assert [rows(each) for each in shown(folder)] == EXPECTED
-
-
 def test_a_folder_in_use_is_left_alone(tmp_path):
     """A second run is refused before it reads; the lock is free when the first has ended."""
     folder = tmp_path / "all"
@@ -388,20 +293,6 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
         export_folder(folder, Run().job)
     os.close(lock)
     os.close(lock_exclusively(folder / LOCK))
-
-
-def test_a_plan_that_fails_makes_no_folder(tmp_path):
-    """Nothing is left behind of what could not begin."""
-    run = Run()
-
-    def fail(*_, **__):
-        raise OffsetOutOfRangeError("not retained")
-
-    run.reader.plan = fail
-    with pytest.raises(OffsetOutOfRangeError):
-        export_folder(tmp_path / "all", run.job)
-    assert not (tmp_path / "all").exists()
-    assert run.reader.closed
 
 
 def damaged(folder, **changes):
@@ -460,35 +351,6 @@ def test_a_time_is_the_same_in_the_same_words_or_of_the_same_moment(side):
         assert not both.is_same(msgspec.structs.replace(both, **changes))
 
 
-def test_a_request_is_told_as_the_command_line_has_it():
-    """With all that was given, and only that."""
-    assert str(REQUEST) == "t --format csv"
-    asked = msgspec.structs.replace(
-        REQUEST, range="0:1-2", start="2h", end="1h", columns=["a", "b"], metadata=True
-    )
-    assert str(asked) == ("t --format csv --range 0:1-2 --from 2h --to 1h --columns a,b --metadata")
-
-
-@pytest.mark.parametrize(("start_us", "end_us"), [(None, None), (3, None), (None, 4), (3, 4)])
-def test_who_goes_on_reads_the_times_of_the_first(tmp_path, start_us, end_us):
-    """The moments that were meant then are in the plan of the rest, also if one is missing."""
-
-    def away(_):
-        raise UnavailableError("away")
-
-    asked = {"start_us": start_us, "end_us": end_us}
-    with pytest.raises(UnavailableError):
-        export_folder(tmp_path / "all", Run(Reader(away), **asked).job)
-    run, plans = Run(**asked), []
-    read = run.reader.rows
-    run.reader.rows = lambda plan, pieces: plans.append(plan) or read(plan, pieces)
-    export_folder(tmp_path / "all", run.job)
-    times = plans[0].times
-    assert (None if times is None else (times.start_us, times.end_us)) == (
-        None if start_us is end_us is None else (start_us, end_us)
-    )
-
-
 # -- one file -------------------------------------------------------------------------------
 
 
@@ -522,43 +384,6 @@ def test_a_file_that_fails_leaves_nothing(tmp_path, error):
     assert run.reader.closed
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
-def test_an_error_is_told_though_the_file_cannot_be_closed(tmp_path, monkeypatch, form):
-    """What closing says then is a consequence of it."""
-
-    def before(piece):
-        if piece.range.partition == 1:
-            raise CorruptDataError("damaged")
-
-    real = export_job.open_sink
-
-    def opened(*arguments):
-        sink = real(*arguments)
-        close = sink.close
-
-        def failing():
-            close()
-            raise OSError(28, "No space left")
-
-        sink.close = failing
-        return sink
-
-    monkeypatch.setattr(export_job, "open_sink", opened)
-    with pytest.raises(CorruptDataError, match="damaged"):
-        export_file(tmp_path / "x", Run(Reader(before), format=form).job)
-    with pytest.raises(StorageError, match="No space left"):
-        export_file(tmp_path / "x", Run(format=form).job)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_kill_left_of_a_file_is_not_in_the_next(tmp_path):
-    """It is written anew from its beginning."""
-    (tmp_path / ".x.csv.tmp").write_bytes(b"old" * 10_000)
-    export_file(tmp_path / "x.csv", Run().job)
-    assert rows(tmp_path / "x.csv") == ALL
-    assert [each.name for each in tmp_path.iterdir()] == ["x.csv"]
-
-
 def test_a_file_in_use_is_left_to_who_writes_it(tmp_path):
     """The second run takes away nothing of what the first has written."""
     hidden = tmp_path / ".x.csv.tmp"
@@ -567,14 +392,3 @@ def test_a_file_in_use_is_left_to_who_writes_it(tmp_path):
         export_file(tmp_path / "x.csv", Run().job)
     assert hidden.read_bytes() == b"%d" % os.getpid()
     os.close(lock)
-
-
-def test_a_reader_that_is_closed_under_it_ends_it(tmp_path):
-    """As any error does."""
-
-    def closed(_):
-        raise ClosedError("closed")
-
-    with pytest.raises(ClosedError):
-        export_file(tmp_path / "x.csv", Run(Reader(closed)).job)
-    assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from contextlib import suppress
 
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import strategies as st
 
 from memq.cli.json_rows import ORIGIN_FIELDS, json_rows
-from memq.core.format.message import encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import InvalidRequestError
 
@@ -90,12 +88,8 @@ def test_time_of_log_messages():
     ("line", "said"),
     [
         (b'{"page": "/"}', "unknown field `page`; to send each line as it is, use --format lines"),
-        (b'{"key": "k"}', "missing required field `value`"),
         (b'{"value": 5}', r"Expected `str \| object \| null`, got `int` - at `\$.value`"),
         (b'{"value": {"page": "/"}}', r"`page` - at `\$.value`; a value is text, null"),
-        (b'{"value": "a", "key": 5}', r"at `\$.key`; a key is text, null or"),
-        (b'{"value": "a", "timestamp": 17}', r"at `\$.timestamp`; a time is text, such as \"2025-"),
-        (b'{"value": "a", "headers": ["x"]}', r"at `\$.headers\[0\]`; headers are pairs, such as"),
         (b'{"value": 5, "more": "' + b"x" * 80 + b'"}', "x…$"),
         (b'{"value": {"base64": "*"}}', r"'\*' is not base64"),
         (
@@ -109,8 +103,6 @@ def test_time_of_log_messages():
         (b'{"value": "a", "timestamp": "soon"}', "Invalid isoformat string: 'soon'"),
         (b'{"value": "a", "value": "b"}', "field `value` 2 times"),
         (b'{"value": "a", "\\u0076alue": "b"}', "field `value` 2 times"),
-        (b"hello", "JSON is malformed"),
-        (b"[]", "Expected `object`, got `array`"),
         (b'{"value": "a"} {"value": "b"}', "JSON is malformed: trailing characters"),
         (b'{"value": "\xff"}', "can't decode byte"),
         (b'{"value":' * 100_000, "."),
@@ -123,27 +115,6 @@ def test_line_that_is_no_log_message(line, said):
     assert before == 1
     with pytest.raises(InvalidRequestError, match=f"line 3: .*{said}"):
         raise InvalidRequestError(error)
-
-
-def test_rows_of_a_schema():
-    """An object is a row; what may be missing is null, and a missing time is now."""
-    assert (
-        rows(
-            RIDES,
-            b'{"id": 1}\n\n{"tags": ["a", null], "id": 2, "timestamp": null}\n',
-            b'{"id": 3, "at": "2025-01-02T03:00:00+02:00", "timestamp": "2025-01-02T03:00:00.5Z"}',
-        )
-        == pa.table(
-            {
-                "id": [1, 2, 3],
-                "at": pa.array([None, None, 1_735_779_600_000_000], pa.timestamp("us", "UTC")),
-                "tags": [None, ["a", None], None],
-                "timestamp": pa.array(
-                    [NOW_US // 1_000, None, 1_735_786_800_500], pa.timestamp("ms", "UTC")
-                ),
-            }
-        ).to_pylist()
-    )
 
 
 @pytest.mark.parametrize(
@@ -170,13 +141,6 @@ def test_row_that_does_not_fit(line, said):
         raise InvalidRequestError(error)
 
 
-def test_numbers_of_lines_over_blocks():
-    """Lines are counted from the first one, blank ones too, however they arrive."""
-    found = parts(RIDES, b'{"id":1}\n\n{"id":2}', b"", b'  \n{"id":3}')
-
-    assert [numbers for _, numbers in found] == [[1, 3], [6]]
-
-
 def test_rows_as_consume_prints_them():
     """When the first line has all that consume prints, rows are the values of all lines."""
     names = ["key", "headers", "timestamp", *ORIGIN_FIELDS]
@@ -186,16 +150,6 @@ def test_rows_as_consume_prints_them():
     assert "line 2: " in refused(RIDES, line, b'{"id":7}')[0]
     plain = pa.schema([("key", pa.utf8()), ("value", pa.int64())])
     assert rows(plain, b'{"key": "a", "value": 1}') == [{"key": "a", "value": 1}]
-
-
-def test_numbers_that_json_has_not():
-    """Floats may be texts that say what JSON cannot."""
-    schema = pa.schema([("x", pa.float32())])
-
-    found = rows(schema, b'{"x":"NaN"}\n{"x":"-Infinity"}\n{"x":1}\n{"x":null}')
-
-    assert [repr(row["x"]) for row in found] == ["nan", "-inf", "1.0", "None"]
-    assert "matching regex" in refused(schema, b'{"x":"inf"}')[0]
 
 
 def test_maps_are_objects_or_pairs():
@@ -213,48 +167,6 @@ def test_any_line_is_rows_or_an_error(line):
     for schema in (DEFAULT_SCHEMA, RIDES):
         with suppress(InvalidRequestError):
             parts(schema, line)
-
-
-BYTES = st.binary(max_size=6) | st.text(max_size=6).map(str.encode)
-PAIRS = st.lists(
-    st.tuples(st.text(st.characters(codec="utf-8"), max_size=4), st.none() | BYTES), max_size=3
-)
-
-
-def as_json(value):
-    """Bytes as consume prints them."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-@hypothesis.given(
-    st.lists(st.tuples(st.none() | BYTES, st.none() | BYTES, st.none() | PAIRS), min_size=1)
-)
-def test_any_log_message(messages):
-    """Whatever a LogMessage holds, JSON brings it."""
-    lines = [
-        json.dumps(
-            {
-                "key": as_json(key),
-                "value": as_json(value),
-                "headers": None
-                if headers is None
-                else [[name, as_json(text)] for name, text in headers],
-            }
-        )
-        for key, value, headers in messages
-    ]
-
-    [(table, _)] = parts(DEFAULT_SCHEMA, "\n".join(lines).encode())
-
-    keys, payloads, headers = zip(*messages, strict=True)
-    wanted = encode_records(keys, payloads, headers, [NOW_US] * len(messages))
-    found = table.combine_chunks().to_batches()[0]
-    assert found.to_pylist() == wanted.to_pylist()
 
 
 WRONG = {
@@ -278,22 +190,6 @@ def test_the_first_line_that_does_not_fit_is_named(sooner, later, at):
     assert before == len([each for each in lines[:place] if each])
     alone, _ = refused(RIDES, WRONG[sooner])
     assert error.partition(": ")[2] == alone.partition(": ")[2]
-
-
-def test_a_mark_of_the_encoding_is_none_of_the_first_line():
-    """Only there: elsewhere it is a mistake that is shown."""
-    mark = "\ufeff".encode()
-    assert [row["id"] for row in rows(RIDES, mark + b'{"id":1}\n{"id":2}', b'{"id":3}')] == [
-        1,
-        2,
-        3,
-    ]
-    assert [row["id"] for row in rows(RIDES, mark + b'\n{"id":2}')] == [2]
-    assert r"line 2: " in (error := refused(RIDES, b'{"id":1}', mark + b'{"id":2}')[0])
-    assert error.endswith(r'\ufeff{"id":2}')
-    blocks = [[b'{"id":1}'], [mark + b'{"id":2}']]
-    with pytest.raises(InvalidRequestError, match="line 2"):
-        list(json_rows(blocks, RIDES, lambda: NOW_US))
 
 
 BEYOND = [
@@ -325,41 +221,8 @@ def test_times_that_no_calendar_has(unit, text, ticks, zone):
         assert "line 1: " in refused(schema, fine)[0]  # the type is too coarse for it
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_a_list_of_a_fixed_size(size):
-    """It has that many items, or is null."""
-    schema = pa.schema([("x", pa.list_(pa.int8(), 3))])
-    lines = [b'{"x":[1,2,3]}', b'{"x":null}', json.dumps({"x": [None] * size}).encode()]
-    if size == 3:
-        found = rows(schema, b"\n".join(lines))
-        assert [row["x"] for row in found] == [[1, 2, 3], None, [None, None, None]]
-        return
-    said, before = refused(schema, *lines)
-    assert f"a list of {size} is given where 3 are expected" in said
-    assert (said[:6], before) == ("line 3", 2)
-
-
 def test_names_that_cannot_be_fields_of_an_object():
     """A schema with two fields of one name is refused, with another way."""
     twice = pa.struct([("a", pa.int8()), ("a", pa.int8())])
     with pytest.raises(InvalidRequestError, match=r"cannot take fields of such names; .* Python"):
         rows(pa.schema([("x", twice)]), b'{"x":{"a":1}}')
-
-
-LINES = [b'{"id":%d}' % number if number % 3 else b"" for number in range(1, 12)]
-
-
-@hypothesis.given(st.lists(st.integers(1, 5), min_size=11, max_size=11))
-def test_lines_however_they_are_cut_into_blocks(sizes):
-    """Rows and their numbers are those of the whole."""
-    blocks, rest = [], list(LINES)
-    for size in sizes:
-        if rest:
-            blocks.append(rest[:size])
-            rest = rest[size:]
-    found = [
-        (row["id"], number)
-        for table, numbers in json_rows(blocks, RIDES, lambda: NOW_US)
-        for row, number in zip(table.to_pylist(), numbers, strict=True)
-    ]
-    assert found == [(number, number) for number in range(1, 12) if number % 3]

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from memq.cli import lag
-from memq.cli.group import _describe, _described
-from memq.cli.lag import NAMED, _show_round, _table, lag_row, notes, partition_row
+from memq.cli.lag import _show_round, lag_row, notes
 from memq.client.lag import GroupLag, GroupPartition, Lag
 from memq.core.wire.messages import GroupMember
 from memq.errors import CorruptDataError, RequestTimeoutError, UnavailableError
@@ -28,28 +27,6 @@ def part(number, *, committed=5, start=0, end=9, lag=None, error="", member=None
 def group(*partitions, name="g", members=()):
     """A group of topic t."""
     return GroupLag(name, "t", list(members), list(partitions))
-
-
-def test_a_row_for_each_read_partition():
-    """What is not known is null, not zero; who holds it is named."""
-    row = partition_row(part(1, lag=Lag(4, 40, 400, 1.23456), member=MEMBER))
-    assert row == {
-        "partition": 1,
-        "current_offset": 5,
-        "log_start_offset": 0,
-        "log_end_offset": 9,
-        "lag": 4,
-        "lag_records": 40,
-        "lag_bytes": 400,
-        "lag_seconds": 1.235,
-        "removed": False,
-        "error": None,
-        "consumer_id": "c-0123456789abcdef",
-        "client": "reader",
-    }
-    row = partition_row(part(1, committed=None, error="damaged"))
-    assert {row[each] for each in ("current_offset", "lag", "lag_records", "lag_bytes")} == {None}
-    assert (row["lag_seconds"], row["error"], row["client"]) == (None, "damaged", None)
 
 
 @pytest.mark.parametrize(
@@ -82,46 +59,6 @@ def test_all_read_partitions_together():
     assert [each["partition"] for each in row["partitions"]] == [0, 1, 2]
     assert lag_row(group(part(0, committed=None), part(1, error="x")))["lag"] is None
     assert lag_row(group(part(0, lag=Lag())))["lag"] == 0
-
-
-def test_lines_below_the_table():
-    """Of each group what was removed, a few partitions by name, and every one that is damaged."""
-    some = group(part(0, committed=1, start=4), part(1), part(2, error="bad page"))
-    many = group(*(part(n, committed=0, start=1) for n in range(NAMED + 2)), name="h")
-    fits = group(*(part(n, committed=0, start=1) for n in range(NAMED)), name="i")
-    removed = "retention removed Batches of t that it had not read: "
-    named = "; ".join(f"partition {n}, offset 0" for n in range(NAMED))
-    assert notes([group(part(0)), some, many, fits]) == [
-        "",
-        f"g: {removed}partition 0, offsets 1 to 3",
-        "g: bad page",
-        f"h: {removed}{named}; and 2 more partitions",
-        f"i: {removed}{named}",
-    ]
-    assert _table([]) == "no group has committed offsets or live members"
-
-
-def test_a_group_is_described():
-    """A row for each read partition and one for all, but where there is one only."""
-    found = group(
-        part(0, lag=Lag(1, 10, 100, 3.0), member=MEMBER),
-        part(1, committed=2, start=4, lag=Lag(2, 20, 200, 1.5)),
-        members=[MEMBER],
-    )
-    heading, titles, first, second, total, _, note = _describe(found).splitlines()
-    assert heading == "g reads t with 1 member"
-    assert titles.split()[0] == "PARTITION"
-    assert first.split()[-2:] == ["c-012345", "reader"]
-    assert second.split()[-2:] == ["-", "-"]
-    assert total.split()[:4] == ["total", "-", "-", "3"]
-    assert note.startswith("g: retention removed")
-    assert len(_describe(group(part(0))).splitlines()) == 3
-    rows = _described(found)
-    assert [(each["group"], each["topic"], each["partition"]) for each in rows] == [
-        ("g", "t", 0),
-        ("g", "t", 1),
-    ]
-    assert rows[0]["consumer_id"] == MEMBER.member_id
 
 
 class Admin:

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from memq.cli.main import cli, main
-from tests.unit.core.format.builders import joined, records, seal
 
 
 def commands(group=cli, path=()):
@@ -49,16 +48,6 @@ def test_every_option_is_a_variable(path, capsys):
             f"MEMQ_{flag}",
             "_".join(("MEMQ", *path, flag)).upper().replace("-", "_"),
         }
-
-
-def test_variable(monkeypatch, capsys):
-    """A variable is read where the flag is not given."""
-    monkeypatch.setenv("MEMQ_CONSUME_RANGE", "nonsense")
-
-    assert main(["consume", "topic"]) == 2
-
-    said = capsys.readouterr().err
-    assert "'--range' (env var: 'MEMQ_CONSUME_RANGE'): 'nonsense' is not a range of offsets" in said
 
 
 @pytest.mark.parametrize(
@@ -127,13 +116,6 @@ def test_ends(error, code, capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_no_arguments_teach(capsys):
-    """`memq` alone shows the help, on stderr, as wrong usage."""
-    assert main([]) == 2
-
-    assert "seq 1000000 | memq produce hello" in capsys.readouterr().err
-
-
 def run(*arguments, **options):
     """Run `python -m memq`."""
     return subprocess.run(
@@ -144,21 +126,6 @@ def run(*arguments, **options):
         timeout=60,
         **options,
     )
-
-
-def test_version(monkeypatch):
-    """The version is that of the package; a variable that others may set does not ask for it."""
-    assert run("--version").stdout.startswith("memq ")
-
-    monkeypatch.setenv("MEMQ_VERSION", "1.2.3")
-    assert run("topic", "--help").stdout.startswith("Usage: memq topic")
-
-
-def test_pandas_stays_out():
-    """A process of ours does not pay for pandas, though Arrow would take it where it is there."""
-    code = "import sys; from memq.cli.main import main; sys.argv = ['memq', '--version']; main()"
-    code += "; import pyarrow; pyarrow.array([1]); sys.exit('pandas' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 def test_a_brokers_allocator_keeps_memory(tmp_path):
@@ -190,23 +157,6 @@ main(sys.argv[1:])
         assert process.stderr.strip() == expected
 
 
-def test_reader_that_goes_away(tmp_path):
-    """`memq … | head` is no error and leaves no noise."""
-    path = tmp_path / "batch.arrows"
-    path.write_bytes(joined(seal([records(10)])))
-    read, write = os.pipe()
-    os.close(read)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memq", "batch", "cat", str(path)],
-        stdout=write,
-        stderr=subprocess.PIPE,
-    )
-    os.close(write)
-    _, errors = process.communicate(timeout=60)
-
-    assert (process.returncode, errors) == (0, b"")
-
-
 LIGHT = {"click", "memq", "msgspec", "typing_extensions"}
 """Packages that may be loaded before it is known what a command is to do."""
 
@@ -215,7 +165,7 @@ SLOW = {"asyncio", "email", "importlib.metadata", "ssl", "tabulate"}
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["consume", "--help"], ["produce", "t", "--nothing"]], ids=" ".join
+    "arguments", [["consume", "--help"], ["produce", "t", "--nothing"]], ids=" ".join
 )
 def test_help_and_wrong_usage_load_nothing_heavy(arguments):
     """Help and a mistyped flag answer at once: neither Arrow nor asyncio nor a client is loaded."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 
 import pytest
 
@@ -24,21 +23,6 @@ def test_table_shows_sizes_for_the_eye(capsys):
         "a        3.0 MiB  0         x, y       -",
         "bb       10 B     12345678  -          -",
     ]
-
-
-def test_json_has_every_key_and_plain_numbers(capsys):
-    """JSON is what the rows are, whatever columns a table would show."""
-    show_rows(ROWS, ["topic"], "json")
-
-    assert json.loads(capsys.readouterr().out) == ROWS
-
-
-def test_empty_list(capsys):
-    """No rows are a header alone, and an empty JSON list."""
-    show_rows([], ["topic", "lag"], "table")
-    show_rows([], ["topic", "lag"], "json")
-
-    assert capsys.readouterr().out.split() == ["TOPIC", "LAG", "[]"]
 
 
 def test_one(capsys):

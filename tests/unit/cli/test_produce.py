@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 import signal
-import time
 from contextlib import nullcontext
 
 import click
@@ -18,15 +17,12 @@ from memq.cli.json_rows import Rows
 from memq.cli.produce import (
     Same,
     Tally,
-    _check_topic,
     _check_usage,
     _send_rows,
     _sender,
     _Watched,
-    _with_same,
     read_lines,
     send_all,
-    split_key,
 )
 from memq.client.producer.delivery import Delivery, StoredAt
 from memq.core.format.schema import DEFAULT_SCHEMA
@@ -91,13 +87,6 @@ def test_endless_line():
     assert trickle.given == 110
 
 
-def test_key():
-    """The first separator ends the key; a line without one is named."""
-    assert split_key(b"k::v::w", b"::", 1) == (b"k", b"v::w")
-    with pytest.raises(InvalidRequestError, match="line 7 has no key separator ':'"):
-        split_key(b"value", b":", 7)
-
-
 # -- what was written is counted, and what was not acked is an error ------------------------
 
 
@@ -110,31 +99,6 @@ def delivery(outcome=None):
     if outcome is not None:
         made.settle(outcome)
     return made
-
-
-def test_all_acked():
-    """Records count as acked when their Message is."""
-    tally = Tally()
-    late = delivery()
-
-    tally.add(delivery(STORED), 3)
-    tally.add(late, 2)
-
-    assert repr(tally) == "<Tally [3 of 5 records acked | 1 open]>"
-    late.settle(STORED)
-    tally.finish()
-    tally.check()
-    assert (tally.records, tally.acked) == (5, 5)
-
-
-def test_what_has_ended_is_not_kept():
-    """Deliveries are let go of in order as they end, so that memory stays bounded."""
-    tally = Tally()
-
-    for _ in range(1_000):
-        tally.add(delivery(STORED), 1)
-
-    assert repr(tally) == "<Tally [1000 of 1000 records acked | 0 open]>"
 
 
 def test_an_interruption_between_any_two_steps():
@@ -174,38 +138,6 @@ def test_failure():
 
     with pytest.raises(MemqError, match="not acked: 3 of 8 records: too late"):
         tally.check()
-
-
-def test_what_never_ended():
-    """A record whose outcome is open is not taken for acked."""
-    tally = Tally()
-
-    tally.add(delivery(), 4)
-    tally.collect()
-
-    assert (tally.records, tally.acked) == (4, 0)
-
-
-def test_a_wait_that_was_interrupted_is_taken_up_again():
-    """What the interruption fell upon is counted then, once."""
-
-    class Interrupted(Delivery):
-        waits = 0
-
-        def exception(self, timeout=None):
-            self.waits += 1
-            if self.waits == 1:
-                raise KeyboardInterrupt
-            return super().exception(timeout)
-
-    tally, late = Tally(), Interrupted()
-    tally.add(late, 3)
-    with pytest.raises(KeyboardInterrupt):
-        tally.finish()
-    assert (tally.records, tally.acked) == (3, 0)
-    late.settle(STORED)
-    tally.finish()
-    assert (tally.records, tally.acked) == (3, 3)
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 31), st.booleans())
@@ -319,62 +251,6 @@ def test_rows_before_one_that_does_not_fit_are_sent(position, bad, error):
     assert (tally.records, tally.acked) == (len(sent), len(sent))
 
 
-def test_rows_that_all_fit_are_sent_in_their_order():
-    """Each part by itself, as Messages of its own."""
-    writer, tally = Writer(), Tally()
-    parts = [Rows(numbers(0, 2, 4), [1, 2, 3]), Rows(numbers(6), [4])]
-    _send_rows(writer, parts, NOTHING, "row", tally)
-    assert writer.written == [[0, 2], [4], [6]]
-    assert tally.records == 4
-
-
-def test_rows_get_the_key_and_headers_of_all():
-    """The key only where they have none; the headers after their own."""
-    headers = DEFAULT_SCHEMA.field("headers").type
-    table = pa.table(
-        {
-            "value": pa.array([b"1", b"2"], pa.binary()),
-            "key": pa.array([b"own", None], pa.binary()),
-            "headers": pa.array([[("a", b"x")], None], headers),
-        }
-    )
-    assert _with_same(table, NOTHING) is table
-    found = _with_same(table, Same(b"K", [("b", b"y")], None))
-    assert found["key"].to_pylist() == [b"own", b"K"]
-    assert found["headers"].to_pylist() == [[("a", b"x"), ("b", b"y")], [("b", b"y")]]
-    assert found.column_names == table.column_names
-    found = _with_same(table.select(["value"]), Same(b"K", [("b", b"y")], None))
-    assert found["key"].to_pylist() == [b"K", b"K"]
-    assert found["headers"].to_pylist() == [[("b", b"y")]] * 2
-    assert _with_same(table, Same(b"K", [], None))["headers"].equals(table["headers"])
-    assert _with_same(table, Same(None, [("b", b"y")], None))["key"].equals(table["key"])
-
-
-TYPED = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-
-@pytest.mark.parametrize(
-    ("schema", "form", "same", "said"),
-    [
-        (DEFAULT_SCHEMA, "lines", Same(b"K", [("h", b"x")], None), None),
-        (DEFAULT_SCHEMA, "json", NOTHING, None),
-        (TYPED, "json", NOTHING, None),
-        (TYPED, "csv", Same(None, [], 5), None),
-        (TYPED, "lines", NOTHING, r"schema of its own \(id, name\).*--format json or"),
-        (TYPED, "json", Same(b"K", [], None), "neither keys nor headers"),
-        (TYPED, "csv", Same(None, [("h", b"x")], None), "neither keys nor headers"),
-        (TYPED, "csv", Same(b"", [], None), "neither keys nor headers"),
-    ],
-)
-def test_what_a_topic_with_columns_cannot_take(schema, form, same, said):
-    """Lines, keys and headers are for topics without columns of their own."""
-    if said is None:
-        _check_topic("t", schema, form, same)
-        return
-    with pytest.raises(InvalidRequestError, match=said):
-        _check_topic("t", schema, form, same)
-
-
 USAGE = {"key_separator": None, "key": None, "delimiter": None, "null": None}
 
 
@@ -417,10 +293,3 @@ def test_what_is_read_is_told():
     assert watched.readline(1) == b"g"
     assert watched.read() == b"h"
     assert told == [3, 2, 2, 1, 1]
-
-
-def test_the_time_of_what_says_none():
-    """That of all if there is one, also that of 1970; else now."""
-    assert Same(None, [], 0).now_us() == 0
-    before_us = time.time_ns() // 1_000
-    assert before_us <= NOTHING.now_us() <= time.time_ns() // 1_000

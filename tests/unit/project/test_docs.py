@@ -80,15 +80,6 @@ def test_links_resolve(page):
     assert broken_links(page) == []
 
 
-@pytest.mark.parametrize("link", ["nowhere.md", "page.md#nowhere", "#nowhere"])
-def test_a_broken_link_is_seen(tmp_path, link):
-    """The check finds a missing file and a missing heading."""
-    page = tmp_path / "page.md"
-    page.write_text(f"# Here\n\n[a](page.md#here) [b]({link})\n")
-
-    assert broken_links(page) == [link]
-
-
 @each_page
 def test_paths_exist(page):
     """A file or folder of ours that a page names is there; `core/…` stands for `memq/core/…`."""
@@ -168,23 +159,34 @@ def test_commands_parse(page):
         check_command(tokens, complete=False)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "memq nothing",
-        "memq topic nothing",
-        "memq produce hello --nothing",
-        "seq 3 | memq produce",
-        "memq offsets one two",
-        "memq produce hello --acks",
-    ],
-)
-def test_a_wrong_command_is_seen(line):
-    """The check finds commands, options and arguments that do not exist or are missing."""
-    (tokens,) = commands_in(line)
+def test_commands_in_messages_exist():
+    """A command that a message shows has the arguments and options that it says."""
+    sources = [path.read_text() for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
+    shown = {
+        template_of(node, quoted=True) or ""
+        for source in sources
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.expr)
+    }
+    commands = [each for text in shown for each in re.findall(r"`(memq \w[^`\n]+)`", text)]
+    assert len(commands) > 10
+    for command in commands:
+        for tokens in commands_in(command.replace("…", "VALUE")):
+            check_command(tokens, complete=False)
 
-    with pytest.raises(click.UsageError):
-        check_command(tokens, complete=True)
+
+def test_what_is_wrong_is_seen(tmp_path):
+    """The checks find a link, a name, a command, an option and an argument that there is not."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n\n[a](page.md#here) [b](#nowhere) [c](no.md) `batch_age`, `orphan_age = 1s`\n"
+    )
+    assert broken_links(page) == ["#nowhere", "no.md"]
+    assert unknown_names(page) == ["orphan_age"]
+    for line in ("memq no", "memq topic no", "memq produce t --no", "memq produce", "memq lag a b"):
+        (tokens,) = commands_in(line)
+        with pytest.raises(click.UsageError):
+            check_command(tokens, complete=True)
 
 
 @each_page
@@ -276,78 +278,6 @@ def test_names_exist(page):
     assert unknown_names(page) == []
 
 
-def test_a_wrong_name_is_seen(tmp_path):
-    """The check finds an option that does not exist, in either way of writing them."""
-    page = tmp_path / "page.md"
-    page.write_text(
-        "`batch_age`, `orphan_age = 1s`, `read_range(a)`, `minPartitions`, `maxPartitions`\n"
-    )
-
-    assert unknown_names(page) == ["orphan_age", "maxPartitions"]
-
-
-PLAIN_NAME = re.compile(r"(?<![\w/.])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w/.(])")
-OPTION = re.compile(r"`([a-z_]+) ?= ?[^`]*`|\boptions? `(\w+)`|`(\w+)` option\b")
-
-OTHERS_OPTIONS = {
-    "profile": "one of the storage_options",
-    "conf": "an argument of Airflow's SparkSubmitOperator",
-    "max_active_runs": "an argument of Airflow's DAG",
-    "max_active_tis_per_dag": "an argument of Airflow's operators",
-    "memq_incarnation": "the end of a folder's name",
-    "openlineage_inject_parent_job_info": "an argument of Airflow's SparkSubmitOperator",
-    "packages": "an argument of Airflow's SparkSubmitOperator",
-    "partitioner": "an option of librdkafka",
-    "schedule": "an argument of Airflow's DAG",
-    "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",
-}
-"""What pages set that is not ours."""
-
-
-@cache
-def option_names() -> set[str]:
-    """All that can be set: options, and arguments and fields of the product's functions."""
-    names = {option.name for section in SECTIONS for option in section.options}
-    for folder in PRODUCT:
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                match node:
-                    case ast.arg(arg=name) | ast.AnnAssign(target=ast.Name(id=name)):
-                        names |= {name, re.sub(r"_(ms|us|s)$", "", name)}
-    return names | set(OTHERS_OPTIONS)
-
-
-def unknown_options(page: Path) -> list[str]:
-    """What a page sets or calls an option, and nobody can set."""
-    found = [next(filter(None, match.groups())) for match in OPTION.finditer(prose_of(page))]
-    return [name for name in found if name not in option_names()]
-
-
-@each_page
-def test_options_exist(page):
-    """What a page sets, as in `name = value`, or calls an option, can be set."""
-    assert unknown_options(page) == []
-
-
-@each_page
-def test_names_in_plain_words_exist(page):
-    """A name that is not marked as code is one of ours all the same."""
-    prose = re.sub(r"<!--.*?-->", "", prose_of(page), flags=re.DOTALL)
-    plain_text = SPAN.sub(" ", LINK.sub(" ", prose))
-    assert [each for each in PLAIN_NAME.findall(plain_text) if each not in known_names()] == []
-
-
-def test_a_wrong_option_is_seen(tmp_path):
-    """The check finds an option that is an attribute or a function, or nothing at all."""
-    page = tmp_path / "page.md"
-    page.write_text(
-        "The option `orphan_age`, `acks = 1`, options `linger` and the "
-        "`orphan_interval` option, `poll=1`, `retention_age=3d`\n"
-    )
-
-    assert unknown_options(page) == ["orphan_age", "poll", "retention_age"]
-
-
 def test_limits_equal_the_constants():
     """A number in the tables of limits is that of the constant it names."""
     limits = LIMIT.findall(text_of(DOCS / "architecture.md"))
@@ -383,21 +313,16 @@ def test_the_example_configuration_is_valid():
 # -- what the broker says -------------------------------------------------------------------
 
 
-def plain(template: str) -> str:
-    """A text with `…` in place of its values, and without quoting."""
-    return re.sub(r"%(?:\.\d+)?[a-z]", "…", template).replace("`", "")
-
-
-def template_of(node: ast.expr) -> str | None:
-    """The text of a string or an f-string."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(
-            plain(str(part.value)) if isinstance(part, ast.Constant) else "…"
-            for part in node.values
-        )
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return plain(node.value)
-    return None
+def template_of(node: ast.expr, *, quoted: bool = False) -> str | None:
+    """The text of a string or an f-string, with `…` in place of its values."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    if not isinstance(node, ast.JoinedStr | ast.Constant) or (
+        parts == [node] and not isinstance(node.value, str)
+    ):
+        return None
+    texts = [str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts]
+    text = re.sub(r"%(?:\.\d+)?[a-z]", "…", "".join(texts))
+    return text if quoted else text.replace("`", "")
 
 
 @cache

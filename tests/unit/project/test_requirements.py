@@ -26,14 +26,6 @@ def test_lines_are_pins():
     assert [line for line in pins() if PIN.fullmatch(line) is None] == []
 
 
-def test_no_host_or_path_in_comments():
-    """The comments name no address and no folder either."""
-    text = (ROOT / "requirements.txt").read_text()
-
-    assert "://" not in text
-    assert re.search(r"(^|\s)/\w", text) is None
-
-
 def test_everything_asked_for_is_pinned():
     """What pyproject.toml asks for is pinned; `make requirements` mends it when it is not."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
