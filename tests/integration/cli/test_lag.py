@@ -9,7 +9,6 @@ import pty
 import pytest
 
 from tests.integration.cli.processes import start
-from tests.topics.reading import world
 
 
 @pytest.fixture
