@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
-import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,14 +12,13 @@ from pyiceberg.types import DoubleType, StringType
 
 from memq import AdminClient, read_range, scan
 from memq.cli.table_put import put_topic
-from memq.core.wire.messages import PartitionOffsets
 from memq.errors import ConfigError, DataLossError, InvalidRequestError, SchemaMismatchError
 from memq.tables.commit import Written, commit_range
 from memq.tables.ledger import TopicRange
-from memq.tables.scan import settle
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
 from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
+from tests.system.spark.scan_pins import by_duckdb, by_polars, pin_and_compare
 
 SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 
@@ -46,7 +42,7 @@ def test_the_rest_comes_from_batches(lake):
     assert lake.numbers() == list(range(8 * ROWS))
 
 
-@pytest.mark.parametrize("until", range(9))
+@pytest.mark.parametrize("until", [0, 2, 4, 5, 6, 7])
 def test_pinned(lake, until):
     """Up to an offset, whichever side it lies in; what is published or put in later is not read."""
     lake.produce(6)
@@ -85,36 +81,6 @@ def test_what_retention_removed_is_in_the_table(tmp_path):
         assert lake.numbers(until={0: 2}) == list(range(2 * ROWS))
 
 
-class Removed:
-    """A topic that is asked too late: retention has removed what is put into the table by then."""
-
-    def __init__(self, lake, put):
-        with AdminClient(lake.address) as admin:
-            self.incarnation = admin.describe_topic(lake.topic).incarnation
-        self.lake, self.put, self.asked = lake, put, 0
-
-    def offsets(self):
-        """Begin, from the second time on, after what was put in meanwhile."""
-        self.asked += 1
-        if self.asked == 2:
-            self.lake.put(*self.put)
-        start = self.put[0] if self.asked == 1 else self.put[1]
-        return [PartitionOffsets(partition=0, start=start, end=3)]
-
-
-@pytest.mark.parametrize("put", [(0, 2), (1, 2)])
-def test_what_is_put_in_and_removed_between_two_looks(lake, put):
-    """The table is looked at once more: what it has by now is no loss, and is not left out."""
-    lake.produce(3)
-    lake.put(*((2, 3) if put == (0, 2) else (0, 1)))
-
-    seam = settle(lake.table, Removed(lake, put), lake.topic, {}, lambda rest: rest).seam
-
-    end = 3 if put == (0, 2) else 2
-    assert [tuple(each) for each in seam.stored[0]] == [(0, end)]
-    assert [(each.start, each.end) for each in seam.rest] == [(end, 3)][: 3 - end]
-
-
 def wait_until_removed(admin, topic, end):
     deadline_s = time.monotonic() + 60
     while admin.offsets(topic)[0].start < end:
@@ -141,7 +107,9 @@ def test_read_partitions_that_grew_apart(broker, tmp_path):
 
 
 def test_a_topic_that_was_made_anew(lake):
-    """Rows of another incarnation are not its rows, though its offsets are the same."""
+    """Rows of another incarnation, or of another topic, are not its rows, though its offsets are
+    the same.
+    """
     lake.produce(3)
     lake.put(0, 2)
     with AdminClient(lake.address) as admin:
@@ -152,6 +120,10 @@ def test_a_topic_that_was_made_anew(lake):
     lake.put(1, 2)
 
     assert lake.numbers() == list(range(1_000, 1_020))
+    other = TopicLake(lake.address, lake.folder)
+    other.produce(1)
+    read = scan(lake.address, topic=other.topic, table=lake.table).read_all()
+    assert sorted(read["n"].to_pylist()) == list(range(ROWS))
 
 
 @follows("Read each of the two by itself, and put the topic into a new table")
@@ -167,17 +139,6 @@ def test_a_topic_that_has_lost_what_the_table_has(lake):
 
     with pytest.raises(DataLossError, match=r"partition 0 .* ends at 4, .* offsets up to 5"):
         lake.scan()
-
-
-def test_a_table_of_another_topic(lake, broker, tmp_path):
-    """A table that has nothing of the topic gives nothing; all comes from Batches."""
-    lake.produce(2)
-    other = TopicLake(broker.address, tmp_path)
-    other.produce(1)
-    other.put(0, 1)
-
-    read = scan(lake.address, topic=lake.topic, table=other.table).read_all()
-    assert sorted(read["n"].to_pylist()) == list(range(2 * ROWS))
 
 
 def test_columns(lake):
@@ -275,13 +236,12 @@ NULLS = {
 }
 
 
-@pytest.mark.parametrize("kind", NULLS)
-def test_structs_that_are_null_and_have_fields_that_are_not(broker, tmp_path, kind):
+def test_structs_that_are_null_and_have_fields_that_are_not(broker, tmp_path):
     """A null has no fields, so none of them is null: the rows are as the topic has them."""
-    kind, values = NULLS[kind]
-    schema = pa.schema([("n", pa.int64()), ("x", kind)])
+    schema = pa.schema([("n", pa.int64()), *((name, kind) for name, (kind, _) in NULLS.items())])
     lake = TopicLake(broker.address, tmp_path, schema=schema)
-    lake.write(pa.array(values, kind))
+    columns = [pa.array(values, kind) for kind, values in NULLS.values()]
+    lake.write(*columns)
     lake.put(0, 1)
 
     found = lake.scan().read_all()
@@ -292,40 +252,13 @@ def test_structs_that_are_null_and_have_fields_that_are_not(broker, tmp_path, ki
     pq.write_table(found, tmp_path / "found.parquet")
 
 
-def test_engines_agree_while_both_move(lake):
+def test_engines_agree_while_both_move(broker, tmp_path):
     """At offsets pinned one after the other DuckDB and Polars count and sum the same rows."""
-    stop = threading.Event()
-    lake.produce(1)
-    lake.put(0, 1)
-    failures = []
+    lake = TopicLake(broker.address, tmp_path, partitions=2)
 
-    def move():
-        done = 1
-        try:
-            while not stop.is_set():
-                lake.produce(1)
-                if (end := lake.ends()[0]) - done > 2:
-                    lake.put(done, end - 1)
-                    done = end - 1
-        except Exception as exc:  # noqa: BLE001 - shown below
-            failures.append(exc)
+    done = pin_and_compare(None, lake, pins=8, seed=5, engines=[by_duckdb, by_polars])
 
-    mover = threading.Thread(target=move)
-    mover.start()
-    try:
-        for _ in range(12):
-            end = lake.ends()[0]
-            expected = (end * ROWS, sum(range(end * ROWS)))
-            pinned = lake.scan(until={0: end})  # noqa: F841 - DuckDB finds it by its name
-            assert duckdb.sql("select count(*), sum(n) from pinned").fetchall() == [expected]
-            frame = pl.DataFrame(lake.scan(until={0: end}))
-            assert (frame.height, frame["n"].sum()) == expected
-            read = lake.scan(until={0: end}).read_all()
-            assert (len(read), pc.sum(read["n"]).as_py()) == expected
-    finally:
-        stop.set()
-        mover.join()
-    assert not failures
+    assert done["put in"] > 1
 
 
 @follows("not with a table; filter the rows, or give until")
