@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 
 import msgspec
@@ -11,6 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from memq import read_range
 from memq.core.format.batch import ProducerRun
+from memq.core.format.schema import RANGE_COLUMNS
+from memq.core.ranges import OffsetRange
 from memq.errors import (
     ConfigError,
     OffsetOutOfRangeError,
@@ -19,7 +22,12 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from memq.spark import MemqDataSource
+from memq.spark import MemqDataSource, app
+from memq.spark.app import run
+from memq.spark.apps import range_to_parquet
+from memq.spark.compaction import Compaction, check_topic
+from memq.spark.parquet import RangeJob, settled
+from memq.tables.fitting import NAMING_COLUMNS
 from tests.advice import follows
 from tests.integration.spark.conftest import values
 from tests.integration.spark.here import given, inputs, read, reader, table
@@ -95,6 +103,59 @@ def test_a_column_with_the_name_of_an_origin(topics):
         read(topics.address, **where)
     found = read(topics.address, **where, columns="offset,sequence").to_pylist()
     assert found == [{"offset": "mine", "sequence": 0}]
+
+
+FILES, TABLE = RANGE_COLUMNS, NAMING_COLUMNS
+REFUSED = {
+    "empty": ("c", pa.struct([]), {}, [FILES, TABLE]),
+    "empty inside": ("c", pa.list_(pa.struct([("x", pa.struct([]))])), [], [FILES, TABLE]),
+    "null inside": ("c", pa.map_(pa.utf8(), pa.null()), [], [TABLE]),
+    "duration": ("c", pa.duration("s"), 1, [TABLE]),
+    "case": ("N", pa.int64(), 1, [FILES, TABLE]),
+    "folder": ("MEMQ_range", pa.utf8(), "mine", [FILES]),
+    "naming": ("offset", pa.int64(), 7, [TABLE]),
+}
+
+
+@pytest.mark.parametrize("column", REFUSED.values(), ids=REFUSED)
+@follows(
+    "cannot hold: write the others, which",
+    'Read the topic with spark.read.format("memq"), and write it with that column renamed',
+)
+def test_columns_that_outputs_cannot_hold(topics, column):
+    """They are refused with the column's name, before Spark writes anything; others are read."""
+    name, kind, value, refuse = column
+    schema = pa.schema([("n", pa.int64()), (name, kind)])
+    topics.make("a", schema=schema)
+    topics.write_rows("a", pa.Table.from_pylist([{"n": 1, name: value}], schema))
+    where = {"bootstrap": topics.address, "topic": topics.name("a")}
+    job = RangeJob(name="j", output="o", manifest="m", range=OffsetRange(0, 0, 1), **where)
+
+    for reserved in (FILES, TABLE):
+        if reserved in refuse:
+            with pytest.raises(SchemaMismatchError, match=f"'{name}") as refused:
+                settled(job, reserved)
+            assert not refused.value.retriable
+        else:
+            assert settled(job, reserved)[1][:2] == ["n", name]
+    if FILES in refuse:
+        with pytest.raises(SchemaMismatchError):
+            check_topic(Compaction(name="j", output="o", **where))
+    assert read(topics.address, topic=topics.name("a"), columns="n")["n"].to_pylist() == [1]
+
+
+def test_a_program_whose_range_is_not_there(topics, monkeypatch, capsys, tmp_path):
+    """It is one line on stderr and exit code 1, before Spark is started."""
+    monkeypatch.setattr(app, "configure", lambda *_: None)
+    topics.make("a", "1")
+    arguments = {"topic": topics.name("a"), "partition": 0, "start": 0, "end": 99}
+    arguments |= {"bootstrap": topics.address, "output": tmp_path / "o", "manifest": tmp_path / "m"}
+
+    assert run(range_to_parquet.main, [f"--{name}={each}" for name, each in arguments.items()]) == 1
+
+    line = r"range_to_parquet: error: .*/0 .* up to offset 99, which is not published yet.*\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):

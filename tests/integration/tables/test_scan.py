@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.types import DoubleType, StringType
 
 from memq import AdminClient, read_range, scan
 from memq.cli.table_put import put_topic
@@ -152,72 +151,28 @@ def test_columns(lake):
     assert table.sort_by("n").equals(direct.sort_by("n"))
 
 
-@follows("who only reads may leave the column out")
-@pytest.mark.parametrize("kind", ["n", "number", "score"])
-def test_a_name_that_another_column_has(lake, kind):
+def test_a_column_that_was_renamed(lake):
     """No column of the table is given for one of the topic that has its name by chance."""
     lake.produce(2)
     lake.put(0, 2)
-    assert lake.numbers() == list(range(2 * ROWS))
-    if kind == "score":
-        lake.table.load().update_schema().add_column("score", DoubleType()).commit()
-        lake.table.load().update_schema().rename_column("score", "rating").commit()
-        undo = ("rating", "score")
-    else:
-        lake.table.load().update_schema().rename_column("n", "number").commit()
-        undo = ("number", "n")
-    if kind != "n":
-        lake.grow(kind)
+    lake.table.load().update_schema().rename_column("n", "number").commit()
 
-    with pytest.raises(SchemaMismatchError, match=f"column '(n|{kind})' was renamed"):
+    for choice in ({}, {"columns": ["n"]}):
+        with pytest.raises(SchemaMismatchError, match=r"column 'n' .* was renamed"):
+            lake.scan(**choice)
+    lake.grow("number")
+    with pytest.raises(SchemaMismatchError, match=r"column '(n|number)' .* was renamed"):
         lake.scan()
 
     assert lake.scan(columns=["tag"]).read_all().num_rows == 2 * ROWS
-    lake.table.load().update_schema().rename_column(*undo).commit()
-    lake.produce(1)
-    found = lake.scan().read_all().sort_by("n")
-    assert found["n"].to_pylist() == list(range(3 * ROWS))
-    if kind != "n":
-        late = [n / 2 for n in range(2 * ROWS, 3 * ROWS)]
-        assert found[kind].to_pylist() == [None] * 2 * ROWS + late
+    other = TopicLake(lake.address, lake.folder)
+    other.produce(1)
+    found = scan(other.address, topic=other.topic, table=lake.table).read_all()
+    assert found.num_rows == ROWS
 
 
 def by_n(table):
     return table.sort_by("n").to_pylist()
-
-
-INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
-
-
-@pytest.mark.parametrize("change", ["rename", "drop"])
-def test_a_field_that_was_renamed_or_dropped(broker, tmp_path, change):
-    """It does not become null: its column is refused, until the field is what it was."""
-    schema = pa.schema([("n", pa.int64()), ("who", pa.list_(INNER))])
-    lake = TopicLake(broker.address, tmp_path, schema=schema)
-    lake.write(pa.array([[{"name": "x", "age": 1}], []], schema.field("who").type))
-    other = TopicLake(broker.address, tmp_path, schema=schema)
-    lake.put(0, 1)
-    field = ("who", "element", "name")
-    update = lake.table.load().update_schema()
-    if change == "rename":
-        update.rename_column(field, "full").commit()
-    else:
-        update.delete_column(field).commit()
-
-    with pytest.raises(SchemaMismatchError, match=r"column 'who\.element\.name' was renamed"):
-        lake.scan()
-
-    assert sorted(lake.scan(columns=["n"]).read_all()["n"].to_pylist()) == [0, 0, 1, 1]
-    table = lake.table
-    assert len(scan(other.address, topic=other.topic, table=table).read_all()) == 0
-    if change == "drop":
-        table.load().update_schema().add_column(field, StringType()).commit()
-        with pytest.raises(SchemaMismatchError, match=r"column 'who\.element\.name' was renamed"):
-            lake.scan()
-        return
-    table.load().update_schema().rename_column((*field[:-1], "full"), "name").commit()
-    plain = read_range(lake.address, topic=lake.topic)
-    assert by_n(lake.scan().read_all()) == by_n(plain)
 
 
 STRICT = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())])

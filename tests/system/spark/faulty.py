@@ -7,7 +7,6 @@ import signal
 import time
 from itertools import islice
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
@@ -28,18 +27,10 @@ class FaultyWriter(MemqWriter):
     def write(self, iterator):
         """Write the rows, or some of them."""
         attempt = TaskContext.get().attemptNumber()
-        if self.fault == "change":
-            iterator = (changed(batch, attempt) for batch in iterator)
         if attempt < FAILING_ATTEMPTS:
             super().write(islice(iterator, 4 * (attempt + 1)))
             fail(self.fault)
         return super().write(iterator)
-
-
-def changed(batch, attempt):
-    """Rows that are others in each attempt."""
-    values = [f"attempt {attempt}: {value}" for value in batch["value"].to_pylist()]
-    return pa.record_batch([values], ["value"])
 
 
 def until_published(address, topic, timeout_s=20.0):

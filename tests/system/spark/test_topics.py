@@ -1,4 +1,4 @@
-"""Several topics, limits from below, reports to the audit, and tables, with a real Spark."""
+"""Several topics, reports to the audit, and tables, with a real Spark."""
 
 from __future__ import annotations
 
@@ -101,33 +101,6 @@ def test_a_pattern_is_followed_reported_and_watched(spark, broker, family, tmp_p
 
 def _read(spark, folder):
     return spark.read.parquet(str(folder / "rows")).collect()
-
-
-def test_a_micro_batch_waits_for_enough(spark, broker, make_topic):
-    """Without AvailableNow every micro-batch but the first has the Batches asked for."""
-    topic = make_topic(batch_age="1ms")
-    produce(broker.address, topic, [b"first"])
-    frame = spark.readStream.format("memq").options(
-        bootstrap=broker.address,
-        topic=topic,
-        startingOffsets="earliest",
-        minOffsetsPerTrigger="3",
-        maxTriggerDelay="1h",
-    )
-    query = frame.load().writeStream.format("noop").start()
-    try:
-        while query.lastProgress is None or not query.lastProgress.numInputRows:
-            assert query.exception() is None
-        for number in range(6):
-            produce(broker.address, topic, [b"%d" % number])
-        query.processAllAvailable()
-        sizes = [each.numInputRows for each in query.recentProgress if each.numInputRows]
-    finally:
-        query.stop()
-
-    assert sizes[0] == 1
-    assert sizes[1:]
-    assert min(sizes[1:]) >= 3
 
 
 def test_a_topic_as_a_table(spark, broker, family):
