@@ -12,7 +12,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from memq.client.audit.audit import audit_topic
 from memq.errors import (
     DataLossError,
-    OffsetOutOfRangeError,
     SchemaMismatchError,
     TopicRecreatedError,
     UnavailableError,
@@ -21,39 +20,11 @@ from memq.spark import stream_reports
 from tests.advice import follows
 from tests.integration.spark.conftest import values
 from tests.integration.spark.here import Stream, table
-from tests.integration.spark.stored import Stored
-from tests.unit.client.batches import Sent, records
 
 
 def batches_of(stream):
     """Topic and value of the rows of each micro-batch that there is."""
     return [values(rows) for rows in stream.run()]
-
-
-def test_removed_offsets_stop_a_stream_unless_told_otherwise(tmp_path, caplog):
-    """A stream whose next offsets retention has removed fails; failOnDataLoss=false goes on."""
-    with Stored(tmp_path) as found:
-        batches = [
-            (0, found.batch(Sent("p", n, records(b"%d" % n)), batch_id=f"b{n}")) for n in range(6)
-        ]
-        found.publish(*batches[:2])
-        stream = Stream(found.address)
-        assert batches_of(stream) == [[("t", "0"), ("t", "1")]]
-        found.publish(*batches[2:])
-        planned = (stream.offset, stream.all_that_is_left())
-        found.truncate(0, 4)
-
-        for fails in (stream.run, lambda: stream.rows(*planned)):
-            with pytest.raises(OffsetOutOfRangeError) as caught:
-                fails()
-            gone = "offsets 2 to 3 of t/0: removed by retention; 4 is the first that is left"
-            assert gone in str(caught.value)
-        stream.restart(failOnDataLoss="false")
-        assert values(stream.rows(*planned)) == [("t", "4"), ("t", "5")]
-        assert batches_of(stream) == [[("t", "4"), ("t", "5")]]
-        stream.stop()
-
-    assert gone in caplog.text
 
 
 def test_a_micro_batch_is_planned_again_and_read_elsewhere(topics):
@@ -138,23 +109,6 @@ def test_a_topic_made_again_is_not_gone_on_with(topics, restarted, how):
             stream.run()
         with pytest.raises((TopicRecreatedError, DataLossError)):
             stream.rows(began, stream.offset)
-    stream.stop()
-
-
-def test_a_checkpoint_of_one_topic_goes_on_with_several(topics):
-    """What a stream of one topic left is read by a stream of several, and the other way round."""
-    topics.make("a", "1")
-    topics.make("b", "1")
-    stream = Stream(topics.address, topic=topics.name("b"))
-    stream.run()
-    assert set(stream.offset) == {"incarnation", "partitions"}
-    topics.write("b", "2")
-
-    stream.restart(**topics.subscribe("a", "b"))
-    assert batches_of(stream) == [[("a", "1"), ("b", "2")]]
-    topics.write("b", "3")
-    stream.restart(topic=topics.name("b"), failOnDataLoss="false")
-    assert batches_of(stream) == [[("b", "3")]]
     stream.stop()
 
 

@@ -1,15 +1,13 @@
-"""Several topics, reports to the audit, and tables, with a real Spark."""
+"""Several topics in a stream, and topics as tables, with a real Spark."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 import pytest
 from pyspark.errors import PySparkException
 
 from memq import AdminClient
-from memq.client.audit.audit import audit_topic
 from memq.spark import ProgressListener, progress_of
 from tests.system.spark.reading import produce
 
@@ -37,18 +35,9 @@ def family(make_topic, broker):
     return make
 
 
-def consumed(address, topic, consumer):
-    """LogMessages that a consumer has reported of a topic, all others being a failure."""
-    result = asyncio.run(audit_topic(address, topic, consumers=[consumer], grace_ms=0))
-    (found,) = result.consumers
-    assert not found.mismatches
-    assert not any(each.missed.records or each.unreported.records for each in found.producers)
-    return sum(each.consumed.records for each in found.producers)
-
-
-def test_a_pattern_is_followed_reported_and_watched(spark, broker, family, tmp_path):
-    """A stream of a pattern reads all of its topics, finds a new one, tells the audit what it has
-    committed, and its progress says how far it is, topic by topic.
+def test_a_pattern_is_followed_and_watched(spark, broker, family, tmp_path):
+    """A stream of a pattern reads all of its topics, finds a new one, and its progress says how far
+    it is, topic by topic.
     """
     a, b = family("a", *(b"a%d" % number for number in range(5))), family("b", b"b0", b"b1")
     published = []
@@ -62,7 +51,6 @@ def test_a_pattern_is_followed_reported_and_watched(spark, broker, family, tmp_p
             startingOffsets="earliest",
             maxOffsetsPerTrigger="4",
             minOffsetsPerTrigger="4",
-            consumer="watched",
         )
         query = (
             frame.load()
@@ -93,14 +81,10 @@ def test_a_pattern_is_followed_reported_and_watched(spark, broker, family, tmp_p
     assert (first[0].lag.batches, first[1].lag.batches) == (3, 0)
     assert [(each.rows, each.offsets) for each in second] == [(1, 1)]  # few, but it is AvailableNow
     assert [each for each in published if each.rows] == first + second
-    rows = Counter((row.topic, bytes(row.value)) for row in _read(spark, tmp_path))
+    read = spark.read.parquet(str(tmp_path / "rows")).collect()
+    rows = Counter((row.topic, bytes(row.value)) for row in read)
     expected = [(a, b"a%d" % number) for number in range(5)] + [(b, b"b0"), (b, b"b1"), (c, b"c0")]
     assert rows == Counter(expected)
-    assert [consumed(broker.address, name, "watched") for name in (a, b, c)] == [5, 2, 1]
-
-
-def _read(spark, folder):
-    return spark.read.parquet(str(folder / "rows")).collect()
 
 
 def test_a_topic_as_a_table(spark, broker, family):

@@ -116,13 +116,6 @@ def test_a_file_and_its_module_are_one_program(path, monkeypatch, capsys):
         assert capsys.readouterr().err.startswith(f"{path.stem}: error: Missing option")
 
 
-def test_every_program_has_a_file():
-    """Each program in the package has its file to submit, and each file its program."""
-    programs = (ROOT / "memq" / "spark" / "apps").glob("[!_]*.py")
-
-    assert sorted(each.name for each in programs) == [each.name for each in APPS]
-
-
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "message"),
     [

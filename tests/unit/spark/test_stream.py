@@ -7,7 +7,6 @@ from collections import Counter
 from types import SimpleNamespace
 
 import msgspec
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +25,6 @@ from memq.errors import (
     ConfigError,
     DataLossError,
     OffsetOutOfRangeError,
-    SchemaMismatchError,
     TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
@@ -321,24 +319,10 @@ def test_what_retention_removed_is_an_error_or_left_out(goes_on):
         assert set(stream.taken.values()) == {1}
 
 
-def test_what_retention_removed_after_it_was_planned():
-    """A micro-batch that is planned again is as strict as the first time, or reads the rest."""
-    brokers = some_brokers("ta", "tb")
-    stream = query(brokers)
-    brokers.fails = ("batches", 0)
-    with pytest.raises(UnavailableError):
-        stream.step()
-    brokers.topics["tb"].starts[0] = 1
-
-    with pytest.raises(OffsetOutOfRangeError, match="tb/0: removed by retention"):
-        stream.step()
-    stream.options = query(brokers, failOnDataLoss="false").options
-    stream.begin()
-    assert [(each[0], each[3]) for each in stream.step()] == [("ta", 0), ("ta", 1), ("tb", 1)]
-
-
 def test_a_topic_that_is_gone_is_an_error_or_left_out():
-    """The others are read on; one that is made again under its name is an error all the same."""
+    """The others are read on; one that is made again under its name is an error all the same, and
+    one that the options do not name any more is as good as gone.
+    """
     brokers = some_brokers("ta", "tb", "tc")
     stream = query(brokers)
     assert len(stream.run()) == 6
@@ -357,6 +341,11 @@ def test_a_topic_that_is_gone_is_an_error_or_left_out():
     del brokers.topics["tb"]
     assert [each[0] for each in stream.run()] == ["ta", "tc"]
     assert stream.run() == []
+
+    at, stream = stream.at, query(brokers, subscribePattern="ta")
+    stream.at = stream.end = at
+    with pytest.raises(DataLossError, match="'tc'"):
+        stream.step()
 
 
 def test_what_is_there_at_the_start_is_all_of_such_a_run():
@@ -398,20 +387,6 @@ def test_too_little_waits_for_more():
     assert len(stream.run()) == 1
     brokers.publish("ta")
     assert len(stream.step(ReadAllAvailable())) == 1
-
-
-def test_a_plan_that_is_asked_for_again_is_made_once():
-    """Spark asks more often than it needs; another micro-batch is planned anew."""
-    brokers = some_brokers("ta")
-    stream = query(brokers, maxOffsetsPerTrigger="1")
-    stream.step()
-    stream.end = stream.reader.latestOffset(stream.at, stream.reader.getDefaultReadLimit())
-    once = stream.planned()
-
-    brokers.fails = ("batches", 0)
-    assert stream.planned() is once
-    brokers.fails = None
-    assert [part.batch.offset for each in once for part in each.ranges] == [1]
 
 
 def test_progress_is_told_without_a_lag_that_is_not_known():
@@ -482,53 +457,34 @@ def test_offsets_of_a_topic_that_there_is_not(side):
         stream.step()
 
 
-def test_connections_are_closed_once_they_were_opened():
-    """A stream that ends before it asked anything opens none for that."""
-    brokers = some_brokers("ta")
-    stream = query(brokers)
-    stream.reader.stop()
-    assert brokers.closed == 0
-    stream.run()
-    stream.reader.stop()
-    assert brokers.closed == 1
-
-
 ONE = {"subscribePattern": None, "topic": "ta"}
 
 
-def test_a_stream_of_some_offsets_of_one_topic():
-    """It reads the read partitions that are named, from the first to the last of their offsets."""
+@pytest.mark.parametrize(
+    ("starting", "ending", "first", "more"),
+    [
+        ('{"0": 1, "1": -2}', '{"0": 3, "1": 2}', [(0, 1), (1, 0), (1, 1)], [(0, 2)]),
+        ('{"0": 1}', None, [(0, 1)], [(0, 2), (0, 3)]),
+        (None, '{"1": 3}', [(1, 0), (1, 1)], [(1, 2)]),
+    ],
+)
+def test_a_stream_of_some_offsets_of_one_topic(starting, ending, first, more):
+    """It reads the read partitions that are named, on either side, from the first to the last of
+    their offsets; one that is added later is none of them.
+    """
     brokers = Brokers()
     brokers.create("ta", 2)
-    stream = query(
-        brokers, **ONE, startingOffsets='{"0": 1, "1": -2}', endingOffsets='{"0": 3, "1": 2}'
-    )
+    stream = query(brokers, **ONE, startingOffsets=starting or "earliest", endingOffsets=ending)
     for partition in (0, 1):
         brokers.publish("ta", partition, 2)
-    assert [each[2:] for each in stream.run()] == [(0, 1), (1, 0), (1, 1)]
+    assert [each[2:] for each in stream.run()] == first
     brokers.grow("ta")
     for partition in (0, 1, 2):
-        brokers.publish("ta", partition, 9)
-
-    assert [each[2:] for each in stream.run()] == [(0, 2)]
-    assert sorted(stream.at["partitions"]) == ["0", "1"]
-    assert brokers.asked["look up"] == 1
-
-
-@pytest.mark.parametrize("side", ["starting", "ending"])
-def test_read_partitions_that_are_not_named_are_not_read(side):
-    """On either side; one that is added later neither."""
-    brokers = Brokers()
-    brokers.create("ta", 2)
-    for partition in (0, 1):
         brokers.publish("ta", partition, 2)
-    stream = query(brokers, **ONE, **{f"{side}Offsets": '{"0": 2}'})
-    stream.run()
-    brokers.grow("ta")
-    brokers.publish("ta", 2)
-    stream.run()
 
-    assert list(stream.at["partitions"]) == ["0"]
+    assert [each[2:] for each in stream.run()] == more
+    assert {int(each) for each in stream.at["partitions"]} == {each for each, _ in first}
+    assert brokers.asked["look up"] == 1
 
 
 @pytest.mark.parametrize("start", ['{"0": 3}', '{"0": 2}'])
@@ -575,40 +531,6 @@ def test_a_topic_that_a_broker_does_not_tell_of_is_asked_for():
 
     assert [each[0] for each in stream.run()] == ["ta", "tb"]
     assert [*stream.at["topics"]] == ["ta", "tb"]
-
-
-def test_a_topic_that_the_options_do_not_name_any_more():
-    """It is not read on, though it is there."""
-    brokers = some_brokers("ta", "tb")
-    stream = query(brokers)
-    stream.run()
-    at = stream.at
-    for goes_on in (False, True):
-        stream = query(brokers, subscribePattern="ta", failOnDataLoss=str(not goes_on).lower())
-        stream.at = stream.end = at
-        if goes_on:
-            assert stream.run() == []
-            continue
-        with pytest.raises(DataLossError, match="'tb'"):
-            stream.step()
-
-
-def test_topics_with_other_columns():
-    """One that is new must have the columns of the others, or it stops the stream; only those that
-    are read count, and none where Messages are.
-    """
-    other = serialize_schema(pa.schema([("value", pa.int64())]))
-    for options, stops in (({}, True), ({"view": "messages"}, False)):
-        brokers = some_brokers("ta")
-        stream = query(brokers, **options)
-        stream.run()
-        brokers.create("tb", schema=other)
-        brokers.publish("tb")
-        if stops:
-            with pytest.raises(SchemaMismatchError, match="'ta' and 'tb'"):
-                stream.step()
-        else:
-            assert [each[0] for each in stream.run()] == ["tb"]
 
 
 def test_a_checkpoint_of_one_topic_of_another_life():

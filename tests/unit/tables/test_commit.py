@@ -91,6 +91,15 @@ def test_a_commit_that_is_not_confirmed(waits, answers, commits, committed):
     assert waits == sorted({*waits})
 
 
+def test_what_no_other_try_mends_is_told_at_once(waits):
+    """Files that do not fit the table."""
+    table = Table((SchemaMismatchError("no such column"), ""))
+    with pytest.raises(SchemaMismatchError):
+        put(table)
+    assert table.done == ["look", "write", "look", "commit"]
+    assert waits == []
+
+
 def test_what_is_there_is_not_written(waits):
     """A range that the table has; and one that it gets while its rows are written."""
     table = Table()
@@ -106,23 +115,6 @@ def test_what_is_there_is_not_written(waits):
 
     assert put(late, overtaken) == Outcome(WRITTEN, committed=False)
     assert late.done == ["look", "write", "look"]
-    assert waits == []
-
-
-def test_what_no_other_try_mends_is_told_at_once(waits):
-    """Files that do not fit the table, and rows that cannot be written."""
-    table = Table((SchemaMismatchError("no such column"), ""))
-    with pytest.raises(SchemaMismatchError):
-        put(table)
-    assert table.done == ["look", "write", "look", "commit"]
-
-    def fails():
-        raise StorageError("full")
-
-    table = Table()
-    with pytest.raises(StorageError):
-        put(table, fails)
-    assert table.done == ["look", "write"]
     assert waits == []
 
 
