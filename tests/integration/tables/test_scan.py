@@ -87,24 +87,6 @@ def wait_until_removed(admin, topic, end):
         time.sleep(0.1)
 
 
-def test_read_partitions_that_grew_apart(broker, tmp_path):
-    """Each read partition has its own seam."""
-    lake = TopicLake(broker.address, tmp_path, partitions=3)
-    lake.produce(12)
-    ends = lake.ends()
-    for partition, end in ends.items():
-        if end > partition:
-            lake.put(partition, end, partition)
-    lake.produce(6)
-
-    assert lake.numbers() == list(range(18 * ROWS))
-    pinned = {partition: min(2, end) for partition, end in ends.items()}
-    table = lake.scan(until=pinned, metadata=True).read_all()
-    places = set(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
-    assert places == {(each, n) for each, end in pinned.items() for n in range(end)}
-    assert len(table) == len(places) * ROWS
-
-
 def test_a_topic_that_was_made_anew(lake):
     """Rows of another incarnation, or of another topic, are not its rows, though its offsets are
     the same.

@@ -163,23 +163,6 @@ async def test_what_is_damaged_fails_the_job_or_is_left_out_and_counted(spark, t
     assert values_of(spark.read.parquet(after.output)) == Counter([b"first value"])
 
 
-# -- compact --------------------------------------------------------------------------------
-
-
-def test_compaction_goes_on_where_it_ended(spark, broker, clicks, tmp_path):
-    """Runs follow each other without gap or overlap; one without new data does nothing."""
-    task = compaction(broker, clicks, tmp_path)
-    first = compact(spark, task)
-    assert compact(spark, task) == []
-    produce(broker.address, clicks, 3)
-    second = compact(spark, task)
-
-    assert [(each.start, each.end) for each in first + second] == [(0, 6), (6, 9)]
-    lake = spark.read.parquet(str(tmp_path / "lake"))
-    assert values_of(lake) == values_in(broker.address, clicks, 0, 9)
-    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 2
-
-
 class Unwilling:
     """A Hadoop file system that refuses to rename onto a file, as HDFS or S3A do."""
 

@@ -92,27 +92,6 @@ def test_the_table_has_each_record_once(lake, monkeypatch):
     assert pc.all(pc.equal(rows["topic"], lake.topic)).as_py()
 
 
-def test_an_attempt_that_died_after_it_wrote(lake, monkeypatch):
-    """Its files are in no table; the next attempt puts the range in, with files of its own. A range
-    that meets it is an error that names what is there.
-    """
-
-    def die(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as dying:
-        dying.setattr("memq.tables.iceberg.IcebergTable.commit", die)
-        with pytest.raises(KeyboardInterrupt):
-            lake.put(0, 2)
-    lake.check(0)
-
-    lake.put(0, 2)
-    lake.check(2)
-    with pytest.raises(RangeConflictError, match="1 to 1 are, 2 to 2 are not"):
-        lake.put(1, 3)
-    lake.check(2)
-
-
 @follows(
     "Roll the table back to before that snapshot, and put the range in again",
     "Compare the two, and put the topic into a new table if rows are missing",

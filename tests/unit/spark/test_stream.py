@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from memq.client.lag import Lag
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.core.manifest import Totals
 from memq.core.notification.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import (
@@ -32,6 +33,7 @@ from memq.errors import (
 from memq.spark import stream_reports, stream_topics
 from memq.spark.options import parse_read_options
 from memq.spark.stream import MemqStreamReader
+from memq.spark.stream_reports import REPORT_INTERVAL_S
 from tests.unit.client.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
@@ -164,16 +166,18 @@ class Query:
     Attributes:
         taken: how often each Batch is in a micro-batch that ended.
         told: reports that the audit has taken.
+        tried_s: when the audit was told, or was tried to be.
     """
 
     def __init__(self, brokers, **options):
         self.brokers = brokers
         given = {"bootstrap": "b:1", "subscribePattern": "t.*", "startingOffsets": "earliest"}
+        given |= {"token": "hush"}
         given = {name: each for name, each in (given | options).items() if each is not None}
         self.options = parse_read_options(given)
         self.now_s = 0.0
         self.at = self.end = None
-        self.taken, self.told = Counter(), []
+        self.taken, self.told, self.tried_s = Counter(), [], []
         self.begin()
 
     def begin(self):
@@ -235,9 +239,17 @@ def query(brokers, **options):
     return made
 
 
-def take_reports(_, reports, **__):
-    QUERY[0].brokers.call("report")
-    QUERY[0].told += reports
+def take_reports(bootstrap, reports, *, token, timeout_s):
+    stream = QUERY[0]
+    stream.tried_s.append(stream.now_s)
+    stream.brokers.call("report")
+    assert (bootstrap, token) == ("b:1", "hush")
+    assert timeout_s <= 10
+    at = stream.reader._topics.decode(stream.at)
+    for each in reports:
+        assert each.final
+        assert each.end <= at[each.topic][each.partition].next, "told before it was committed"
+    stream.told += reports
 
 
 def some_brokers(*names):
@@ -266,6 +278,7 @@ def test_each_batch_is_in_one_micro_batch(events, limited, reports):
     brokers = Brokers()
     brokers.create("ta", 2)
     stream = query(brokers, **options)
+    killed = any(event[0] == "kill" or event == ("step", 0) for event in events)
     for what, *given_ in events:
         name = given_[0] if given_ else None
         if what == "publish" and name in brokers.topics:
@@ -296,7 +309,13 @@ def test_each_batch_is_in_one_micro_batch(events, limited, reports):
     for each in stream.told:
         offsets = range(each.start, each.end)
         told.update((each.topic, each.incarnation, each.partition, n) for n in offsets)
-        assert (each.batches, each.records) == (len(offsets), sum(1 + n for n in offsets))
+        counts = Totals()
+        for n in offsets:
+            counts = counts.plus(brokers.topics[each.topic].batches[each.partition][n].notification)
+        names = ("batches", "messages", "records", "crc_sum")
+        assert [getattr(each, name) for name in names] == [getattr(counts, name) for name in names]
+    if not killed:  # only then a report may come twice
+        assert set(told.values()) <= {1}
     assert set(told) == (brokers.names() if reports else set())
 
 
@@ -571,3 +590,55 @@ def test_what_cannot_be_counted_again_keeps_no_other_topic_from_being_told():
     stream.begin()
     stream.run()
     assert [(each.topic, each.start, each.end) for each in stream.told[2:]] == [("tb", 2, 3)]
+
+
+def steps_of(stream, count, pause_s=3):
+    """Micro-batches of a new Batch each, at some distance."""
+    for _ in range(count):
+        stream.brokers.publish("ta")
+        stream.step()
+        stream.now_s += pause_s
+
+
+def test_reports_are_joined():
+    """Micro-batches are told together, every ten seconds, and at once when there is no more."""
+    stream = query(some_brokers("ta"), **ONE, consumer="job", maxOffsetsPerTrigger="9")
+    steps_of(stream, 20)
+
+    assert stream.tried_s == [3.0, 15.0, 27.0, 39.0, 51.0]
+    assert [each.start for each in stream.told] == [0, 3, 7, 11, 15]
+    windows = [(each.window_start_ms, each.window_end_ms) for each in stream.told]
+    assert windows[1] == (3_000, 15_000)
+    assert stream.step() == []
+    assert stream.tried_s[-1] == 60.0 < 51.0 + REPORT_INTERVAL_S
+    assert stream.told[-1].end == 22
+
+
+def test_an_audit_that_is_away_is_not_asked_all_the_time():
+    """What it was not told waits, as one report; it is tried as often as one that answers."""
+    stream = query(some_brokers("ta"), **ONE, consumer="job")
+    for _ in range(20):
+        stream.brokers.fails = ("report", 0)
+        steps_of(stream, 1)
+    assert len(stream.tried_s) == 5
+    stream.brokers.fails = None
+    stream.step()
+
+    assert [(each.start, each.end) for each in stream.told] == [(0, 22)]
+
+
+def test_a_stream_that_begins_to_report():
+    """What it had read before it was asked to is not told; a stream that is not asked tells nothing
+    and keeps nothing of it in its checkpoint.
+    """
+    brokers = some_brokers("ta")
+    silent = query(brokers, **ONE)
+    silent.run()
+    assert silent.tried_s == []
+    assert set(silent.at["partitions"]["0"]) == {"from", "next"}
+
+    stream = query(brokers, **ONE, consumer="job")
+    stream.at = stream.end = silent.at
+    brokers.publish("ta")
+    stream.run()
+    assert [(each.start, each.end) for each in stream.told] == [(2, 3)]
