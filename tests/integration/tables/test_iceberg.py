@@ -47,12 +47,11 @@ def intervals(table, incarnation="a1"):
     return table.look().ledger.partition("clicks", incarnation, 0).intervals
 
 
-class LosesAnswers:
-    """A catalog that takes each commit, or one in two, and says that it did not, or nothing."""
+class Between:
+    """A catalog whose commits a function does, which is given how they are done."""
 
-    def __init__(self, inner, error, seed=7):
-        self.inner, self.error, self.random = inner, error, random.Random(seed)
-        self.commits = 0
+    def __init__(self, inner, commit):
+        self.inner, self.commit = inner, commit
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
@@ -63,10 +62,7 @@ class LosesAnswers:
         return table
 
     def commit_table(self, *arguments):
-        self.commits += 1
-        if self.random.random() < 0.5:
-            self.inner.commit_table(*arguments)
-        raise self.error
+        return self.commit(lambda: self.inner.commit_table(*arguments))
 
 
 def test_a_range_is_put_in_once(table):
@@ -125,20 +121,20 @@ def test_a_type_that_iceberg_lacks(tmp_path, kind):
 @pytest.mark.parametrize("error", [CommitFailedException("no"), TimeoutError("slow")])
 def test_answers_that_are_lost(table, error):
     """A commit that was taken and is said to have failed is neither repeated nor undone."""
-    lost = LosesAnswers(load_catalog("local", **_options(table)), error)
-    losing = IcebergTable(lost, NAME)
+    chance, commits = random.Random(7), []
+
+    def lose(commit):
+        commits.append(chance.random() < 0.5 and commit())
+        raise error
+
+    losing = IcebergTable(Between(table._catalog, lose), NAME)
 
     for n in range(8):
         assert put(losing, clicks(n, n + 1)).committed
 
-    assert lost.commits > 8
+    assert len(commits) > 8
     assert values(table) == all_of(8)  # its manifests are all there
     assert intervals(table) == [Interval(0, 8)]
-
-
-def _options(table):
-    catalog = table._catalog
-    return {name: catalog.properties[name] for name in ("type", "uri", "warehouse")}
 
 
 # -- the table in the hands of others ------------------------------------------------------------
@@ -225,24 +221,15 @@ def test_a_table_that_was_made_anew(tmp_path):
     put(table, clicks(0, 1))
     catalog = table._catalog
 
-    class MadeAnew:
-        def __getattr__(self, name):
-            return getattr(catalog, name)
-
-        def load_table(self, identifier):
-            loaded = catalog.load_table(identifier)
-            loaded.catalog = self
-            return loaded
-
-        def commit_table(self, *arguments):
-            if not remade:
-                remade.append(True)
-                catalog.drop_table(NAME)
-                catalog.create_table(NAME, SCHEMA, location=f"file://{tmp_path}/another")
-            return catalog.commit_table(*arguments)
-
     remade = []
-    assert put(IcebergTable(MadeAnew(), NAME), clicks(1, 2)).committed
+
+    def make_anew(commit):
+        if not remade:
+            remade.append(catalog.drop_table(NAME))
+            catalog.create_table(NAME, SCHEMA, location=f"file://{tmp_path}/another")
+        return commit()
+
+    assert put(IcebergTable(Between(catalog, make_anew), NAME), clicks(1, 2)).committed
 
     assert intervals(table) == [Interval(1, 2)]
     assert values(table) == [3, 4, 5]

@@ -93,11 +93,7 @@ LATE = 2**62
 """In seconds or milliseconds a time that microseconds have no room for."""
 DEEP = {
     "top": (lambda time: time, LATE),
-    "struct": (lambda time: pa.struct([("at", time)]), {"at": LATE}),
-    "list": (pa.list_, [0, LATE]),
-    "large": (pa.large_list, [LATE]),
     "fixed": (lambda time: pa.list_(time, 1), [LATE]),
-    "value": (lambda time: pa.map_(pa.utf8(), time), [("k", LATE)]),
     "key": (lambda time: pa.map_(time, pa.utf8()), [(LATE, "v")]),
     "deep": (lambda time: pa.list_(pa.struct([("at", pa.list_(time))])), [{"at": [LATE]}]),
     "beside": (
