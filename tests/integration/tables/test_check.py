@@ -58,8 +58,11 @@ def add_strange_rows(table):
     strange = rows(clicks(4, 5)).slice(0, 1)
     table.load().append(strange)
     table.load().append(rows(clicks(0, 1, incarnation="b2")))
-    nobody = strange.set_column(4, "offset", pa.nulls(1, pa.int64()))
-    table.load().append(nobody.set_column(1, "topic", pa.nulls(1, pa.string())))
+    nobody = {"offset": pa.int64(), "partition": pa.int32(), "topic": pa.string()}
+    for name, kind in nobody.items():
+        at = strange.schema.get_field_index(name)
+        strange = strange.set_column(at, name, pa.nulls(1, kind))
+    table.load().append(strange)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def add_strange_rows(table):
         (
             add_strange_rows,
             [
-                "a1 partition 0: 1 row there of which the ledger has nothing",
+                "a1 partition -1: 1 row there of which the ledger has nothing",
                 "a1 partition 0: 1 row there of offsets that the ledger does not have",
                 "b2 partition 0: 3 rows there of which the ledger has nothing",
             ],

@@ -98,21 +98,17 @@ def test_interrupted_at_any_range(lake, small, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("names", "kind", "says"),
+    ("name", "kind", "says"),
     [
-        ("n c", pa.null(), "is null, which Iceberg cannot hold"),
-        ("n c", pa.list_(pa.struct([("x", pa.null())])), "column 'c.item.x' of topic '.*' is null"),
-        ("n c", pa.struct([]), "is a struct without fields"),
-        ("n c", pa.duration("us"), r"is duration\[us\]"),
-        ("id ID", pa.int64(), "with the columns 'id' and 'ID': Spark"),
-        ("n Offset", pa.int64(), "column 'Offset'"),
+        ("c", pa.list_(pa.struct([("x", pa.null())])), "column 'c.item.x' of topic '.*' is null"),
+        ("Offset", pa.int64(), "column 'Offset'"),
     ],
 )
-def test_what_iceberg_lacks(broker, tmp_path, names, kind, says):
+def test_what_iceberg_lacks(broker, tmp_path, name, kind, says):
     """A type, or names that most engines take for one: refused before there is a table, a namespace
     or a folder.
     """
-    schema = pa.schema(list(zip(names.split(), (pa.int64(), kind), strict=True)))
+    schema = pa.schema([("n", pa.int64()), (name, kind)])
     lake = TopicLake(broker.address, tmp_path, schema=schema)
 
     with pytest.raises(SchemaMismatchError, match=says):
