@@ -36,7 +36,7 @@ from tests.system.spark.jobs import compaction, parquet_job
 from tests.system.spark.reading import NAME, ends_of
 
 BIN = Path(sys.executable).parent
-START_S = 240  # Spark starts in a few seconds, on a busy machine in many more
+START_S = 900  # Spark starts in a few seconds, on a busy machine in minutes
 
 
 def produce(address, topic, batches, records=50):
