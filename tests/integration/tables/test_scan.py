@@ -123,7 +123,7 @@ def test_a_topic_that_has_lost_what_the_table_has(lake):
 
 
 def test_columns(lake):
-    """A choice of columns, and those that say where a row is from."""
+    """A choice of columns, those that say where a row is from, and nulls in one that came later."""
     lake.produce(3)
     lake.put(0, 2)
 
@@ -131,6 +131,12 @@ def test_columns(lake):
     table = lake.scan(columns=["sequence", "n"], metadata=True).read_all()
     direct = read_range(lake.address, topic=lake.topic, columns=["sequence", "n"], metadata=True)
     assert table.sort_by("n").equals(direct.sort_by("n"))
+
+    lake.grow()
+    lake.produce(1)
+    scores = lake.scan(metadata=True).read_all().sort_by("n")["score"].to_pylist()
+    late = [n / 2 for n in range(3 * ROWS, 4 * ROWS)]
+    assert scores == [None] * 3 * ROWS + late
 
 
 def test_a_column_that_was_renamed(lake):
