@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Collection, Mapping
 
 EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
@@ -190,3 +191,35 @@ def _check_topic_bounds(starting: Bound, ending: Bound) -> None:
                 f"option 'endingOffsets' = {end} for read partition {partition}: it is before "
                 f"'startingOffsets' = {start}"
             )
+
+
+def check_topics(
+    read: Collection[str], pattern: re.Pattern[str] | None, bound: Bound, option: str
+) -> None:
+    """Refuse a bound that does not say which topic it is about, or names one that is not read.
+
+    Args:
+        read: names of the topics that are read; none where there is a pattern.
+        pattern: of such names.
+        bound: where the read begins or ends.
+        option: that says so.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if len(read) != 1 and bound.partitions is not None:
+        raise ConfigError(
+            f"the JSON of option '{option}' does not say of which topic its read partitions are; "
+            'where several are read, write {"clicks": {"0": 5}}'
+        )
+    named = sorted(bound.by_topic or ())
+    if pattern is None and named and set(named) != set(read):
+        raise ConfigError(
+            f"option '{option}' names the topics {', '.join(named)}, and the read is of "
+            f"{', '.join(sorted(read))}"
+        )
+    strange = [name for name in named if pattern is not None and not pattern.fullmatch(name)]
+    if strange:
+        raise ConfigError(
+            f"option '{option}' names topic {strange[0]!r}, which 'subscribePattern' does not match"
+        )

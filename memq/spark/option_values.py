@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from memq.client.cluster import parse_bootstrap
-from memq.core.group import check_group_name
-from memq.core.topic import check_incarnation, check_topic_name
+from memq.core.topic import check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,16 +16,14 @@ if TYPE_CHECKING:
 MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 
-def parse_bootstrap_text(text: str) -> str:
-    """Addresses of brokers."""
-    parse_bootstrap(text)
-    return text
+def checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return what takes each text that a check lets pass."""
 
+    def parse(text: str) -> str:
+        check(text)
+        return text
 
-def parse_topic(text: str) -> str:
-    """The name of a topic."""
-    check_topic_name(text)
-    return text
+    return parse
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
@@ -46,23 +42,11 @@ def parse_pattern(text: str) -> re.Pattern[str]:
         raise ValueError(f"is no regular expression: {exc}") from exc
 
 
-def parse_incarnation(text: str) -> str:
-    """The name of one life of a topic; empty is wrong, for it was meant to say which."""
-    check_incarnation(text)
-    return text
-
-
 def parse_count(text: str) -> int:
     """A number, 1 or more."""
     if not text.strip().isdigit() or not int(text):
         raise ValueError("must be a whole number, 1 or more")
     return int(text)
-
-
-def parse_consumer(text: str) -> str:
-    """The name of a consumer."""
-    check_group_name(text)
-    return text
 
 
 def parse_job_id(text: str) -> str:

@@ -11,35 +11,34 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from memq.client.cluster import parse_bootstrap
 from memq.client.objects import ReadThrough
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
 from memq.client.profile import connection_of
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OPTIONS_VARIABLE
+from memq.core.group import check_group_name
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Kind, Option, options_of
-from memq.core.topic import AUDIT_TOPIC
+from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 from memq.spark.bounds import (
     EARLIEST,
     LATEST,
     Bound,
     check_bounds,
+    check_topics,
     parse_offsets,
     parse_timestamp,
     parse_timestamps,
 )
-from memq.spark.option_checks import check_limits, check_topics
 from memq.spark.option_values import (
+    checked,
     choice_of,
-    parse_bootstrap_text,
     parse_columns,
-    parse_consumer,
     parse_count,
     parse_flag,
-    parse_incarnation,
     parse_job_id,
     parse_pattern,
-    parse_topic,
     parse_topics,
 )
 from memq.spark.units import parse_size, parse_time_ms
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from memq.client.producer.options import ProducerArguments
 
 SECRET_OPTIONS = ("token", "storageOptions")  # no error has their values
-MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 Mode = Literal["failfast", "permissive"]
 View = Literal["records", "messages"]
@@ -94,11 +92,13 @@ class _TopicOptions:
     bootstrap: Annotated[
         str,
         _option(
-            parse_bootstrap_text,
+            checked(parse_bootstrap),
             shown=f"`{BOOTSTRAP_VARIABLE}`, the profile, or `{DEFAULT_BOOTSTRAP}`",
         ),
     ]
-    topic: Annotated[str, _option(parse_topic, shown="required")]  # empty where several are read
+    topic: Annotated[
+        str, _option(checked(check_topic_name), shown="required")
+    ]  # empty where several are read
     token: Annotated[str, _option(str, "", shown="none")] = field(repr=False)
 
 
@@ -147,7 +147,9 @@ class ReadOptions(_TopicOptions):
 
     subscribe: Annotated[tuple[str, ...] | None, _option(parse_topics, shown="not given")]
     subscribe_pattern: Annotated[re.Pattern[str] | None, _option(parse_pattern, shown="not given")]
-    incarnation: Annotated[str | None, _option(parse_incarnation, shown="whichever there is")]
+    incarnation: Annotated[
+        str | None, _option(checked(check_incarnation), shown="whichever there is")
+    ]
     starting_offsets: Annotated[
         Bound, _option(parse_offsets, shown="`earliest`; for a stream `latest`")
     ]
@@ -180,7 +182,9 @@ class ReadOptions(_TopicOptions):
         int | None, _option(parse_count, kind="count", shown="no wait")
     ]
     max_trigger_delay: Annotated[int, _option(parse_time_ms, "15m", kind="duration")]
-    consumer: Annotated[str | None, _option(parse_consumer, shown="none: nothing is told")]
+    consumer: Annotated[
+        str | None, _option(checked(check_group_name), shown="none: nothing is told")
+    ]
     read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
     storage_options: Annotated[
         NamedValues,
@@ -325,7 +329,11 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
     read = options.subscribe or ((options.topic,) if options.topic else ())
     check_topics(read, options.subscribe_pattern, options.starting, "startingOffsets")
     check_topics(read, options.subscribe_pattern, options.ending, "endingOffsets")
-    check_limits(options.min_offsets_per_trigger, options.max_offsets_per_trigger)
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"option 'minOffsetsPerTrigger' = {least} is more than 'maxOffsetsPerTrigger' = {most}"
+        )
     if options.incarnation is not None and not options.topic:
         raise ConfigError("option 'incarnation' is that of one topic, which 'topic' has to name")
     skips = options.permissive or not options.fail_on_data_loss or options.view == "messages"

@@ -29,7 +29,6 @@ from memq.spark.iceberg import for_spark
 from memq.spark.options import parse_read_options
 from memq.spark.parquet import allow_times, literal
 from memq.spark.topic import SparkTopic
-from memq.tables.columns import check_unchanged
 from memq.tables.files import plain_files
 from memq.tables.fitting import NAMING_COLUMNS, with_pairs
 from memq.tables.iceberg import open_table
@@ -169,11 +168,12 @@ def _from_table(
 ) -> DataFrame:
     """The rows that come from the table, with the columns of `schema`."""
     table, base, seam, _ = settled
-    named = {name: StructField(name, kind) for name, kind in _NAMING.items()}
-    fields = _stored_fields(settled, named | {field.name: field for field in schema})
-    files = plain_files(table, base, naming, fields) if any(seam.stored.values()) else []
+    wanted = {name: StructField(name, kind) for name, kind in _NAMING.items()}
+    wanted |= {field.name: field for field in schema}
+    files = plain_files(table, base, naming, wanted) if any(seam.stored.values()) else []
     if not files:
         return spark.createDataFrame([], schema)
+    fields = _stored_fields(settled, wanted)
     reading = spark.read.schema(StructType(list(fields.values())))
     # Iceberg knows no other calendar; without a word in the file Spark may take it for an old one.
     reading = reading.option("datetimeRebaseMode", "CORRECTED")
@@ -197,7 +197,6 @@ def _stored_fields(
 ) -> dict[str, StructField]:
     """Those of the columns that the table has, with the types that it has for them."""
     fields = {}
-    check_unchanged(settled.base, dict.fromkeys(wanted).items())
     for column in settled.base.schema().as_arrow():
         if column.name not in wanted:
             continue

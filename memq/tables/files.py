@@ -24,7 +24,7 @@ from pyiceberg.manifest import FileFormat
 
 from memq.core.units import counted
 from memq.errors import ConfigError
-from memq.tables.columns import TOP, columns_of
+from memq.tables.columns import check_unchanged, paths_now
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from memq.tables.columns import Columns
     from memq.tables.iceberg import IcebergTable
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -55,26 +54,11 @@ def plain_files(
         those that were given.
 
     Raises:
+        SchemaMismatchError: a column was renamed, dropped or made anew, or has a default value.
         ConfigError: who reads the files by names of columns would not see the rows of the table.
         StorageError: the catalog or the storage failed.
     """
-    known = columns_of(base)
-    tops = [
-        id_
-        for id_, field in known.now.items()
-        if known.parents[id_] == TOP and field.name in columns
-    ]
-    changed = [
-        known.now[top].name
-        for top in tops
-        if any(_has_changed(known, each) for each in known.within(top))
-    ]
-    if changed:
-        raise ConfigError(
-            f"column {changed[0]!r} of table {table.identifier} had another name before, has that "
-            "of another one, or has a default value, which its files do not say: read only other "
-            "columns"
-        )
+    check_unchanged(base, columns)
     tasks = table.files_with(base, equal)
     marked = [each.file.file_path for each in tasks if each.delete_files]
     if marked:
@@ -89,26 +73,19 @@ def plain_files(
                 f"table {table.identifier} has a file that is not Parquet: {each.file.file_path}"
             )
     paths = [each.file.file_path for each in tasks]
-    _check_spelling(table, base, paths, _spelled_otherwise(known, tops))
+    _check_spelling(table, base, paths, _spelled_otherwise(base, columns))
     return paths
 
 
-def _has_changed(known: Columns, id_: int) -> bool:
-    """Tell whether a file may have another column under its name, or it under another."""
-    field = known.now[id_]
-    return (
-        known.names[id_] != {field.name}
-        or known.called(field.name, known.parents[id_]) != {id_}
-        or field.initial_default is not None
-    )
-
-
-def _spelled_otherwise(known: Columns, tops: Iterable[int]) -> dict[int, str]:
-    """The names, by id, that writers of Iceberg spell otherwise in Parquet, as Avro would not have
-    them; those that may be are enough.
+def _spelled_otherwise(base: Table, columns: Collection[str]) -> dict[int, str]:
+    """Return the names, by id, that writers of Iceberg spell otherwise in Parquet, as Avro would
+    not have them; those that may be are enough.
     """
-    names = {each: known.now[each].name for top in tops for each in known.within(top)}
-    return {id_: name for id_, name in names.items() if _PLAIN.fullmatch(name) is None}
+    return {
+        id_: path[-1]
+        for id_, path in paths_now(base).items()
+        if path[0] in columns and _PLAIN.fullmatch(path[-1]) is None
+    }
 
 
 def _check_spelling(

@@ -301,7 +301,7 @@ class IcebergTable:
         """
         if base.current_snapshot() is None:
             return
-        check_unchanged(base, dict.fromkeys([*columns, *equal, "offset"]).items())
+        check_unchanged(base, {*columns, *equal, "offset"})
         has = {each.name for each in base.schema().fields}
         rows = _all_equal(equal)
         if offsets is not None:
@@ -581,7 +581,7 @@ def _grow(transaction: Transaction, base: Table, file: str) -> None:
         SchemaMismatchError: it has one, or a field, that was renamed, dropped or made anew.
     """
     schema = _footer(base, file)
-    check_unchanged(base, ((each.name, each.type) for each in schema))
+    check_unchanged(base, schema.names)
     with transaction.update_schema() as update:
         update.union_by_name(schema)
 

@@ -130,7 +130,7 @@ def scan(
             opened, reader, topic, until or {}, lambda rest: reader.plan(Selection(*rest[:3]))
         )
         if any(settled.seam.stored.values()):
-            check_unchanged(settled.base, ((each.name, each.type) for each in reader.schema))
+            check_unchanged(settled.base, reader.schema.names)
     except BaseException:
         reader.close()
         raise

@@ -7,13 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
-import pytest
 
 from memq.core.ranges import Interval
 from memq.errors import MemqError, RangeConflictError, TableConflictError
 from memq.tables.commit import Commit, Outcome, Step, TableState, TryCommit, Written, steps
 from memq.tables.ledger import EMPTY, Ledger, TopicRange
-from tests.advice import follows
 
 SEEDS = 400
 CRASHES_AT_LEAST = 10_000
@@ -259,32 +257,3 @@ def test_each_range_is_in_once():
     for each in ("lost answer", "late", "late and taken", "refused", "found", "conflicts"):
         assert counts[each] > 100, each
     assert counts["rolled back"] > 100
-
-
-@follows("try again when fewer jobs commit to it")
-def test_a_committer_that_is_never_taken_gives_up():
-    """It ends with an error that may be tried again, and has written once."""
-    doing = steps(clicks(0, 0, 3), "attempt-1", "job")
-    step, writes, answer = next(doing), 0, None
-    with pytest.raises(
-        TableConflictError, match=r"30 tries; the last failed with: no luck"
-    ) as raised:
-        while True:
-            if step is Step.LOOK:
-                answer = TableState(EMPTY, 0)
-            elif step is Step.WRITE:
-                writes += 1
-                answer = Written(clicks(0, 0, 3), ["a.parquet"])
-            else:
-                answer = TableConflictError("no luck") if isinstance(step, TryCommit) else None
-            step = doing.send(answer)
-    assert raised.value.retriable
-    assert writes == 1
-
-    table, quiet = ModelTable(), Committer("quiet")
-    quiet.begin(clicks(0, 0, 3), "attempt-2")
-    world = World(0)
-    world.table = table
-    while quiet.doing is not None:
-        world.run_one(quiet, faults=False)
-    assert table.ledger().has(clicks(0, 0, 3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from memq.spark import MemqDataSource
 
@@ -81,18 +80,6 @@ class Stream:
 
     def _limit(self):
         return self._reader.getDefaultReadLimit()
-
-    def at(self, partitions):
-        """A checkpoint of this topic that stands at some positions."""
-        return self._reader.reportLatestOffset() | {"partitions": partitions}
-
-    def all_that_is_left(self):
-        """Where a micro-batch without limits would end."""
-        return self._reader.latestOffset(self.offset, ReadAllAvailable())
-
-    def lag(self):
-        """What the progress of the query says of lag."""
-        return self._reader.reportLatestOffset()["lag"]
 
     def stop(self):
         """End the query."""

@@ -22,7 +22,7 @@ from tests.integration.tables.lake import (
     put,
     rows,
 )
-from tests.integration.tables.test_iceberg import expire_all_but_the_last
+from tests.integration.tables.test_iceberg import expire_all_but
 
 
 @pytest.fixture
@@ -34,43 +34,68 @@ def table(tmp_path):
     return made
 
 
-def findings(table):
-    return check_table(table).findings
-
-
 def test_a_sound_table(table):
     """All rows are counted, and nothing is found; nor after a compaction and expiry."""
     assert check_table(table) == (4 * RECORDS, [])
 
     compact(table)
     assert check_table(table) == (4 * RECORDS, [])
-    expire_all_but_the_last(table)
+    expire_all_but(table)
     assert check_table(table) == (4 * RECORDS, [])
 
 
-def test_rows_that_are_gone(table):
-    """The range that lost them is named, with how many are there and were put in."""
+def lose_a_row(table):
     table.load().delete(EqualTo("value", 7))
 
-    (found,) = findings(table)
-    assert "partition 0, offset 2: 2 rows there, and 3 were put in" in found
+
+def lose_a_row_and_expire(table):
+    lose_a_row(table)
+    expire_all_but(table)
 
 
-def test_rows_that_are_gone_from_expired_ranges(table):
-    """Without its snapshot a range is counted with others; what is gone is found."""
-    table.load().delete(EqualTo("value", 7))
-    expire_all_but_the_last(table)
+def add_strange_rows(table):
+    """Rows of other offsets, incarnations and of none at all."""
+    strange = rows(clicks(4, 5)).slice(0, 1)
+    table.load().append(strange)
+    table.load().append(rows(clicks(0, 1, incarnation="b2")))
+    nobody = {"offset": pa.int64(), "partition": pa.int32(), "topic": pa.string()}
+    for name, kind in nobody.items():
+        at = strange.schema.get_field_index(name)
+        strange = strange.set_column(at, name, pa.nulls(1, kind))
+    table.load().append(strange)
 
-    (found,) = findings(table)
-    assert "of ranges whose snapshots have expired: 11 rows there, and 12 were put in" in found
 
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lose_a_row, ["a1 partition 0, partition 0, offset 2: 2 rows there, and 3 were put in"]),
+        (
+            lose_a_row_and_expire,
+            ["of ranges whose snapshots have expired: 11 rows there, and 12 were put in"],
+        ),
+        (
+            lambda table: table.load().append(rows(clicks(2, 3))),
+            ["a1 partition 0, partition 0, offset 2: 6 rows there, and 3 were put in"],
+        ),
+        (
+            add_strange_rows,
+            [
+                "a1 partition -1: 1 row there of which the ledger has nothing",
+                "a1 partition 0: 1 row there of offsets that the ledger does not have",
+                "b2 partition 0: 3 rows there of which the ledger has nothing",
+            ],
+        ),
+    ],
+)
+def test_other_rows_than_the_ledger_has(table, damage, found):
+    """Rows that are gone, also where the snapshot is, there twice, or put in by nobody: the range
+    is named, with how many are there and were put in.
+    """
+    damage(table)
 
-def test_rows_that_are_there_twice(table):
-    """What another program adds to a range is found."""
-    table.load().append(rows(clicks(2, 3)))
-
-    (found,) = findings(table)
-    assert "offset 2: 6 rows there, and 3 were put in" in found
+    findings = sorted(check_table(table).findings)
+    assert len(findings) == len(found)
+    assert all(each.endswith(part) for part, each in zip(found, findings, strict=True))
 
 
 def test_a_file_that_is_there_twice(table):
@@ -78,25 +103,7 @@ def test_a_file_that_is_there_twice(table):
     path = table.load().inspect.files()["file_path"].to_pylist()[0]
     table.load().add_files([path], check_duplicate_files=False)
 
-    assert f"file {path} is in the table twice" in findings(table)
-
-
-def test_rows_that_nobody_put_in(table):
-    """Rows of other offsets, incarnations and of none at all are found."""
-    strange = rows(clicks(4, 5)).slice(0, 1)
-    table.load().append(strange)
-    table.load().append(rows(clicks(0, 1, incarnation="b2")))
-    table.load().append(
-        strange.set_column(4, "offset", pa.nulls(1, pa.int64())).set_column(
-            1, "topic", pa.nulls(1, pa.string())
-        )
-    )
-
-    assert [each.partition(" incarnation")[2] for each in sorted(findings(table))] == [
-        " a1 partition 0: 1 row there of which the ledger has nothing",
-        " a1 partition 0: 1 row there of offsets that the ledger does not have",
-        " b2 partition 0: 3 rows there of which the ledger has nothing",
-    ]
+    assert f"file {path} is in the table twice" in check_table(table).findings
 
 
 def test_a_table_of_others(tmp_path):
@@ -114,26 +121,19 @@ def run(tmp_path, *arguments):
     )
 
 
-def test_describe(table, tmp_path):
-    """The command shows the stretches of offsets, and the ranges one by one."""
+def test_the_commands(table, tmp_path):
+    """`describe` shows the stretches of offsets, and the ranges one by one; `check` ends with 0 for
+    a sound table, and with 1 and the findings for another.
+    """
     stretches = json.loads(run(tmp_path, "describe").stdout)
     ranges = json.loads(run(tmp_path, "describe", "--ranges").stdout)
-
     assert [(each["start"], each["end"]) for each in stretches] == [(0, 3), (5, 6)]
-    assert [(each["start"], each["end"], each["records"]) for each in ranges] == [
-        (0, 2, 6),
-        (2, 3, 3),
-        (5, 6, 3),
-    ]
-    assert {each["job"] for each in ranges} == {"test"}
+    told = [(each["start"], each["end"], each["records"], each["job"]) for each in ranges]
+    assert told == [(0, 2, 6, "test"), (2, 3, 3, "test"), (5, 6, 3, "test")]
 
-
-def test_check(table, tmp_path):
-    """The command ends with 0 for a sound table, and with 1 and the findings for another."""
     sound = run(tmp_path, "check")
     assert (sound.exit_code, json.loads(sound.stdout)) == (0, {"rows": 12, "findings": []})
-
-    table.load().delete(EqualTo("value", 7))
+    lose_a_row(table)
     damaged = run(tmp_path, "check")
     assert damaged.exit_code == 1
     assert len(json.loads(damaged.stdout)["findings"]) == 1

@@ -6,8 +6,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.table.update import RemoveSchemasUpdate
-from pyiceberg.types import DoubleType, IntegerType
 
 from memq.errors import ConfigError
 from memq.tables.files import plain_files
@@ -68,34 +66,6 @@ def test_rows_that_are_marked_as_deleted(table):
     assert by_duckdb(table) == left
 
 
-@follows("read only other columns")
-@pytest.mark.parametrize("history", ["kept", "forgotten"])
-def test_a_column_that_was_renamed(table, history):
-    """Its values stand under the old name, whatever the table still knows of that."""
-    with table.load().update_schema() as update:
-        update.rename_column("value", "number")
-    if history == "forgotten":
-        loaded = table.load()
-        loaded.catalog.commit_table(loaded, (), (RemoveSchemasUpdate(schema_ids=[0]),))
-        assert len(table.load().metadata.schemas) == 1
-
-    with pytest.raises(ConfigError, match="column 'number' of table"):
-        files(table, ("number",))
-    assert files(table, ("offset",))
-
-
-def test_a_name_that_was_used_before(table):
-    """A column that is named like one that was dropped does not take over its values."""
-    with table.load().update_schema() as update:
-        update.delete_column("value")
-    with table.load().update_schema() as update:
-        update.add_column("value", IntegerType())
-
-    with pytest.raises(ConfigError, match="column 'value' of table"):
-        files(table)
-    assert files(table, ("offset",))
-
-
 def with_column(tmp_path, name):
     """A table with another column, which the first of its files does not have."""
     kind = pa.struct([(name, pa.float64())])
@@ -136,19 +106,6 @@ def test_names_that_all_writers_spell_alike(tmp_path, name):
 
     found = pq.read_table(path.removeprefix("file://"))
     assert sorted(found[name].to_pylist(), key=str) == [0.5] * RECORDS + [None] * RECORDS
-
-
-def test_a_column_with_a_dot_that_was_used_before(tmp_path):
-    """Its name is not taken for that of a field."""
-    table = with_column(tmp_path, "user.id")
-    with table.load().update_schema() as update:
-        update.delete_column("user.id")
-    with table.load().update_schema() as update:
-        update.add_column(("user.id",), DoubleType())
-
-    with pytest.raises(ConfigError, match=r"column 'user\.id' of table .* had another name before"):
-        files(table, ("user.id",))
-    assert files(table, ("offset",))
 
 
 def test_a_table_without_rows(tmp_path):

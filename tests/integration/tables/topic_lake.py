@@ -64,9 +64,10 @@ class TopicLake:
                 producer.flush(timeout=30)
                 self.written += ROWS
 
-    def write(self, column):
-        """Two Batches with the same values of a column beside n."""
-        data = pa.table([pa.array(range(len(column)), pa.int64()), column], schema=self.schema)
+    def write(self, *columns):
+        """Two Batches with the same values of columns beside n."""
+        numbers = pa.array(range(len(columns[0])), pa.int64())
+        data = pa.table([numbers, *columns], schema=self.schema)
         with Producer(self.address, topic=self.topic, acks="all") as producer:
             for _ in range(2):
                 producer.write_table(data)

@@ -1,4 +1,4 @@
-"""A writer whose first attempts fail in the middle, in ways that tasks do fail."""
+"""A writer whose first attempts are killed in the middle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import time
 from itertools import islice
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
@@ -18,28 +17,18 @@ FAILING_ATTEMPTS = 2  # of each task
 
 
 class FaultyWriter(MemqWriter):
-    """Fails each task `FAILING_ATTEMPTS` times, later each time, after some rows were written.
+    """Kills each task `FAILING_ATTEMPTS` times, later each time, after some rows were written.
 
     What an attempt that dies while it sends has written are the Messages of its first rows.
     """
 
-    fault = "raise"
-
     def write(self, iterator):
         """Write the rows, or some of them."""
         attempt = TaskContext.get().attemptNumber()
-        if self.fault == "change":
-            iterator = (changed(batch, attempt) for batch in iterator)
         if attempt < FAILING_ATTEMPTS:
             super().write(islice(iterator, 4 * (attempt + 1)))
-            fail(self.fault)
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().write(iterator)
-
-
-def changed(batch, attempt):
-    """Rows that are others in each attempt."""
-    values = [f"attempt {attempt}: {value}" for value in batch["value"].to_pylist()]
-    return pa.record_batch([values], ["value"])
 
 
 def until_published(address, topic, timeout_s=20.0):
@@ -52,17 +41,8 @@ def until_published(address, topic, timeout_s=20.0):
             time.sleep(0.01)
 
 
-def fail(fault):
-    """End this attempt."""
-    if fault == "exit":
-        os._exit(3)
-    if fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    raise RuntimeError("this attempt fails on purpose")
-
-
 class FaultySource(DataSource):
-    """The format `memq_faulty`, with the option `fault` beside those of `memq`."""
+    """The format `memq_faulty`."""
 
     @classmethod
     def name(cls):
@@ -71,9 +51,6 @@ class FaultySource(DataSource):
 
     def writer(self, schema, overwrite):
         """A writer that fails."""
-        options = dict(self.options)
-        fault = options.pop("fault")
-        writer = batch_writer(options, schema, overwrite=overwrite)
+        writer = batch_writer(self.options, schema, overwrite=overwrite)
         writer.__class__ = FaultyWriter
-        writer.fault = fault
         return writer

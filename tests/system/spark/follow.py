@@ -19,7 +19,6 @@ from tests.system.spark.conftest import SPARK_CONFIG
 from tests.system.spark.reading import ROW
 
 ROOT = Path(__file__).parents[3]
-START_S = 120  # Spark starts in a few seconds, on a busy machine in many more
 
 
 class Follower:

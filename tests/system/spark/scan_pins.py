@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,8 +31,6 @@ from tests.integration.tables.topic_lake import ROWS, TopicLake
 from tests.system.spark.conftest import start_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 2
@@ -95,18 +94,18 @@ class Mover(threading.Thread):
             self.did["compacted"] += 1
 
 
-def by_duckdb(_: SparkSession, lake: TopicLake, until: dict[int, int]) -> Sums:
+def by_duckdb(_: SparkSession | None, lake: TopicLake, until: dict[int, int]) -> Sums:
     pinned = lake.scan(until=until)  # noqa: F841 - DuckDB finds it by its name
     found = duckdb.sql("select count(*), count(distinct n), coalesce(sum(n), 0) from pinned")
     return Sums(*map(int, found.fetchall()[0]))
 
 
-def by_polars(_: SparkSession, lake: TopicLake, until: dict[int, int]) -> Sums:
+def by_polars(_: SparkSession | None, lake: TopicLake, until: dict[int, int]) -> Sums:
     column = pl.DataFrame(lake.scan(until=until))["n"]
     return Sums(len(column), column.n_unique(), column.sum())
 
 
-def by_spark(spark: SparkSession, lake: TopicLake, until: dict[int, int]) -> Sums:
+def by_spark(spark: SparkSession | None, lake: TopicLake, until: dict[int, int]) -> Sums:
     frame = spark_frame(spark, lake, until)
     n = F.col("n")
     row = frame.select(F.count("*"), F.count_distinct(n), F.coalesce(F.sum(n), F.lit(0))).first()
@@ -114,18 +113,15 @@ def by_spark(spark: SparkSession, lake: TopicLake, until: dict[int, int]) -> Sum
 
 
 def spark_frame(
-    spark: SparkSession, lake: TopicLake, until: dict[int, int] | None = None, **more: str
+    spark: SparkSession | None, lake: TopicLake, until: dict[int, int] | None = None, **more: str
 ) -> DataFrame:
     return scan(
         spark, bootstrap=lake.address, topic=lake.topic, table=lake.table, until=until, **more
     )
 
 
-ENGINES: list[Callable[[SparkSession, TopicLake, dict[int, int]], Sums]] = [
-    by_duckdb,
-    by_polars,
-    by_spark,
-]
+Engine = Callable[["SparkSession | None", TopicLake, dict[int, int]], Sums]
+ENGINES: list[Engine] = [by_duckdb, by_polars, by_spark]
 
 
 def by_topic(lake: TopicLake, until: dict[int, int]) -> Sums:
@@ -140,7 +136,13 @@ def by_topic(lake: TopicLake, until: dict[int, int]) -> Sums:
     return Sums(len(numbers), len(set(numbers)), sum(numbers))
 
 
-def pin_and_compare(spark: SparkSession, lake: TopicLake, pins: int, seed: int) -> Counter[str]:
+def pin_and_compare(
+    spark: SparkSession | None,
+    lake: TopicLake,
+    pins: int,
+    seed: int,
+    engines: Sequence[Engine] = ENGINES,
+) -> Counter[str]:
     """Compare so many times; what happened meanwhile, counted.
 
     Raises:
@@ -159,7 +161,7 @@ def pin_and_compare(spark: SparkSession, lake: TopicLake, pins: int, seed: int) 
                 ends if number % 2 else {each: rng.randint(0, end) for each, end in ends.items()}
             )
             expected = by_topic(lake, until)
-            for engine in rng.sample(ENGINES, len(ENGINES)):
+            for engine in rng.sample(engines, len(engines)):
                 found = engine(spark, lake, until)
                 assert found == expected, f"{engine.__name__} at {until}: {found}, not {expected}"
             assert expected.rows == expected.different == sum(until.values()) * ROWS

@@ -1,15 +1,13 @@
-"""Several topics, limits from below, reports to the audit, and tables, with a real Spark."""
+"""Several topics in a stream, and topics as tables, with a real Spark."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 import pytest
 from pyspark.errors import PySparkException
 
 from memq import AdminClient
-from memq.client.audit.audit import audit_topic
 from memq.spark import ProgressListener, progress_of
 from tests.system.spark.reading import produce
 
@@ -37,18 +35,9 @@ def family(make_topic, broker):
     return make
 
 
-def consumed(address, topic, consumer):
-    """LogMessages that a consumer has reported of a topic, all others being a failure."""
-    result = asyncio.run(audit_topic(address, topic, consumers=[consumer], grace_ms=0))
-    (found,) = result.consumers
-    assert not found.mismatches
-    assert not any(each.missed.records or each.unreported.records for each in found.producers)
-    return sum(each.consumed.records for each in found.producers)
-
-
-def test_a_pattern_is_followed_reported_and_watched(spark, broker, family, tmp_path):
-    """A stream of a pattern reads all of its topics, finds a new one, tells the audit what it has
-    committed, and its progress says how far it is, topic by topic.
+def test_a_pattern_is_followed_and_watched(spark, broker, family, tmp_path):
+    """A stream of a pattern reads all of its topics, finds a new one, and its progress says how far
+    it is, topic by topic.
     """
     a, b = family("a", *(b"a%d" % number for number in range(5))), family("b", b"b0", b"b1")
     published = []
@@ -61,73 +50,32 @@ def test_a_pattern_is_followed_reported_and_watched(spark, broker, family, tmp_p
             subscribePattern=f"{family.prefix}[.].*",
             startingOffsets="earliest",
             maxOffsetsPerTrigger="4",
-            minOffsetsPerTrigger="4",
-            consumer="watched",
         )
-        query = (
-            frame.load()
-            .select("topic", "value")
-            .writeStream.format("parquet")
-            .queryName("watched")
-            .option("path", str(tmp_path / "rows"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+        writer = frame.load().select("topic", "value").writeStream.format("parquet")
+        for name in ("path", "checkpointLocation"):
+            writer = writer.option(name, str(tmp_path / name))
+        query = writer.queryName("watched").trigger(availableNow=True).start()
         assert query.awaitTermination(TIMEOUT_S)
-        return [progress for each in query.recentProgress for progress in progress_of(each)]
+        found = [progress for each in query.recentProgress for progress in progress_of(each)]
+        return [each for each in found if each.rows]
 
     try:
-        first = [each for each in run() if each.rows]
+        first = run()
         c = family("c", b"c0")
-        second = [each for each in run() if each.rows]
+        second = run()
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(TIMEOUT_S * 1000)
     finally:
         spark.streams.removeListener(listener)
 
-    assert [(each.query, each.rows, each.offsets) for each in first] == [
-        ("watched", 4, 4),
-        ("watched", 3, 3),
-    ]
+    told = [(each.query, each.rows, each.offsets) for each in first + second]
+    assert told == [("watched", 4, 4), ("watched", 3, 3), ("watched", 1, 1)]
     assert {name: lag.batches for name, lag in first[0].topics.items()} == {a: 3, b: 0}
     assert (first[0].lag.batches, first[1].lag.batches) == (3, 0)
-    assert [(each.rows, each.offsets) for each in second] == [(1, 1)]  # few, but it is AvailableNow
     assert [each for each in published if each.rows] == first + second
-    rows = Counter((row.topic, bytes(row.value)) for row in _read(spark, tmp_path))
-    expected = [(a, b"a%d" % number) for number in range(5)] + [(b, b"b0"), (b, b"b1"), (c, b"c0")]
-    assert rows == Counter(expected)
-    assert [consumed(broker.address, name, "watched") for name in (a, b, c)] == [5, 2, 1]
-
-
-def _read(spark, folder):
-    return spark.read.parquet(str(folder / "rows")).collect()
-
-
-def test_a_micro_batch_waits_for_enough(spark, broker, make_topic):
-    """Without AvailableNow every micro-batch but the first has the Batches asked for."""
-    topic = make_topic(batch_age="1ms")
-    produce(broker.address, topic, [b"first"])
-    frame = spark.readStream.format("memq").options(
-        bootstrap=broker.address,
-        topic=topic,
-        startingOffsets="earliest",
-        minOffsetsPerTrigger="3",
-        maxTriggerDelay="1h",
+    read = spark.read.parquet(str(tmp_path / "path")).collect()
+    assert Counter((row.topic, bytes(row.value)) for row in read) == Counter(
+        [*((a, b"a%d" % number) for number in range(5)), (b, b"b0"), (b, b"b1"), (c, b"c0")]
     )
-    query = frame.load().writeStream.format("noop").start()
-    try:
-        while query.lastProgress is None or not query.lastProgress.numInputRows:
-            assert query.exception() is None
-        for number in range(6):
-            produce(broker.address, topic, [b"%d" % number])
-        query.processAllAvailable()
-        sizes = [each.numInputRows for each in query.recentProgress if each.numInputRows]
-    finally:
-        query.stop()
-
-    assert sizes[0] == 1
-    assert sizes[1:]
-    assert min(sizes[1:]) >= 3
 
 
 def test_a_topic_as_a_table(spark, broker, family):

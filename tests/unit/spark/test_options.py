@@ -1,4 +1,4 @@
-"""The options of a read: every wrong one is named, with what is allowed."""
+"""The options of a read and of a write: every wrong one is named, with what is allowed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import pickle
 import pytest
 
 from memq.core.named_values import NO_VALUES
-from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
+from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError, StorageError
 from memq.spark.bounds import EARLIEST, LATEST, Bound
-from memq.spark.options import (
-    parse_read_options,
-    parse_write_options,
-)
+from memq.spark.options import parse_read_options, parse_write_options
 
 GIVEN = {"topic": "t"}
+LIFE = "0123456789abcdef"
 
 
 def test_defaults_read_all_that_is_there():
@@ -25,6 +23,7 @@ def test_defaults_read_all_that_is_there():
     assert (batch.starting, batch.ending) == (Bound(word=EARLIEST), Bound(word=LATEST))
     assert (stream.starting, stream.ending) == (Bound(word=LATEST), Bound(word=LATEST))
     assert (batch.permissive, batch.read_through) == (False, "storage")
+    assert batch.max_trigger_delay == 15 * 60_000
 
 
 def test_every_option_arrives_in_any_case():
@@ -57,30 +56,24 @@ def test_every_option_arrives_in_any_case():
     assert (found.token, found.read_through) == ("secret", "broker")
 
 
-def test_the_zone_of_the_driver_is_its_own(monkeypatch):
-    """The zone of the driver's machine is no option of what executors do."""
+def test_secrets_are_for_the_workers_too_and_are_not_shown(monkeypatch):
+    """Options of the storage are those given, or else those of the driver's machine, whose zone is
+    its own; neither they nor the token are in what reaches a log.
+    """
+    given = {"topic": "t", "bootstrap": "a:1", "token": "hush"}
+    for options in (
+        parse_write_options(given),
+        parse_read_options(given | {"storageOptions": "secret_access_key=hush"}),
+    ):
+        assert options.token == "hush"  # noqa: S105 - no secret
+        assert "hush" not in repr(options)
+        assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - it is our own
+    assert options.storage_options == {("secret_access_key", "hush")}
+
     there = parse_read_options(GIVEN)
+    assert there.storage_options == NO_VALUES
     monkeypatch.setenv("MEMQ_ZONE", "a")
     assert parse_read_options(GIVEN) == there
-
-
-def test_the_token_is_not_shown():
-    """Options that reach a log do not take the token there."""
-    given = {"topic": "t", "bootstrap": "a:1", "token": "hush"}
-    for options in (parse_read_options(given), parse_write_options(given)):
-        assert options.token == given["token"]
-        assert "hush" not in repr(options)
-
-
-def test_options_of_the_storage(monkeypatch):
-    """They are for the workers too: those given, or else those of the driver's machine."""
-    given = GIVEN | {"storageOptions": "secret_access_key=hush"}
-    options = parse_read_options(given)
-
-    assert options.storage_options == {("secret_access_key", "hush")}
-    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - it is our own
-    assert "hush" not in repr(options)
-    assert parse_read_options(GIVEN).storage_options == NO_VALUES
     monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "region=x")
     assert parse_read_options(GIVEN).storage_options == {("region", "x")}
     with pytest.raises(ConfigError, match=r"option 'storageOptions': .* at its beg") as refused:
@@ -88,32 +81,23 @@ def test_options_of_the_storage(monkeypatch):
     assert "hush" not in str(refused.value)
 
 
-def test_times_are_milliseconds_or_iso():
-    """A time is given as milliseconds or as ISO 8601 with its zone."""
-    by_number = parse_read_options(GIVEN | {"startingTimestamp": "1751284800000"})
-    by_text = parse_read_options(GIVEN | {"startingTimestamp": "2025-06-30T14:00:00+02:00"})
-
-    assert by_number.starting == by_text.starting == Bound(at_ms=1_751_284_800_000)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"offsets": "1"},
-            "unknown option 'offsets'; a read knows bootstrap, topic, token",
-        ),
+        ({"topic": ""}, "option 'topic' = ''"),
+        ({"offsets": "1"}, "unknown option 'offsets'; a read knows bootstrap, topic, token"),
         ({"startingoffset": "1"}, "unknown option 'startingoffset' (here it is startingOffsets)"),
         ({"kafka.bootstrap.servers": "h:1"}, "(here it is bootstrap); a read knows"),
         ({"topic": "a b"}, "option 'topic' = 'a b': topic name"),
         ({"bootstrap": "nowhere"}, "option 'bootstrap' = 'nowhere'"),
         ({"startingOffsets": "first"}, "'startingOffsets' = 'first': must be earliest, latest, or"),
-        ({"startingOffsets": "{}"}, "must be earliest, latest, or JSON"),
-        ({"startingOffsets": "[1]"}, "must be earliest, latest, or JSON"),
-        ({"startingOffsets": '{"0": "x"}'}, "must be earliest, latest, or JSON"),
-        ({"startingOffsets": '{"0": -3}'}, "must be earliest, latest, or JSON"),
-        ({"startingOffsets": '{"-1": 3}'}, "must be earliest, latest, or JSON"),
-        ({"startingOffsets": '{"0": true}'}, "must be earliest, latest, or JSON"),
+        *(
+            ({"startingOffsets": text}, "must be earliest, latest, or JSON")
+            for text in (
+                *("{}", "[1]", '{"0": "x"}', '{"0": -3}', '{"-1": 3}', '{"0": true}'),
+                *('{"t": {"0": 1}, "1": 2}', '{"t": {"0": -3}}'),
+            )
+        ),
         (
             {"startingOffsets": '{"0": 1}', "endingOffsets": '{"1": 2}'},
             "name different read partitions: [0] and [1]",
@@ -131,35 +115,31 @@ def test_times_are_milliseconds_or_iso():
             {"startingOffsetsByTimestamp": '{"0": 5}', "startingTimestamp": "5"},
             "'startingTimestamp' and 'startingOffsetsByTimestamp' exclude each other",
         ),
-        ({"startingOffsetsByTimestamp": "5"}, "must be JSON of read partition to time"),
-        ({"startingOffsetsByTimestamp": '{"0": -1}'}, "must be JSON of read partition to time"),
-        ({"startingOffsetsByTimestamp": '{"0": 1.5}'}, "must be JSON of read partition to time"),
-        ({"endingOffsetsByTimestamp": '{"0": "2025-06-30"}'}, "must be JSON of read partition"),
+        *(
+            ({"endingOffsetsByTimestamp": text}, "must be JSON of read partition to time")
+            for text in ("5", '{"0": -1}', '{"0": 1.5}', '{"0": "2025-06-30"}')
+        ),
         (
             {"startingOffsetsByTimestamp": '{"0": 5}', "endingOffsets": '{"1": 5}'},
             "name different read partitions: [0] and [1]",
         ),
-        (
-            {"endingTimestamp": "yesterday"},
-            "option 'endingTimestamp' = 'yesterday': must be millis",
-        ),
+        ({"endingTimestamp": "yesterday"}, "'endingTimestamp' = 'yesterday': must be millis"),
         ({"endingTimestamp": "2025-06-30"}, "has no time zone; write 2025-06-30Z for UTC"),
         ({"minPartitions": "0"}, "option 'minPartitions' = '0': must be a whole number, 1 or more"),
         ({"maxOffsetsPerTrigger": "many"}, "must be a whole number, 1 or more"),
         ({"maxBytesPerPartition": "0"}, "must be more than 0"),
-        ({"maxBytesPerTrigger": "64 MB"}, "option 'maxBytesPerTrigger' = '64 MB'"),
+        *(
+            ({"maxBytesPerTrigger": text}, f"option 'maxBytesPerTrigger' = '{text}'")
+            for text in ("0m", "m", "1.5m", "64 MB", "-1m", "1kk", "64mib", "")
+        ),
         ({"mode": "dropmalformed"}, "option 'mode' = 'dropmalformed': must be failfast or permis"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' = 'no': must be true or false"),
-        ({"view": "batches"}, "option 'view' = 'batches': must be records or messages"),
-        ({"readThrough": "air"}, "option 'readThrough' = 'air': must be storage or broker"),
         ({"columns": " , "}, "option 'columns' = ' , ': must name columns"),
         ({"columns": "a,b,a"}, "names a column twice"),
         ({"incarnation": ""}, "option 'incarnation' = ''"),
         ({"subscribe": "a,b"}, "options 'topic' and 'subscribe' exclude each other"),
         ({"subscribePattern": "a.*"}, "options 'topic' and 'subscribePattern' exclude each other"),
         ({"startingOffsets": '{"u": {"0": 1}}'}, "names the topics u, and the read is of t"),
-        ({"startingOffsets": '{"t": {"0": 1}, "1": 2}'}, "must be earliest, latest, or JSON"),
-        ({"startingOffsets": '{"t": {"0": -3}}'}, "must be earliest, latest, or JSON"),
         ({"minOffsetsPerTrigger": "0"}, "must be a whole number, 1 or more"),
         (
             {"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"},
@@ -183,6 +163,7 @@ def test_a_wrong_option_is_named(given, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({}, "option 'topic' is missing"),
         ({"subscribe": " , "}, "option 'subscribe' = ' , ': must name topics"),
         ({"subscribe": "a,b,a"}, "names a topic twice"),
         ({"subscribe": "a b"}, "option 'subscribe' = 'a b': topic name"),
@@ -210,7 +191,7 @@ def test_a_wrong_option_is_named(given, message):
             },
             "'endingOffsets' = 4 for read partition 0: it is before",
         ),
-        ({"subscribe": "a", "incarnation": "0123456789abcdef"}, "which 'topic' has to name"),
+        ({"subscribe": "a", "incarnation": LIFE}, "which 'topic' has to name"),
     ],
 )
 def test_a_wrong_choice_of_topics_is_named(given, message):
@@ -226,23 +207,30 @@ def test_options_of_one_of_several_topics():
     several = parse_read_options({"subscribe": "a,b"})
     by_topic = {"startingOffsets": '{"a": {"0": 5}}'}
     pattern = parse_read_options(by_topic | {"subscribePattern": "[ab]"})
-    one = pattern.of_topic("a", "0123456789abcdef")
+    one = pattern.of_topic("a", LIFE)
 
     assert [name for name in "abc" if several.covers(name)] == ["a", "b"]
     assert [name for name in "abc" if pattern.covers(name)] == ["a"]
     assert not parse_read_options({"subscribePattern": ".*"}).covers("_memq_audit")
-    assert (one.topic, one.incarnation, one.subscribe_pattern) == ("a", "0123456789abcdef", None)
+    assert (one.topic, one.incarnation, one.subscribe_pattern) == ("a", LIFE, None)
     assert one.starting == Bound(offsets={0: 5})
     assert parse_read_options(by_topic | {"topic": "a"}).starting == Bound(offsets={0: 5})
 
 
-@pytest.mark.parametrize(
-    ("text", "delay_ms"), [("15m", 900_000), ("15min", 900_000), ("90s", 90_000), ("1500", 1_500)]
-)
-def test_a_delay_is_written_as_in_spark_or_as_in_memq(text, delay_ms):
-    """Times have Spark's units, and without one are milliseconds; 15 minutes by default."""
-    assert parse_read_options(GIVEN | {"maxTriggerDelay": text}).max_trigger_delay == delay_ms
-    assert parse_read_options(GIVEN).max_trigger_delay == 15 * 60_000
+def test_times_are_milliseconds_or_iso():
+    """One for all, or one for each read partition, which limits the read to those it names."""
+    by_number = parse_read_options(GIVEN | {"startingTimestamp": "1751284800000"})
+    by_text = parse_read_options(GIVEN | {"startingTimestamp": "2025-06-30T14:00:00+02:00"})
+    assert by_number.starting == by_text.starting == Bound(at_ms=1_751_284_800_000)
+
+    given = {
+        "startingOffsetsByTimestamp": '{"0": 1751284800000, "1": "2025-06-30T12:00:00Z"}',
+        "endingOffsetsByTimestamp": '{"1": "1751284800001", "0": 1751284800002}',
+    }
+    found = parse_read_options(GIVEN | given)
+    assert found.starting == Bound(times={0: 1_751_284_800_000, 1: 1_751_284_800_000})
+    assert found.ending == Bound(times={0: 1_751_284_800_002, 1: 1_751_284_800_001})
+    assert set(found.starting.partitions) == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -262,57 +250,60 @@ def test_only_what_was_allowed_is_passed_over(given, gone, damaged):
     assert not options.passes(StorageError())
 
 
-def test_the_topic_must_be_named():
-    """There is no read without a topic."""
-    with pytest.raises(ConfigError, match="option 'topic' is missing"):
-        parse_read_options({})
+SIZES = {
+    "1000": 1000,
+    "512B": 512,
+    "512b": 512,
+    "64k": 64 << 10,
+    "64m": 64 << 20,
+    "64MB": 64 << 20,
+    "64mb": 64 << 20,
+    "1g": 1 << 30,
+    "2T": 2 << 40,
+    "1p": 1 << 50,
+    "1.5MiB": 3 << 19,
+    " 64MiB ": 64 << 20,
+}
+DELAYS_MS = {"15m": 900_000, "15min": 900_000, "90s": 90_000, "1500": 1_500}
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("1000", 1000),
-        ("512B", 512),
-        ("512b", 512),
-        ("64k", 64 << 10),
-        ("64m", 64 << 20),
-        ("64MB", 64 << 20),
-        ("64mb", 64 << 20),
-        ("1g", 1 << 30),
-        ("2T", 2 << 40),
-        ("1p", 1 << 50),
-        ("1.5MiB", 3 << 19),
-        (" 64MiB ", 64 << 20),
-    ],
-)
-def test_sizes_are_written_as_in_spark_or_as_in_memq(text, size):
-    """Spark's sizes count by 1024 and take no heed of case; ours name the unit in full."""
-    given = {"maxBytesPerTrigger": text}
-
-    assert parse_read_options(GIVEN | given).max_bytes_per_trigger == size
-
-
-@pytest.mark.parametrize("text", ["0m", "m", "1.5m", "64 MB", "-1m", "1kk", "64mib", ""])
-def test_what_is_no_size_is_refused(text):
-    """A size of 0, a fraction of Spark's units, and what neither writes, are errors."""
-    with pytest.raises(ConfigError, match="option 'maxBytesPerTrigger'"):
-        parse_read_options(GIVEN | {"maxBytesPerTrigger": text})
-
-
-def test_a_write_takes_sizes_of_spark():
-    """Messages are cut to a size that may be written as Spark does."""
+def test_sizes_and_delays_are_written_as_in_spark_or_as_in_memq():
+    """Spark's sizes count by 1024 and take no heed of case; ours name the unit in full. Times
+    without a unit are milliseconds.
+    """
+    sizes = {
+        text: parse_read_options(GIVEN | {"maxBytesPerTrigger": text}).max_bytes_per_trigger
+        for text in SIZES
+    }
+    delays_ms = {
+        text: parse_read_options(GIVEN | {"maxTriggerDelay": text}).max_trigger_delay
+        for text in DELAYS_MS
+    }
+    assert (sizes, delays_ms) == (SIZES, DELAYS_MS)
     assert parse_write_options(GIVEN | {"messageBytes": "2m"}).producer["message_bytes"] == 2 << 20
 
 
-def test_times_by_partition_are_milliseconds_or_iso():
-    """JSON gives each read partition a time of its own, and limits the read to those it names."""
-    given = {
-        "startingOffsetsByTimestamp": '{"0": 1751284800000, "1": "2025-06-30T12:00:00Z"}',
-        "endingOffsetsByTimestamp": '{"1": "1751284800001", "0": 1751284800002}',
-    }
+def test_options_of_a_write_are_its_own():
+    """Without a jobId a write is one of its own; what Spark adds for itself is left out."""
+    options = {"TOPIC": "t", "jobid": "j", "checkpointLocation": "x", "queryName": "q"}
+    parsed = parse_write_options(options)
+    assert (parsed.topic, parsed.job_id) == ("t", "j")
+    assert parse_write_options({"topic": "t"}).job_id is None
 
-    found = parse_read_options(GIVEN | given)
 
-    assert found.starting == Bound(times={0: 1_751_284_800_000, 1: 1_751_284_800_000})
-    assert found.ending == Bound(times={0: 1_751_284_800_002, 1: 1_751_284_800_001})
-    assert set(found.starting.partitions) == {0, 1}
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "option 'topic' is missing"),
+        ({"topic": "t", "compresion": "zstd"}, r"'compresion' \(here it is compression\); a write"),
+        ({"topic": "t", "jobId": ""}, "must have 1 to 128 bytes"),
+        ({"topic": "t", "jobId": "x" * 129}, "must have 1 to 128 bytes"),
+        ({"topic": "t", "compression": "gzip"}, "'gzip.*must be none or zstd or lz4"),
+        ({"topic": "t", "messageBytes": "1"}, "message_bytes"),
+        ({"topic": "no/topic"}, "no/topic"),
+    ],
+)
+def test_a_wrong_option_of_a_write_is_named(options, message):
+    """What is missing, unknown or out of its limits is named."""
+    with pytest.raises(MemqError, match=message):
+        parse_write_options(options)

@@ -12,9 +12,22 @@ from memq.core.ranges import OffsetRange
 from memq.errors import DataLossError, UnavailableError
 from memq.spark import parquet
 from memq.spark.examine import MessageTotals, RangeAccount
-from memq.spark.folders import Folders
+from memq.spark.options import parse_read_options
 from memq.spark.parquet import RangeJob, consumed, range_to_parquet
+from memq.spark.plan import task_count
 from tests.unit.core.test_manifest import MANIFEST
+from tests.unit.spark.dying_disk import DyingDisk, KilledError
+
+RANGE_NAME = "memq_range=000000000003-000000000009"
+FOLDER = f"/lake/memq_topic=t/memq_incarnation={'a' * 16}/memq_partition=0"
+WHOLE = RangeJob(
+    name="j",
+    topic="t",
+    range=OffsetRange(0, 3, 9, "a" * 16),
+    output="/lake",
+    manifest="/manifests/m.json",
+    bootstrap="b:1",
+)
 
 
 def test_a_report_says_what_the_manifest_says():
@@ -25,71 +38,32 @@ def test_a_report_says_what_the_manifest_says():
     assert (report.consumer, report.crc_sum) == (MANIFEST.job, MANIFEST.crc_sum)
 
 
-class KilledError(Exception):
-    """A job was killed."""
+def test_files_have_the_size_asked_for():
+    """A gigabyte becomes four files of 256 MiB, however many processors the driver has."""
+    options = parse_read_options(replace(WHOLE, file_bytes=256 << 20).read_options())
 
+    tasks = task_count(1 << 30, options.max_bytes_per_partition, options.min_partitions, slots=64)
 
-class Disk(Folders):
-    """Files by path; a job dies at its change of a number, before or after that is done."""
-
-    def __init__(self):
-        self.files = {}
-        self.changes, self.dies, self.after = 0, None, False
-
-    def _change(self, work):
-        self.changes += 1
-        dies = self.changes == self.dies
-        if dies and not self.after:
-            raise KilledError
-        work()
-        if dies:
-            raise KilledError
-
-    def _below(self, path):
-        return [each for each in self.files if each == path or each.startswith(f"{path}/")]
-
-    def names(self, folder):
-        inside = (each.removeprefix(f"{folder}/") for each in self._below(folder))
-        return sorted({each.partition("/")[0] for each in inside})
-
-    def exists(self, path):
-        return bool(self._below(path))
-
-    def delete(self, path):
-        for each in self._below(path):  # which may end half-way
-            self._change(lambda each=each: self.files.pop(each))
-
-    def rename(self, old, new):
-        assert self._below(old), f"{old} is not there"
-        assert not self._below(new), f"{new} is there"
-        moved = {each: new + each.removeprefix(old) for each in self._below(old)}
-        self._change(
-            lambda: self.files.update({to: self.files.pop(of) for of, to in moved.items()})
-        )
-
-    def write(self, path, data):
-        self._change(lambda: self.files.update({path: data}))
+    assert tasks == 4
+    assert options.incarnation == "a" * 16
+    assert (options.starting.offsets, options.ending.offsets) == ({0: 3}, {0: 9})
 
 
 class Session:
     """As much of Spark as the job uses: each write of the range makes two files of its number."""
 
-    def __init__(self, disk, rows=5):
-        self.disk, self.rows, self.writes = disk, rows, 0
+    def __init__(self, disk):
+        self.disk, self.rows, self.writes = disk, 5, 0
         self.conf = SimpleNamespace(set=lambda *_: None)
         self.read = self.write = self
 
     def option(self, *_, **__):
         return self
 
-    options = format = mode = option
-
-    def load(self):
-        return self
+    options = format = mode = load = option
 
     def parquet(self, path):
-        files = self.disk._below(path)
-        if files:
+        if self.disk.below(path):
             return SimpleNamespace(count=lambda: self.rows)
         self.writes += 1
         for name in ("part-0.parquet", "part-1.parquet", "_SUCCESS", ".part-0.parquet.crc"):
@@ -100,18 +74,10 @@ class Session:
 class Job:
     """A job of offsets 3 to 8, run as often as wanted; what it has told the audit."""
 
-    FOLDER = f"/lake/memq_topic=t/memq_incarnation={'a' * 16}/memq_partition=0"
-    RANGE = f"{FOLDER}/memq_range=000000000003-000000000009"
-    MANIFEST = "/manifests/m.json"
-
-    def __init__(self, monkeypatch, rows=5):
-        self.disk = Disk()
-        self.spark = Session(self.disk, rows)
+    def __init__(self, monkeypatch):
+        self.disk = DyingDisk()
+        self.spark = Session(self.disk)
         self.reports, self.fails = [], None
-        of = OffsetRange(0, 3, 9, "a" * 16)
-        self.job = RangeJob(
-            name="j", topic="t", range=of, output="/lake", manifest=self.MANIFEST, bootstrap="b:1"
-        )
         read = MessageTotals(messages=2, records=5, crc_sum=7)
         account = RangeAccount(Totals(6, 2, 5, 100, 7), read)
         monkeypatch.setattr(parquet, "settled", lambda job: (job, ["value"]))
@@ -120,18 +86,23 @@ class Job:
         monkeypatch.setattr(parquet, "report_consumed", self.report)
 
     def report(self, bootstrap, reports, *, token):
-        assert self.disk.exists(self.RANGE)
+        assert self.disk.below(f"{FOLDER}/{RANGE_NAME}")
         if self.fails is not None:
             raise self.fails
         self.reports += reports
 
     def run(self, **options):
-        return range_to_parquet(self.spark, replace(self.job, **options))
+        return range_to_parquet(self.spark, replace(WHOLE, **options))
+
+    @property
+    def has_manifest(self):
+        return WHOLE.manifest in self.disk.files
 
     def whole(self):
         """The number of the write that is in the place of the range; None for nothing."""
-        written = {self.disk.files[each] for each in self.disk._below(self.RANGE)}
-        assert len(self.disk._below(self.RANGE)) in (0, 4)
+        files = self.disk.below(f"{FOLDER}/{RANGE_NAME}")
+        written = {self.disk.files[each] for each in files}
+        assert len(files) in (0, 4)
         assert len(written) <= 1
         return min(written, default=None)
 
@@ -140,19 +111,24 @@ class Job:
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_job_that_is_killed_leaves_a_whole_folder_or_none(monkeypatch, before, after):
     """At any moment, the first time and when it is run again; the next run puts all in its place,
-    and deletes what was left.
+    and deletes what was left, but nothing of others.
     """
+    others = [
+        f"{FOLDER}/{name}/part-0.parquet"
+        for name in (".memq_range=000000000003-000000000010-ab", "memq_range=000000000009-12")
+    ]
     for dies in range(1, 99):
         job = Job(monkeypatch)
+        job.disk.files |= dict.fromkeys(others, 0)
         for _ in range(before):
             job.run()
         told = len(job.reports)
-        job.disk.changes, job.disk.dies, job.disk.after = 0, dies, after
+        job.disk.calls, job.disk.dies, job.disk.after = 0, dies, after
         try:
             job.run()
         except KilledError:
             job.whole()
-            if job.MANIFEST in job.disk.files and not before:
+            if job.has_manifest and not before:
                 assert job.whole() == job.spark.writes
                 assert len(job.reports) > told
             job.disk.dies = None
@@ -161,10 +137,11 @@ def test_a_job_that_is_killed_leaves_a_whole_folder_or_none(monkeypatch, before,
             assert dies > 5
             return
         assert job.whole() == job.spark.writes
-        assert job.disk.names(job.FOLDER) == ["memq_range=000000000003-000000000009"]
+        assert len(job.disk.names(FOLDER)) == 1 + len(others)
+        assert {*others} <= {*job.disk.files}
         assert manifest.files == ["part-0.parquet", "part-1.parquet"]
-        assert job.disk.files[job.MANIFEST] == encode_manifest(manifest)
-        assert (manifest.output, manifest.records) == (job.RANGE, 5)
+        assert job.disk.files[WHOLE.manifest] == encode_manifest(manifest)
+        assert (manifest.output, manifest.records) == (f"{FOLDER}/{RANGE_NAME}", 5)
         assert [(each.start, each.end, each.records) for each in job.reports[-1:]] == [(3, 9, 5)]
     raise AssertionError("it never comes to its end")
 
@@ -183,7 +160,7 @@ def test_other_rows_than_there_must_be_change_nothing(monkeypatch, before, rows)
 
     assert job.whole() == (before or None)
     assert len(job.reports) == before
-    assert (job.MANIFEST in job.disk.files) == bool(before)
+    assert job.has_manifest == bool(before)
 
 
 def test_a_range_that_the_audit_was_not_told_of_is_not_done(monkeypatch):
@@ -193,26 +170,6 @@ def test_a_range_that_the_audit_was_not_told_of_is_not_done(monkeypatch):
 
     with pytest.raises(UnavailableError):
         job.run()
-    assert job.MANIFEST not in job.disk.files
+    assert not job.has_manifest
     job.run(report=False)
-    assert job.MANIFEST in job.disk.files
-
-
-def test_only_what_an_earlier_run_of_the_range_left_is_deleted(monkeypatch):
-    """Folders of others, hidden or not, are left alone."""
-    job = Job(monkeypatch)
-    others = [
-        f"{job.FOLDER}/{name}/part-0.parquet"
-        for name in (
-            ".memq_range=000000000009-000000000012-ab",
-            ".memq_range=000000000003-000000000010-ab",
-            "memq_range=000000000009-000000000012",
-        )
-    ]
-    stale = f"{job.FOLDER}/.memq_range=000000000003-000000000009-ab/part-0.parquet"
-    job.disk.files |= dict.fromkeys([*others, stale], 0)
-
-    job.run()
-
-    assert stale not in job.disk.files
-    assert {*others} <= {*job.disk.files}
+    assert job.has_manifest

@@ -16,42 +16,27 @@ def rows(number):
     return pa.record_batch({"n": list(range(number))})
 
 
-def test_batches_come_back_as_they_went_in(tmp_path):
+@pytest.mark.parametrize("batches", [[], [rows(3), rows(1), rows(2).slice(1)]])
+def test_batches_come_back_as_they_went_in(tmp_path, batches):
     """Each batch is one again, in order, and no file has a name meanwhile or afterwards."""
     with Spool(str(tmp_path)) as spool:
-        spool.add([rows(3), rows(1)])
-        spool.add([])
-        spool.add([rows(2).slice(1)])
+        for each in ([], batches[:2], batches[2:]):
+            spool.add(each)
         found = list(spool.batches())
         assert list(tmp_path.iterdir()) == []
 
-    assert found == [rows(3), rows(1), rows(2).slice(1)]
+    assert found == batches
 
 
-def test_no_rows_are_no_batches(tmp_path):
-    """A task without rows has nothing to send."""
-    with Spool(str(tmp_path)) as spool:
-        assert list(spool.batches()) == []
-
-
-def test_a_full_disk_ends_the_task():
-    """What does not fit is a StorageError that names the folder and the way out."""
-    with Spool() as spool:
+@pytest.mark.parametrize("buffered", [False, True])
+def test_a_full_disk_ends_the_task(buffered):
+    """What does not fit is a StorageError that names the folder and the way out, also where the
+    file cannot be flushed before it is closed.
+    """
+    with pytest.raises(StorageError, match=r"set spark\.local\.dir to a folder"), Spool() as spool:
         spool._file.close()
-        spool._file = Path("/dev/full").open("r+b", buffering=0)  # noqa: SIM115 - closed by the spool
-        with pytest.raises(StorageError, match=r"set spark\.local\.dir to a folder that has it"):
-            spool.add([rows(100_000)])
-
-
-def test_a_full_disk_is_told_of_through_a_buffer():
-    """The file that cannot be flushed when it is closed does not hide what happened."""
-    with (
-        pytest.raises(StorageError, match=r"set spark\.local\.dir"),
-        Spool() as spool,
-    ):
-        spool._file.close()
-        spool._file = open("/dev/full", "w+b")  # noqa: SIM115, PTH123 - closed by the spool
-        spool.add([rows(100)])
+        spool._file = Path("/dev/full").open("r+b", -1 if buffered else 0)  # noqa: SIM115 - closed
+        spool.add([rows(100 if buffered else 100_000)])
         list(spool.batches())
 
 

@@ -1,270 +1,628 @@
-"""How far a micro-batch goes: the oldest Batches first, within limits, and never stuck."""
+"""The driver of a stream over brokers that fail, topics that come and go, and drivers that die."""
 
 from __future__ import annotations
+
+import heapq
+from collections import Counter
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from memq.core.notification.notification import PublishedBatch
-from memq.errors import CorruptDataError
-from memq.spark.admission import Gate, admit, available
-from memq.spark.checkpoint import (
-    StreamPosition,
-    TopicPosition,
-    decode_checkpoint,
-    decode_topics,
-    encode_checkpoint,
-    encode_topics,
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMinRows,
 )
+
+from memq.client.lag import Lag
+from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.core.manifest import Totals
+from memq.core.notification.notification import PublishedBatch
+from memq.core.wire.messages import PartitionOffsets
+from memq.errors import (
+    ConfigError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from memq.spark import stream_reports, stream_topics
+from memq.spark.options import parse_read_options
+from memq.spark.stream import MemqStreamReader
+from memq.spark.stream_reports import REPORT_INTERVAL_S
 from tests.unit.client.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
+SCHEMA = serialize_schema(DEFAULT_SCHEMA)
+MAX_OFFSETS = 3
 
 
-def queue(sizes):
-    """Batches of some sizes by read partition; the offsets of all grow with the time."""
+class Brokers:
+    """Topics by name; the call of a number may fail.
 
-    def batches_in_order(ranges):
-        found = [
-            PublishedBatch(
-                partition,
-                offset,
-                offset,
-                msgspec.structs.replace(BASE, size_bytes=sizes[partition][offset]),
-            )
-            for partition, start, end, _ in ranges
-            for offset in range(start, end)
+    Attributes:
+        topics: incarnation, starts and Batches of each topic.
+        fails: kind of the calls that fail, "" for any; with after how many.
+        asked: how often, by kind.
+        hidden: topics that a broker does not tell of, though it has them.
+    """
+
+    def __init__(self):
+        self.topics = {}
+        self.fails = None
+        self.asked = Counter()
+        self.hidden = set()
+        self.closed = 0
+        self.clock_ms = 0
+        self.lives = 0
+
+    def create(self, name, partitions=1, schema=SCHEMA):
+        self.lives += 1
+        self.topics[name] = SimpleNamespace(
+            incarnation=f"{self.lives:016x}",
+            schema=schema,
+            starts=[0] * partitions,
+            batches=[[] for _ in range(partitions)],
+        )
+
+    def grow(self, name):
+        self.topics[name].starts.append(0)
+        self.topics[name].batches.append([])
+
+    def publish(self, name, partition=0, count=1):
+        held = self.topics[name].batches[partition]
+        for _ in range(count):
+            self.clock_ms += 1
+            said = msgspec.structs.replace(BASE, topic=name, size_bytes=10, records=1 + len(held))
+            held.append(PublishedBatch(partition, len(held), self.clock_ms, said))
+
+    def call(self, what):
+        self.asked[what] += 1
+        if self.fails is None or self.fails[0] not in ("", what):
+            return
+        self.fails = (self.fails[0], self.fails[1] - 1)
+        if self.fails[1] < 0:
+            self.fails = None
+            raise UnavailableError(f"no answer: {what}")
+
+    def names(self):
+        """Every Batch there is, by name."""
+        return {
+            (name, topic.incarnation, partition, batch.offset)
+            for name, topic in self.topics.items()
+            for partition, held in enumerate(topic.batches)
+            for batch in held
+        }
+
+
+class Topics:
+    """As `SparkTopics`."""
+
+    def __init__(self, brokers, options):
+        self.brokers, self.options = brokers, options
+
+    def look_up(self):
+        self.brokers.call("look up")
+        return {
+            name: SimpleNamespace(incarnation=it.incarnation, schemas={1: it.schema}, schema_id=1)
+            for name, it in sorted(self.brokers.topics.items())
+            if self.options.covers(name) and name not in self.brokers.hidden
+        }
+
+    def topic(self, options):
+        return Topic(self.brokers, options)
+
+    def close(self):
+        self.brokers.closed += 1
+
+
+class Topic:
+    """As `SparkTopic`."""
+
+    def __init__(self, brokers, options):
+        self.brokers, self.name, self.incarnation = brokers, options.topic, options.incarnation
+
+    def _there(self, what):
+        self.brokers.call(what)
+        found = self.brokers.topics.get(self.name)
+        if found is None:
+            raise UnknownTopicError(self.name)
+        if found.incarnation != self.incarnation:
+            raise TopicRecreatedError(self.name)
+        return found
+
+    def offsets(self, at_ms=None):
+        topic = self._there("offsets")
+        return [
+            PartitionOffsets(partition=partition, start=topic.starts[partition], end=len(held))
+            for partition, held in enumerate(topic.batches)
         ]
-        return iter(sorted(found, key=lambda each: each.timestamp_ms))
 
-    return batches_in_order
+    def batches(self, ranges):
+        topic = self._there("batches")
+        for partition, start, end, _ in ranges:
+            assert topic.starts[partition] <= start <= end <= len(topic.batches[partition])
+            yield from topic.batches[partition][start:end]
 
+    def batches_in_order(self, ranges):
+        parts = [self.batches([each]) for each in ranges]
+        return heapq.merge(*parts, key=lambda each: each.timestamp_ms)
 
-def fresh(*nexts):
-    return {partition: StreamPosition(0, each) for partition, each in enumerate(nexts)}
-
-
-def nexts(positions):
-    return [positions[partition].next for partition in sorted(positions)]
-
-
-def admit_one(start, ends, batches, **limits):
-    """The next micro-batch of a stream of one topic."""
-    return admit({"t": start}, {"t": ends}, {"t": batches}, **limits)["t"]
-
-
-def test_without_limits_all_is_taken():
-    """A micro-batch without limits goes to the end without reading a notification."""
-    assert nexts(admit_one(fresh(0, 2), {0: 5, 1: 7}, None, max_offsets=None, max_bytes=None)) == [
-        5,
-        7,
-    ]
+    def lag(self, positions):
+        topic = self._there("lag")
+        return {
+            partition: Lag(n := len(topic.batches[partition]) - at, n, 10 * n, float(n))
+            for partition, at in positions.items()
+        }
 
 
-def test_the_oldest_batches_come_first():
-    """Under a limit of offsets the Batches are taken by the time of publication."""
-    found = admit_one(
-        fresh(0, 0), {0: 5, 1: 5}, queue([[1] * 5] * 2), max_offsets=5, max_bytes=None
-    )
+class Query:
+    """What Spark does with a stream: it plans micro-batches, and again those that it had begun.
 
-    assert nexts(found) == [3, 2]
+    Attributes:
+        taken: how often each Batch is in a micro-batch that ended.
+        told: reports that the audit has taken.
+        tried_s: when the audit was told, or was tried to be.
+    """
+
+    def __init__(self, brokers, **options):
+        self.brokers = brokers
+        given = {"bootstrap": "b:1", "subscribePattern": "t.*", "startingOffsets": "earliest"}
+        given |= {"token": "hush"}
+        given = {name: each for name, each in (given | options).items() if each is not None}
+        self.options = parse_read_options(given)
+        self.now_s = 0.0
+        self.at = self.end = None
+        self.taken, self.told, self.tried_s = Counter(), [], []
+        self.begin()
+
+    def begin(self):
+        """A new process of the driver."""
+        shape = SimpleNamespace(spark=SimpleNamespace(names=["value"]))
+        clocks = SimpleNamespace(
+            mono_s=lambda: self.now_s, wall_ms=lambda: round(self.now_s * 1000)
+        )
+        reads = SimpleNamespace(options=self.options, shape=shape)
+        self.reader = MemqStreamReader(reads, ("ta", SCHEMA), clocks)
+
+    def step(self, limit=None):
+        """One micro-batch, or what is left of one; returns the Batches of it."""
+        if self.at is None:
+            self.at = self.end = self.reader.initialOffset()
+        if self.end == self.at:
+            limit = limit or self.reader.getDefaultReadLimit()
+            self.end = self.reader.latestOffset(self.at, limit)
+        if self.end == self.at:
+            return []
+        found = [part.batch for each in self.planned() for part in each.ranges]
+        names = [self.name_of(each) for each in found]
+        self.taken.update(names)
+        self.at = self.end
+        return names
+
+    def planned(self):
+        return self.reader.partitions(self.at, self.end)
+
+    def name_of(self, batch):
+        name = batch.notification.topic
+        return name, self.brokers.topics[name].incarnation, batch.partition, batch.offset
+
+    def run(self):
+        """Micro-batches until there is nothing more; the Batches of all of them."""
+        found, before = [], None
+        while before != self.at or self.at is None:
+            before = self.at
+            found += self.step()
+        return found
 
 
-def test_one_batch_is_taken_whatever_its_size():
-    """A Batch above the limit of bytes does not stop the stream."""
-    found = admit_one(fresh(0), {0: 3}, queue([[500, 1, 1]]), max_offsets=None, max_bytes=10)
+@pytest.fixture(autouse=True)
+def _seams():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            stream_topics, "SparkTopics", lambda options: Topics(QUERY[0].brokers, options)
+        )
+        patch.setattr(stream_reports, "report_consumed", take_reports)
+        yield
 
-    assert nexts(found) == [1]
+
+QUERY: list[Query] = []
 
 
-@given(
-    st.lists(st.lists(st.integers(1, 100), max_size=12), min_size=1, max_size=3),
-    st.one_of(st.none(), st.integers(1, 8)),
-    st.one_of(st.none(), st.integers(1, 250)),
+def query(brokers, **options):
+    made = Query(brokers, **options)
+    QUERY[:] = [made]
+    return made
+
+
+def take_reports(bootstrap, reports, *, token, timeout_s):
+    stream = QUERY[0]
+    stream.tried_s.append(stream.now_s)
+    stream.brokers.call("report")
+    assert (bootstrap, token) == ("b:1", "hush")
+    assert timeout_s <= 10
+    at = stream.reader._topics.decode(stream.at)
+    for each in reports:
+        assert each.final
+        assert each.end <= at[each.topic][each.partition].next, "told before it was committed"
+    stream.told += reports
+
+
+def some_brokers(*names):
+    brokers = Brokers()
+    for name in names:
+        brokers.create(name)
+        brokers.publish(name, count=2)
+    return brokers
+
+
+NAMES = st.sampled_from(["ta", "tb", "tc"])
+EVENTS = st.one_of(
+    st.tuples(st.just("publish"), NAMES, st.integers(1, 4)),
+    st.tuples(st.just("step"), st.integers(0, 3)),
+    st.tuples(st.just("fail"), st.integers(0, 12)),
+    st.tuples(st.sampled_from(["create", "grow"]), NAMES),
+    st.tuples(st.sampled_from(["kill", "wait"])),
 )
-def test_steps_reach_the_end_and_keep_the_limits(sizes, max_offsets, max_bytes):
-    """Step by step everything is taken once, and each step keeps both limits."""
-    batches = queue(sizes)
-    ends = {partition: len(each) for partition, each in enumerate(sizes)}
-    position = fresh(*[0] * len(sizes))
-    while nexts(position) != list(ends.values()):
-        after = admit_one(position, ends, batches, max_offsets=max_offsets, max_bytes=max_bytes)
-        taken = [
-            sizes[partition][offset]
-            for partition in ends
-            for offset in range(position[partition].next, after[partition].next)
-        ]
-        assert taken
-        assert len(taken) <= (max_offsets or len(taken))
-        assert len(taken) == 1 or sum(taken) <= (max_bytes or sum(taken))
-        position = after
 
 
-def test_positions_survive_a_checkpoint():
-    """Positions come back from their JSON, sorted so that equal ones have equal texts."""
-    standing = ("0123456789abcdef", {10: StreamPosition(3, 5), 2: StreamPosition(0, 0)})
+@given(st.lists(EVENTS, max_size=30), st.booleans(), st.booleans())
+def test_each_batch_is_in_one_micro_batch(events, limited, reports):
+    """Whatever is published, created, fails or dies, in all topics; the audit is told of all."""
+    options = {"maxOffsetsPerTrigger": str(MAX_OFFSETS)} if limited else {}
+    options |= {"consumer": "job"} if reports else {}
+    brokers = Brokers()
+    brokers.create("ta", 2)
+    stream = query(brokers, **options)
+    killed = any(event[0] == "kill" or event == ("step", 0) for event in events)
+    for what, *given_ in events:
+        name = given_[0] if given_ else None
+        if what == "publish" and name in brokers.topics:
+            brokers.publish(name, given_[1] % len(brokers.topics[name].batches), given_[1])
+        elif what == "create" and name not in brokers.topics:
+            brokers.create(name)
+        elif what == "grow" and name in brokers.topics:
+            brokers.grow(name)
+        elif what == "fail":
+            brokers.fails = ("", given_[0])
+        elif what == "kill":
+            stream.begin()
+        elif what == "wait":
+            stream.now_s += 6
+        elif what == "step":
+            try:
+                names = stream.step()
+                assert not limited or len(names) <= MAX_OFFSETS
+                stream.reader.reportLatestOffset()
+            except UnavailableError:
+                if given_[0] == 0:
+                    stream.begin()
+    brokers.fails = None
+    stream.run()
 
-    encoded = encode_checkpoint(*standing)
+    assert stream.taken == dict.fromkeys(brokers.names(), 1)
+    told = Counter()
+    for each in stream.told:
+        offsets = range(each.start, each.end)
+        told.update((each.topic, each.incarnation, each.partition, n) for n in offsets)
+        counts = Totals()
+        for n in offsets:
+            counts = counts.plus(brokers.topics[each.topic].batches[each.partition][n].notification)
+        names = ("batches", "messages", "records", "crc_sum")
+        assert [getattr(each, name) for name in names] == [getattr(counts, name) for name in names]
+    if not killed:  # only then a report may come twice
+        assert set(told.values()) <= {1}
+    assert set(told) == (brokers.names() if reports else set())
 
-    assert list(encoded["partitions"]) == ["2", "10"]
-    assert decode_checkpoint(encoded) == standing
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_retention_removed_is_an_error_or_left_out(goes_on):
+    """In one topic or in another; who goes on reads all the rest of all topics, each once."""
+    for lost in ("ta", "tb"):
+        brokers = some_brokers("ta", "tb")
+        stream = query(brokers, failOnDataLoss=str(not goes_on).lower(), maxOffsetsPerTrigger="9")
+        assert len(stream.run()) == 4
+        for name in ("ta", "tb"):
+            brokers.publish(name, count=5)
+        brokers.topics[lost].starts[0] = 4
+        if not goes_on:
+            with pytest.raises(OffsetOutOfRangeError, match=f"{lost}/0: removed by retention"):
+                stream.step()
+            continue
+        left = {each for each in brokers.names() if each[0] != lost or each[3] >= 4}
+        assert {*stream.run()} == {each for each in left if each[3] >= 2}
+        assert set(stream.taken.values()) == {1}
+
+
+def test_a_topic_that_is_gone_is_an_error_or_left_out():
+    """The others are read on; one that is made again under its name is an error all the same, and
+    one that the options do not name any more is as good as gone.
+    """
+    brokers = some_brokers("ta", "tb", "tc")
+    stream = query(brokers)
+    assert len(stream.run()) == 6
+    del brokers.topics["tb"]
+    for name in ("ta", "tc"):
+        brokers.publish(name)
+    with pytest.raises(DataLossError, match="'tb'"):
+        stream.step()
+
+    at, stream = stream.at, query(brokers, failOnDataLoss="false")
+    stream.at = stream.end = at
+    brokers.create("tb")
+    brokers.publish("tb", count=9)
+    with pytest.raises(TopicRecreatedError, match="'tb' was deleted and recreated"):
+        stream.step()
+    del brokers.topics["tb"]
+    assert [each[0] for each in stream.run()] == ["ta", "tc"]
+    assert stream.run() == []
+
+    at, stream = stream.at, query(brokers, subscribePattern="ta")
+    stream.at = stream.end = at
+    with pytest.raises(DataLossError, match="'tc'"):
+        stream.step()
+
+
+def test_what_is_there_at_the_start_is_all_of_such_a_run():
+    """Of `Trigger.AvailableNow`: neither what comes later nor a smallest size holds it up, as it
+    does a run that goes on.
+    """
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers, maxOffsetsPerTrigger="3", minOffsetsPerTrigger="3")
+    stream.at = stream.end = stream.reader.initialOffset()
+    stream.reader.prepareForTriggerAvailableNow()
+    wanted = brokers.names()
+    brokers.publish("ta", count=2)
+    brokers.create("tc")
+    brokers.publish("tc")
+    brokers.grow("tb")
+    brokers.publish("tb", 1)
+
+    assert {*stream.run()} == wanted
+    assert [*stream.at["topics"]] == ["ta", "tb"]
+    stream.begin()
+    stream.run()
+    assert len(brokers.names()) == len(stream.taken) + 1
+    stream.now_s += 10_000
+    stream.run()
+    assert stream.taken == dict.fromkeys(brokers.names(), 1)
+
+
+def test_progress_is_told_without_a_lag_that_is_not_known():
+    """A broker that does not answer that costs the figure and nothing else."""
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers, maxOffsetsPerTrigger="1")
+    stream.step()
+
+    brokers.fails = ("lag", 0)
+    without = stream.reader.reportLatestOffset()
+    told = stream.reader.reportLatestOffset()
+
+    lags = {name: entry.pop("lag") for name, entry in told["topics"].items()}
+    assert told.pop("lag")["batches"] == 3
+    assert {name: lag["batches"] for name, lag in lags.items()} == {"ta": 1, "tb": 2}
+    assert without == told
+    brokers.fails = ("offsets", 0)
+    with pytest.raises(UnavailableError):
+        stream.reader.reportLatestOffset()
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("name", "value"),
     [
-        {"offset": 5},
-        {"0": {"from": 0, "next": 5}},
-        {"incarnation": "0123456789abcdef"},
-        {"incarnation": "0123456789abcdef", "partitions": {"0": 5}},
-        {"incarnation": "0123456789abcdef", "partitions": {"0": {"next": 5}}},
-        {"incarnation": "0123456789abcdef", "partitions": {"x": {}}},
-        {"incarnation": "", "partitions": {"0": {"from": 0, "next": 5}}},
-        {"incarnation": 7, "partitions": {}},
-        {"incarnation": "0123456789abcdef", "partitions": [5]},
-        {
-            "incarnation": "0123456789abcdef",
-            "partitions": {"0": {"from": 0, "next": 5, "told": "x"}},
-        },
-        [1],
+        ("startingTimestamp", "1970-01-01T00:01:00Z"),
+        ("startingOffsetsByTimestamp", '{"ta": {"0": 1, "1": 60000}}'),
     ],
 )
-def test_a_foreign_checkpoint_is_refused(found):
-    """A checkpoint of another source is named as such."""
-    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
-        decode_checkpoint(found)
+def test_a_time_to_come_is_no_start(name, value):
+    """It is refused before anything is asked of the brokers; when it is over it is one."""
+    brokers = Brokers()
+    brokers.create("ta", 2)
+    stream = query(brokers, startingOffsets=None, **{name: value})
+    brokers.fails = ("look up", 0)
+    with pytest.raises(ConfigError, match=f"'{name}' is 60 s in the future"):
+        stream.step()
+
+    stream.now_s, brokers.fails = 60.0, None
+    stream.run()
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    now_s = 1_000.0
-
-    def __call__(self):
-        return self.now_s
-
-
-def test_a_micro_batch_waits_for_enough_or_for_long_enough():
-    """Too few offsets wait until there are enough, or the delay since the last micro-batch is over;
-    the first of a process never waits, and where there is nothing new nothing begins.
-    """
-    clock = Clock()
-    gate = Gate(10, 60.0, clock)
-
-    assert not gate.holds(1)
-    assert gate.holds(9)
-    assert not gate.holds(10)
-    clock.now_s += 59.9
-    assert gate.holds(9)
-    assert not gate.holds(0)
-    clock.now_s += 0.2
-    assert not gate.holds(9)
-    assert gate.holds(9)
-    assert not Gate(None, 60.0, clock).holds(1)
-
-
-@given(
-    st.lists(st.lists(st.integers(1, 100), max_size=8), min_size=2, max_size=4),
-    st.one_of(st.none(), st.integers(1, 8)),
-    st.one_of(st.none(), st.integers(1, 250)),
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "7"}, ReadMaxFiles(7)),
+        ({"maxBytesPerTrigger": "9"}, ReadMaxBytes(9)),
+        ({"maxBytesPerTrigger": "25"}, ReadMaxBytes(25)),
+        ({"minOffsetsPerTrigger": "5"}, ReadMinRows(5)),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "7"}, ReadMaxFiles(7)),
+    ],
 )
-def test_topics_share_a_micro_batch(sizes, max_offsets, max_bytes):
-    """Over several topics, too, everything is taken once and within the limits; a topic that has
-    something left was given about as much as any other.
+def test_spark_is_told_that_there_is_a_limit(options, limit):
+    """Without one it may take all at once, and it may ask for all where there is one."""
+    stream = query(some_brokers("ta", "tb", "tc"), **options)
+    assert stream.reader.getDefaultReadLimit() == limit
+    assert len(stream.step()) == {"9": 1, "25": 2}.get(options.get("maxBytesPerTrigger"), 6)
+    stream.brokers.publish("ta", count=9)
+    stream.step(ReadAllAvailable())
+    assert set(stream.taken) == stream.brokers.names()
+
+
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_offsets_of_a_topic_that_there_is_not(side):
+    """Whoever begins or ends there has written another name."""
+    stream = query(some_brokers("ta"), **{f"{side}Offsets": '{"ta": {"0": 1}, "tx": {"0": 1}}'})
+    with pytest.raises(ConfigError, match=f"'{side}Offsets' names topic 'tx'"):
+        stream.step()
+
+
+ONE = {"subscribePattern": None, "topic": "ta"}
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "first", "more"),
+    [
+        ('{"0": 1, "1": -2}', '{"0": 3, "1": 2}', [(0, 1), (1, 0), (1, 1)], [(0, 2)]),
+        ('{"0": 1}', None, [(0, 1)], [(0, 2), (0, 3)]),
+        (None, '{"1": 3}', [(1, 0), (1, 1)], [(1, 2)]),
+    ],
+)
+def test_a_stream_of_some_offsets_of_one_topic(starting, ending, first, more):
+    """It reads the read partitions that are named, on either side, from the first to the last of
+    their offsets; one that is added later is none of them.
     """
-    names = [f"t{number}" for number in range(len(sizes))]
-    batches = {name: queue([some]) for name, some in zip(names, sizes, strict=True)}
-    ends = {name: {0: len(some)} for name, some in zip(names, sizes, strict=True)}
-    position = {name: fresh(0) for name in names}
-    while any(position[name][0].next < ends[name][0] for name in names):
-        limits = {"max_offsets": max_offsets, "max_bytes": max_bytes}
-        after = admit(position, ends, batches, **limits)
-        taken = {
-            name: some[position[name][0].next : after[name][0].next]
-            for name, some in zip(names, sizes, strict=True)
-        }
-        everything = [size for some in taken.values() for size in some]
-        assert everything
-        assert len(everything) <= (max_offsets or len(everything))
-        assert len(everything) == 1 or sum(everything) <= (max_bytes or sum(everything))
-        weigh = sum if max_bytes is not None else len
-        slack = max(map(max, filter(None, sizes))) if max_bytes is not None else 1
-        waiting = [name for name in names if after[name][0].next < ends[name][0]]
-        for name in waiting:
-            assert weigh(taken[name]) + slack >= max(map(weigh, taken.values()))
-        position = after
+    brokers = Brokers()
+    brokers.create("ta", 2)
+    stream = query(brokers, **ONE, startingOffsets=starting or "earliest", endingOffsets=ending)
+    for partition in (0, 1):
+        brokers.publish("ta", partition, 2)
+    assert [each[2:] for each in stream.run()] == first
+    brokers.grow("ta")
+    for partition in (0, 1, 2):
+        brokers.publish("ta", partition, 2)
+
+    assert [each[2:] for each in stream.run()] == more
+    assert {int(each) for each in stream.at["partitions"]} == {each for each, _ in first}
+    assert brokers.asked["look up"] == 1
 
 
-def of_topics(**offsets):
-    """Topics of one read partition: offset, time and size of each of their Batches."""
-
-    def in_order(held):
-        return lambda ranges: (
-            PublishedBatch(0, offset, at_ms, msgspec.structs.replace(BASE, size_bytes=size))
-            for _, start, end, _ in ranges
-            for offset, at_ms, size in held
-            if start <= offset < end
-        )
-
-    return {name: in_order(held) for name, held in offsets.items()}
+@pytest.mark.parametrize("start", ['{"0": 3}', '{"0": 2}'])
+def test_a_start_that_is_not_published(start):
+    """Nobody knows what will have that offset; the end is one."""
+    stream = query(some_brokers("ta"), **ONE, startingOffsets=start)
+    if start == '{"0": 2}':
+        assert stream.run() == []
+        return
+    with pytest.raises(OffsetOutOfRangeError, match="offset 3, which is not published"):
+        stream.step()
 
 
-def taken_of(batches, ends, *, start=0, max_offsets=None, max_bytes=None):
-    position = {name: fresh(start) for name in batches}
-    bounds = {name: {0: ends[name]} for name in batches}
-    found = admit(position, bounds, batches, max_offsets=max_offsets, max_bytes=max_bytes)
-    return {name: each[0].next for name, each in found.items()}
+@pytest.mark.parametrize("lost", ["offsets", "partition"])
+def test_a_queue_that_went_back_stops_the_stream(lost):
+    """Its next offsets would be other data, whether some are left of a read partition or it is
+    gone; to stand at the very end is no loss.
+    """
+    brokers = Brokers()
+    brokers.create("ta", 2)
+    for partition in (0, 1):
+        brokers.publish("ta", partition, 2)
+    stream = query(brokers, failOnDataLoss="false")
+    assert len(stream.run()) == 4
+    if lost == "offsets":
+        del brokers.topics["ta"].batches[1][1:]
+    else:
+        brokers.topics["ta"].batches.pop()
+
+    end = 1 if lost == "offsets" else 0
+    with pytest.raises(OffsetOutOfRangeError, match=f"offset 2 of ta/1, which ends at {end}: its"):
+        stream.step()
 
 
-def test_the_oldest_batch_of_several_topics_comes_first():
-    """Wherever its topic stands among the others."""
-    times = {"a": 9, "b": 5, "c": 7, "d": 8}
-    batches = of_topics(**{name: [(0, at, 1)] for name, at in times.items()})
-    for count, wanted in enumerate(["b", "bc", "bcd", "abcd"], start=1):
-        found = taken_of(batches, dict.fromkeys(times, 1), max_offsets=count)
-        assert {name for name, following in found.items() if following} == set(wanted)
+def test_a_topic_that_a_broker_does_not_tell_of_is_asked_for():
+    """It is read on as long as it answers by its name."""
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers)
+    assert len(stream.run()) == 4
+    brokers.hidden = {"tb"}
+    for name in ("ta", "tb"):
+        brokers.publish(name)
+    stream.begin()
+
+    assert [each[0] for each in stream.run()] == ["ta", "tb"]
+    assert [*stream.at["topics"]] == ["ta", "tb"]
 
 
-def test_topics_share_by_what_is_limited():
-    """By Batches, whatever their size, or by bytes; what one does not use the other takes."""
-    large, small = [(n, n, 100) for n in range(9)], [(n, n, 1) for n in range(9)]
-    batches, ends = of_topics(a=large, b=small), {"a": 9, "b": 9}
+def test_a_checkpoint_of_one_topic_of_another_life():
+    """A stream of several does not know which of them it was."""
+    brokers = some_brokers("ta")
+    stream = query(brokers, **ONE)
+    stream.run()
+    at = stream.at
+    del brokers.topics["ta"]
+    brokers.create("ta")
+    stream = query(brokers)
+    stream.at = stream.end = at
 
-    assert taken_of(batches, ends, max_offsets=4) == {"a": 2, "b": 2}
-    assert taken_of(batches, ends, max_bytes=106) == {"a": 1, "b": 6}
-    assert taken_of(batches, {"a": 1, "b": 9}, max_offsets=6) == {"a": 1, "b": 5}
-
-
-def test_a_gap_at_the_end_is_read_through():
-    """As Kafka leaves one: the stream comes to the end when no Batch is left, and not before."""
-    batches = of_topics(a=[(0, 0, 1), (3, 1, 1)], b=[])
-
-    for limits in ({"max_offsets": 2}, {"max_bytes": 9}, {}):
-        assert taken_of(batches, {"a": 7, "b": 5}, **limits) == {"a": 7, "b": 5}
-    assert taken_of(batches, {"a": 7, "b": 5}, max_offsets=1) == {"a": 1, "b": 5}
+    with pytest.raises(TopicRecreatedError, match="the checkpoint is of one topic"):
+        stream.step()
 
 
-def test_a_stream_never_goes_back():
-    """Where the end lies before what was read, there is nothing to read."""
-    batches = of_topics(a=[(n, n, 1) for n in range(9)])
+def test_what_cannot_be_counted_again_keeps_no_other_topic_from_being_told():
+    """Of what a killed driver had not told, that is left out which retention has removed since."""
+    brokers = some_brokers("ta", "tb")
+    stream = query(brokers, consumer="job")
+    brokers.fails = ("report", 0)
+    stream.run()
+    assert stream.told == []
+    stream.begin()
+    brokers.topics["ta"].starts[0] = 2
 
-    for limits in ({"max_offsets": 2}, {"max_bytes": 9}, {}):
-        assert taken_of(batches, {"a": 3}, start=5, **limits) == {"a": 5}
-    assert available({"a": fresh(5, 2)}, {"a": {0: 3, 1: 6}}) == 4
+    stream.run()
+    brokers.publish("ta")
+    stream.run()
+
+    told = [(each.topic, each.start, each.end) for each in stream.told]
+    assert told == [("tb", 0, 2), ("ta", 2, 3)]
+
+    brokers.publish("tb")
+    brokers.fails = ("report", 0)
+    stream.run()
+    stream.begin()
+    stream.run()
+    assert [(each.topic, each.start, each.end) for each in stream.told[2:]] == [("tb", 2, 3)]
 
 
-def test_checkpoints_of_one_topic_and_of_several():
-    """Each form comes back as it was, and the form of one topic finds its name."""
-    one = {"a": TopicPosition("0123456789abcdef", {0: StreamPosition(1, 2, 2)})}
-    several = one | {"b": TopicPosition("fedcba9876543210", {0: StreamPosition(0, 5)})}
-    names = {"0123456789abcdef": "a", "fedcba9876543210": "b"}
+def steps_of(stream, count, pause_s=3):
+    """Micro-batches of a new Batch each, at some distance."""
+    for _ in range(count):
+        stream.brokers.publish("ta")
+        stream.step()
+        stream.now_s += pause_s
 
-    assert "topics" not in encode_topics(one, "a")
-    assert decode_topics(encode_topics(one, "a"), names, "") == one
-    assert decode_topics(encode_topics(several, ""), names, "") == several
-    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
-        decode_topics({"topics": 5}, names, "")
-    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
-        decode_topics({"topics": {"a": {"partitions": {}}}}, names, "")
+
+def test_reports_are_joined():
+    """Micro-batches are told together, every ten seconds, and at once when there is no more."""
+    stream = query(some_brokers("ta"), **ONE, consumer="job", maxOffsetsPerTrigger="9")
+    steps_of(stream, 20)
+
+    assert stream.tried_s == [3.0, 15.0, 27.0, 39.0, 51.0]
+    assert [each.start for each in stream.told] == [0, 3, 7, 11, 15]
+    windows = [(each.window_start_ms, each.window_end_ms) for each in stream.told]
+    assert windows[1] == (3_000, 15_000)
+    assert stream.step() == []
+    assert stream.tried_s[-1] == 60.0 < 51.0 + REPORT_INTERVAL_S
+    assert stream.told[-1].end == 22
+
+
+def test_an_audit_that_is_away_is_not_asked_all_the_time():
+    """What it was not told waits, as one report; it is tried as often as one that answers."""
+    stream = query(some_brokers("ta"), **ONE, consumer="job")
+    for _ in range(20):
+        stream.brokers.fails = ("report", 0)
+        steps_of(stream, 1)
+    assert len(stream.tried_s) == 5
+    stream.brokers.fails = None
+    stream.step()
+
+    assert [(each.start, each.end) for each in stream.told] == [(0, 22)]
+
+
+def test_a_stream_that_begins_to_report():
+    """What it had read before it was asked to is not told; a stream that is not asked tells nothing
+    and keeps nothing of it in its checkpoint.
+    """
+    brokers = some_brokers("ta")
+    silent = query(brokers, **ONE)
+    silent.run()
+    assert silent.tried_s == []
+    assert set(silent.at["partitions"]["0"]) == {"from", "next"}
+
+    stream = query(brokers, **ONE, consumer="job")
+    stream.at = stream.end = silent.at
+    brokers.publish("ta")
+    stream.run()
+    assert [(each.start, each.end) for each in stream.told] == [(2, 3)]

@@ -1,4 +1,4 @@
-"""What a write checks before it starts, and how rows become the same Messages each time."""
+"""What a write checks before it starts: the options, and whether the rows fit the topic."""
 
 from __future__ import annotations
 
@@ -7,32 +7,15 @@ import pytest
 
 from memq.client.producer.tables import lacks_timestamp
 from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.errors import ConfigError, SchemaMismatchError
-from memq.spark.options import parse_write_options
+from memq.errors import SchemaMismatchError
 from memq.spark.write_plan import check_rows
 
-
-def test_options_have_any_case_and_those_of_spark_are_left_out():
-    """Options come under their own names; what Spark adds for itself is not one of them."""
-    options = {"TOPIC": "t", "jobid": "j", "checkpointLocation": "x", "queryName": "q"}
-    parsed = parse_write_options(options)
-    assert (parsed.topic, parsed.job_id) == ("t", "j")
+INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "option 'topic' is missing"),
-        ({"topic": "t", "topics": "u"}, "unknown option 'topics'"),
-        ({"topic": "t", "jobId": ""}, "must have 1 to 128 bytes"),
-        ({"topic": "no/topic"}, "no/topic"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    """What is missing, unknown or out of its limits is named."""
-    with pytest.raises(Exception, match=message) as caught:
-        parse_write_options(options)
-    assert type(caught.value).__module__ == "memq.errors"
+def check(given, expected):
+    """A column of one type, written to a topic that has it as another one."""
+    check_rows(pa.schema([("at", given)]), pa.schema([("at", expected)]), "t")
 
 
 @pytest.mark.parametrize(
@@ -42,9 +25,10 @@ def test_wrong_options_are_named(options, message):
         ({"value": pa.int64()}, "expects column 'value'"),
         ({"value": pa.utf8(), "timestamp": pa.int64()}, "an instant, but got .*; cast it first"),
         ({"value": pa.utf8(), "timestamp": pa.utf8()}, "an instant, but got .*; cast it first"),
+        ({"value": pa.utf8(), "timestamp": LOCAL}, "an instant, but got .* cast it first"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(columns, message):
+def test_rows_that_do_not_fit_a_default_topic_are_refused(columns, message):
     """A column that is missing, or cannot become the topic's, is named."""
     with pytest.raises(SchemaMismatchError, match=message):
         check_rows(pa.schema(list(columns.items())), DEFAULT_SCHEMA, "t")
@@ -60,8 +44,40 @@ def test_texts_and_times_of_spark_fit():
     assert not lacks_timestamp(["value"], pa.schema([("value", pa.utf8())]))
 
 
-def test_a_missing_job_id_is_no_error():
-    """Without a jobId a write is one of its own."""
-    assert parse_write_options({"topic": "t"}).job_id is None
-    with pytest.raises(ConfigError):
-        parse_write_options({"topic": "t", "jobId": "x" * 129})
+@pytest.mark.parametrize(
+    ("given", "expected", "message"),
+    [
+        (LOCAL, INSTANT, "an instant, but got .*a time without a zone; cast it first"),
+        (INSTANT, LOCAL, "a time without a zone, but got .*an instant; cast it first"),
+        (pa.date32(), INSTANT, "a day; cast it first"),
+        (INSTANT, pa.date32(), "a day, but got .*an instant"),
+        (pa.utf8(), LOCAL, "a text or bytes; cast it first"),
+        (pa.int64(), INSTANT, "a number; cast it first"),
+        (INSTANT, pa.utf8(), "an instant; cast it first"),
+        (pa.list_(LOCAL), pa.list_(INSTANT), r"column 'at\[\]' as timestamp"),
+        (pa.map_(pa.utf8(), LOCAL), pa.map_(pa.utf8(), INSTANT), r"column 'at\[\].value'"),
+        (pa.struct([("x", LOCAL)]), pa.struct([("x", INSTANT)]), "column 'at.x'"),
+    ],
+)
+def test_another_kind_of_time_is_refused(given, expected, message):
+    """Instants, local times, days, texts and numbers do not become each other unsaid: what a zone
+    decides, Spark's own cast does.
+    """
+    with pytest.raises(SchemaMismatchError, match=message):
+        check(given, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (pa.timestamp("us", "America/New_York"), INSTANT),
+        (INSTANT, pa.timestamp("ms", "Asia/Kolkata")),
+        (LOCAL, pa.timestamp("ns")),
+        (pa.date32(), pa.date32()),
+        (pa.null(), INSTANT),
+        (pa.list_(INSTANT), pa.large_list(INSTANT)),
+    ],
+)
+def test_the_same_kind_of_time_fits(given, expected):
+    """An instant is the same in every zone, and units do not matter; nothing but nulls fits too."""
+    check(given, expected)

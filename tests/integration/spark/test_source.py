@@ -1,0 +1,279 @@
+"""The data source over exact ranges, call by call: rows, columns, topics, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from memq import read_range
+from memq.core.format.batch import ProducerRun
+from memq.core.format.schema import RANGE_COLUMNS
+from memq.core.ranges import OffsetRange
+from memq.errors import (
+    ConfigError,
+    OffsetOutOfRangeError,
+    SchemaMismatchError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from memq.spark import MemqDataSource, app
+from memq.spark.app import run
+from memq.spark.apps import range_to_parquet
+from memq.spark.compaction import Compaction, check_topic
+from memq.spark.parquet import RangeJob, settled
+from memq.tables.fitting import NAMING_COLUMNS
+from tests.advice import follows
+from tests.integration.spark.conftest import values
+from tests.integration.spark.here import given, inputs, read, reader, table
+from tests.integration.spark.stored import Stored
+from tests.unit.client.batches import Sent, records
+
+PLANNED = 20_000
+MAX_PLAN_BYTES = 2_048  # of memory for a notification with ten producers
+
+MESSAGES = [Sent("p", number, records(b"%d" % number)) for number in range(4)]
+
+TYPED = pa.schema(
+    [
+        ("name", pa.large_utf8()),
+        ("count", pa.uint32()),
+        ("big", pa.uint64()),
+        ("at", pa.timestamp("ns", "UTC")),
+        ("tags", pa.list_(pa.utf8())),
+        ("spot", pa.struct([("x", pa.float64()), ("y", pa.float16())])),
+    ]
+)
+
+
+def test_typed_topics_have_their_own_columns(topics):
+    """With types that hold all of their values; one that was added later is null in rows from
+    before, and origins of rows are beside them.
+    """
+    row = {"name": "é", "count": (1 << 32) - 1, "big": (1 << 64) - 1, "at": 1_000_000}
+    row |= {"tags": ["a", None], "spot": {"x": 0.5, "y": 1.5}}
+    topics.make("a", schema=TYPED)
+    topics.write_rows("a", pa.Table.from_pylist([row, {}], TYPED))
+    grown = TYPED.append(pa.field("late", pa.int64()))
+    topics.admin.alter_topic(topics.name("a"), schema=grown)
+    topics.write_rows("a", pa.Table.from_pylist([row | {"late": 7}], grown))
+    expected = read_range(topics.address, topic=topics.name("a"), metadata=True)
+
+    found = read(topics.address, topic=topics.name("a"))
+
+    assert found.column_names[: len(grown)] == grown.names
+    assert found.select(expected.column_names).equals(
+        expected.cast(found.select(expected.column_names).schema)
+    )
+    assert set(found["topic"].to_pylist()) == {topics.name("a")}
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "error", "message"),
+    [
+        ({"columns": "value,colour"}, None, ConfigError, "no column 'colour'; there are key, val"),
+        ({}, "value", ConfigError, "column 'value' is binary, not string"),
+        ({"topic": "nowhere"}, None, UnknownTopicError, "nowhere"),
+        ({"incarnation": "x"}, None, ConfigError, "option 'incarnation' = 'x'"),
+    ],
+)
+def test_what_is_wrong_is_named(topics, options, wanted, error, message):
+    """A wrong column or topic is one error that names it and what is allowed."""
+    topics.make("a", "1")
+    source = MemqDataSource(given(topics.address, {"topic": topics.name("a")} | options))
+    schema = wanted and StructType([StructField(wanted, StringType())])
+
+    with pytest.raises(error, match=message):
+        source.reader(schema or source.schema())
+
+
+def test_a_column_with_the_name_of_an_origin(topics):
+    """A clash of names is a clear error, and a choice of columns is the way out."""
+    schema = pa.schema([("offset", pa.utf8()), ("n", pa.int64())])
+    topics.make("a", schema=schema)
+    topics.write_rows("a", pa.table({"offset": ["mine"], "n": [1]}))
+    where = {"topic": topics.name("a")}
+
+    with pytest.raises(SchemaMismatchError, match="with the columns 'offset' and 'offset'"):
+        read(topics.address, **where)
+    found = read(topics.address, **where, columns="offset,sequence").to_pylist()
+    assert found == [{"offset": "mine", "sequence": 0}]
+
+
+FILES, TABLE = RANGE_COLUMNS, NAMING_COLUMNS
+REFUSED = {
+    "empty": ("c", pa.struct([]), {}, [FILES, TABLE]),
+    "empty inside": ("c", pa.list_(pa.struct([("x", pa.struct([]))])), [], [FILES, TABLE]),
+    "null inside": ("c", pa.map_(pa.utf8(), pa.null()), [], [TABLE]),
+    "duration": ("c", pa.duration("s"), 1, [TABLE]),
+    "case": ("N", pa.int64(), 1, [FILES, TABLE]),
+    "folder": ("MEMQ_range", pa.utf8(), "mine", [FILES]),
+    "naming": ("offset", pa.int64(), 7, [TABLE]),
+}
+
+
+@pytest.mark.parametrize("column", REFUSED.values(), ids=REFUSED)
+@follows(
+    "cannot hold: write the others, which",
+    'Read the topic with spark.read.format("memq"), and write it with that column renamed',
+)
+def test_columns_that_outputs_cannot_hold(topics, column):
+    """They are refused with the column's name, before Spark writes anything; others are read."""
+    name, kind, value, refuse = column
+    schema = pa.schema([("n", pa.int64()), (name, kind)])
+    topics.make("a", schema=schema)
+    topics.write_rows("a", pa.Table.from_pylist([{"n": 1, name: value}], schema))
+    where = {"bootstrap": topics.address, "topic": topics.name("a")}
+    job = RangeJob(name="j", output="o", manifest="m", range=OffsetRange(0, 0, 1), **where)
+
+    for reserved in (FILES, TABLE):
+        if reserved in refuse:
+            with pytest.raises(SchemaMismatchError, match=f"'{name}") as refused:
+                settled(job, reserved)
+            assert not refused.value.retriable
+        else:
+            assert settled(job, reserved)[1][:2] == ["n", name]
+    if FILES in refuse:
+        with pytest.raises(SchemaMismatchError):
+            check_topic(Compaction(name="j", output="o", **where))
+    assert read(topics.address, topic=topics.name("a"), columns="n")["n"].to_pylist() == [1]
+
+
+def test_a_program_whose_range_is_not_there(topics, monkeypatch, capsys, tmp_path):
+    """It is one line on stderr and exit code 1, before Spark is started."""
+    monkeypatch.setattr(app, "configure", lambda *_: None)
+    topics.make("a", "1")
+    arguments = {"topic": topics.name("a"), "partition": 0, "start": 0, "end": 99}
+    arguments |= {"bootstrap": topics.address, "output": tmp_path / "o", "manifest": tmp_path / "m"}
+
+    assert run(range_to_parquet.main, [f"--{name}={each}" for name, each in arguments.items()]) == 1
+
+    line = r"range_to_parquet: error: .*/0 .* up to offset 99, which is not published yet.*\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):
+    """With the option `incarnation`, another topic of that name is an error; the topic of a
+    DataFrame is the one that its first plan met.
+    """
+    topics.make("a", "old")
+    where = {"topic": topics.name("a")}
+    planned = where | {"incarnation": topics.incarnation("a")}
+    assert values(read(topics.address, **planned)) == [("a", "old")]
+    made, schema = reader(topics.address, **where)
+    topics.make_again("a", "new")
+
+    with pytest.raises(TopicRecreatedError, match="recreated"):
+        read(topics.address, **planned)
+    with pytest.raises(TopicRecreatedError, match="load\\(\\) the DataFrame again"):
+        table(made, made.partitions(), schema)
+    assert values(read(topics.address, **where)) == [("a", "new")]
+
+
+@follows("or set failOnDataLoss to false to read on without them")
+def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
+    """Offsets that retention removed are an error; with failOnDataLoss=false the rest is read."""
+    with Stored(tmp_path) as found:
+        found.publish(*((0, found.batch(each, batch_id=f"b{each.sequence}")) for each in MESSAGES))
+        found.truncate(0, 2)
+        starting = {"startingOffsets": '{"0": 1}'}
+
+        with pytest.raises(OffsetOutOfRangeError) as caught:
+            read(found.address, **starting)
+        rest = read(found.address, failOnDataLoss="false", **starting)
+
+    gone = "offset 1 of t/0: removed by retention; 2 is the first that is left"
+    assert gone in str(caught.value)
+    assert rest.column("offset").to_pylist() == [2, 3]
+    assert gone in caplog.text
+
+
+def test_brokers_out_of_reach_are_one_error(monkeypatch):
+    """When no broker can be reached in time, the error names the address."""
+    monkeypatch.setattr("memq.spark.topic.REQUEST_TIMEOUT_S", 0.2)
+
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
+        read("127.0.0.1:9")
+
+
+def test_a_plan_needs_little_memory_for_each_notification(tmp_path):
+    """A plan covers all of 20,000 notifications, and takes at most two kilobytes for each."""
+    with Stored(tmp_path, partitions=4) as found:
+        like = found.batch(*MESSAGES[:1], batch_id="b")
+        found.publish(*((number % 4, numbered(like, number)) for number in range(PLANNED)))
+        tracemalloc.start()
+        planned = inputs(found.address)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+    assert sum(len(each.ranges) for each in planned) == PLANNED
+    assert peak < PLANNED * MAX_PLAN_BYTES
+
+
+def numbered(like, number):
+    """A notification as busy topics have them: ten producers with a run each."""
+    runs = [ProducerRun(f"producer-{n}", 0, number, number, 100, number) for n in range(10)]
+    return msgspec.structs.replace(
+        like, batch_id=f"{number:026d}", size_bytes=8 << 20, producers=runs
+    )
+
+
+# -- several topics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", ["storage", "broker"])
+def test_several_topics_in_one_read(topics, through):
+    """Names and a pattern give the rows of all topics, each with its topic; few tasks read many."""
+    topics.make("a", "1", "2")
+    topics.make("b", "1", read_partitions=2)
+    topics.make("other-topic", "9")
+
+    for names in (topics.subscribe("b", "a"), topics.pattern):
+        options = names | {"readThrough": through}
+        assert values(read(topics.address, **options)) == [("a", "1"), ("a", "2"), ("b", "1")]
+        assert len(inputs(topics.address, **options)) == 1
+
+
+def test_offsets_by_topic(topics):
+    """JSON by topic limits a read to the topics and read partitions it names; so it may for one."""
+    topics.make("a", "1", "2", "3")
+    topics.make("b", "1", "2")
+    bounds = {
+        "startingOffsets": topics.offsets(a={"0": 1}, b={"0": -2}),
+        "endingOffsets": topics.offsets(a={"0": 2}, b={"0": -1}),
+    }
+    alone = {"startingOffsets": topics.offsets(a={"0": 2})}
+
+    found = read(topics.address, **topics.subscribe("a", "b"), **bounds)
+    assert values(found) == [("a", "2"), ("b", "1"), ("b", "2")]
+    for names in (topics.pattern, {"topic": topics.name("a")}):
+        assert values(read(topics.address, **names, **alone)) == [("a", "3")]
+    missing = {"startingOffsets": topics.offsets(a={"0": 0}, zz={"0": 2})}
+    with pytest.raises(ConfigError, match="zz': there is none"):
+        read(topics.address, **topics.pattern, **missing)
+
+
+@follows("or choose columns that they share by the option")
+def test_topics_must_agree_in_their_columns(topics):
+    """Topics with other columns are refused by name; columns that all share can be read."""
+    for short, last in (("a", pa.int64()), ("b", pa.utf8())):
+        topics.make(short, schema=pa.schema([("n", pa.int64()), ("x", last)]))
+        topics.write_rows(short, pa.table({"n": [1], "x": pa.array([1]).cast(last)}))
+
+    with pytest.raises(SchemaMismatchError, match="column 'x' is int64 and string; read each"):
+        read(topics.address, **topics.pattern)
+    assert read(topics.address, **topics.pattern, columns="n")["n"].to_pylist() == [1, 1]
+    assert read(topics.address, **topics.pattern, view="messages")["records"].to_pylist() == [1, 1]
+
+
+def test_a_pattern_that_matches_nothing(topics):
+    """There are no columns without a topic, so it is an error; topics of MemQ never match."""
+    for pattern in (topics.pattern["subscribePattern"], "_memq_.*"):
+        with pytest.raises(UnknownTopicError, match="there are no topics"):
+            read(topics.address, topic=None, subscribePattern=pattern)

@@ -1,0 +1,248 @@
+"""Columns of a table that others have changed: no range goes into another one, nor is one read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate
+from pyiceberg.types import DoubleType, LongType
+
+from memq.errors import SchemaMismatchError
+from memq.tables.files import plain_files
+from memq.tables.iceberg import open_table
+from tests.advice import follows
+from tests.integration.tables.lake import (
+    RECORDS,
+    SCHEMA,
+    all_of,
+    catalog_options,
+    clicks,
+    compact,
+    lake_table,
+    put,
+    rows,
+    values,
+)
+
+EQUAL = {"topic": "clicks", "memq_incarnation": "a1"}
+SCORED = SCHEMA.append(pa.field("score", pa.float64()))
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table with a range that has a score."""
+    made = lake_table(tmp_path, SCORED)
+    put(made, clicks(0, 1), rows(clicks(0, 1), SCORED))
+    return made
+
+
+def rename(table, *names):
+    """Give a column one name after the other."""
+    for old, new in pairwise(names):
+        table.load().update_schema().rename_column(old, new).commit()
+
+
+def drop(table, name):
+    table.load().update_schema().delete_column(name).commit()
+
+
+def add(table, name, kind=LongType):
+    table.load().update_schema().add_column(name, kind()).commit()
+
+
+def forget_schemas(table):
+    """Remove all schemas from before, as some programs do when snapshots expire."""
+    loaded = table.load()
+    ids = [each.schema_id for each in loaded.metadata.schemas]
+    ids.remove(loaded.metadata.current_schema_id)
+    loaded.catalog.commit_table(loaded, (), (RemoveSchemasUpdate(schema_ids=ids),))
+
+
+def set_default(table, name):
+    """Give a column a default value, which Iceberg has from version 3 on, and pyiceberg reads."""
+    loaded = table.load()
+    schema = loaded.schema()
+    fields = [
+        each.model_copy(update={"initial_default": 7} if each.name == name else {})
+        for each in schema.fields
+    ]
+    changed = Schema(*fields, schema_id=schema.schema_id + 1)
+    updates = (AddSchemaUpdate(schema=changed), SetCurrentSchemaUpdate(schema_id=-1))
+    loaded.catalog.commit_table(loaded, (), updates)
+
+
+def read(table, *columns):
+    """Values of the first of some columns, as they are read for a topic that has them."""
+    found = table.matching(table.load(), EQUAL, [*columns, "partition", "offset"])
+    return [value for batch in found for value in batch[columns[0]].to_pylist()]
+
+
+def check_refused(table, column, says, schema=SCORED):
+    """Neither is a range put in, nor the column read, by ids or from files; others are read."""
+    wanted = clicks(7, 8)
+    for refused in (
+        lambda: put(table, wanted, rows(wanted, schema)),
+        lambda: read(table, column),
+        lambda: plain_files(table, table.load(), EQUAL, [column, "offset"]),
+    ):
+        with pytest.raises(SchemaMismatchError, match=rf"column '({column}|score)' .* {says}"):
+            refused()
+    assert {*read(table, "offset")} == {0}
+    assert plain_files(table, table.load(), EQUAL, ["offset"])
+
+
+def test_columns_that_come_later(table):
+    """A topic that grew a column grows the table; a range from before can still follow, and what
+    the owner adds is left alone, also where old schemas are removed.
+    """
+    wider = SCORED.append(pa.field("late", pa.float64()))
+    add(table, "own")
+    put(table, clicks(2, 3), rows(clicks(2, 3), wider))
+    compact(table)
+    forget_schemas(table)
+    put(table, clicks(1, 2), rows(clicks(1, 2), SCHEMA))
+
+    found = table.load().scan().to_arrow().sort_by("value")
+    assert found["late"].to_pylist() == [None] * 2 * RECORDS + [0.5] * RECORDS
+    assert sorted(read(table, "value")) == values(table) == all_of(3)
+    assert read(table, "score").count(0.5) == 2 * RECORDS
+
+
+CHANGES = {
+    "renamed": (lambda table: rename(table, "value", "v"), "renamed.* 'v', 'value'"),
+    "renamed back": (lambda table: rename(table, "value", "v", "value"), "renamed.* 'v', 'value'"),
+    "swapped": (
+        lambda table: (
+            rename(table, "value", "old"),
+            rename(table, "score", "value"),
+            rename(table, "old", "score"),
+        ),
+        "renamed.* 'old', 'score', 'value'",
+    ),
+    "dropped": (lambda table: drop(table, "value"), "was dropped"),
+    "made anew": (lambda table: (drop(table, "value"), add(table, "value")), "was dropped"),
+    "name given away": (
+        lambda table: (rename(table, "value", "raw"), add(table, "value")),
+        "renamed.* 'raw', 'value'",
+    ),
+    "name taken": (
+        lambda table: (drop(table, "value"), rename(table, "score", "value")),
+        "was dropped",
+    ),
+}
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_column_that_was_changed(table, kind, compacted):
+    """Nothing comes under a name that another column has had, and nothing is read from there."""
+    if compacted:
+        compact(table)
+    change, says = CHANGES[kind]
+    change(table)
+
+    check_refused(table, "value", says)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_change_that_schemas_have_forgotten(table, back):
+    """The mapping of names for files without ids remembers it."""
+    rename(table, *(("value", "v", "value") if back else ("value", "v")))
+    forget_schemas(table)
+    assert len(table.load().metadata.schemas) == 1
+
+    check_refused(table, "value", "renamed.* 'v', 'value'")
+
+
+def test_a_column_of_the_owner(table):
+    """It is not given for one that the topic gets, if it was renamed."""
+    add(table, "late", DoubleType)
+    rename(table, "late", "mine")
+
+    check_refused(table, "late", "renamed", SCORED.append(pa.field("late", pa.float64())))
+    put(table, clicks(1, 2), rows(clicks(1, 2), SCORED))
+
+
+def test_a_default_value(table):
+    """Files do not have it, so whoever goes by them would see none."""
+    set_default(table, "value")
+
+    check_refused(table, "value", "default value")
+
+
+INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
+NESTED = {
+    "struct": (INNER, "name", {"name": "x", "age": 1}),
+    "struct in a struct": (pa.struct([("s", INNER)]), "s.name", {"s": {"name": "x", "age": 1}}),
+    "list": (pa.list_(INNER), "element.name", [{"name": "x", "age": 1}]),
+    "map": (pa.map_(pa.string(), INNER), "value.name", [("k", {"name": "x", "age": 1})]),
+}
+
+
+@pytest.mark.parametrize("change", ["rename", "drop"])
+@pytest.mark.parametrize("kind", NESTED)
+def test_a_field_that_was_changed(tmp_path, kind, change):
+    """It is refused with its column, and not left out; others that are added beside it are not."""
+    kind, path, value = NESTED[kind]
+    where = ("who", *path.split("."))
+
+    def data(wanted):
+        return rows(wanted).append_column("who", pa.array([value] * RECORDS, kind))
+
+    table = lake_table(tmp_path, SCHEMA.append(pa.field("who", kind)))
+    put(table, clicks(0, 1), data(clicks(0, 1)))
+    add(table, (*where[:-1], "own"))
+    put(table, clicks(1, 2), data(clicks(1, 2)))
+    if change == "rename":
+        table.load().update_schema().rename_column(where, "full").commit()
+    else:
+        drop(table, where)
+
+    says = rf"column 'who\.{path[:-4]}(name|full)' .* was {change[:4]}"
+    with pytest.raises(SchemaMismatchError, match=says):
+        put(table, clicks(2, 3), data(clicks(2, 3)))
+    with pytest.raises(SchemaMismatchError, match=says):
+        read(table, "who")
+    assert sorted(read(table, "value")) == all_of(2)
+
+
+def test_a_column_with_a_dot(tmp_path):
+    """Its name is not taken for that of a field."""
+    schema = SCHEMA.append(pa.field("user.id", pa.int64()))
+    table = lake_table(tmp_path, schema)
+    put(table, clicks(0, 1), rows(clicks(0, 1)))
+    add(table, ("user",))
+    put(table, clicks(1, 2), rows(clicks(1, 2)))
+    drop(table, "user.id")
+    add(table, ("user.id",))
+
+    assert read(table, "user") == [None] * 2 * RECORDS
+    with pytest.raises(SchemaMismatchError, match=r"column 'user\.id' .* was dropped"):
+        read(table, "user.id")
+
+
+@follows("Put the topic into a table of its own; who only reads may leave the column out")
+def test_the_way_out_of_a_changed_table(table, tmp_path):
+    """The topic goes into another table."""
+    rename(table, "value", "v")
+    with pytest.raises(SchemaMismatchError):
+        put(table, clicks(1, 2), rows(clicks(1, 2)))
+
+    own = open_table("local:lake.own", catalog_options(tmp_path))
+    own.create(SCHEMA)
+    put(own, clicks(0, 1))
+    assert values(own) == all_of(1)
+
+
+def test_a_column_of_another_type(table):
+    """Files that do not fit are refused with the column's name; nothing is committed."""
+    position = SCORED.get_field_index("value")
+    other = SCORED.set(position, pa.field("value", pa.string()))
+
+    with pytest.raises(SchemaMismatchError, match="value"):
+        put(table, clicks(1, 2), rows(clicks(1, 2), SCORED).cast(other))
+
+    assert values(table) == all_of(1)
