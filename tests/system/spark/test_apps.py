@@ -30,7 +30,6 @@ from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import compact
 from memq.spark.folders import Folders
 from memq.spark.parquet import range_to_parquet
-from tests.harness.reading import world
 from tests.system.spark.conftest import ROOT, SPARK_CONFIG
 from tests.system.spark.jobs import compaction, parquet_job
 from tests.system.spark.reading import NAME, ends_of
