@@ -23,6 +23,8 @@ settings.register_profile("default", max_examples=15, deadline=None, print_blob=
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("default")
 
+PYTEST_LOGGING = "_pytest.logging"
+
 # A script that starts the suite with `&` has it ignore SIGINT, and every process below it: the
 # commands that the tests interrupt would go on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,12 +44,10 @@ os.environ[spark_classes.VARIABLE] = (
 
 @pytest.fixture(autouse=True, scope="module")
 def _logging():
-    """Take back what a module does to logging: Airflow makes it write to stdout, for good."""
+    """Take back what others do to logging: Airflow makes it write to stdout once it is imported."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    root.handlers[:] = [each for each in root.handlers if type(each).__module__ == PYTEST_LOGGING]
+    root.setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="module")

@@ -516,7 +516,7 @@ def worker() -> ProcessLoop:
 
 def _result(future: Future, timeout: float | None = None) -> Any:
     """In place of `Future.result`: while a thread waits, the simulation goes on."""
-    if _working and not future.done():
+    if _working and threading.get_ident() == _inside and not future.done():
         loop, timeline = _working[-1][0], _working[-1][0].timeline
         deadline_us = None if timeout is None else timeline.now_us + int(timeout * 1e6)
         timeline.run(lambda: future.done() or not loop.alive, deadline_us=deadline_us)
@@ -541,17 +541,20 @@ _FORBIDDEN = frozenset(
     }
 )
 _walls = 0
+_inside = 0
+"""The thread that the walls are around: the process may have others, such as those of py4j."""
 
 
 def _guard(event: str, args: tuple[Any, ...]) -> None:
-    if _walls and event in _FORBIDDEN:
+    if _walls and event in _FORBIDDEN and threading.get_ident() == _inside:
         raise EscapeError(f"{event}{args} inside the simulation: nothing real may be used there")
 
 
 @contextlib.contextmanager
 def sealed() -> Iterator[None]:
     """Inside, real threads, sockets, processes and sleeps raise where they are asked for."""
-    global _walls  # noqa: PLW0603 - audit hooks cannot be removed, so this one is switched
+    global _walls, _inside  # noqa: PLW0603 - audit hooks cannot be removed, so this one is switched
+    _inside = threading.get_ident()
     if not _hooked:
         sys.addaudithook(_guard)
         _hooked.append(True)
@@ -576,11 +579,15 @@ def open_walls() -> None:
 
 
 def _sleep(seconds: float) -> None:
-    if seconds:  # nothing only lets other threads run
+    if threading.get_ident() != _inside:
+        _real_sleep(seconds)
+    elif seconds:  # nothing only lets other threads run
         raise EscapeError(f"time.sleep({seconds}) inside the simulation: wait on the event loop")
 
 
-def _start_thread(work: Callable[..., object], *_: Any) -> None:
+def _start_thread(work: Callable[..., object], *others: Any) -> Any:
+    if threading.get_ident() != _inside:
+        return _real_start_thread(work, *others)
     raise EscapeError(f"a real thread for {work} inside the simulation: use the runtime's threads")
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from memq.broker import server
+from memq.core import hedging
 from tests.fakes.loop import open_walls
+from tests.simulation.broker import LOOKS_S
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 
@@ -29,7 +32,11 @@ def memory_path(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _outside():
-    """A test that leaves a simulation open leaves nobody else inside of it."""
+def _outside(monkeypatch):
+    """A test that leaves a simulation open leaves nobody else inside of it, nor with its times."""
+    for name in LOOKS_S:
+        monkeypatch.setattr(server, name, getattr(server, name))
+    for name in ("MIN_KNOWN", "EXTRA_SHARE"):
+        monkeypatch.setattr(hedging, name, getattr(hedging, name))
     yield
     open_walls()

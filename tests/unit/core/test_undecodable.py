@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,6 @@ from memq.tables.ledger import decode_ledger
 from tests.unit.client.batches import Sent, notify, records, seal
 from tests.unit.core.audit.test_reports import CONSUMED, REPORT
 from tests.unit.core.test_manifest import MANIFEST
-from tests.unit.project.test_conventions import PRODUCT, ROOT
 
 DEEP = b"[" * 100_000
 NOTIFICATION = encode_notification(notify(seal(Sent("p", 0, records(b"v")))))
@@ -130,8 +130,8 @@ def test_errors_of_decoding_are_named_together():
     """Who catches one kind of what decoding raises catches all (`memq.core.decoding`)."""
     found = [
         f"{path}: {line}"
-        for package in PRODUCT
-        for path in (ROOT / package).rglob("*.py")
+        for package in ("memq", "airflow_provider_memq", "pyspark_memq")
+        for path in (Path(__file__).parents[3] / package).rglob("*.py")
         for line in path.read_text().splitlines()
         if re.match(r"\s+except .*msgspec\.(?!ValidationError)", line)
     ]
