@@ -28,6 +28,8 @@ def changed_files(since: str) -> list[str]:
 
 def tests_for(changed: list[str]) -> list[str]:
     """Return the files and folders of tests that a change of these files can break, sorted."""
+    if not changed:
+        return []
     sources = [
         path for folder in (*PRODUCT, "tests") for path in sorted((ROOT / folder).rglob("*.py"))
     ]
