@@ -1,8 +1,8 @@
 """A pytest plugin: which tests stay in one process, and in which order they begin.
 
-A file of tests stays in one process, for it may share a broker; so do the folders of `TOGETHER`,
-whose tests share what takes long to start. These begin first, as they take longest; the others
-follow, large files first.
+A file of tests stays in one process, for it may share a broker; so do the folders of `FIRST`, whose
+tests share what takes long to start. These begin first, as they take longest; the others follow,
+large files first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
-TOGETHER = (
+FIRST = (
     "tests/system/airflow",  # waits most of the time
     "tests/system/spark",
+    "tests/system/test_chaos.py",
+    "tests/system/test_outages.py",
+    "tests/integration/project",
+    "tests/integration/airflow",
     "tests/integration/cluster",
     "tests/integration/notification",
     "tests/integration/services",
@@ -34,7 +38,9 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no typ
 def unit_of(nodeid: str) -> str:
     """Return what a test is handed out with: a folder, or its file."""
     path = nodeid.partition("::")[0]
-    return next((folder for folder in TOGETHER if path.startswith(f"{folder}/")), path)
+    return next(
+        (folder for folder in FIRST if path == folder or path.startswith(f"{folder}/")), path
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> tuple[int, int, str]:
         unit = unit_of(item.nodeid)
-        first = TOGETHER.index(unit) if unit in TOGETHER else len(TOGETHER)
-        return first, -sizes[unit] if first == len(TOGETHER) else 0, unit
+        first = FIRST.index(unit) if unit in FIRST else len(FIRST)
+        return first, -sizes[unit] if first == len(FIRST) else 0, unit
 
     items.sort(key=place)

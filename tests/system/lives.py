@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
 from memq.errors import MemqError
 from tests.fakes.crashing import CrashPoint, run
+from tests.harness.fork_server import fork_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -252,15 +252,18 @@ def _broker(
     sys.exit(code)
 
 
-def _fork_server() -> multiprocessing.context.ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    # Each child imports the main module, which is pytest or `chaos`; let it find all it needs.
-    main = ["pytest"] if "pytest" in sys.modules else ["tests.system.runs"]
-    context.set_forkserver_preload(["tests.fakes.crashing", "tests.fakes.planted", *main])
-    return context
+# Each child imports the main module, which is pytest or `chaos`; let it find all it needs.
+IMPORTS = [
+    "tests.fakes.crashing",
+    "tests.fakes.planted",
+    "pytest" if "pytest" in sys.modules else "tests.system.runs",
+]
+_context = fork_server(IMPORTS)
 
 
-_context = _fork_server()
+def renew() -> None:
+    """Fork the lives that follow from a server of their own, whatever others have started."""
+    fork_server(IMPORTS)
 
 
 _given: set[int] = set()  # a port stays its broker's while that is dead

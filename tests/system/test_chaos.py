@@ -14,6 +14,7 @@ from tests.fakes import planted as faults
 from tests.fakes.crashing import CrashPoint
 from tests.fakes.failing_kafka import in_kafka, kafka
 from tests.fakes.refusing_store import in_store, store
+from tests.system import lives
 from tests.system.chaos import round_of, run_round
 from tests.system.lives import Life, Seams
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
@@ -43,6 +44,12 @@ OF_CLUSTERS = ["cluster/0"]
 """Seeds of runs of clusters; all are of one round."""
 
 CHANCES = 5  # runs for a planted bug: where the machine is slow, a run may not come to its mistake
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_lives():
+    """Brokers are forked from a server that knows nothing of tests before."""
+    lives.renew()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
 from memq.errors import DataLossError
 from tests.harness.airflow.rest import BACKSTOP_S, until
+from tests.harness.fork_server import fork_server
 from tests.integration.airflow.aws import (
     CANCELLED,
     ROWS,
@@ -31,8 +31,12 @@ from tests.integration.airflow.event_store import EventStore
 pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
 LAUNCHERS = tuple(STATES)
-WORKERS = multiprocessing.get_context("forkserver")
-WORKERS.set_forkserver_preload([__name__])  # so that each has loaded Airflow already
+
+
+@pytest.fixture(scope="module")
+def workers(module_patch, all_services):
+    """Makes processes that have loaded Airflow already, and know the services."""
+    return fork_server([__name__])
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +119,10 @@ def run_to_the_end(aws, each, state, run):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kill_before", [0, 1, None], ids=["noted", "started", "waiting"])
-def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, *, launcher, kill_before):
+def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, workers, *, launcher, kill_before):
     """A worker that dies before, while or after it starts a job leaves one job, and one result."""
     state = FileState(tmp_path / "state", kill_before)
-    worker = WORKERS.Process(
+    worker = workers.Process(
         target=try_in_a_process, args=(places(aws), launcher, tmp_path / "out", state)
     )
     worker.start()
