@@ -119,6 +119,7 @@ def open_store(
         credentials = _aws_credentials(options)
         if is_directory_bucket(container):
             config.setdefault("s3_express", "true")
+        _check_endpoint(options)
         if _is_plain_http(options):
             client.setdefault("allow_http", "true")
     if certificate:
@@ -149,6 +150,21 @@ def open_store(
 def _folded(name: str) -> str:
     """The name of an option as it stands here; that of a tag is as the user writes it."""
     return name if name.startswith(TAG_PREFIX) else name.lower()
+
+
+def _check_endpoint(options: Mapping[str, str]) -> None:
+    """Refuse an endpoint that would lose: obstore prefers this variable to any option.
+
+    Raises:
+        ConfigError: the environment names another one.
+    """
+    found = os.environ.get(_ENDPOINTS[0], "")
+    given = next((options[name] for name in _ENDPOINT_OPTIONS if name in options), found)
+    if found and given != found:
+        raise ConfigError(
+            f"storage_options: endpoint = {given!r}, and {_ENDPOINTS[0]} is {found!r}, which would "
+            "be taken: unset the variable, or leave the option out"
+        )
 
 
 def _is_plain_http(options: Mapping[str, str]) -> bool:

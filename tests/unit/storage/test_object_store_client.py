@@ -9,6 +9,7 @@ import pytest
 
 from memq.core.storage import object_store_client
 from memq.core.storage.object_store_client import CLIENT_DEFAULTS, open_store
+from memq.errors import ConfigError
 
 KEYS = {"access_key_id": "given", "secret_access_key": "given"}
 TEMPORARY = KEYS | {"session_token": "given"}
@@ -156,3 +157,18 @@ def test_the_profile_of_the_environment(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the machine")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the machine")
     assert open_store("s3://bucket", {}).store.credential_provider is None  # obstore finds the keys
+
+
+@pytest.mark.parametrize("name", ["endpoint", "AWS_ENDPOINT_URL"])
+def test_an_endpoint_that_the_environment_would_override_is_refused(opened, monkeypatch, name):
+    """Objects never go to another store than the one that is configured."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://other")
+
+    with pytest.raises(
+        ConfigError, match=r"'http://s3', and AWS_ENDPOINT_URL_S3 is 'http://other'"
+    ):
+        open_store("s3://bucket", {name: "http://s3"})
+    open_store("s3://bucket", {name: "http://other"})
+    open_store("s3://bucket", {})
+    open_store("gs://bucket", {})
+    assert len(opened) == 3
