@@ -214,10 +214,12 @@ def _fit_list(array: Any, kind: Any) -> pa.Array:
         return pa.LargeListArray.from_arrays(offsets, values, type=kind, mask=array.is_null())
     if not pat.is_fixed_size_list(kind):
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=array.is_null())
-    lists = pa.ListArray.from_arrays(offsets, values, mask=array.is_null())
-    if array.null_count:  # Arrow's cast leaves below a null list what was in memory
+    if array.null_count:  # a null list has places below it as well; they hold nulls
+        places = pc.subtract(pc.cumulative_sum(pa.repeat(1, len(values))), 1)
+        lists = pa.ListArray.from_arrays(offsets, places, mask=array.is_null())
         lists = pc.coalesce(lists, pa.scalar([None] * kind.list_size, lists.type))
-    return pa.FixedSizeListArray.from_arrays(lists.flatten(), type=kind, mask=array.is_null())
+        values = values.take(lists.flatten())
+    return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
 
 
 def _offsets(array: Any) -> pa.Array:

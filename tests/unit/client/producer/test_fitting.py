@@ -44,6 +44,7 @@ def column(array, kind):
         (pa.array(["a", None, "no longer kept inline"], pa.string_view()), pa.utf8()),
         (pa.array(["a", None, "a"]).dictionary_encode(), pa.utf8()),
         (pa.array([[1, 2], None]), pa.list_(pa.int64(), 2)),
+        (pa.array([None, [None, None]], pa.list_(pa.null(), 2)), pa.list_(pa.null(), 2)),
         (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), pa.list_(pa.int64())),
         (
             pa.array([[("a", 1)], None], pa.map_(pa.utf8(), pa.int8())),
