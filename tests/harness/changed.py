@@ -1,8 +1,8 @@
 """Which tests a change can break: those that import what has changed, and those of its rooms.
 
 A unit test is chosen when it imports a changed module, directly or through others. Of integration
-and system tests, which import nearly everything, those are chosen that stand where the changed
-files stand in the product, and those that were changed. Changed pages choose the tests of pages.
+tests, which import nearly everything, those are chosen whose room was changed, and of all tests
+those that were changed themselves. Changed pages choose the tests of pages.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import ast
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags")
-PROVIDER = "airflow_provider_memq"
+from tests.harness.rooms import PROVIDER, ROOT, rooms_of
+
+PRODUCT = ("memq", PROVIDER, "pyspark_memq", "spark_apps", "dags")
 PAGES = "tests/unit/project"
 
 
@@ -43,7 +43,7 @@ def tests_for(changed: list[str]) -> list[str]:
         and (path.is_relative_to(ROOT / "tests/unit") or str(path.relative_to(ROOT)) in changed)
     }
     for name in changed:
-        chosen.update(_rooms_of(Path(name)))
+        chosen.update(map(str, rooms_of(Path(name))))
         if name.endswith((".md", ".toml")):
             chosen.add(PAGES)
     return sorted(path for path in chosen if (ROOT / path).exists())
@@ -77,13 +77,3 @@ def _importers(changed: set[str], imports: dict[str, set[str]]) -> set[str]:
     while more := {name for name, of in imports.items() if name not in reached and of & reached}:
         reached |= more
     return reached
-
-
-def _rooms_of(path: Path) -> set[str]:
-    """Return where the tests of a product file stand above those of units."""
-    if path.parts[0] not in ("memq", PROVIDER):
-        return set()
-    room = Path("airflow" if path.parts[0] == PROVIDER else "", *path.parts[1:-1])
-    while room.parts and not (ROOT / "tests/integration" / room).exists():
-        room = room.parent
-    return {f"tests/integration/{room}"} if room.parts else set()

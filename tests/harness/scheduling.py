@@ -22,9 +22,8 @@ FIRST = (
     "tests/system/test_outages.py",
     "tests/integration/project",
     "tests/integration/airflow",
-    "tests/integration/cluster",
+    "tests/integration/broker/cluster",
     "tests/integration/notification",
-    "tests/integration/services",
 )
 
 

@@ -4,7 +4,7 @@
 
 Bugs are drawn from all that `operators` can plant in the room's files. Each is planted alone, in a
 copy of the tree. There the tests run that have the file's name, then those of the room, unit tests
-first: the tests mirror the product. `TESTS="tests/contracts/queue.py …"` adds others.
+first: the tests mirror the product. `ARGS="--tests tests/simulation"` adds others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.harness.rooms import PROVIDER, rooms_of
 from tests.mutants.copies import ROOT, copy_tree, failed_test
 from tests.mutants.operators import Bug, bugs_of
 
-ROOMS = {"airflow": "airflow_provider_memq"}  # others are folders of memq
-KINDS = ("tests/unit", "tests/integration")
-ADAPTERS = ("bigqueue", "notification", "storage")  # their tests do not stand below core
+ROOMS = {"airflow": PROVIDER}  # others are folders of memq
 
 
 def sources_of(room: str) -> list[Path]:
@@ -39,17 +38,9 @@ def sources_of(room: str) -> list[Path]:
 
 def tests_of(source: Path) -> list[list[str]]:
     """Return the tests that are to notice a bug in a file, the nearest first."""
-    room = Path(*source.parts[1:-1])
-    if source.parts[0] != "memq":
-        room = "airflow" / room
-    elif room.parts[1:2] and room.parts[1] in ADAPTERS:
-        room = Path(*room.parts[1:])
-    while not any((ROOT / kind / room).is_dir() for kind in KINDS):
-        room = room.parent
-    folders = [Path(kind) / room for kind in KINDS if (ROOT / kind / room).is_dir()]
-    named = f"test_{source.stem}*.py"
-    near = [path for folder in folders for path in sorted((ROOT / folder).rglob(named))]
-    return [[str(path.relative_to(ROOT)) for path in near], [str(path) for path in folders]]
+    rooms, named = rooms_of(source), f"test_{source.stem}*.py"
+    near = [path for room in rooms for path in sorted((ROOT / room).rglob(named))]
+    return [[str(path.relative_to(ROOT)) for path in near], [str(room) for room in rooms]]
 
 
 def caught_by(copy: Path, source: Path, bug: Bug, others: list[str]) -> str:

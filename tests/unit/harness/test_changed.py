@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.harness import changed
+from tests.harness.rooms import ROOT, rooms_of
+from tests.harness.scheduling import FIRST
 
 
 def test_what_imports_a_changed_file_is_run_and_its_room():
@@ -13,3 +17,10 @@ def test_what_imports_a_changed_file_is_run_and_its_room():
     assert "tests/unit/project" in chosen, "a page"
     assert "tests/unit/bigqueue/test_recovery.py" not in chosen
     assert changed.tests_for([]) == []
+
+
+def test_a_folder_of_tests_that_is_named_is_there():
+    """What begins first in `make test` has not moved, and each room of the product has tests."""
+    assert [path for path in FIRST if not (ROOT / path).exists()] == []
+    rooms = rooms_of(Path("memq/core/storage/local.py"))
+    assert list(map(str, rooms)) == ["tests/unit/storage", "tests/integration/storage"]
