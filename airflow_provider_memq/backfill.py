@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from airflow_provider_memq.ranges import RangeContents
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
 
 CUTS_KEY = "memq_backfill"  # in the extra of an event of the plan's asset
 GIB = 1 << 30

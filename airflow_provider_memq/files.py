@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_memq.aws import s3_hook
-from memq.core.files import make_folders, replace_durably
 from memq.errors import ConfigError, StorageError
+from memq.runtime.files import make_folders, replace_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from memq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
 
 UNBOUNDED = 2**62  # no topic has as many offsets, bytes, records or milliseconds
 MAX_PARTITION = 99_999  # five digits, so that keys sort as numbers do

@@ -22,9 +22,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_memq.aws import storage_options_of
 from airflow_provider_memq.files import S3_SCHEMES, scheme_of
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
-from memq.core.java import check_java
 from memq.core.named_values import text_of
 from memq.errors import ConfigError
+from memq.runtime.java import check_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,9 +22,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 from airflow_provider_memq.topics import topic_state
 from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
 from memq.core.ranges import OffsetRange
-from memq.core.retry import Backoff
 from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
+from memq.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -32,17 +32,17 @@ from memq.core.format.envelope import END_OF_STREAM
 from memq.core.format.index import INDEX_SCHEMA, encode_footer
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.notification import (
+from memq.core.notification import (
     NOTIFICATION_VERSION,
     Notification,
     encode_notification,
 )
-from memq.core.notification.queue import Publication
-from memq.core.storage.keys import BatchKey, object_key
-from memq.core.storage.local import LocalStorage
+from memq.core.queue import Publication
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import iso_ms
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.storage.keys import BatchKey, object_key
+from memq.storage.local import LocalStorage
 from memq.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:

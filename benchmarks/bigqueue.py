@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memq.core.bigqueue import BigQueue
-from memq.core.bigqueue.layout import DEFAULT_PAGE_BYTES
+from memq.bigqueue import BigQueue
+from memq.bigqueue.layout import DEFAULT_PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

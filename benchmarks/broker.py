@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from memq.broker.config import ALLOCATOR, BrokerConfig
 from memq.broker.server import Broker, serve
-from memq.core.storage.local import LocalStorage
 from memq.errors import ObjectNotFoundError
+from memq.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from memq.core.storage.handler import ObjectInfo
+    from memq.storage.handler import ObjectInfo
 
 
 class DiscardingStorage:

@@ -19,9 +19,9 @@ from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import NOTIFICATION_VERSION, Notification, PublishedBatch
-from memq.core.storage.local import LocalStorage
-from memq.core.storage.open import open_uri
+from memq.core.notification import NOTIFICATION_VERSION, Notification, PublishedBatch
+from memq.storage.local import LocalStorage
+from memq.storage.open import open_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable

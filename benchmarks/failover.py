@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memq import AsyncAdminClient, AsyncProducer
-from memq.core.governor.mirror import Mirror
 from memq.core.governor.nodes import ASSIGNMENTS, BROKERS, ELECTION, LOADS
-from memq.core.governor.open import open_zookeeper
-from memq.core.governor.options import ZooKeeperOptions
 from memq.testing.broker import BrokerProcess
+from memq.zookeeper.mirror import Mirror
+from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper.options import ZooKeeperOptions
 from tests.harness.services.kafka import Kafka
 from tests.harness.services.s3proxy import S3Proxy
 from tests.harness.services.zookeeper import ZooKeeper

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.queue import Publication
+from memq.core.queue import Publication
+from memq.queue.embedded.queue import EmbeddedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -24,10 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.broker import broker_process
 from benchmarks.ingest import TOPIC, Loader, body_of
 from memq import Consumer
-from memq.core.storage import object_store
-from memq.core.storage.object_store import ObjectStorage
-from memq.core.storage.object_store_client import open_store
-from memq.core.storage.open import open_uri
+from memq.storage import object_store
+from memq.storage.object_store import ObjectStorage
+from memq.storage.object_store_client import open_store
+from memq.storage.open import open_uri
 from tests.harness.services.process import free_ports
 from tests.harness.services.s3proxy import S3Proxy
 

@@ -24,14 +24,14 @@ from memq.client.read_plan import Selection
 from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.client.topic import TopicClient
 from memq.core.format.batch import ProducerRun
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.notification import (
+from memq.core.notification import (
     NOTIFICATION_VERSION,
     Notification,
     encode_notification,
 )
-from memq.core.notification.queue import Publication
+from memq.core.queue import Publication
 from memq.core.ranges import OffsetRange
+from memq.queue.embedded.queue import EmbeddedQueue
 from memq.spark import MemqDataSource
 
 if TYPE_CHECKING:

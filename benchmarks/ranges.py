@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from airflow_provider_memq.ranges import Limits, RangeCutter, finish
-from memq.core.notification.notification import Notification, PublishedBatch
+from memq.core.notification import Notification, PublishedBatch
 from memq.core.ranges import OffsetRange
 
 PARTITIONS = 2

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memq.core.storage.local import LocalStorage
+from memq.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

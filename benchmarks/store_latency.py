@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from memq.core import hedging
+from memq.runtime import hedging
 from tests.simulation import broker as simulated
 from tests.simulation import history as h
 from tests.simulation import plan as plans

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memq.client.objects import ReadThrough
     from memq.client.topic import SyncTopicClient, TopicClient
     from memq.core.named_values import NamedValues
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
 
 T = TypeVar("T")

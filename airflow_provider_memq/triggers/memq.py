@@ -87,7 +87,7 @@ class MemqTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once."""
-        from memq.core.runtime import SYSTEM  # noqa: PLC0415 - loads the client
+        from memq.runtime.system import SYSTEM  # noqa: PLC0415 - loads the client
 
         try:
             fields = {name: getattr(self, name) for name in self.condition_fields}

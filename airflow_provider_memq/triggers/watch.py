@@ -98,7 +98,7 @@ class MemqWatchTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Watch until it is cancelled."""
-        from memq.core.runtime import SYSTEM  # noqa: PLC0415 - loads the client
+        from memq.runtime.system import SYSTEM  # noqa: PLC0415 - loads the client
 
         poll_s = self.poll_interval
         if poll_s is None:

@@ -45,8 +45,7 @@ from memq.broker.topics import Topics
 from memq.core.checksum import crc32c
 from memq.core.governor.nodes import READ_ROLE
 from memq.core.governor.topics import altered_topic, unknown_topic
-from memq.core.notification.queue import GROUPS, Waiters
-from memq.core.retry import Backoff
+from memq.core.queue import GROUPS
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
@@ -62,6 +61,8 @@ from memq.errors import (
     UnknownTopicError,
     VersionConflictError,
 )
+from memq.queue.waiters import Waiters
+from memq.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -69,9 +70,9 @@ if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.core.governor.assignment import Partition
     from memq.core.governor.nodes import BrokerNode, TopicAssignment
-    from memq.core.governor.shared_catalog import SharedCatalog
     from memq.core.governor.topics import Topic
     from memq.core.group import GroupCoordinator
+    from memq.zookeeper.shared_catalog import SharedCatalog
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,6 @@ from memq.core.defaults import (
     DEFAULT_HOST,
     DEFAULT_PORT,
 )
-from memq.core.governor.options import ZooKeeperOptions
-from memq.core.log_format import LOG_FORMAT, LogFormat
 from memq.core.named_values import (
     NamedValues,
     parse_queue_options,
@@ -29,6 +27,8 @@ from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import TopicConfig, check_topic_name
 from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
 from memq.errors import ConfigError, InvalidRequestError
+from memq.runtime.log_format import LOG_FORMAT, LogFormat
+from memq.zookeeper.options import ZooKeeperOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

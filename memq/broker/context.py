@@ -11,12 +11,12 @@ from memq.broker.metrics import Metrics
 from memq.broker.object_root import ObjectRoot, Presence
 from memq.broker.services import Services
 from memq.core.clock import CLOCKS_DIFFER_MS
-from memq.core.hedging import Hedging
-from memq.core.notification.kafka.queue import START_S
-from memq.core.notification.notification import decode_notification
-from memq.core.runtime import SYSTEM, Runtime
-from memq.core.storage.keys import topic_objects
+from memq.core.notification import decode_notification
 from memq.errors import ClosedError, UnavailableError
+from memq.queue.kafka.queue import START_S
+from memq.runtime.hedging import Hedging
+from memq.runtime.system import SYSTEM, Runtime
+from memq.storage.keys import topic_objects
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from memq.broker.fair_queuing import FairScheduler
     from memq.broker.fatal_errors import FatalErrors
     from memq.broker.memory import BodyMemory
-    from memq.core.clock import ClockReading, Timekeeper
+    from memq.broker.timekeeper import Timekeeper
+    from memq.core.clock import ClockReading
     from memq.core.governor.topics import Topic
-    from memq.core.notification.notification import Notification
-    from memq.core.notification.queue import NotificationQueue, QueueEntry
-    from memq.core.storage.handler import ObjectInfo, StorageHandler
+    from memq.core.notification import Notification
+    from memq.core.queue import NotificationQueue, QueueEntry
+    from memq.storage.handler import ObjectInfo, StorageHandler
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from memq.core.files import explain, lock_exclusively, make_folders
 from memq.core.units import counted, format_size_bytes
 from memq.errors import DataLossError, LockedError, StorageError
+from memq.runtime.files import explain, lock_exclusively, make_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,9 +17,9 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from memq.core.retry import Backoff
 from memq.core.units import counted
 from memq.errors import MemqError, UnknownTopicError
+from memq.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.core.governor.topics import Topic
-    from memq.core.notification.queue import NotificationQueue
+    from memq.core.queue import NotificationQueue
 
 log = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from memq.core.deduplication import BatchRef
 from memq.core.format.reader import read_index
-from memq.core.notification.notification import Notification, decode_notification
-from memq.core.storage.keys import key_of_uri
+from memq.core.notification import Notification, decode_notification
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import ObjectNotFoundError, OffsetOutOfRangeError, SequenceConflictError
+from memq.storage.keys import key_of_uri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from memq.broker.context import BrokerContext
-    from memq.core.storage.handler import StorageHandler
     from memq.core.topic import TopicConfig
     from memq.core.write_partition_effects import MessageKey
+    from memq.storage.handler import StorageHandler
 
 MAX_INDEXES = 16  # each up to a few hundred KiB
 MAX_LOOKUPS = 8  # at a time, per topic

@@ -1,7 +1,7 @@
 """What a broker does as the one that governs its cluster, and what people ask of that one.
 
-Every broker stands for election (`memq.core.governor.runner`). The one that is elected decides who
-owns what, and removes what is left of deleted topics; so that is done once, and by somebody.
+Every broker stands for election (`memq.zookeeper.governor_runner`). The one that is elected decides
+who owns what, and removes what is left of deleted topics; so that is done once, and by somebody.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import msgspec
 from memq.broker.deletion import Deletions, was_published
 from memq.core.governor.assignor import load_assignor
 from memq.core.governor.governor import Governor
-from memq.core.governor.mirror import Mirror
 from memq.core.governor.nodes import BROKERS, DOOMED, DRAINING, GOVERNOR, MEMBERS, REBALANCE
-from memq.core.governor.runner import GovernorRunner
 from memq.core.topic import check_topic_name
 from memq.core.units import DAY_MS
 from memq.errors import (
@@ -27,6 +25,8 @@ from memq.errors import (
     UnavailableError,
     VersionConflictError,
 )
+from memq.zookeeper.governor_runner import GovernorRunner
+from memq.zookeeper.mirror import Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.core.governor.coordination import Coordination
     from memq.core.governor.nodes import BrokerNode
-    from memq.core.governor.shared_catalog import SharedCatalog
     from memq.core.governor.topics import Topic
     from memq.core.wire.messages import DescribeClusterAnswer
+    from memq.zookeeper.shared_catalog import SharedCatalog
 
 
 FORGET_MS = 7 * DAY_MS  # after which a lost broker is expected no more

@@ -14,7 +14,6 @@ from memq.broker.lag import MAX_POSITIONS
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.ranges import retained_in_words
-from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
 from memq.core.units import counted
 from memq.core.wire import messages as m
@@ -32,6 +31,7 @@ from memq.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
+from memq.storage.keys import key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from memq.broker.duplicates import DuplicateChecker
 from memq.broker.write_partition import WritePartition
 from memq.core.format.schema import deserialize_schema
-from memq.core.notification.queue import GROUPS
-from memq.core.storage.keys import BatchKey, batch_id_at, object_key
+from memq.core.queue import GROUPS
 from memq.core.units import counted
 from memq.core.write_partition import TopicProcessor
 from memq.errors import MemqError
+from memq.storage.keys import BatchKey, batch_id_at, object_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

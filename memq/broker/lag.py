@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from memq.core.format.message import UNKNOWN_RANGE
-from memq.core.notification.notification import decode_counts
+from memq.core.notification import decode_counts
 from memq.core.wire.messages import PartitionLag
 from memq.errors import (
     CorruptDataError,

@@ -29,7 +29,6 @@ from memq.broker.deletion import was_published
 from memq.broker.governing import Governing
 from memq.broker.identity import ClusterIdentity
 from memq.broker.traffic import TrafficMeter
-from memq.core.governor.mirror import Mirror
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
     BROKERS,
@@ -40,11 +39,7 @@ from memq.core.governor.nodes import (
     BrokerNode,
     Folder,
     LoadsNode,
-    make_persistent,
 )
-from memq.core.governor.runner import until_one_fails
-from memq.core.governor.shared_catalog import SharedCatalog
-from memq.core.retry import Backoff
 from memq.errors import (
     ChangeUncertainError,
     CorruptDataError,
@@ -57,6 +52,11 @@ from memq.errors import (
     UnavailableError,
     VersionConflictError,
 )
+from memq.runtime.retry import Backoff
+from memq.zookeeper.folders import make_persistent
+from memq.zookeeper.governor_runner import until_one_fails
+from memq.zookeeper.mirror import Mirror
+from memq.zookeeper.shared_catalog import SharedCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from memq.core.decoding import UNDECODABLE
-from memq.core.notification.notification import decode_notification
-from memq.core.storage.keys import KEY_PARTS, key_of_uri
+from memq.core.notification import decode_notification
 from memq.core.units import counted
 from memq.errors import InvalidRequestError, MemqError, ObjectNotFoundError
+from memq.storage.keys import KEY_PARTS, key_of_uri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor
 
     from memq.core.governor.topics import Topic
-    from memq.core.notification.queue import NotificationQueue, QueueEntry
-    from memq.core.storage.handler import StorageHandler
+    from memq.core.queue import NotificationQueue, QueueEntry
+    from memq.storage.handler import StorageHandler
 
 MAX_LOOKED_FOR = 1_000  # objects; they take some tenths of a second
 LOOK_TIMEOUT_S = 10.0  # a storage that hangs must not keep the broker from serving

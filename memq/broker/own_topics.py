@@ -1,6 +1,6 @@
 """The topics of a broker that governs itself: it hosts all that its catalog holds.
 
-`memq.core.governor.catalog` has the theory of how a topic comes and goes as a whole. Creation and
+`memq.broker.catalog` has the theory of how a topic comes and goes as a whole. Creation and
 deletion hold one lock, and are answered as soon as they are durable; `memq.broker.deletion` removes
 what is left of a deleted topic in the background.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from concurrent.futures import Future
 
+    from memq.broker.catalog import Catalog
     from memq.broker.context import BrokerContext
-    from memq.core.governor.catalog import Catalog
     from memq.core.governor.topics import Topic
 
 log = logging.getLogger(__name__)

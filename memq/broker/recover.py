@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from memq.broker.catalog import Catalog
 from memq.broker.recover_scan import (
     LostEntry,
     StoredBatch,
@@ -53,26 +54,13 @@ from memq.broker.recover_scan import (
     readable,
     scan_queue,
 )
-from memq.core.files import explain, lock_exclusively, make_folders, sync_folder
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import BatchIndex
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
-from memq.core.governor.catalog import Catalog
 from memq.core.governor.topics import Topic
-from memq.core.notification.folders import TopicFile, TopicFolders
-from memq.core.notification.notification import encode_notification
-from memq.core.notification.queue import Publication
-from memq.core.notification.read_partition import (
-    INDEX_PAGE_ITEMS,
-    PAGE_BYTES,
-    Partition,
-    entry_bytes,
-    times_of,
-)
-from memq.core.storage.keys import BatchKey, object_key, parse_object_key
-from memq.core.storage.local import LocalStorage
-from memq.core.storage.open import local_folder
+from memq.core.notification import encode_notification
+from memq.core.queue import Publication
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
 from memq.core.units import counted
 from memq.errors import (
@@ -83,15 +71,27 @@ from memq.errors import (
     QueueError,
     UnknownTopicError,
 )
+from memq.queue.embedded.folders import TopicFile, TopicFolders
+from memq.queue.embedded.read_partition import (
+    INDEX_PAGE_ITEMS,
+    PAGE_BYTES,
+    Partition,
+    entry_bytes,
+    times_of,
+)
+from memq.runtime.files import explain, lock_exclusively, make_folders, sync_folder
+from memq.storage.keys import BatchKey, object_key, parse_object_key
+from memq.storage.local import LocalStorage
+from memq.storage.open import local_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from memq.core.bigqueue import BigArray
+    from memq.bigqueue import BigArray
     from memq.core.format.index import IndexEntry
-    from memq.core.runtime import Runtime
-    from memq.core.storage.handler import ObjectInfo
+    from memq.runtime.system import Runtime
+    from memq.storage.handler import ObjectInfo
 
 Action = Literal["none", "restore", "rebuild", "adopt"]
 RECOVERED = "recovered"

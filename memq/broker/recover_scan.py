@@ -9,27 +9,27 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.bigqueue import BigArray
+from memq.bigqueue import BigArray
 from memq.core.checksum import crc32c
 from memq.core.format.batch import entries_range_us, producer_runs
 from memq.core.format.reader import read_index
 from memq.core.format.schema import schema_id
-from memq.core.notification.notification import (
+from memq.core.notification import (
     NOTIFICATION_VERSION,
     Notification,
     decode_notification,
 )
-from memq.core.notification.read_partition import payload_of
 from memq.core.ranges import IntervalSet
-from memq.core.storage.keys import BatchKey, key_of_uri, parse_object_key
 from memq.errors import CorruptDataError, ObjectNotFoundError
+from memq.queue.embedded.read_partition import payload_of
+from memq.storage.keys import BatchKey, key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from memq.core.format.index import BatchIndex, IndexEntry
-    from memq.core.notification.folders import TopicFile, TopicFolders
-    from memq.core.storage.handler import ObjectInfo, StorageHandler
+    from memq.queue.embedded.folders import TopicFile, TopicFolders
+    from memq.storage.handler import ObjectInfo, StorageHandler
 
 
 class StoredBatch(NamedTuple):

@@ -24,10 +24,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.notification.notification import decode_notification
-from memq.core.storage.keys import key_of_uri, parse_object_key
+from memq.core.notification import decode_notification
 from memq.core.units import counted
 from memq.errors import ClosedError, CorruptDataError, MemqError
+from memq.storage.keys import key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
     from memq.broker.context import BrokerContext

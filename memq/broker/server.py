@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memq.broker.admin import AdminServer
+from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
@@ -33,19 +34,10 @@ from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
+from memq.broker.timekeeper import Timekeeper
 from memq.broker.tokens import Tokens
-from memq.core.clock import BrokerClock, Timekeeper
-from memq.core.files import explain, make_folders
-from memq.core.governor.catalog import Catalog
-from memq.core.governor.open import open_zookeeper
-from memq.core.governor.options import ZooKeeperOptions
+from memq.core.clock import BrokerClock
 from memq.core.group import GroupCoordinator
-from memq.core.log_format import configure
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.open import is_embedded, open_kafka
-from memq.core.notification.read_partition import PAGE_BYTES
-from memq.core.runtime import SYSTEM, Runtime
-from memq.core.storage.open import local_folder, open_storage
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.errors import (
@@ -55,6 +47,15 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.queue.embedded.read_partition import PAGE_BYTES
+from memq.queue.open import is_embedded, open_kafka
+from memq.runtime.files import explain, make_folders
+from memq.runtime.log_format import configure
+from memq.runtime.system import SYSTEM, Runtime
+from memq.storage.open import local_folder, open_storage
+from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper.options import ZooKeeperOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -64,8 +65,8 @@ if TYPE_CHECKING:
     from memq.broker.hosted_topic import HostedTopic
     from memq.broker.topics import Topics
     from memq.core.governor.coordination import Coordination
-    from memq.core.notification.queue import NotificationQueue
-    from memq.core.storage.handler import StorageHandler
+    from memq.core.queue import NotificationQueue
+    from memq.storage.handler import StorageHandler
 
 log = logging.getLogger(__name__)
 

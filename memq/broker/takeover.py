@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from memq.broker.context import SCAN_BYTES
 from memq.core.deduplication import BatchRef, DeduplicationWindow
-from memq.core.storage.keys import opened_ms
+from memq.storage.keys import opened_ms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from memq.broker.context import BrokerContext
     from memq.core.governor.topics import Topic
-    from memq.core.notification.notification import Notification
-    from memq.core.notification.queue import QueueEntry
+    from memq.core.notification import Notification
+    from memq.core.queue import QueueEntry
 
 
 class Rebuilt:

@@ -10,7 +10,7 @@ import abc
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from memq.core.notification.queue import GROUPS
+from memq.core.queue import GROUPS
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, TopicConfig
 from memq.core.wire.messages import BrokerInfo, TopicInfo
 from memq.errors import (

@@ -2,9 +2,9 @@
 
 Every attempt puts the same bytes under the same key, in a worker thread. So a success whose answer
 was lost is recognised by the next attempt, and two attempts at a time do no harm: one that takes
-long is made a second time where that helps (`memq.core.hedging`), and the first to succeed ends the
-upload. A thread cannot be interrupted: an attempt that hangs goes on, and holds the Batch's memory,
-after the upload has ended.
+long is made a second time where that helps (`memq.runtime.hedging`), and the first to succeed ends
+the upload. A thread cannot be interrupted: an attempt that hangs goes on, and holds the Batch's
+memory, after the upload has ended.
 
 A Batch may fail meanwhile, taken along by one before it. An upload that waits then, for its turn or
 to try again, ends at once: it stores nothing more, and the Batch's memory is free.
@@ -16,10 +16,10 @@ import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from memq.core.hedging import first_success
-from memq.core.retry import STORAGE_BACKOFF, Retry
 from memq.core.write_partition_effects import BatchState
 from memq.errors import MemqError, StorageError
+from memq.runtime.hedging import first_success
+from memq.runtime.retry import STORAGE_BACKOFF, Retry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from memq.broker.upload import Upload
-from memq.core.retry import STORAGE_BACKOFF
 from memq.core.wire.messages import WriteAnswer
 from memq.core.write_partition import ACKS_ALL
 from memq.core.write_partition_effects import (
@@ -38,6 +37,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.runtime.retry import STORAGE_BACKOFF
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memq.core.format.reader import BatchReader
     from memq.core.format.verify import VerifyReport
     from memq.core.named_values import NamedValues
-    from memq.core.notification.notification import Notification, PublishedBatch
+    from memq.core.notification import Notification, PublishedBatch
     from memq.core.ranges import OffsetRange
 
 
@@ -246,7 +246,7 @@ def verify_object(
         ConfigError: the storage cannot be opened with the options that were given.
     """
     from memq.core.format import verify as objects  # noqa: PLC0415 - loads Arrow
-    from memq.core.storage.open import open_uri  # noqa: PLC0415
+    from memq.storage.open import open_uri  # noqa: PLC0415
 
     try:
         storage, key = open_uri(uri, storage_options)
@@ -324,7 +324,7 @@ def _read_object(target: str, storage_options: NamedValues) -> Any:
         ObjectNotFoundError: there is none, or it is a folder.
         MemqError: it cannot be read.
     """
-    from memq.core.storage.open import local_folder, open_uri  # noqa: PLC0415 - loads Arrow
+    from memq.storage.open import local_folder, open_uri  # noqa: PLC0415 - loads Arrow
 
     uri = _object_uri(target) or _file_uri(target)
     storage, key = open_uri(uri, storage_options)

@@ -25,19 +25,19 @@ from memq.core.defaults import (
     TOKEN_VARIABLE,
     ZONE_VARIABLE,
 )
-from memq.core.log_format import LOG_FORMAT, configure
 from memq.core.named_values import NamedValues, parse_storage_options
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_size_bytes, parse_time
 from memq.errors import ConfigError, UnavailableError
+from memq.runtime.log_format import LOG_FORMAT, configure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from memq.client.admin import AdminClient
     from memq.client.profile import Connection
-    from memq.core.log_format import LogFormat
     from memq.core.options import Option
+    from memq.runtime.log_format import LogFormat
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
     ParamType = click.ParamType

@@ -16,8 +16,8 @@ import click
 import memq
 from memq.cli.command import Group, ParamType, option, output_option
 from memq.cli.output import show_rows
-from memq.core.files import sync_folder, write_durably
 from memq.errors import InvalidRequestError
+from memq.runtime.files import sync_folder, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -35,7 +35,6 @@ import msgspec
 from memq.cli.export_formats import SUFFIXES, Format, open_sink
 from memq.client.read_plan import EventTimes, Piece, ReadPlan
 from memq.core.decoding import UNDECODABLE
-from memq.core.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
 from memq.errors import (
@@ -48,6 +47,7 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from memq.runtime.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.client.batch import Batch, arrange
-from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
+from memq.core.notification import NOTIFICATION_VERSION, Notification
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
 

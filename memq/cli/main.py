@@ -39,8 +39,8 @@ from memq.cli.recover import recover
 from memq.cli.status import status
 from memq.cli.table import table
 from memq.cli.topic import topic
-from memq.core.log_format import is_json
 from memq.errors import MemqError
+from memq.runtime.log_format import is_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import msgspec
 
-from memq.core.log_format import is_json
 from memq.core.units import format_duration_ms
 from memq.errors import ConfigError
+from memq.runtime.log_format import is_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -45,7 +45,7 @@ def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, outp
     read is ever removed.
     """
     from memq.broker.recover import recover as run  # noqa: PLC0415 - loads Arrow
-    from memq.core.runtime import SYSTEM  # noqa: PLC0415
+    from memq.runtime.system import SYSTEM  # noqa: PLC0415
 
     outcomes = run(
         data_dir.absolute(),

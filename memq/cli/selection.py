@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from memq.client.batch import Batch
     from memq.client.topic import SyncTopicClient
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
 
 _TAIL_PAGE = 100  # offsets looked at a time, from the end of a partition on

@@ -13,7 +13,7 @@ import click
 from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command, option, output_option, table_options
 from memq.core.defaults import DEFAULT_BOOTSTRAP
-from memq.core.log_format import LOG_FORMAT, configure, is_json
+from memq.runtime.log_format import LOG_FORMAT, configure, is_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

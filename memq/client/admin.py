@@ -17,7 +17,6 @@ from memq.client.start import check_start, resolve, time_ms
 from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
-from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     AlterTopic,
@@ -32,6 +31,7 @@ from memq.core.wire.messages import (
     TopicAnswer,
 )
 from memq.errors import MemqError, TopicRecreatedError, UnavailableError, UnknownTopicError
+from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
     from memq.client.start import Start
-    from memq.core.retry import Retry
     from memq.core.wire.messages import (
         GroupInfo,
         PartitionOffsets,
         TopicInfo,
         WatermarkAnswer,
     )
+    from memq.runtime.retry import Retry
 
 log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memq.core.format.index import IndexEntry
-    from memq.core.notification.notification import Notification
+    from memq.core.notification import Notification
 
     MessageRows = tuple[IndexEntry, pa.RecordBatch]
     """What the index says about a Message, and its rows."""

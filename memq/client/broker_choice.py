@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from memq.core.runtime import Runtime
     from memq.core.wire.messages import BrokerInfo
+    from memq.runtime.system import Runtime
 
 REST_S = 30.0  # a restart takes some seconds; asking in vain costs up to 5 s
 

@@ -23,8 +23,6 @@ from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.profile import connection_of
 from memq.core.named_values import NO_VALUES
-from memq.core.retry import Retry, RetryLog
-from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import (
     BrokerInfo,
     DescribeCluster,
@@ -44,6 +42,8 @@ from memq.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from memq.runtime.retry import Retry, RetryLog
+from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection

@@ -18,9 +18,6 @@ from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.reader import BatchReader
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import retained_in_words
-from memq.core.retry import Retry
-from memq.core.storage.keys import key_of_uri, object_key, parse_object_key
-from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchBatch
 from memq.errors import (
     ConfigError,
@@ -35,6 +32,9 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.runtime.retry import Retry
+from memq.storage.keys import key_of_uri, object_key, parse_object_key
+from memq.storage.open import open_uri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from memq.client.topic import TopicClient
     from memq.core.format.index import IndexEntry
     from memq.core.named_values import NamedValues
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from memq.client.topic import TopicClient
-    from memq.core.notification.notification import Notification, PublishedBatch
+    from memq.core.notification import Notification, PublishedBatch
     from memq.core.wire.messages import PartitionOffsets, TopicInfo
 
 log = logging.getLogger("memq.client.read")

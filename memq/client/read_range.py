@@ -24,9 +24,9 @@ from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
-from memq.core.runtime import SYSTEM
 from memq.core.units import parse_time
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
+from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from memq.client.read_plan import EventTimes, Piece, ReadPlan
     from memq.core.format.index import IndexEntry
     from memq.core.named_values import GivenValues
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
 
 T = TypeVar("T")

@@ -33,7 +33,7 @@ from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.core.decoding import UNDECODABLE
-from memq.core.notification.notification import PublishedBatch, decode_notification
+from memq.core.notification import PublishedBatch, decode_notification
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.wire.messages import (
     CommitOffsets,

@@ -1,4 +1,5 @@
-"""The broker core: formats, protocol, state machines and the two seams.
+"""The pure core: formats, protocol, state machines, decisions, and the seams to adapters.
 
-It imports nothing else of MemQ but `memq.errors`, and knows neither sockets nor Airflow nor Spark.
+It takes bytes, events and the time, and returns bytes and events. It imports nothing else of MemQ
+but `memq.errors`, and no sockets, threads, event loops or drivers.
 """

@@ -49,7 +49,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from memq.core.notification.queue import Holding
+from memq.core.queue import Holding
 from memq.core.units import counted
 from memq.core.wire.messages import GroupHeartbeatAnswer, GroupMember
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError

@@ -28,7 +28,7 @@ from memq.core.units import counted
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
-    from memq.core.notification.notification import Notification
+    from memq.core.notification import Notification
     from memq.core.ranges import OffsetRange
 
 MANIFEST_VERSION = 1

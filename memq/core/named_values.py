@@ -1,7 +1,7 @@
 """Options of what memq is built upon, as people write them: `region=eu-west-1,profile=logs`.
 
-What they mean stands where each is used: `memq.core.storage.object_store_client`,
-`memq.core.notification.kafka.confluent` and `memq.core.governor.options`. Values may be secret, so
+What they mean stands where each is used: `memq.storage.object_store_client`,
+`memq.queue.kafka.confluent` and `memq.zookeeper.options`. Values may be secret, so
 neither an error nor a `repr` shows them.
 """
 

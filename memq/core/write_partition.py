@@ -43,12 +43,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.core.deduplication import BatchRef, DeduplicationWindow
 from memq.core.format.batch import BatchBuilder
-from memq.core.notification.notification import (
+from memq.core.notification import (
     NOTIFICATION_VERSION,
     Notification,
     encode_notification,
 )
-from memq.core.notification.queue import Publication
+from memq.core.queue import Publication
 from memq.core.units import format_duration_ms
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition_effects import (

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from memq.core.clock import ClockReading
     from memq.core.deduplication import BatchRef
     from memq.core.format.batch import BatchBuilder, SealedBatch
-    from memq.core.notification.queue import Publication
+    from memq.core.queue import Publication
     from memq.core.wire.messages import WriteAnswer
     from memq.errors import MemqError
 

@@ -17,7 +17,7 @@ from memq.core.ranges import OffsetRange
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.spark.checkpoint import StreamPositions
 
     BatchesInOrder = Callable[[Iterable[OffsetRange]], Iterator[PublishedBatch]]

@@ -20,12 +20,12 @@ import msgspec
 
 from memq.core.decoding import UNDECODABLE
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, GLUE_ARGUMENTS
-from memq.core.java import check_java
-from memq.core.log_format import LOG_FORMAT, configure, is_json
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
 from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
+from memq.runtime.java import check_java
+from memq.runtime.log_format import LOG_FORMAT, configure, is_json
 from memq.spark import NEEDS_PYSPARK, check_pyspark
 
 try:

@@ -30,7 +30,7 @@ from memq.client.topic import TopicClient
 from memq.core.audit import render
 from memq.core.audit.result import Verdict
 from memq.core.named_values import NO_VALUES
-from memq.core.notification.notification import decode_notification, encode_notification
+from memq.core.notification import decode_notification, encode_notification
 from memq.core.units import counted
 from memq.spark.folders import is_remote
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from memq.client.audit.stored import InspectBatches
     from memq.core.audit.result import AuditResult
     from memq.core.named_values import NamedValues
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
 
 log = logging.getLogger("memq.spark")
 

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from pyarrow import ArrowInvalid, ArrowNotImplementedError
 from pyarrow import fs as arrow_fs
 
-from memq.core.files import make_folders, replace_durably
 from memq.errors import ConfigError, StorageError
+from memq.runtime.files import make_folders, replace_durably
 from memq.spark.folders import Folders, is_remote
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memq.core.format.index import IndexEntry
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.spark.plan import MessageRange
 
 ORIGINS: dict[str, DataType] = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.spark.options import ReadOptions
 
 _NAME = ("offset", "write_partition", "producer_id", "epoch")

@@ -27,7 +27,7 @@ from memq.spark.topic import without_runs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
     from memq.spark.bounds import Bound
     from memq.spark.options import ReadOptions

@@ -27,8 +27,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from memq.client.lag import Lag, total_lag
-from memq.core.runtime import SYSTEM
 from memq.errors import ConfigError, MemqError
+from memq.runtime.system import SYSTEM
 from memq.spark.admission import Gate, admit, available
 from memq.spark.checkpoint import StreamPosition
 from memq.spark.plan import TaskInput, inputs_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
-    from memq.core.runtime import Runtime
+    from memq.runtime.system import Runtime
     from memq.spark.checkpoint import StreamPositions
     from memq.spark.plan import MessageRange
     from memq.spark.stream_topics import Positions

@@ -31,7 +31,7 @@ from memq.errors import MemqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memq.core.runtime import Runtime
+    from memq.runtime.system import Runtime
     from memq.spark.checkpoint import StreamPositions
     from memq.spark.options import ReadOptions
     from memq.spark.plan import Found

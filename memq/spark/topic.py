@@ -22,9 +22,7 @@ from memq.client.objects import read_broker, read_storage
 from memq.client.sync import EventLoopThread, SyncClient, sync
 from memq.client.topic import SyncTopicClient, TopicClient
 from memq.core.format.index import decode_tail
-from memq.core.notification.notification import PublishedBatch
-from memq.core.retry import Retry
-from memq.core.runtime import SYSTEM
+from memq.core.notification import PublishedBatch
 from memq.errors import (
     CorruptDataError,
     DataLossError,
@@ -32,6 +30,8 @@ from memq.errors import (
     ObjectNotFoundError,
     TopicRecreatedError,
 )
+from memq.runtime.retry import Retry
+from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq.core.format.index import BatchIndex, IndexEntry
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.spark.options import ReadOptions
     from memq.spark.plan import MessageRange, TaskInput
     from memq.spark.topic import GetRange

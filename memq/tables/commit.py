@@ -29,14 +29,14 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from memq.core.retry import STORAGE_BACKOFF
-from memq.core.runtime import SYSTEM
 from memq.errors import MemqError, TableConflictError
+from memq.runtime.retry import STORAGE_BACKOFF
+from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memq.core.runtime import Runtime
+    from memq.runtime.system import Runtime
     from memq.tables.ledger import Ledger, TopicRange
 
 log = logging.getLogger("memq.tables")

@@ -7,14 +7,14 @@ import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from memq.core.storage.handler import ObjectInfo
-from memq.core.storage.keys import check_key, check_prefix
 from memq.errors import InvalidRequestError, ObjectNotFoundError, StorageError
+from memq.storage.handler import ObjectInfo
+from memq.storage.keys import check_key, check_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from memq.core.storage.handler import Buffer
+    from memq.storage.handler import Buffer
 
 
 def _wall_clock_ms() -> int:

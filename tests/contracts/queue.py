@@ -13,9 +13,9 @@ import asyncio
 
 import pytest
 
+from memq.core import queue as queue_module
 from memq.core.clock import SavedTimes
-from memq.core.notification import queue as queue_module
-from memq.core.notification.queue import MAX_PAYLOAD_BYTES, Holding, Publication
+from memq.core.queue import MAX_PAYLOAD_BYTES, Holding, Publication
 from memq.errors import (
     ClosedError,
     FencedError,

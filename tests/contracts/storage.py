@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from memq.core.storage.keys import BatchKey, object_key, topic_objects
 from memq.errors import InvalidRequestError, ObjectNotFoundError, StorageError
+from memq.storage.keys import BatchKey, object_key, topic_objects
 
 BAD_KEYS = [
     "", "/", "/a", "a/", "a//b", "..", "../a", "a/..", "a/../b", ".", "./a", "a/.", "a\0b", "a\nb",

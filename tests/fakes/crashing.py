@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker, serve
-from memq.core.log_format import configure
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.storage.local import LocalStorage
 from memq.errors import ConfigError, MemqError
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.runtime.log_format import configure
+from memq.storage.local import LocalStorage
 from tests.fakes.faults import Fault, kill_this_process
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.faulty_storage import FaultyStorage
@@ -42,8 +42,8 @@ from tests.fakes.faulty_storage import FaultyStorage
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from memq.core.notification.queue import NotificationQueue
-    from memq.core.storage.handler import StorageHandler
+    from memq.core.queue import NotificationQueue
+    from memq.storage.handler import StorageHandler
     from tests.fakes.faults import Kind
 
 STORAGE_STEPS = ("put", "delete")

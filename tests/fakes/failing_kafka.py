@@ -10,14 +10,14 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from memq.core.notification.open import open_kafka
+from memq.queue.open import open_kafka
 from tests.harness.services.kafka import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from memq.core.notification.queue import NotificationQueue
+    from memq.core.queue import NotificationQueue
     from tests.harness.services.jars import Jars
     from tests.system.plan import Plan
 

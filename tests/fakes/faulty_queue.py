@@ -6,14 +6,14 @@ import asyncio
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from memq.core.notification.queue import NotificationQueue
+from memq.core.queue import NotificationQueue
 from memq.errors import FencedError, PublishUncertainError, QueueError
 from tests.fakes.faults import Faults, Strike, kill_this_process
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from memq.core.notification.queue import Publication
+    from memq.core.queue import Publication
     from tests.fakes.faults import Fault
 
 _P = ParamSpec("_P")

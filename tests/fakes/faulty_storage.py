@@ -12,7 +12,7 @@ from tests.fakes.faults import Faults, Strike, kill_this_process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from memq.core.storage.handler import Buffer, ObjectInfo, StorageHandler
+    from memq.storage.handler import Buffer, ObjectInfo, StorageHandler
     from tests.fakes.faults import Fault
 
 _Result = TypeVar("_Result")

@@ -22,7 +22,6 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memq.core.notification.kafka.client import Bounds, Place, Record
 from memq.errors import (
     ClosedError,
     FencedError,
@@ -31,11 +30,12 @@ from memq.errors import (
     QueueError,
     UnknownTopicError,
 )
+from memq.queue.kafka.client import Bounds, Place, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from memq.core.notification.kafka.client import NewRecord, Reader
+    from memq.queue.kafka.client import NewRecord, Reader
 
     Schedule = Callable[[float, Callable[[], None]], None]
 

@@ -8,7 +8,7 @@ A put takes effect at some moment before its answer, whether or not that is wait
 It does not when the process is dead by then: the store has seen its connection close. The first
 one to store a key stays (`If-None-Match: *`).
 
-Its URIs are of a scheme of their own, which is entered beside the others (`memq.core.storage.open`)
+Its URIs are of a scheme of their own, which is entered beside the others (`memq.storage.open`)
 while a run lasts; so brokers and readers find it as they find any storage.
 """
 
@@ -17,12 +17,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, ClassVar
 
-from memq.core.hedging import Hedging
-from memq.core.storage import open as opening
-from memq.core.storage.handler import ObjectInfo
-from memq.core.storage.keys import check_key, check_prefix
-from memq.core.storage.object_store import SLOW_BYTES_S, STALL_S
 from memq.errors import ObjectNotFoundError, StorageError
+from memq.runtime.hedging import Hedging
+from memq.storage import open as opening
+from memq.storage.handler import ObjectInfo
+from memq.storage.keys import check_key, check_prefix
+from memq.storage.object_store import SLOW_BYTES_S, STALL_S
 from tests.fakes.loop import takes, worker
 
 if TYPE_CHECKING:

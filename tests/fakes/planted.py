@@ -11,8 +11,8 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.storage.local import LocalStorage
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.storage.local import LocalStorage
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.faulty_storage import FaultyStorage

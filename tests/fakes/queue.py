@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
-from memq.core.notification.queue import (
+from memq.core.queue import (
     GROUPS,
     Holding,
     Publication,
     QueueEntry,
-    Waiters,
     check_fetch,
     check_group_count,
     check_group_offsets,
@@ -25,6 +24,7 @@ from memq.core.notification.queue import (
 )
 from memq.core.units import counted
 from memq.errors import ClosedError, TopicExistsError, UnknownTopicError
+from memq.queue.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

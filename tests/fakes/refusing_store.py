@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memq.core.storage.object_store import ObjectStorage
+from memq.storage.object_store import ObjectStorage
 from tests.harness.services.http_faults import (
     SLOW_DOWN,
     CutBody,

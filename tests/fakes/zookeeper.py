@@ -1,6 +1,6 @@
 """A ZooKeeper in memory, with the faults that a test or a simulation orders.
 
-Sessions are those of the real thing (`memq.core.governor.session`), over a link that is modelled:
+Sessions are those of the real thing (`memq.zookeeper.session`), over a link that is modelled:
 requests and answers of a connection come in their order, after a delay; connections break, stand
 still, or carry out a change and lose its answer. The server counts a session's time from what it
 has *received* of it, and the client by its lease.
@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from memq.core.governor.coordination import Create, Delete, Node, Set
-from memq.core.governor.session import GetChildren, GetNode, Session, Transaction, WatchNode
 from memq.core.units import counted
 from memq.errors import (
     InvalidRequestError,
@@ -42,12 +41,13 @@ from memq.errors import (
     UnauthorizedError,
     VersionConflictError,
 )
+from memq.zookeeper.session import GetChildren, GetNode, Session, Transaction, WatchNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from memq.core.governor.coordination import Change
-    from memq.core.governor.session import Request
+    from memq.zookeeper.session import Request
 
 FIRST_SESSION_ID = 0x10000  # as unlike a small number as those of ZooKeeper
 RECONNECT_S = 0.1  # between attempts to connect

@@ -7,7 +7,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 UNIT, INTEGRATION = "tests/unit", "tests/integration"
 PROVIDER = "airflow_provider_memq"
-ADAPTERS = ("bigqueue", "notification", "storage")  # their tests do not stand below core
 
 
 def rooms_of(source: Path) -> list[Path]:
@@ -21,8 +20,6 @@ def rooms_of(source: Path) -> list[Path]:
     room = Path(*source.parts[1:-1])
     if source.parts[0] == PROVIDER:
         room = "airflow" / room
-    elif room.parts[1:2] and room.parts[1] in ADAPTERS:
-        room = Path(*room.parts[1:])
     while not any((ROOT / kind / room).is_dir() for kind in (UNIT, INTEGRATION)):
         room = room.parent
     return [Path(kind) / room for kind in (UNIT, INTEGRATION) if (ROOT / kind / room).is_dir()]

@@ -23,7 +23,7 @@ FIRST = (
     "tests/integration/project",
     "tests/integration/airflow",
     "tests/integration/broker/cluster",
-    "tests/integration/notification",
+    "tests/integration/queue",
 )
 
 

@@ -35,13 +35,13 @@ UNSIMULATED = (
     "spark_apps/",
     "memq/cli/",
     "memq/core/governor/assign",
-    "memq/core/governor/election.py",
+    "memq/zookeeper/election.py",
     "memq/core/governor/governor.py",
-    "memq/core/governor/mirror.py",
+    "memq/zookeeper/mirror.py",
     "memq/core/governor/nodes.py",
-    "memq/core/governor/runner.py",
-    "memq/core/governor/shared_catalog.py",
-    "memq/core/storage/object_store",
+    "memq/zookeeper/governor_runner.py",
+    "memq/zookeeper/shared_catalog.py",
+    "memq/storage/object_store",
     "memq/spark/",
 )
 SEEDS = 30  # of the simulation, for each mutant

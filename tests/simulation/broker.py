@@ -10,9 +10,9 @@ from memq.broker import server
 from memq.broker.config import BrokerConfig
 from memq.broker.data_dir import check_nothing_missing
 from memq.broker.server import Broker
-from memq.core import hedging
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.notification import decode_notification
+from memq.core.notification import decode_notification
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.runtime import hedging
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.faulty_storage import FaultyStorage
@@ -23,7 +23,7 @@ from tests.simulation.kafka import open_kafka
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memq.core.notification.queue import Publication
+    from memq.core.queue import Publication
     from tests.simulation.run import Run
     from tests.simulation.world import Process
 

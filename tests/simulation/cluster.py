@@ -26,10 +26,10 @@ from memq.core.governor.nodes import (
     REBALANCE,
     TOPICS,
 )
-from memq.core.notification.kafka.client import Place
-from memq.core.notification.kafka.state import KafkaState
 from memq.core.wire.messages import GroupHeartbeat
 from memq.errors import MemqError, UnavailableError
+from memq.queue.kafka.client import Place
+from memq.queue.kafka.state import KafkaState
 from tests.fakes.zookeeper import InMemoryZooKeeper
 from tests.simulation.history import STOPPED
 from tests.simulation.kafka import STATE
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from memq.broker.write_partition import Client, ReceivedWrite
     from memq.core.governor.coordination import Change, Node
-    from memq.core.governor.session import Session
-    from memq.core.notification.notification import Notification
+    from memq.core.notification import Notification
     from memq.core.wire.messages import WriteAnswer
+    from memq.zookeeper.session import Session
     from tests.fakes.kafka import InMemoryClient
     from tests.simulation.broker import SimBroker
     from tests.simulation.plan import Deed

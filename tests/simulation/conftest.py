@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memq.broker import server
-from memq.core import hedging
+from memq.runtime import hedging
 from tests.fakes.loop import open_walls
 from tests.simulation.broker import LOOKS_S
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memq.core.notification.kafka.client import Place
-from memq.core.notification.kafka.queue import START_S, KafkaQueue
-from memq.core.notification.notification import decode_notification
+from memq.core.notification import decode_notification
+from memq.queue.kafka.client import Place
+from memq.queue.kafka.queue import START_S, KafkaQueue
 from tests.fakes.kafka import InMemoryKafka
 from tests.simulation.history import Durable, Removal, split
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memq.broker.config import BrokerConfig
-    from memq.core.notification.kafka.client import Record
+    from memq.queue.kafka.client import Record
     from tests.simulation.run import Run
     from tests.simulation.world import Process
 

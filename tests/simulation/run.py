@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 from memq.core.audit.result import Verdict
 from memq.core.clock import CLOCKS_DIFFER_MS as BROKERS_DIFFER_MS
-from memq.core.files import sync_folder
-from memq.core.storage.keys import parse_object_key
-from memq.core.storage.open import open_uri
 from memq.errors import MemqError, OffsetOutOfRangeError
+from memq.runtime.files import sync_folder
+from memq.storage.keys import parse_object_key
+from memq.storage.open import open_uri
 from tests.fakes.disk import PowerCut
 from tests.fakes.object_store import ObjectStoreModel
 from tests.simulation import history as h
@@ -35,7 +35,7 @@ from tests.simulation.world import BEGIN_NS, MAX_DRIFT, World
 if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
     from memq.core.audit.result import AuditResult
-    from memq.core.notification.notification import Notification
+    from memq.core.notification import Notification
     from tests.fakes.faults import Faults
     from tests.simulation.broker import SimBroker
     from tests.simulation.plan import Deed, Plan

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue
+from memq.bigqueue import BigArray, BigQueue
 from memq.errors import PublishUncertainError, QueueError
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, explore
@@ -124,7 +124,7 @@ def content(item):
 def test_an_array_keeps_its_promises_through_any_crash(memory_path, monkeypatch, sync, seed):
     """What was flushed is there unchanged, and of the rest a prefix, whatever a crash leaves."""
     # Opening looks at 8 unflushed pages at most, which these small ones soon are.
-    monkeypatch.setattr("memq.core.bigqueue.recovery.MAX_SCAN_PAGES", 1000)
+    monkeypatch.setattr("memq.bigqueue.recovery.MAX_SCAN_PAGES", 1000)
     assert explore(ArrayUnderTest(sync), seed, memory_path) > 20
 
 

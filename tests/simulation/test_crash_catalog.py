@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memq.core.governor.catalog import Catalog
+from memq.broker.catalog import Catalog
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
 from tests.fakes.disk import ForgetfulDisk

@@ -27,9 +27,9 @@ from memq.cli.export_job import (
     export_folder,
 )
 from memq.client.read_plan import Piece, ReadPlan, Selection
-from memq.core.files import make_folders, replace_durably
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
+from memq.runtime.files import make_folders, replace_durably
 from memq.spark.client_folders import ClientFolders
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, STATES, Crashes

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.queue import Publication
+from memq.core.queue import Publication
 from memq.errors import PublishUncertainError, QueueError
+from memq.queue.embedded.queue import EmbeddedQueue
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, STATES, InlineLoop, explore
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from memq.core.storage.local import LocalStorage
 from memq.errors import ObjectNotFoundError, StorageError
+from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk
 from tests.simulation.crashes import PLANS, explore
 

@@ -13,12 +13,12 @@ import shutil
 
 import pytest
 
-from memq.core.bigqueue import BigArray
-from memq.core.files import replace_durably, sync_folder, write_durably
-from memq.core.governor.catalog import Catalog
-from memq.core.storage.local import LocalStorage
+from memq.bigqueue import BigArray
+from memq.broker.catalog import Catalog
 from memq.core.topic import TopicConfig
 from memq.errors import LockedError, StorageError
+from memq.runtime.files import replace_durably, sync_folder, write_durably
+from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 
 SEEDS = range(40)

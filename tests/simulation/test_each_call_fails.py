@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from memq.core.bigqueue import FanOutQueue
+from memq.bigqueue import FanOutQueue
 from memq.core.clock import SavedTimes
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.queue import Holding, Publication
+from memq.core.queue import Holding, Publication
 from memq.errors import (
     CorruptDataError,
     FencedError,
@@ -21,6 +20,7 @@ from memq.errors import (
     QueueFailedError,
     UnknownTopicError,
 )
+from memq.queue.embedded.queue import EmbeddedQueue
 from tests.fakes.disk import ForgetfulDisk
 
 SMALL = {"page_bytes": 4096, "index_page_items": 8}

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pytest
 
 from memq.core.clock import SavedTimes
-from memq.core.notification.kafka.client import Place
-from memq.core.notification.kafka.queue import KafkaQueue
-from memq.core.notification.queue import GROUPS, Publication
+from memq.core.queue import GROUPS, Publication
 from memq.errors import FencedError, MemqError, PublishUncertainError, QueueError
+from memq.queue.kafka.client import Place
+from memq.queue.kafka.queue import KafkaQueue
 from tests.fakes.kafka import InMemoryKafka
 from tests.simulation.crashes import PLANS
 from tests.simulation.kafka import OF_KAFKA_USUALLY

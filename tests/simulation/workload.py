@@ -16,7 +16,7 @@ from memq.client.objects import BatchSource
 from memq.client.read_plan import Selection, plan_read
 from memq.client.read_range import read_batches
 from memq.client.topic import TopicClient
-from memq.core.notification.notification import decode_notification
+from memq.core.notification import decode_notification
 from memq.errors import (
     CorruptDataError,
     DataLossError,

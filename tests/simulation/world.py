@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from memq.core.runtime import Runtime
+from memq.runtime.system import Runtime
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.fakes.loop import ProcessLoop, Timeline, Trace, sealed
 from tests.fakes.network import Network, SimServer

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from memq.client.connection import BrokerConnection
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
-from memq.core.retry import Backoff
 from memq.core.wire import messages as m
 from memq.errors import MemqError
+from memq.runtime.retry import Backoff
 from tests.fakes.crashing import MOMENTS, CrashPoint
 from tests.simulation import history as h
 from tests.simulation.checkers.violation import Violation

@@ -18,10 +18,10 @@ import pyarrow as pa
 from memq.client.topic import TopicClient
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
-from memq.core.notification.notification import Notification, decode_notification
-from memq.core.storage.open import open_uri
+from memq.core.notification import Notification, decode_notification
 from memq.core.wire import messages as m
 from memq.errors import MemqError
+from memq.storage.open import open_uri
 from tests.simulation import history as h
 from tests.simulation.checkers.violation import Violation
 from tests.system.checker import contradictions

@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING
 from memq.client.cluster import Cluster
 from memq.client.producer.producer import AsyncProducer
 from memq.core.format.verify import verify
-from memq.core.storage.keys import parse_object_key
-from memq.core.storage.local import LocalStorage
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError
+from memq.storage.keys import parse_object_key
+from memq.storage.local import LocalStorage
 from memq.testing.broker import BrokerProcess
 from tests.fakes.hostile_frames import GOOD_TOPIC, hostile_topics
 from tests.simulation.checkers import check

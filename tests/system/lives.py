@@ -16,9 +16,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.storage.local import LocalStorage
 from memq.errors import MemqError
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.storage.local import LocalStorage
 from tests.fakes.crashing import CrashPoint, run
 from tests.harness.fork_server import fork_server
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from memq.core.notification.queue import NotificationQueue
-    from memq.core.storage.handler import StorageHandler
+    from memq.core.queue import NotificationQueue
+    from memq.storage.handler import StorageHandler
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq import AdminClient, Consumer, Producer, read_range
-from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import MemqError
+from memq.zookeeper.session import REFUSED_SESSIONS
 from tests.harness.services.http_faults import SLOW_DOWN, Rule
 from tests.system.services import services
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memq.core.governor.nodes import ELECTION
-from memq.core.governor.open import open_zookeeper
-from memq.core.governor.options import ZooKeeperOptions
-from memq.core.notification.open import open_kafka
-from memq.core.storage.object_store import ObjectStorage
 from memq.errors import MemqError
+from memq.queue.open import open_kafka
+from memq.storage.object_store import ObjectStorage
 from memq.testing import BrokerProcess
+from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper.options import ZooKeeperOptions
 from tests.fakes.refusing_store import rules
 from tests.harness.services.http_faults import HttpFaultProxy
 from tests.harness.services.kafka import Kafka
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from memq.core.notification.queue import NotificationQueue
+    from memq.core.queue import NotificationQueue
     from tests.harness.services.jars import Jars
     from tests.harness.services.process import JavaService
 

@@ -13,7 +13,7 @@ from memq.client.audit.consumed import report_consumed
 from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient
 from memq.core.audit.reports import ConsumedReport
-from memq.core.notification.notification import decode_notification
+from memq.core.notification import decode_notification
 
 names = (f"name-{number}" for number in itertools.count())  # of topics and producers
 

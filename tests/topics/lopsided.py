@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.sync import EventLoopThread
-from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
+from memq.queue.kafka.queue import KafkaQueue
 from tests.fakes.kafka import InMemoryKafka
 from tests.fakes.queue import InMemoryQueue
 from tests.topics.reading import World, world

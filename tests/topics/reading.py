@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from memq.client.consumer.consumer import AsyncConsumer
-from memq.core.notification.notification import decode_notification
-from memq.core.notification.queue import Publication
-from memq.core.storage.local import LocalStorage
+from memq.core.notification import decode_notification
+from memq.core.queue import Publication
+from memq.storage.local import LocalStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client
 

@@ -31,7 +31,7 @@ from memq.core.format.batch import producer_runs
 from memq.core.format.index import decode_tail
 from memq.core.format.reader import check_crc32c, message_from_range, read_index, schema_from_range
 from memq.core.format.verify import verify
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.core.units import counted
 from memq.errors import (
     CorruptDataError,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from memq.core.audit.reports import Report
     from memq.core.format.batch import ProducerRun
     from memq.core.format.index import BatchIndex, IndexEntry
-    from memq.core.notification.notification import Notification
+    from memq.core.notification import Notification
     from memq.core.ranges import OffsetRange
 
 IN_FLIGHT = 16  # indexes, or objects of reports, read at a time: small, and storage answers slowly

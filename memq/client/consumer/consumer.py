@@ -49,8 +49,8 @@ from memq.client.sync import (
     sync_property,
 )
 from memq.client.topic import TopicClient
-from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
+from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator

@@ -31,15 +31,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from memq.client.topic import published_batch
 from memq.core.ranges import retained_in_words
-from memq.core.retry import BROKER_BACKOFF
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError, ProtocolError
+from memq.runtime.retry import BROKER_BACKOFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from memq.client.objects import BatchSource, FetchedBatch
     from memq.client.topic import TopicClient
-    from memq.core.notification.notification import PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import NotificationEntry, PartitionOffsets
 
 T = TypeVar("T")

@@ -53,8 +53,8 @@ import pyarrow as pa
 from memq.client.producer.delivery import Delivery
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
-from memq.core.runtime import SYSTEM
 from memq.errors import ClosedError, InvalidRequestError, MemqError, MessageTooLargeError
+from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable

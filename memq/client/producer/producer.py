@@ -60,8 +60,6 @@ from memq.client.producer.state_machine import (
 from memq.client.producer.tables import to_batches
 from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close, sync_property
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
-from memq.core.retry import BROKER_BACKOFF
-from memq.core.runtime import SYSTEM, Runtime
 from memq.core.units import counted
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
@@ -72,6 +70,8 @@ from memq.errors import (
     TopicRecreatedError,
     UnavailableError,
 )
+from memq.runtime.retry import BROKER_BACKOFF
+from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping

@@ -54,7 +54,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from memq.client.producer.delivery import StoredAt
 from memq.core.checksum import crc32c
-from memq.core.retry import BROKER_BACKOFF
 from memq.core.wire.messages import Write
 from memq.errors import (
     DeliveryTimeoutError,
@@ -69,6 +68,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.runtime.retry import BROKER_BACKOFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memq.core.format.batch import ProducerRun
-    from memq.core.notification.notification import Notification, PublishedBatch
+    from memq.core.notification import Notification, PublishedBatch
 
 MAX_PARTS = 10_000  # named in one audit, about 200 bytes each; counts go on beyond
 MAX_MISMATCHES = 1_000  # sentences of one consumer

@@ -1,13 +1,5 @@
-"""A big, fast, persistent queue on memory-mapped pages, usable on its own.
+"""Deprecated: import from `memq.bigqueue`."""
 
-Mapped page files and their pool (`pool`) carry the big array (`array`), which carries the big
-queue (`queue`) and the fan-out queue (`fanout`). Data may be far larger than memory; every item has
-a CRC; a crash loses no more than the `sync` option allows; other processes can read meanwhile.
-"""
-
-from memq.core.bigqueue.array import BigArray
-from memq.core.bigqueue.fanout import FanOutQueue
-from memq.core.bigqueue.queue import BigQueue
-from memq.core.bigqueue.recovery import Recovery
+from memq.bigqueue import BigArray, BigQueue, FanOutQueue, Recovery
 
 __all__ = ["BigArray", "BigQueue", "FanOutQueue", "Recovery"]

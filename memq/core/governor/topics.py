@@ -1,7 +1,7 @@
 """What a topic is, and how it may come to be and change: pure functions that both catalogs share.
 
-A broker that governs itself keeps topics in files (`memq.core.governor.catalog`), brokers of a
-cluster keep them in ZooKeeper (`memq.core.governor.shared_catalog`).
+A broker that governs itself keeps topics in files (`memq.broker.catalog`), brokers of a
+cluster keep them in ZooKeeper (`memq.zookeeper.shared_catalog`).
 """
 
 from __future__ import annotations

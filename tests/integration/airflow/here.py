@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.core.clock import ClockReading
-from memq.core.storage.local import LocalStorage
+from memq.storage.local import LocalStorage
 from tests.integration.airflow.event_store import EventStore
 from tests.integration.broker.support import broker, client
 

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue, FanOutQueue
+from memq.bigqueue import BigArray, BigQueue, FanOutQueue
 from memq.errors import OffsetOutOfRangeError
 
 
@@ -36,7 +36,7 @@ def start():
 
 APPENDER = """
     import sys
-    from memq.core.bigqueue import BigArray
+    from memq.bigqueue import BigArray
     path, sync, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     array = BigArray(path, page_bytes=65536, index_page_items=512, sync=sync)
     item = lambda n: b"%08d" % n * (n % 50)
@@ -52,7 +52,7 @@ APPENDER = """
 
 CONSUMER = """
     import sys
-    from memq.core.bigqueue import BigQueue
+    from memq.bigqueue import BigQueue
     queue = BigQueue(sys.argv[1], sync=sys.argv[2])
     while (item := queue.dequeue()) is not None:
         sys.stdout.write(item.decode() + "\\n")
@@ -104,7 +104,7 @@ def test_a_killed_consumer_takes_nothing_twice(tmp_path, start, sync):
 
 FILE_LIMIT = """
     import resource, sys
-    from memq.core.bigqueue import BigArray
+    from memq.bigqueue import BigArray
     from memq.errors import QueueError
     array = BigArray(sys.argv[1], page_bytes=1 << 20, index_page_items=1000)
     for _ in range(1000):
@@ -137,7 +137,7 @@ ITEMS = 20_000
 
 WRITER = """
     import sys
-    from memq.core.bigqueue import FanOutQueue
+    from memq.bigqueue import FanOutQueue
     path, items, keep = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     queue = FanOutQueue(path, page_bytes=65536, index_page_items=512, max_mapped_pages=4)
     print("open", flush=True)

@@ -12,11 +12,11 @@ from memq.broker.server import Broker
 from memq.client.connection import BrokerConnection
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
-from memq.core.runtime import SYSTEM
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import FrameReader
+from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 

@@ -13,8 +13,8 @@ import pytest
 
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.object_root import MAX_MISSING_NAMED, MissingObject, Presence
-from memq.core.runtime import Runtime
 from memq.errors import CorruptDataError, QueueError
+from memq.runtime.system import Runtime
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
 

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from memq.core.clock import CONFIRM_MS
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.notification import decode_notification
-from memq.core.runtime import Runtime
+from memq.core.notification import decode_notification
 from memq.core.wire import messages as m
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client, until
 

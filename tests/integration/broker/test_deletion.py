@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from memq.broker.deletion import LANDING_S, Deletions, was_published
-from memq.core.notification.queue import Publication
-from memq.core.runtime import SYSTEM
-from memq.core.storage.keys import BatchKey, object_key
+from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError, StorageError, UnavailableError
+from memq.runtime.system import SYSTEM
+from memq.storage.keys import BatchKey, object_key
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, until
 

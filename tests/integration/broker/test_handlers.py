@@ -22,7 +22,6 @@ from memq.broker.handlers import (
 )
 from memq.broker.lag import MAX_POSITIONS
 from memq.client.admin import AsyncAdminClient
-from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.core.wire.messages import WriteAnswer
@@ -39,6 +38,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.storage.keys import key_of_uri, parse_object_key
 from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_write_partition import Partition, partition, turns
 

@@ -9,7 +9,7 @@ import pytest
 
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.core.clock import CLOCKS_DIFFER_MS, ClockReading
-from memq.core.notification.queue import GROUPS
+from memq.core.queue import GROUPS
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
 from tests.integration.broker.support import broker

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from memq.core.runtime import Runtime
 from memq.core.wire import messages as m
 from memq.errors import InvalidRequestError, MemqError, StorageError, UnknownTopicError
+from memq.runtime.system import Runtime
 from tests.integration.broker.support import GatedStorage, broker, client, until
 from tests.topics.reading import queue_topic
 

@@ -12,9 +12,9 @@ from memq.broker.config import BrokerConfig
 from memq.broker.data_dir import DiskSpace
 from memq.broker.recover import recover
 from memq.broker.server import Broker
-from memq.core.runtime import SYSTEM
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, DataLossError
+from memq.runtime.system import SYSTEM
 from tests.integration.broker.support import client, until
 
 

@@ -16,9 +16,9 @@ import pytest
 from memq import AdminClient, Consumer, Producer
 from memq.cli.main import main
 from memq.client.topic import SyncTopicClient
-from memq.core.notification.folders import TopicFolders
 from memq.core.units import DAY_MS
 from memq.errors import MemqError
+from memq.queue.embedded.folders import TopicFolders
 from memq.testing.broker import BrokerProcess
 
 MESSAGES = 6

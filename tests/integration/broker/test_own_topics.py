@@ -10,7 +10,7 @@ from memq.broker import deletion
 from memq.client.admin import AsyncAdminClient
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
-from memq.core.notification.queue import GROUPS
+from memq.core.queue import GROUPS
 from memq.core.topic import AUDIT_TOPIC, TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import (

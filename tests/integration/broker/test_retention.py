@@ -9,9 +9,9 @@ import pytest
 
 from memq.broker.retention import expire
 from memq.core.clock import ClockReading
-from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from memq.errors import QueueError
+from memq.queue.kafka.queue import KafkaQueue
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.kafka import InMemoryKafka
 from tests.integration.broker.support import broker, client

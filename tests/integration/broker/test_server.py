@@ -18,8 +18,6 @@ from memq.broker.config import BrokerConfig
 from memq.broker.retention import OrphanReport
 from memq.broker.server import Broker, serve
 from memq.core.clock import SavedTimes
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -31,6 +29,8 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until

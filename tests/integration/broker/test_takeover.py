@@ -10,9 +10,9 @@ from memq.broker.context import SCAN_BYTES
 from memq.broker.takeover import _in_order, take_over
 from memq.core.clock import ClockReading
 from memq.core.format.batch import ProducerRun
-from memq.core.notification.queue import QueueEntry
-from memq.core.storage.keys import batch_id_at
+from memq.core.queue import QueueEntry
 from memq.core.topic import TopicConfig
+from memq.storage.keys import batch_id_at
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client

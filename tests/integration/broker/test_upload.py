@@ -15,11 +15,11 @@ import pytest
 from memq.broker.upload import Upload
 from memq.core.clock import ClockReading
 from memq.core.format.batch import BatchBuilder
-from memq.core.hedging import MIN_KNOWN
-from memq.core.runtime import SYSTEM
 from memq.core.wire import messages as m
 from memq.core.write_partition_effects import BatchState, RingBatch
 from memq.errors import InvalidRequestError, MemqError, SequenceGapError, StorageError
+from memq.runtime.hedging import MIN_KNOWN
+from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 

@@ -12,8 +12,7 @@ import pytest
 from memq.core import deduplication
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
-from memq.core.notification.notification import decode_notification
-from memq.core.storage.keys import key_of_uri
+from memq.core.notification import decode_notification
 from memq.core.wire import messages as m
 from memq.errors import (
     CorruptDataError,
@@ -27,6 +26,7 @@ from memq.errors import (
     UnauthorizedError,
     UnknownTopicError,
 )
+from memq.storage.keys import key_of_uri
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client, until

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from memq.client.cluster import Cluster, parse_bootstrap
-from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import Metadata
 from memq.errors import (
     ClosedError,
     ConfigError,
     UnavailableError,
 )
+from memq.runtime.system import SYSTEM, Runtime
 from tests.fakes.tiny_broker import TinyBroker
 
 DEAD = "127.0.0.1:1"

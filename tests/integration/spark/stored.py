@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from memq import AdminClient
-from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.notification import encode_notification
-from memq.core.notification.queue import Publication
-from memq.core.storage.local import LocalStorage
+from memq.core.notification import encode_notification
+from memq.core.queue import Publication
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.storage.local import LocalStorage
 from memq.testing.broker import BrokerProcess
 from tests.topics.reading import queue_topic
 from tests.unit.client.batches import notify, seal
 
 if TYPE_CHECKING:
-    from memq.core.notification.notification import Notification
+    from memq.core.notification import Notification
 
 
 class Stored:

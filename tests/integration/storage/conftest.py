@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from memq.core.storage.object_store import ObjectStorage
+from memq.storage.object_store import ObjectStorage
 from tests.harness.services.http_faults import HttpFaultProxy
 
 pytest.register_assert_rewrite("tests.contracts.storage")

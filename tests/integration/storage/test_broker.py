@@ -10,7 +10,7 @@ import time
 import pytest
 
 from memq import AdminClient, Producer
-from memq.core.storage.object_store import STALL_S
+from memq.storage.object_store import STALL_S
 from memq.testing.broker import BrokerProcess
 from tests.harness.services.http_faults import Hang, Rule
 

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from memq.core.named_values import parse_storage_options
-from memq.core.storage.object_store import ObjectStorage
-from memq.core.storage.open import open_uri
 from memq.errors import ConfigError, StorageError
+from memq.storage.object_store import ObjectStorage
+from memq.storage.open import open_uri
 from tests.harness.services.certificates import make_certificate
 from tests.harness.services.s3proxy import S3Proxy
 

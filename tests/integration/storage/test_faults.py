@@ -14,12 +14,12 @@ from http import HTTPStatus
 import boto3
 import pytest
 
-from memq.core.storage import object_store
-from memq.core.storage.object_store import PART_BYTES, ObjectStorage
-from memq.core.storage.object_store_client import CLIENT_DEFAULTS
-from memq.core.storage.open import open_storage, open_uri
 from memq.core.units import MIB
 from memq.errors import ConfigError, ObjectNotFoundError, StorageError
+from memq.storage import object_store
+from memq.storage.object_store import PART_BYTES, ObjectStorage
+from memq.storage.object_store_client import CLIENT_DEFAULTS
+from memq.storage.open import open_storage, open_uri
 from tests.advice import follows
 from tests.harness.services.http_faults import (
     SLOW_DOWN,
@@ -259,7 +259,7 @@ def test_a_forked_process_is_told_that_it_cannot_read(storage, method):
 
 READ_ONCE = """
 import sys
-from memq.core.storage.open import open_uri
+from memq.storage.open import open_uri
 storage, key = open_uri(sys.argv[1])
 assert bytes(storage.get(key)) == b"abc"
 """

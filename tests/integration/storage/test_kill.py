@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from memq.core.storage.local import LocalStorage
+from memq.storage.local import LocalStorage
 
 ROOT = Path(__file__).parents[3]
 
 WRITER = """
 import hashlib, itertools, os, pathlib, sys
 from concurrent.futures import ThreadPoolExecutor
-from memq.core.storage.local import LocalStorage
+from memq.storage.local import LocalStorage
 
 storage = LocalStorage(pathlib.Path(sys.argv[1]))
 

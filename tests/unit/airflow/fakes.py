@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from memq.client.lag import Lag
-from memq.core.notification.notification import Notification, PublishedBatch
+from memq.core.notification import Notification, PublishedBatch
 from memq.errors import TopicRecreatedError, UnavailableError
 
 

@@ -28,8 +28,8 @@ from airflow_provider_memq import waiting
 from airflow_provider_memq.sensors.memq import MemqSensor
 from airflow_provider_memq.triggers.memq import MemqTrigger
 from airflow_provider_memq.waiting import Condition, Outcome
-from memq.core.retry import Backoff
 from memq.errors import UnavailableError, UnknownTopicError
+from memq.runtime.retry import Backoff
 
 INTERVAL_S = 0.05
 TIMEOUT_S, PATIENCE_S = 0.3, 60.0  # of those that time out, and of those that do not

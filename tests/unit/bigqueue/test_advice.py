@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue, FanOutQueue
+from memq.bigqueue import BigArray, BigQueue, FanOutQueue
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -38,7 +38,7 @@ def test_a_queue_is_opened_as_what_it_is(tmp_path):
 )
 def test_fronts_are_made_moved_and_deleted(tmp_path, monkeypatch):
     """By the methods that the errors name."""
-    monkeypatch.setattr("memq.core.bigqueue.fanout.MAX_FRONTS", 1)
+    monkeypatch.setattr("memq.bigqueue.fanout.MAX_FRONTS", 1)
     with FanOutQueue(tmp_path) as queue:
         queue.enqueue(b"x")
         with pytest.raises(MemqError, match="make it with create_front"):

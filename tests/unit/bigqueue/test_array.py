@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.core.bigqueue import BigArray, Recovery
+from memq.bigqueue import BigArray, Recovery
 from memq.errors import (
     ClosedError,
     InvalidRequestError,

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from memq.core.bigqueue import BigArray, FanOutQueue, Recovery
+from memq.bigqueue import BigArray, FanOutQueue, Recovery
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError
 
 ITEM = st.one_of(st.binary(max_size=30), st.integers(0, 4096).map(lambda n: b"\xa5" * n))

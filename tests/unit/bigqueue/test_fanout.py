@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.core.bigqueue import FanOutQueue
+from memq.bigqueue import FanOutQueue
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
 
 ITEMS = [b"%02d" % n * 500 for n in range(20)]  # four in a data page

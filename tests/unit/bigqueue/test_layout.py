@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from memq.core.bigqueue import BigArray
+from memq.bigqueue import BigArray
 from memq.errors import ConfigError, CorruptDataError
 
 

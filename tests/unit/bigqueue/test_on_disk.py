@@ -6,7 +6,7 @@ import json
 import struct
 from typing import TYPE_CHECKING
 
-from memq.core.bigqueue import BigQueue, FanOutQueue
+from memq.bigqueue import BigQueue, FanOutQueue
 
 if TYPE_CHECKING:
     from pathlib import Path

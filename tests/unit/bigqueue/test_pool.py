@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from memq.core.bigqueue.files import preallocate
-from memq.core.bigqueue.layout import DATA, INDEX, Layout
-from memq.core.bigqueue.pool import PagePool
+from memq.bigqueue.files import preallocate
+from memq.bigqueue.layout import DATA, INDEX, Layout
+from memq.bigqueue.pool import PagePool
 from memq.errors import CorruptDataError
 
 

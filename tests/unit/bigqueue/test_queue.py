@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.core.bigqueue import BigQueue, Recovery
+from memq.bigqueue import BigQueue, Recovery
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,

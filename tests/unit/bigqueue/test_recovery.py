@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memq.core.bigqueue import BigArray, Recovery
-from memq.core.bigqueue.layout import ENTRY_BYTES
+from memq.bigqueue import BigArray, Recovery
+from memq.bigqueue.layout import ENTRY_BYTES
 from memq.errors import CorruptDataError
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.unit.bigqueue.conftest import overwrite, page

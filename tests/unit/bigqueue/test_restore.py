@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from memq.core.bigqueue import BigArray
-from memq.core.bigqueue.layout import ENTRY_BYTES
+from memq.bigqueue import BigArray
+from memq.bigqueue.layout import ENTRY_BYTES
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -106,7 +106,7 @@ def test_what_is_not_durable_is_not_restored(array, monkeypatch, call):
         raise OSError(errno.EIO, "planned")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"memq.core.bigqueue.array.{call}", fails)
+        patch.setattr(f"memq.bigqueue.array.{call}", fails)
         with pytest.raises(QueueError, match="cannot flush"):
             array.restore(3, ITEMS[3])
     array.restore(3, ITEMS[3])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue, Recovery
-from memq.core.bigqueue.layout import SYNCED
+from memq.bigqueue import BigArray, BigQueue, Recovery
+from memq.bigqueue.layout import SYNCED
 from memq.errors import (
     CorruptDataError,
     PublishUncertainError,

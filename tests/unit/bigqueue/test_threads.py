@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memq.core.bigqueue import BigQueue
+from memq.bigqueue import BigQueue
 
 PRODUCERS = 2
 PER_PRODUCER = 4000

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from memq.core.bigqueue.turn import Turn
+from memq.bigqueue.turn import Turn
 
 
 def test_a_waiting_thread_gets_in_after_a_long_section():

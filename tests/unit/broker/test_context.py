@@ -10,7 +10,7 @@ import pytest
 from memq.broker import context as module
 from memq.broker.context import BrokerContext, RateLimitedLog
 from memq.core.clock import CLOCKS_DIFFER_MS
-from memq.core.notification.queue import QueueEntry
+from memq.core.queue import QueueEntry
 from memq.errors import ClosedError, CorruptDataError, UnavailableError
 
 

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.broker import lag as lag_module
+from memq.broker.catalog import Topic
 from memq.broker.context import BrokerContext
 from memq.broker.lag import Backlog, LagCounter, Stretch
 from memq.core.format.batch import ProducerRun
-from memq.core.governor.catalog import Topic
-from memq.core.notification.notification import (
+from memq.core.notification import (
     NOTIFICATION_VERSION,
     Notification,
     encode_notification,
 )
-from memq.core.notification.queue import QueueEntry, out_of_range
+from memq.core.queue import QueueEntry, out_of_range
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import PartitionOffset
 from memq.errors import CorruptDataError, InvalidRequestError

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from memq.broker import object_root
 from memq.broker.object_root import ObjectRoot, look_for_objects
 from memq.core.format.batch import ProducerRun
-from memq.core.notification.notification import (
+from memq.core.notification import (
     Notification,
     decode_notification,
     encode_notification,
 )
-from memq.core.notification.queue import QueueEntry
-from memq.core.storage.keys import BatchKey, object_key
-from memq.core.storage.local import LocalStorage
+from memq.core.queue import QueueEntry
 from memq.core.topic import TopicConfig
 from memq.errors import CorruptDataError, MemqError, StorageError, UnknownTopicError
+from memq.storage.keys import BatchKey, object_key
+from memq.storage.local import LocalStorage
 from memq.testing.storage import InMemoryStorage
 
 KEY = object_key(BatchKey("memq", "clicks", "0" * 16, 3, 1_750_000_000_000, "batch-1", 7))

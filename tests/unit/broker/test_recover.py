@@ -11,26 +11,26 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from memq.broker.catalog import Catalog
 from memq.broker.recover import recover
 from memq.broker.recover_scan import notification_of, open_partition, read_object
 from memq.core.checksum import crc32c
-from memq.core.files import lock_exclusively
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import TIMESTAMP_COLUMN, encode_message, encode_records
 from memq.core.format.reader import BatchReader
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.governor.catalog import Catalog
-from memq.core.notification.folders import TopicFile, TopicFolders
-from memq.core.notification.notification import decode_notification, encode_notification
-from memq.core.notification.queue import Publication
-from memq.core.notification.read_partition import Partition, payload_of, times_of
-from memq.core.runtime import Runtime
-from memq.core.storage.handler import ObjectInfo
-from memq.core.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
-from memq.core.storage.local import LocalStorage
+from memq.core.notification import decode_notification, encode_notification
+from memq.core.queue import Publication
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, TopicConfig
 from memq.core.units import parse_duration_ms
 from memq.errors import ConfigError, DataLossError, LockedError, UnknownTopicError
+from memq.queue.embedded.folders import TopicFile, TopicFolders
+from memq.queue.embedded.read_partition import Partition, payload_of, times_of
+from memq.runtime.files import lock_exclusively
+from memq.runtime.system import Runtime
+from memq.storage.handler import ObjectInfo
+from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
+from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 
 PAGES = {"page_bytes": 1 << 16, "index_page_items": 64}

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from memq.broker.context import BrokerContext
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.core.clock import ClockReading
-from memq.core.notification.notification import decode_notification, encode_notification
-from memq.core.notification.queue import Publication
-from memq.core.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
+from memq.core.notification import decode_notification, encode_notification
+from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
 from memq.errors import ClosedError, CorruptDataError, StorageError
+from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
 from memq.testing import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.unit.client.audit.test_stored import NOTIFICATION

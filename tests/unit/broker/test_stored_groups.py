@@ -9,7 +9,7 @@ import pytest
 
 from memq.broker.stored_groups import StoredGroups, restore_groups
 from memq.core.group import MAX_SESSION_TIMEOUT_MS, GroupCoordinator
-from memq.core.notification.queue import Holding
+from memq.core.queue import Holding
 from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, PartitionOffset
 from memq.errors import (
     CorruptDataError,

@@ -12,7 +12,7 @@ from memq.cli import batch
 from memq.cli.batch import Findings, verify_object
 from memq.cli.main import main
 from memq.core.format.verify import VerifyReport
-from memq.core.notification.notification import Notification, PublishedBatch
+from memq.core.notification import Notification, PublishedBatch
 from memq.errors import CorruptDataError
 from tests.unit.core.format.builders import START_US, joined, records, seal
 

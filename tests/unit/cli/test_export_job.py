@@ -24,7 +24,6 @@ from memq.cli.export_job import (
     export_folder,
 )
 from memq.client.read_plan import Piece, ReadPlan, Selection
-from memq.core.files import lock_exclusively
 from memq.core.ranges import OffsetRange
 from memq.errors import (
     ConfigError,
@@ -33,6 +32,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.runtime.files import lock_exclusively
 
 PIECES = [
     Piece(range=OffsetRange(partition, start, start + 2, "i"), batches=2, size_bytes=size)

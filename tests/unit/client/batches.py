@@ -8,7 +8,7 @@ from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
 from memq.core.format.schema import serialize_schema
-from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
+from memq.core.notification import NOTIFICATION_VERSION, Notification
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memq.client.batch import LogMessage
 from memq.client.objects import decode
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, SchemaMismatchError
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
 

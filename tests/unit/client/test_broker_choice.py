@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from memq.client.broker_choice import REST_S, BrokerChoice
-from memq.core.runtime import Runtime
 from memq.core.wire.messages import BrokerInfo
+from memq.runtime.system import Runtime
 
 
 class Client:

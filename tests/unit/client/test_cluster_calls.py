@@ -15,7 +15,6 @@ from memq.client.cluster import (
     METADATA_AGE_S,
     Cluster,
 )
-from memq.core.runtime import Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     BrokerInfo,
@@ -35,6 +34,7 @@ from memq.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from memq.runtime.system import Runtime
 
 A, B, C = "a:1", "b:2", "c:3"
 REQUEST = DeleteTopic(topic="t")

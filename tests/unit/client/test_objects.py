@@ -13,7 +13,7 @@ import pytest
 
 from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
 from memq.client.topic import Page
-from memq.core.notification.notification import PublishedBatch, encode_notification
+from memq.core.notification import PublishedBatch, encode_notification
 from memq.core.wire.messages import FetchBatch, NotificationEntry, PartitionOffsets
 from memq.errors import (
     CorruptDataError,
@@ -25,7 +25,7 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
-from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from tests.unit.zookeeper.conftest import virtual_time  # noqa: F401 - a fixture
 
 TIMEOUT_S = 30.0
 RANGE_BYTES = 256

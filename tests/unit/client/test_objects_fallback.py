@@ -9,7 +9,6 @@ import pytest
 from memq.client import objects
 from memq.client.objects import BROKER_TIMEOUT_S, FallbackReader, read_storage
 from memq.core.named_values import NO_VALUES, parse_storage_options
-from memq.core.storage.keys import BatchKey, object_key
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -17,6 +16,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.storage.keys import BatchKey, object_key
 from tests.advice import follows
 
 KEY = object_key(BatchKey("c", "t", "0" * 16, 0, 1_750_000_000_000, "0" * 28, 7))

@@ -15,7 +15,7 @@ from memq.client.read_plan import ATTEMPTS, EventTimes, Selection, plan_read
 from memq.client.topic import RetainedSince
 from memq.core.format.message import timestamp_range_us
 from memq.core.format.schema import serialize_schema
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import PartitionOffsets

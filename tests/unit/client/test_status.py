@@ -10,7 +10,6 @@ import pytest
 from memq import AsyncAdminClient
 from memq.client import admin
 from memq.client.status import LATE_MS, ClusterStatus, cluster_status
-from memq.core.runtime import Runtime
 from memq.core.wire.messages import (
     BrokerStatus,
     ClusterBroker,
@@ -18,6 +17,7 @@ from memq.core.wire.messages import (
     ServiceState,
 )
 from memq.errors import UnavailableError
+from memq.runtime.system import Runtime
 
 
 def broker(name, **fields):

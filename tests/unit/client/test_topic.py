@@ -18,10 +18,8 @@ from memq.client.topic import (
     merge_watermarks,
     pages_of_groups,
 )
-from memq.core.notification.notification import encode_notification
+from memq.core.notification import encode_notification
 from memq.core.ranges import OffsetRange
-from memq.core.retry import Retry
-from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     Done,
@@ -50,8 +48,10 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.runtime.retry import Retry
+from memq.runtime.system import SYSTEM, Runtime
 from tests.unit.core.audit.test_consumed import notification
-from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from tests.unit.zookeeper.conftest import virtual_time  # noqa: F401 - a fixture
 
 
 class Brokers:

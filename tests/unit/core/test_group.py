@@ -17,7 +17,7 @@ from memq.core.group import (
     GroupCoordinator,
     assign,
 )
-from memq.core.notification.queue import Holding
+from memq.core.queue import Holding
 from memq.core.wire.messages import (
     CommitOffsets,
     GroupHeartbeat,

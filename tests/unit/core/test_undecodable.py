@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from memq.broker.catalog import Catalog
 from memq.core.audit.reports import ProducerName, decode_reports, encode_report
 from memq.core.audit.result import AuditResult, ProducerAudit, decode_result, encode_result
 from memq.core.clock import SavedTimes
-from memq.core.governor.catalog import Catalog
 from memq.core.governor.nodes import BROKERS, BrokerNode
 from memq.core.manifest import decode_manifest, encode_manifest
-from memq.core.notification.folders import TopicFile, TopicFolders
-from memq.core.notification.kafka.client import Record
-from memq.core.notification.kafka.state import KafkaState, held_record
-from memq.core.notification.notification import (
+from memq.core.notification import (
     decode_counts,
     decode_notification,
     encode_notification,
 )
-from memq.core.notification.queue import Holding
+from memq.core.queue import Holding
 from memq.core.topic import TopicConfig
 from memq.errors import CorruptDataError
+from memq.queue.embedded.folders import TopicFile, TopicFolders
+from memq.queue.kafka.client import Record
+from memq.queue.kafka.state import KafkaState, held_record
 from memq.tables.ledger import decode_ledger
 from tests.unit.client.batches import Sent, notify, records, seal
 from tests.unit.core.audit.test_reports import CONSUMED, REPORT

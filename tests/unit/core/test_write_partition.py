@@ -15,7 +15,7 @@ from memq.core import write_partition as topic_processor
 from memq.core.clock import ClockReading
 from memq.core.deduplication import DeduplicationWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import NOTIFICATION_VERSION, decode_notification
+from memq.core.notification import NOTIFICATION_VERSION, decode_notification
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition import TopicProcessor

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memq.core.notification.queue import NotificationQueue, Publication
+from memq.core.queue import NotificationQueue, Publication
 from memq.errors import (
     ConfigError,
     FencedError,

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from memq.core.notification.kafka.client import NewRecord, Place
+from memq.queue.kafka.client import NewRecord, Place
 from tests.fakes.kafka import InMemoryKafka
 
 PLACE = Place("t", 0)

@@ -22,5 +22,5 @@ def test_what_imports_a_changed_file_is_run_and_its_room():
 def test_a_folder_of_tests_that_is_named_is_there():
     """What begins first in `make test` has not moved, and each room of the product has tests."""
     assert [path for path in FIRST if not (ROOT / path).exists()] == []
-    rooms = rooms_of(Path("memq/core/storage/local.py"))
+    rooms = rooms_of(Path("memq/storage/local.py"))
     assert list(map(str, rooms)) == ["tests/unit/storage", "tests/integration/storage"]

@@ -24,35 +24,46 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 
+ERRORS = ("memq.errors",)
+MACHINE = ("memq.core", "memq.runtime", *ERRORS)
+ADAPTERS = ("memq.bigqueue", "memq.queue", "memq.storage", "memq.zookeeper")
+CLIENT = ("memq.client", "memq.storage", *MACHINE)
+TABLES = ("memq.tables", *CLIENT)
+
 ALLOWED = {
-    "memq": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
+    "memq": ("memq.client", "memq.core", "memq.tables", *ERRORS),
     "memq.errors": (),
-    "memq.core": ("memq.errors",),
-    "memq.core.bigqueue": ("memq.core.checksum", "memq.errors"),  # a library by itself
-    "memq.client": ("memq.core", "memq.errors"),
-    "memq.tables": ("memq.client", "memq.core", "memq.errors"),
-    "memq.broker": ("memq.core", "memq.errors"),
-    "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
-    "memq.spark": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
-    "memq.spark.apps": (
-        "memq.spark",
-        "memq.cli",
-        "memq.client",
-        "memq.core",
-        "memq.errors",
-        "memq.tables",
-    ),
+    "memq.core": ERRORS,
+    "memq.core.bigqueue": ("memq.bigqueue",),  # where it was; deprecated
+    "memq.bigqueue": ("memq.core.checksum", *ERRORS),  # a library by itself
+    "memq.runtime": ("memq.core", *ERRORS),
+    "memq.storage": MACHINE,
+    "memq.queue": ("memq.bigqueue", *MACHINE),
+    "memq.zookeeper": MACHINE,
+    "memq.client": ("memq.storage", *MACHINE),
+    "memq.tables": CLIENT,
+    "memq.broker": (*ADAPTERS, *MACHINE),
+    "memq.testing": ("memq.broker", *CLIENT),
+    "memq.spark": TABLES,
+    "memq.spark.apps": ("memq.spark", "memq.cli", *TABLES),
     "pyspark_memq": ("memq.spark",),
-    "airflow_provider_memq": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
+    "airflow_provider_memq": TABLES,
     "memq.__main__": ("memq.cli",),
     "memq.cli": ("memq",),
 }
 """What of ours each package may import beside itself. A new package needs a row."""
 
+IMPURE = {
+    *("asyncio", "concurrent", "fcntl", "mmap", "multiprocessing", "os", "queue", "select"),
+    *("selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading"),
+    *("time", "aiohttp", "confluent_kafka", "kazoo", "obstore", "requests"),
+}
+"""What the core may not import: event loops, threads, sockets, files, clocks, drivers."""
+
 PUBLIC = re.compile(
-    r"memq|memq\.(errors|spark|testing|core\.bigqueue)|(airflow_provider_memq|pyspark_memq)(\..*)?"
+    r"memq|memq\.(errors|spark|testing|bigqueue)|(airflow_provider_memq|pyspark_memq)(\..*)?"
 )
-"""Where the pages may tell users to import from; `memq.core.bigqueue` is a library by itself."""
+"""Where the pages may tell users to import from; `memq.bigqueue` is a library by itself."""
 
 PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq")
 """Packages that users install."""
@@ -95,6 +106,17 @@ def imports_of(source: str, modules: Collection[str] = SOURCES) -> set[str]:
     return {name for name in found if any(within(name, package) for package in PRODUCT)}
 
 
+def impure_imports(source: str) -> set[str]:
+    """Packages of `IMPURE` that the source imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module))
+    return {name.partition(".")[0] for name in found} & IMPURE
+
+
 def row_of(module: str) -> str | None:
     """The most specific row of `ALLOWED` for a module; the first row is for `memq` itself only."""
     rows = [row for row in ALLOWED if within(module, row) and (row != "memq" or module == "memq")]
@@ -121,13 +143,25 @@ def test_imports_point_one_way():
     assert [name for name in SOURCES if within(name, "memq") and row_of(name) is None] == []
 
 
+def test_the_core_is_pure():
+    """No module of the core imports an event loop, threads, sockets, files, clocks or a driver."""
+    core = [module for module in SOURCES if within(module, "memq.core")]
+    found = {module: impure_imports(SOURCES[module].read_text()) for module in core}
+    assert {module: names for module, names in found.items() if names} == {}
+    assert impure_imports("def f():\n    from os.path import join\n    import socket") == {
+        "os",
+        "socket",
+    }
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
         ("memq.core.topic", "from memq.broker import config"),
         ("memq.core.topic", "def f():\n    import memq.client.producer.producer"),
-        ("memq.core.bigqueue.page", "from memq.core.units import parse_size_bytes"),
+        ("memq.bigqueue.page", "from memq.core.units import parse_size_bytes"),
         ("memq.client.producer.producer", "if TYPE_CHECKING:\n    from memq import broker"),
+        ("memq.queue.open", "from memq.storage import open"),
         ("benchmarks.produce", "import memq.testing"),
         ("memq", "from memq.broker import config"),
     ],

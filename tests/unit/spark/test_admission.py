@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.spark.admission import Gate, admit, available
 from memq.spark.checkpoint import StreamPosition
 from tests.unit.client.batches import Sent, notify, records, seal

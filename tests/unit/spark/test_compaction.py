@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.manifest import Manifest, encode_manifest
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.core.ranges import Interval, OffsetRange
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.manifest import Totals
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.options import parse_read_options

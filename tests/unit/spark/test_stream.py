@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from memq.client.lag import Lag
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.manifest import Totals
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import (
     ConfigError,

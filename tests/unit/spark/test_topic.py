@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.errors import CorruptDataError
 from memq.spark.topic import read_index
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from obstore.exceptions import AlreadyExistsError, GenericError
 
-from memq.core.storage.object_store_client import OpenedStore
+from memq.storage.object_store_client import OpenedStore
 
 REFUSED = GenericError("403 - status code: 403, <Code>AccessDenied</Code><Message>no</Message>")
 BUSY = GenericError("503 - status code: 503, <Code>SlowDown</Code><Message>slow</Message>")

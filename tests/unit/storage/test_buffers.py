@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from memq.core.files import opened, read_exactly, write_durably
-from memq.core.storage.buffers import COMPARE_BYTES, same_bytes, views_of
+from memq.runtime.files import opened, read_exactly, write_durably
+from memq.storage.buffers import COMPARE_BYTES, same_bytes, views_of
 
 CONTENT = random.Random(1).randbytes(3_000_000)
 

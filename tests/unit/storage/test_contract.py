@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.core.storage.local import LocalStorage
+from memq.storage.local import LocalStorage
 from memq.testing import InMemoryStorage
 from tests.contracts.storage import *  # noqa: F403 - the suite is the module
 from tests.fakes.faulty_storage import FaultyStorage

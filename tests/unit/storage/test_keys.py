@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.storage.keys import (
+from memq.errors import ClosedError, InvalidRequestError
+from memq.storage.keys import (
     LISTINGS,
     MAX_RUNNING_MS,
     BatchKey,
@@ -20,7 +21,6 @@ from memq.core.storage.keys import (
     topic_objects,
     topic_prefixes,
 )
-from memq.errors import ClosedError, InvalidRequestError
 
 LIFE = "0123456789abcdef"
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)

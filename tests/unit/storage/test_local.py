@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from memq.core.files import sync_folder
-from memq.core.runtime import Runtime
-from memq.core.storage import local
-from memq.core.storage.local import LocalStorage
 from memq.errors import ObjectNotFoundError, StorageError
+from memq.runtime.files import sync_folder
+from memq.runtime.system import Runtime
+from memq.storage import local
+from memq.storage.local import LocalStorage
 
 ROOT = Path(__file__).parents[3]
 
@@ -185,7 +185,7 @@ def test_a_file_size_limit_is_a_typed_error(tmp_path):
     done = run_child(
         """
         import pathlib, resource, sys
-        from memq.core.storage.local import LocalStorage
+        from memq.storage.local import LocalStorage
         from memq.errors import StorageError
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         storage = LocalStorage(pathlib.Path(sys.argv[1]))
@@ -211,8 +211,8 @@ def test_a_kill_in_a_put_leaves_no_half_object(tmp_path, system_calls):
     done = run_child(
         """
         import itertools, os, pathlib, signal, sys
-        from memq.core.runtime import Runtime
-        from memq.core.storage.local import LocalStorage
+        from memq.runtime.system import Runtime
+        from memq.storage.local import LocalStorage
         calls = itertools.count()
         def clock_s():
             # The clock is read once at the start and then between system calls.

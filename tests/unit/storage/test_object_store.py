@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from obstore.exceptions import NotSupportedError
 
-from memq.core.hedging import MIN_KNOWN
-from memq.core.runtime import Runtime
-from memq.core.storage import object_store
-from memq.core.storage.object_store import LIST_TIMEOUT_S, PART_ATTEMPTS, ObjectStorage
 from memq.errors import ClosedError, ConfigError, ObjectNotFoundError, StorageError
+from memq.runtime.hedging import MIN_KNOWN
+from memq.runtime.system import Runtime
+from memq.storage import object_store
+from memq.storage.object_store import LIST_TIMEOUT_S, PART_ATTEMPTS, ObjectStorage
 from tests.unit.storage.stores import BUSY, HANG, NO_BUCKET, NOT_IMPLEMENTED, REFUSED, Store
 
 PART = 1 << 10

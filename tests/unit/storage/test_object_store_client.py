@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from memq.core.storage import object_store_client
-from memq.core.storage.object_store_client import CLIENT_DEFAULTS, open_store
 from memq.errors import ConfigError
+from memq.storage import object_store_client
+from memq.storage.object_store_client import CLIENT_DEFAULTS, open_store
 
 KEYS = {"access_key_id": "given", "secret_access_key": "given"}
 TEMPORARY = KEYS | {"session_token": "given"}

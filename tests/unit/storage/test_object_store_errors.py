@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from obstore.exceptions import GenericError, NotSupportedError
 
-from memq.core.storage.object_store_errors import (
+from memq.storage.object_store_errors import (
     MAX_WORDS,
     explain,
     is_no_container,

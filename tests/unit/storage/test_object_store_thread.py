@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memq.core.storage.object_store_thread import Waits
 from memq.errors import ClosedError
+from memq.storage.object_store_thread import Waits
 
 
 class Interrupted(BaseException):

@@ -9,8 +9,8 @@ import pytest
 
 from memq.broker.config import BrokerConfig
 from memq.core.named_values import NO_VALUES, parse_storage_options
-from memq.core.storage.open import local_folder, open_storage, open_uri
 from memq.errors import ClosedError, ConfigError, StorageError
+from memq.storage.open import local_folder, open_storage, open_uri
 from tests.advice import follows
 
 
@@ -79,7 +79,7 @@ class Store:
 )
 def test_a_store_is_told_of_before_it_is_asked(monkeypatch, caplog, error, starts):
     """Whoever stops the start can so close it; one that is away may come back, and no other."""
-    monkeypatch.setattr("memq.core.storage.open._object_storage", lambda: Store)
+    monkeypatch.setattr("memq.storage.open._object_storage", lambda: Store)
     told = []
 
     def opened(storage):

@@ -11,8 +11,8 @@ import pytest
 
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
-from memq.core.notification.kafka.queue import KafkaQueue
-from memq.core.storage.local import LocalStorage
+from memq.queue.kafka.queue import KafkaQueue
+from memq.storage.local import LocalStorage
 from tests.fakes.kafka import InMemoryKafka
 from tests.fakes.zookeeper import InMemoryZooKeeper
 from tests.integration.broker.support import Client, client, until

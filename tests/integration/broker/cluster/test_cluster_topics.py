@@ -13,12 +13,8 @@ from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading, SavedTimes
 from memq.core.governor.nodes import DOOMED, READ_ROLE, BrokerNode, TopicAssignment
-from memq.core.governor.shared_catalog import StoredTopic
 from memq.core.governor.topics import new_topic
 from memq.core.group import GroupCoordinator
-from memq.core.notification.kafka import queue as queue_module
-from memq.core.notification.kafka.queue import KafkaQueue
-from memq.core.storage.keys import object_key, parse_object_key
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -33,6 +29,10 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.queue.kafka import queue as queue_module
+from memq.queue.kafka.queue import KafkaQueue
+from memq.storage.keys import object_key, parse_object_key
+from memq.zookeeper.shared_catalog import StoredTopic
 from tests.integration.broker.support import until
 
 FIRST, SECOND = "1" * 16, "2" * 16

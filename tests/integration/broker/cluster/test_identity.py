@@ -14,7 +14,6 @@ from memq import AsyncAdminClient
 from memq.broker import identity
 from memq.broker.identity import ClusterIdentity
 from memq.core.governor.nodes import CLUSTER, DOOMED, TOPICS, DoomedNode
-from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
     ConfigError,
@@ -22,6 +21,7 @@ from memq.errors import (
     DataLossError,
     UnknownTopicError,
 )
+from memq.storage.local import LocalStorage
 from tests.advice import follows
 from tests.integration.broker.support import until
 

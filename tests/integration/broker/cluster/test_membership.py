@@ -23,8 +23,6 @@ from memq.core.governor.nodes import (
     TOPICS,
     BrokerNode,
 )
-from memq.core.governor.session import Sync
-from memq.core.retry import Backoff
 from memq.core.wire import messages as m
 from memq.errors import (
     ChangeUncertainError,
@@ -34,6 +32,8 @@ from memq.errors import (
     UnavailableError,
     VersionConflictError,
 )
+from memq.runtime.retry import Backoff
+from memq.zookeeper.session import Sync
 from tests.advice import follows
 from tests.integration.broker.cluster.conftest import ModelBroker
 from tests.integration.broker.support import GatedStorage, until

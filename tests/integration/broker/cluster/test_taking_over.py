@@ -15,10 +15,10 @@ from memq.core.governor.nodes import (
     TopicAssignment,
 )
 from memq.core.governor.topics import altered_topic, new_topic
-from memq.core.retry import Backoff
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import QueueError
+from memq.runtime.retry import Backoff
 from tests.integration.broker.cluster.test_cluster_topics import another_queue
 from tests.integration.broker.support import until
 

@@ -20,11 +20,11 @@ from memq.core.audit.reports import (
     encode_report,
 )
 from memq.core.audit.result import Verdict
-from memq.core.notification.notification import decode_notification
-from memq.core.notification.queue import Publication
-from memq.core.storage.keys import key_of_uri
+from memq.core.notification import decode_notification
+from memq.core.queue import Publication
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError
+from memq.storage.keys import key_of_uri
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client

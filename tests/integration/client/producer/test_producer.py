@@ -19,7 +19,6 @@ from memq.client.cluster import Cluster
 from memq.client.producer import producer as producer_module
 from memq.client.producer.producer import AsyncProducer
 from memq.core.format.schema import schema_id, serialize_schema
-from memq.core.runtime import SYSTEM
 from memq.core.wire.messages import (
     BrokerStatus,
     DescribeCluster,
@@ -44,6 +43,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.runtime.system import SYSTEM
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
 

@@ -27,9 +27,9 @@ from memq.core.audit.reports import (
 )
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import DeliveryTimeoutError, SequenceConflictError
+from memq.runtime.system import Runtime
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
 from tests.unit.core.audit.test_produced import report

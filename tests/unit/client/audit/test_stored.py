@@ -21,7 +21,7 @@ from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
 from memq.errors import (
     CorruptDataError,

@@ -8,7 +8,6 @@ import pytest
 
 from memq.client.consumer.commits import BEGIN_RETRY_S, Commits
 from memq.client.consumer.membership import Membership
-from memq.core.runtime import SYSTEM
 from memq.core.wire.messages import GroupHeartbeatAnswer
 from memq.errors import (
     InvalidRequestError,
@@ -16,7 +15,8 @@ from memq.errors import (
     OffsetOutOfRangeError,
     UnavailableError,
 )
-from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from memq.runtime.system import SYSTEM
+from tests.unit.zookeeper.conftest import virtual_time  # noqa: F401 - a fixture
 
 
 class Broker:

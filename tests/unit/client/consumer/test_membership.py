@@ -17,7 +17,7 @@ from memq.client.consumer.membership import (
 )
 from memq.core.wire.messages import GroupHeartbeat, GroupHeartbeatAnswer, LeaveGroup
 from memq.errors import InvalidRequestError, UnavailableError
-from tests.unit.core.governor.conftest import virtual_time  # noqa: F401 - a fixture
+from tests.unit.zookeeper.conftest import virtual_time  # noqa: F401 - a fixture
 
 REQUEST_TIMEOUT_S = 30.0
 MAX_POLL_S = 5.0

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from memq.client.producer.memory import ByteBudget, MemoryWait
-from memq.core.runtime import SYSTEM
 from memq.errors import BufferFullError
+from memq.runtime.system import SYSTEM
 from tests.unit.client.interrupts import before_each_line
 
 

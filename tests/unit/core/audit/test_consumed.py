@@ -14,7 +14,7 @@ from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, ReaderName, StoredReport
 from memq.core.audit.result import LocatedRun, Verdict
 from memq.core.format.batch import ProducerRun
-from memq.core.notification.notification import PublishedBatch
+from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
 from tests.unit.client.batches import Sent, notify, seal
 from tests.unit.client.batches import records as rows

@@ -1,0 +1,252 @@
+"""What lies where on disk: file names, the index entry, the metadata that fixes the sizes, and how
+a folder is claimed and filled by the writer that opens it first.
+
+`docs/bigqueue.md` describes the same layout for someone who writes a reader in another language.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from memq.bigqueue.files import (
+    failure,
+    lock_for_writing,
+    make_directories,
+    sync_directory,
+    sync_file,
+    write_whole,
+)
+from memq.bigqueue.words import Words
+from memq.core.checksum import crc32c
+from memq.errors import ConfigError, CorruptDataError
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+Kind = Literal["data", "index"]
+DATA: Kind = "data"
+INDEX: Kind = "index"
+
+FORMAT_VERSION = 1
+METADATA_FILE = "meta.json"
+CONTROL_FILE = "control"
+CONTROL_MAGIC = b"MQARRAY1"
+LOCK_FILE = "lock"
+HEAD_FILE = "head"
+FRONTS_FOLDER = "fronts"
+FRONT_MAGIC = b"MQFRONT1"
+PAGE_SUFFIX = ".page"
+
+# Words of the control file and of a front file; word 0 is the magic number. The start is there
+# twice, because opening deletes pages below it: a damaged start must not delete good pages. A doubt
+# that is not 0 says that a flush failed: memory and device may differ in what was not synced.
+START, END, SYNCED, START_COPY, DOUBT = 1, 2, 3, 4, 5
+POSITION = 1
+
+# One index entry: data page number, offset in it, length, check, timestamp in ms. 24 bytes, so the
+# array of them is also an array of six 32-bit words, which is how a batch is packed and read.
+ENTRY = struct.Struct("<IIIIq")
+ENTRY_BYTES = ENTRY.size
+ENTRY_WORDS = ENTRY_BYTES // 4
+
+# 64 MiB: a page change (a few ms to allocate or to delete) is paid once in 65,536 items of 1 KiB,
+# while an idle queue still takes little disk.
+DEFAULT_PAGE_BYTES = 64 << 20
+# One page of memory: anything smaller is rounded up by the kernel anyway.
+MIN_PAGE_BYTES = 4096
+# Offsets and lengths are 32-bit and an item may lie anywhere up to the end of its page.
+MAX_PAGE_BYTES = 1 << 30
+# 6 MiB of entries: covers four default data pages of 1 KiB items.
+DEFAULT_INDEX_PAGE_ITEMS = 1 << 18
+# 96 MiB of entries: opening compares what lies after the last entry of the page with zeros.
+MAX_INDEX_PAGE_ITEMS = 1 << 22
+# The entry has 63 bits for it; the year 292 million is far enough.
+MAX_TIMESTAMP_MS = (1 << 63) - 1
+
+
+def seed_of(timestamp_ms: int) -> int:
+    """The CRC32C that the check of an item with this timestamp starts from (plus its index).
+
+    Starting from timestamp and index makes the check cover them too: a flipped timestamp, a
+    misplaced page file and an entry of zeros are all seen, at no cost for each item.
+    """
+    return int(crc32c(timestamp_ms.to_bytes(8, "little", signed=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where one array lives and how its pages are cut.
+
+    Attributes:
+        path: folder of the array.
+        page_bytes: size of a data page, and of the largest item.
+        index_page_items: entries in an index page.
+    """
+
+    path: Path
+    page_bytes: int
+    index_page_items: int
+
+    def file(self, kind: Kind, number: int) -> Path:
+        """The file of page `number`."""
+        return self.path / kind / f"{number:012d}{PAGE_SUFFIX}"
+
+    def size_bytes(self, kind: Kind) -> int:
+        """The size of a whole page file of that kind."""
+        return self.page_bytes if kind == DATA else self.index_page_items * ENTRY_BYTES
+
+    def numbers(self, kind: Kind) -> list[int]:
+        """The page numbers for which a file exists, ascending."""
+        names = (file.name for file in (self.path / kind).glob("*" + PAGE_SUFFIX))
+        stems = (name.removesuffix(PAGE_SUFFIX) for name in names)
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def new_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
+    """The layout of an array that does not exist yet; None picks the default size.
+
+    Raises:
+        ConfigError: a size is out of its limits.
+        CorruptDataError: the folder holds pages already, so its metadata was lost.
+    """
+    layout = Layout(
+        path,
+        DEFAULT_PAGE_BYTES if page_bytes is None else page_bytes,
+        DEFAULT_INDEX_PAGE_ITEMS if index_page_items is None else index_page_items,
+    )
+    _check_limits(layout)
+    if layout.numbers(DATA) or layout.numbers(INDEX):
+        raise CorruptDataError(
+            f"{path / METADATA_FILE} is missing but there are pages beside it; "
+            f"restore it with the sizes the pages were made with, such as {_to_json(layout)}"
+        )
+    return layout
+
+
+def save_layout(layout: Layout) -> None:
+    """Write the metadata file, durably.
+
+    Raises:
+        QueueError: the file system refused.
+    """
+    file = layout.path / METADATA_FILE
+    try:
+        write_whole(file, _to_json(layout).encode())
+    except OSError as exc:
+        raise failure("write", file, exc) from exc
+
+
+def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
+    """Read the metadata of an existing array; a size that is given must be the recorded one.
+
+    Raises:
+        ConfigError: there is no array at `path`, it has another format version, or a given size
+            differs from the recorded one.
+        CorruptDataError: the metadata file cannot be understood.
+    """
+    file = path / METADATA_FILE
+    try:
+        recorded: Any = json.loads(file.read_bytes())
+        version = int(recorded["format"])
+        layout = Layout(path, int(recorded["page_bytes"]), int(recorded["index_page_items"]))
+    except FileNotFoundError as exc:
+        raise ConfigError(
+            f"{path} holds no big array ({METADATA_FILE} is missing); open it for writing first"
+        ) from exc
+    except OSError as exc:
+        raise failure("read", file, exc) from exc
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
+        raise CorruptDataError(f"{file} is damaged ({exc!r}); restore it from a copy") from exc
+    if version != FORMAT_VERSION:
+        raise ConfigError(f"{file} has format {version}, but this version reads {FORMAT_VERSION}")
+    _check_limits(layout)
+    _check_same("page_bytes", page_bytes, layout.page_bytes, path)
+    _check_same("index_page_items", index_page_items, layout.index_page_items, path)
+    return layout
+
+
+def check_exists(path: Path) -> None:
+    """Refuse a folder without an array.
+
+    Raises:
+        CorruptDataError: naming what is missing.
+    """
+    if not (path / METADATA_FILE).exists():
+        raise CorruptDataError(f"{path / METADATA_FILE} is missing: the array is lost, or not here")
+
+
+def claim_folder(path: Path, opened: ExitStack) -> None:
+    """Make the folder if need be, and be its only writer until `opened` is closed.
+
+    Raises:
+        LockedError: it has a writer already.
+        QueueError: the file system refused.
+    """
+    try:
+        make_directories(path)
+        for folder in (DATA, INDEX):
+            (path / folder).mkdir(exist_ok=True)
+        opened.enter_context(lock_for_writing(path / LOCK_FILE))
+    except OSError as exc:
+        raise failure("open", path, exc) from exc
+
+
+def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
+    """The layout of the array at `path`, which is made when there is none.
+
+    Raises: as `load_layout`, `new_layout` and `save_layout`.
+    """
+    if (path / METADATA_FILE).exists():
+        layout = load_layout(path, page_bytes, index_page_items)
+        try:
+            sync_directory(path)  # who wrote the file may have died before its name was durable
+        except OSError as exc:
+            raise failure("flush", path, exc) from exc
+        return layout
+    layout = new_layout(path, page_bytes, index_page_items)
+    control = Words(path / CONTROL_FILE, CONTROL_MAGIC, writable=True)
+    control.format(0, 0, 0, 0)
+    control.close()
+    try:
+        sync_file(control.path)
+        sync_directory(path.parent)  # who made the folder may have died before it was durable
+    except OSError as exc:
+        raise failure("flush", control.path, exc) from exc
+    # The metadata comes last: who finds it finds everything, after a power cut as well.
+    save_layout(layout)
+    return layout
+
+
+def _to_json(layout: Layout) -> str:
+    return json.dumps(
+        {
+            "format": FORMAT_VERSION,
+            "page_bytes": layout.page_bytes,
+            "index_page_items": layout.index_page_items,
+        }
+    )
+
+
+def _check_limits(layout: Layout) -> None:
+    if sys.byteorder != "little":
+        raise ConfigError("the pages are little-endian and this machine is not; use another one")
+    _check_range("page_bytes", layout.page_bytes, MIN_PAGE_BYTES, MAX_PAGE_BYTES)
+    _check_range("index_page_items", layout.index_page_items, 1, MAX_INDEX_PAGE_ITEMS)
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name}={value} is out of its limits; choose {low} to {high}")
+
+
+def _check_same(name: str, given: int | None, recorded: int, path: Path) -> None:
+    if given is not None and given != recorded:
+        raise ConfigError(
+            f"{name}={given}, but {path} was made with {name}={recorded}; "
+            "leave the option out, or use a new folder"
+        )

@@ -1,1 +1,0 @@
-"""Notifications and the queue that carries them."""

@@ -1,0 +1,1 @@
+"""The notification queue: embedded, or in Kafka, behind the seam of `memq.core.queue`."""

@@ -1,0 +1,1 @@
+"""Notifications in memory-mapped files of one broker: `queue` has the theory."""

@@ -1,0 +1,350 @@
+"""The folders of the embedded queue: topics that appear and vanish as a whole, and group offsets.
+
+    <directory>/lock                            held by the process that has the queue open
+    <directory>/times.json                      how far time has come (`memq.core.clock`)
+    <directory>/topics/<topic>/topic.json       number of partitions, sizes of pages
+    <directory>/topics/<topic>/<partition>/     the partition's big array
+    <directory>/topics/<topic>/groups/<group>.json   {"<partition>": <next offset>, ...}
+    <directory>/topics/<topic>/members/<group>.json  what members may hold:
+                                                {"<member>": [<session timeout>, [<partition>, …]]}
+    <directory>/moving/                         topics that are being made or removed
+
+A topic is made under `moving` and renamed into `topics`, and removed the other way round, so a
+crash leaves it there or not, never half. What is found under `moving` is removed at the next start.
+
+All that belongs to a topic is there from its making on. So what is missing was lost, and a topic
+that misses something is not opened: its offsets would begin anew. Other topics do not suffer.
+
+Group offsets are a file for each group, and not fronts of the arrays, because a commit sets
+several partitions at once and must hold for all of them or none. What members hold is a file of its
+own, since it changes when members come and go and not with each commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from memq.core.checksum import crc32c
+from memq.core.clock import SavedTimes
+from memq.core.decoding import UNDECODABLE
+from memq.core.queue import Holding, check_group_count
+from memq.errors import ConfigError, CorruptDataError, QueueError
+from memq.queue.embedded.read_partition import make_partition
+from memq.runtime.files import explain, replace_durably, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_Content = TypeVar("_Content")
+
+FORMAT_VERSION = 2
+_GROUP_SUFFIX = ".json"
+
+_log = logging.getLogger("memq.queue")
+
+
+class TopicFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What `topic.json` says.
+
+    Attributes:
+        format: version of the layout.
+        partitions: read partitions.
+        page_bytes: of their arrays.
+        index_page_items: of their arrays.
+    """
+
+    format: int = FORMAT_VERSION
+    partitions: int
+    page_bytes: int
+    index_page_items: int
+
+
+class _TimesFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What `times.json` says; the CRC32C is of both numbers as they stand there."""
+
+    running_ms: int
+    wall_ms: int
+    crc32c: int
+
+
+class TopicFolders:
+    """The files of one queue. Methods block, and belong to one thread at a time for each topic.
+
+    Args:
+        directory: of the queue.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._times = directory / "times.json"
+        self._topics = directory / "topics"
+        self._moving = directory / "moving"
+        # Folders of group files whose names are durable, whatever an earlier process left; two for
+        # each topic.
+        self._settled: set[Path] = set()
+
+    def __repr__(self) -> str:
+        return f"<TopicFolders {self._topics}>"
+
+    def load(self) -> dict[str, TopicFile | CorruptDataError]:
+        """Make the folders if there are none, remove what was left moving, and find the topics.
+
+        For a topic that is damaged or not whole the value says so. What is no folder is no topic.
+
+        Raises:
+            ConfigError: a topic is of another version.
+            QueueError: the file system refused.
+        """
+        with _errors("open", self._topics):
+            for folder in (self._topics, self._moving):
+                folder.mkdir(exist_ok=True)
+            # Whoever made, moved or removed something may have died before it was durable. What is
+            # shown, or acted on, from here on is so.
+            queue = self._topics.parent
+            for folder in (queue.parent, queue, self._topics, self._moving):
+                sync_folder(folder)
+            for leftover in self._moving.iterdir():
+                _remove(leftover)
+            return {
+                folder.name: _load(folder) for folder in self._topics.iterdir() if folder.is_dir()
+            }
+
+    def make(self, topic: str, file: TopicFile) -> None:
+        """Make a topic with empty partitions, durably, which is not there before `show`.
+
+        It may take seconds, and may run beside the methods for other topics.
+
+        Raises:
+            QueueError: the file system refused.
+        """
+        new = self._moving / topic
+        with _errors("create topic", self._topics / topic):
+            self.remove(topic)  # what an attempt that failed has left
+            for name in ("groups", "members"):
+                (new / name).mkdir(parents=True)
+            for number in range(file.partitions):
+                make_partition(
+                    new / str(number),
+                    page_bytes=file.page_bytes,
+                    index_page_items=file.index_page_items,
+                )
+            replace_durably(new / "topic.json", msgspec.json.encode(file))
+
+    def show(self, topic: str) -> None:
+        """Let a topic be there that is made; raises as `make`."""
+        with _errors("create topic", self._topics / topic):
+            (self._moving / topic).rename(self._topics / topic)
+            sync_folder(self._topics)
+
+    def remove(self, topic: str) -> None:
+        """Remove a topic and all that belongs to it, durably; what is gone is fine.
+
+        Raises:
+            QueueError: the file system refused.
+        """
+        here, old = self._topics / topic, self._moving / topic
+        with _errors("delete topic", here):
+            if here.exists():  # else an attempt that failed has moved it
+                if old.exists():
+                    shutil.rmtree(old)
+                here.rename(old)
+            sync_folder(self._topics)
+            self._settled -= {here / "groups", here / "members"}
+            if old.exists():
+                shutil.rmtree(old)
+
+    def partition(self, topic: str, number: int) -> Path:
+        """The folder of a partition's array."""
+        return self._topics / topic / str(number)
+
+    def groups(self, topic: str) -> list[str]:
+        """Groups with stored offsets, sorted.
+
+        Raises:
+            QueueError: the file system refused.
+        """
+        return self._names_in(self._topics / topic / "groups")
+
+    def offsets(self, topic: str, group: str) -> dict[int, int]:
+        """A group's stored offsets; none when it has stored none.
+
+        Raises:
+            CorruptDataError: the file cannot be understood.
+            QueueError: the file system refused.
+        """
+        return self._read(self._group_file(topic, group), dict[int, int])
+
+    def committed_end(self, topic: str, partition: int) -> int:
+        """The furthest offset that a group has committed: those before it were handed out.
+
+        A group whose file cannot be understood is left out; reading its offsets tells of it.
+
+        Raises:
+            QueueError: the file system refused.
+        """
+        furthest = 0
+        for group in self.groups(topic):
+            with contextlib.suppress(CorruptDataError):
+                furthest = max(furthest, self.offsets(topic, group).get(partition, 0))
+        return furthest
+
+    def store_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Set some of a group's offsets, durably; the others stay.
+
+        Raises:
+            CorruptDataError: the offsets that should stay cannot be read.
+            LimitReachedError: the group is new and there are as many as there may be.
+            QueueError: the file system refused; the offsets are as they were.
+        """
+        merged = self.offsets(topic, group) | dict(offsets)
+        file = self._group_file(topic, group)
+        if not file.exists():
+            check_group_count(topic, group, len(self.groups(topic)))
+        with _errors("write", file):
+            replace_durably(file, msgspec.json.encode(dict(sorted(merged.items()))))
+
+    def remove_offsets(self, topic: str, group: str) -> None:
+        """Forget a group's offsets, durably.
+
+        Raises:
+            QueueError: the file system refused.
+        """
+        file = self._group_file(topic, group)
+        with _errors("delete", file):
+            file.unlink(missing_ok=True)
+            sync_folder(file.parent)
+
+    def times(self) -> SavedTimes:
+        """How far time had come when it was saved last; zeros when that is not known.
+
+        Raises:
+            QueueError: the file system refused.
+        """
+        try:
+            with _errors("read", self._times):
+                found = msgspec.json.decode(self._times.read_bytes(), type=_TimesFile)
+            times = SavedTimes(found.running_ms, found.wall_ms)
+            if found.crc32c == _crc_of(times):
+                return times
+            cause = "its checksum does not match"
+        except UNDECODABLE as exc:
+            cause = str(exc)
+        except QueueError as exc:
+            if isinstance(exc.__cause__, FileNotFoundError):
+                return SavedTimes(0, 0)
+            raise
+        # Times that are too early make what is kept be kept for longer, and nothing else.
+        _log.error("%s is damaged (%s): times go on from the newest entry", self._times, cause)
+        return SavedTimes(0, 0)
+
+    def store_times(self, times: SavedTimes) -> None:
+        """Keep how far time has come, durably.
+
+        Raises:
+            QueueError: the file system refused; what was stored before is kept.
+        """
+        file = _TimesFile(**times._asdict(), crc32c=_crc_of(times))
+        with _errors("write", self._times):
+            replace_durably(self._times, msgspec.json.encode(file))
+
+    def holders(self, topic: str) -> list[str]:
+        """Groups whose members hold something, sorted.
+
+        Raises:
+            QueueError: the file system refused.
+        """
+        return self._names_in(self._topics / topic / "members")
+
+    def holdings(self, topic: str, group: str) -> dict[str, Holding]:
+        """What the members of a group may hold.
+
+        Raises:
+            CorruptDataError: the file cannot be understood.
+            QueueError: the file system refused.
+        """
+        return self._read(self._members_file(topic, group), dict[str, Holding])
+
+    def store_holdings(self, topic: str, group: str, holdings: Mapping[str, Holding]) -> None:
+        """Store what the members of a group may hold, durably.
+
+        Raises:
+            QueueError: the file system refused; what was stored is as it was.
+        """
+        file = self._members_file(topic, group)
+        with _errors("write", file):
+            if holdings:
+                replace_durably(file, msgspec.json.encode(dict(sorted(holdings.items()))))
+            else:  # when a crash brings it back, members are waited for that are gone
+                file.unlink(missing_ok=True)
+
+    def _members_file(self, topic: str, group: str) -> Path:
+        return self._topics / topic / "members" / (group + _GROUP_SUFFIX)
+
+    def _names_in(self, folder: Path) -> list[str]:
+        with _errors("list", folder):
+            self._settle(folder)
+            return sorted(file.stem for file in folder.iterdir() if file.suffix == _GROUP_SUFFIX)
+
+    def _read(self, file: Path, kind: type[_Content]) -> _Content:
+        """What a group's file says; empty when there is none."""
+        try:
+            with _errors("read", file):
+                self._settle(file.parent)
+                return msgspec.json.decode(file.read_bytes(), type=kind)
+        except UNDECODABLE as exc:
+            raise CorruptDataError(
+                f"{file} is damaged ({exc}): restore it, or delete the group "
+                "(`memq group delete GROUP TOPIC`) and set its offsets (`memq group reset-offsets`)"
+            ) from exc
+        except QueueError as exc:
+            if isinstance(exc.__cause__, FileNotFoundError):
+                return kind()
+            raise
+
+    def _settle(self, folder: Path) -> None:
+        """See to it that no power cut takes back what is about to be shown of a topic's groups."""
+        if folder not in self._settled:
+            sync_folder(folder)
+            self._settled.add(folder)
+
+    def _group_file(self, topic: str, group: str) -> Path:
+        return self._topics / topic / "groups" / (group + _GROUP_SUFFIX)
+
+
+def _crc_of(times: SavedTimes) -> int:
+    return crc32c(b"%d %d" % times)
+
+
+def _load(folder: Path) -> TopicFile | CorruptDataError:
+    path = folder / "topic.json"
+    way_out = "restore it from a copy, or run `memq recover DATA_DIR`"
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=TopicFile)
+    except (*UNDECODABLE, OSError) as exc:
+        return CorruptDataError(f"{path} is damaged ({exc}); {way_out}")
+    if file.format != FORMAT_VERSION:
+        raise ConfigError(f"{path} has format {file.format}; this version reads {FORMAT_VERSION}")
+    for name in ("groups", "members", *map(str, range(file.partitions))):
+        if not (folder / name).is_dir():
+            return CorruptDataError(f"{folder / name} is missing; {way_out}")
+    return file
+
+
+def _remove(leftover: Path) -> None:
+    if leftover.is_dir():
+        shutil.rmtree(leftover)
+    else:
+        leftover.unlink()
+
+
+@contextlib.contextmanager
+def _errors(doing: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise QueueError(f"cannot {doing} {path}: {explain(exc)}") from exc

@@ -1,0 +1,787 @@
+"""The seam to Kafka through confluent-kafka, which is librdkafka.
+
+What of it blocks runs in threads of ours: one for each way of using Kafka, so that none waits for
+another. Records of followed partitions come by one consumer, whose thread hands them to the event
+loop. What was published longer ago is read by other consumers: to give a consumer another partition
+takes 2 ms, but up to `FOLLOW_WAIT_MS` while it waits for news of those that it has.
+
+Errors, as they were measured: whoever is locked out by a password or a certificate sees a timeout;
+a commit that timed out can be called again, and its transaction may be committed all the while; a
+producer whose transactional id has another one gets `_FENCED`, and takes nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka import admin
+
+from memq.core.queue import MAX_PAYLOAD_BYTES
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    FencedError,
+    MemqError,
+    OffsetOutOfRangeError,
+    PublishUncertainError,
+    QueueError,
+    QueueFailedError,
+    UnknownTopicError,
+)
+from memq.queue.kafka.client import Bounds, Place, Record, log_failure
+from memq.queue.kafka.looks import Looks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Executor, Future
+
+    from memq.queue.kafka.client import NewRecord, OnFailure, Reader
+    from memq.runtime.system import Runtime
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_Partition = tuple[str, int]
+_Change = tuple[Place, int | None, int]  # what to follow, from where on, by which call
+
+REQUEST_S = 10.0  # of an ordinary request; Kafka answers in milliseconds, or is away
+COMMIT_S = 60.0  # a commit that is not answered is asked for again until then
+TRANSACTION_MS = 10_000  # after which Kafka ends what a producer that died has left open
+BEGIN_S = 60.0  # to be the one producer of an id; ends after the transaction of the one before
+FOLLOW_WAIT_MS = 100  # how long Kafka waits for news before it answers that there are none
+READERS = 2  # consumers that read what was published longer ago
+WAIT_S = 75.0  # for anything that is asked in a thread, with its turn there
+SETTLED_S = 30.0  # for a topic that was made or deleted to be so at every broker of Kafka
+LOOK_AGAIN_S = 0.05
+LOOK_S = 0.02  # within which the thread that follows sees that it is to follow others, or to end
+SAME_LOG_S = 30.0  # between two lines of one kind of librdkafka's log
+LOOK_AT_ONCE = 1_000  # partitions that are asked about in one request
+MAX_TOLD = 10_000  # topics that a consumer is known to know
+READ_AT_ONCE = 2_000  # records that a consumer hands over at a time
+
+TOPIC_PREFIX = "topic."  # of options that are of topics, not of connections
+_OURS = {
+    "bootstrap.servers": "it is the address in `queue`",
+    "transactional.id": "a broker makes one of its own",
+    "enable.idempotence": "transactions need it",
+    "acks": "transactions need all",
+    "isolation.level": "what is not committed must not be read",
+    "group.id": "groups are those of memq, and Kafka has none",
+    "enable.auto.commit": "offsets are committed to memq",
+    "enable.auto.offset.store": "offsets are committed to memq",
+    "enable.partition.eof": "it tells how far was read",
+    "auto.offset.reset": "what is gone must be told, not skipped",
+    "client.rack": "what a leader has committed must be seen at once",
+    "delivery.report.only.error": "offsets come with these reports",
+    "queue.buffering.max.messages": "transactions have their own bounds",
+    "queue.buffering.max.kbytes": "transactions have their own bounds",
+}
+
+_GONE = {
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - its public name
+    ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+_MOVED = {
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.LEADER_NOT_AVAILABLE,
+    ck.KafkaError.FENCED_LEADER_EPOCH,
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+_OUT_OF_RANGE = {
+    ck.KafkaError.OFFSET_OUT_OF_RANGE,
+    ck.KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
+    ck.KafkaError._LOG_TRUNCATION,  # noqa: SLF001
+}
+_FENCED = {
+    ck.KafkaError._FENCED,  # noqa: SLF001
+    ck.KafkaError.PRODUCER_FENCED,
+    ck.KafkaError.INVALID_PRODUCER_EPOCH,
+}
+_REFUSED = {
+    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ck.KafkaError.SASL_AUTHENTICATION_FAILED,
+    ck.KafkaError.UNSUPPORTED_VERSION,
+    ck.KafkaError.POLICY_VIOLATION,
+    ck.KafkaError.INVALID_CONFIG,
+    ck.KafkaError.INVALID_REPLICATION_FACTOR,
+}
+_NO_ANSWER = {ck.KafkaError._TIMED_OUT, ck.KafkaError._TRANSPORT}  # noqa: SLF001
+_SAYS_WHY = {"FAIL", "ERROR"}  # kinds of lines in librdkafka's log
+_HUNG_UP = ": Disconnected"  # in such a line
+_FILES = ".location"  # ends the names of options that are files
+_EOF = ck.KafkaError._PARTITION_EOF  # noqa: SLF001
+
+_RUNNING = "running-ms"  # the header that has a record's running time
+
+
+class ConfluentClient:
+    """A `KafkaClient`. It belongs to the event loop that first uses it.
+
+    Args:
+        bootstrap: `host:port` of some brokers of Kafka, comma-separated.
+        options: settings of librdkafka, such as `security.protocol`; those that begin with
+            `topic.` are for the topics that are made, as `topic.min.insync.replicas`, and
+            `topic.replication.factor` says how many replicas they have.
+        runtime: threads.
+        on_failure: told, on the event loop, of a bug after which nothing is followed any more.
+
+    Raises:
+        ConfigError: an option is not known to librdkafka, or is ours to set.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Mapping[str, str],
+        runtime: Runtime,
+        on_failure: OnFailure = log_failure,
+    ) -> None:
+        for name in options:
+            if name in _OURS:
+                raise ConfigError(f"queue_options: {name} cannot be set: {_OURS[name]}")
+        of_topics = {
+            name.removeprefix(TOPIC_PREFIX): value
+            for name, value in options.items()
+            if name.startswith(TOPIC_PREFIX)
+        }
+        self._replicas = _replicas(of_topics.pop("replication.factor", "-1"))
+        self._topic_settings = of_topics
+        self._settings: dict[str, Any] = {
+            name: value for name, value in options.items() if not name.startswith(TOPIC_PREFIX)
+        } | {"bootstrap.servers": bootstrap}
+        self._bootstrap = bootstrap
+        self._on_failure = on_failure
+        self._log = _Log(runtime.mono_s)
+        self._admin = self._made(admin.AdminClient, {})
+        self._closed = threading.Event()
+        self._readers: dict[Place, tuple[Reader, int]] = {}  # and which call of `follow` it was
+        self._follows = 0
+        self._tail = self._consumer({"fetch.wait.max.ms": FOLLOW_WAIT_MS})
+        self._looks_at_committed = self._consumer({})
+        self._looks_at_all = self._consumer({"isolation.level": "read_uncommitted"})
+        self._changes: queue.SimpleQueue[_Change] = queue.SimpleQueue()  # of what is followed
+        self._idle: queue.SimpleQueue[_Consumer] = queue.SimpleQueue()
+        for _ in range(READERS):
+            self._idle.put(self._consumer({"fetch.wait.max.ms": 0}))  # the end is told at once
+        self._publishing = runtime.threads(1, "memq-kafka-publish")
+        self._fencing = runtime.threads(4, "memq-kafka-fence")
+        self._reading = runtime.threads(READERS, "memq-kafka-read")
+        self._asking = runtime.threads(1, "memq-kafka-ask")
+        self._looks = Looks(self._asking, self._look)
+        self._follower: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<ConfluentClient {self._bootstrap} [{len(self._readers)} followed]>"
+
+    # -- topics -----------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> int:
+        """Make a topic, or find it there, and wait until each of its partitions serves."""
+        new = admin.NewTopic(  # type: ignore[attr-defined]
+            name, partitions, self._replicas, config=self._topic_settings | {**settings}
+        )
+        try:
+            asked = self._admin.create_topics([new], request_timeout=REQUEST_S)[name]
+            await self._asked(asked, f"make topic {name}")
+        except _AlreadyThereError:  # not every broker of Kafka knows at once what was just made
+            found: dict[str, int] = {}
+
+            async def look() -> str:
+                found.update(await self.topics())
+                return "" if name in found else "it is not listed, or is being deleted"
+
+            await self._until(look, f"topic {name} is there and cannot be used")
+            partitions = found[name]
+        places = [Place(name, partition) for partition in range(partitions)]
+        await self._until(lambda: self._problem(places), f"topic {name} does not serve")
+        return partitions
+
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic and wait until no broker of Kafka answers for it."""
+        try:
+            asked = self._admin.delete_topics([name], request_timeout=REQUEST_S)[name]
+            await self._asked(asked, f"delete topic {name}")
+        except UnknownTopicError:
+            return
+        await self._until(lambda: self._rest(name), f"topic {name} is not gone")
+
+    async def topics(self) -> dict[str, int]:
+        """The number of partitions of each topic there is."""
+        found = await self._metadata()
+        return {name: len(topic.partitions) for name, topic in found.topics.items()}
+
+    async def cluster_id(self) -> str:
+        """What Kafka calls its cluster; empty when it does not say."""
+        return (await self._metadata()).cluster_id or ""
+
+    async def _metadata(self) -> Any:
+        listing = partial(self._admin.list_topics, timeout=REQUEST_S)
+        return await self._in(self._asking, "list topics", listing)
+
+    async def delete_records(self, place: Place, offset: int) -> None:
+        """Forget what is before an offset."""
+        where = ck.TopicPartition(*place, offset)
+        asked = self._admin.delete_records([where], request_timeout=REQUEST_S)[where]
+        await self._asked(asked, f"truncate {place}")
+
+    async def bounds(self, places: Sequence[Place]) -> list[Bounds]:
+        """What each of these partitions has now, as their leaders say."""
+        doing = f"look up the offsets of {places[0]}"
+        self._check_open(doing)
+        return await self._answered(self._looks.bounds(places), doing)
+
+    def _look(self, places: Sequence[Place]) -> dict[Place, Bounds | MemqError]:
+        """What these partitions have, or why one is to blame; in the thread that asks."""
+        found: dict[Place, Bounds | MemqError] = {}
+        for first in range(0, len(places), LOOK_AT_ONCE):
+            some = places[first : first + LOOK_AT_ONCE]
+            self._check_open("reach Kafka")
+            try:
+                found |= self._bounds(some)
+            except ck.KafkaException as exc:
+                if exc.args[0].code() in _NO_ANSWER:
+                    raise
+                if len(some) == 1:
+                    doing = f"look up the offsets of {some[0]}"
+                    found[some[0]] = _translated(exc.args[0], doing)
+                else:
+                    for place in some:
+                        found |= self._look([place])
+        return found
+
+    def _bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        try:
+            return self._bounds_as_told(places)
+        except ck.KafkaException as exc:
+            if exc.args[0].code() not in _GONE | _MOVED:
+                raise
+        for consumer in (self._looks_at_all, self._looks_at_committed):
+            for topic in dict.fromkeys(place.topic for place in places):
+                consumer.tell(topic, anew=True)
+        return self._bounds_as_told(places)
+
+    def _bounds_as_told(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        starts = _offsets(self._looks_at_all, places, ck.OFFSET_BEGINNING)
+        written = _offsets(self._looks_at_all, places, ck.OFFSET_END)
+        stable = _offsets(self._looks_at_committed, places, ck.OFFSET_END)
+        found = zip(places, starts, stable, written, strict=True)
+        return {place: Bounds(*each) for place, *each in found}
+
+    async def _problem(self, places: Sequence[Place]) -> str:
+        """Why these do not serve; empty when they do."""
+        try:
+            await self.bounds(places)
+        except (UnknownTopicError, QueueError) as exc:
+            return str(exc)
+        return ""
+
+    async def _rest(self, name: str) -> str:
+        """What there still is of a topic; empty when it is gone."""
+        if name in await self.topics():
+            return "it is listed"
+        try:
+            await self.bounds([Place(name, 0)])
+        except UnknownTopicError:
+            return ""
+        return "it has offsets"
+
+    async def _until(self, look: Callable[[], Awaitable[str]], what: str) -> None:
+        """Wait until a look finds no problem."""
+        problem = ""
+        for _ in range(int(SETTLED_S / LOOK_AGAIN_S)):
+            problem = await look()
+            if not problem:
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+        raise QueueError(f"{what} after {SETTLED_S:g} s: {problem}; look at Kafka's log")
+
+    # -- reading ----------------------------------------------------------------------------
+
+    async def read(
+        self, place: Place, start: int, end: int, *, max_records: int, max_bytes: int
+    ) -> list[Record]:
+        """Committed records between two offsets, from the first on."""
+        if start >= end:
+            return []
+        reading = partial(self._read, place, start, end, max_records, max_bytes)
+        try:
+            return await self._in(self._reading, f"read {place}", reading)
+        except OffsetOutOfRangeError as exc:
+            # A Kafka that comes back says so of what it has not recovered yet, too.
+            bounds = (await self.bounds([place]))[0]
+            if bounds.start <= start <= bounds.written:
+                raise QueueError(f"{exc}; it is retained, try again") from exc
+            raise
+
+    def _read(
+        self, place: Place, start: int, end: int, max_records: int, max_bytes: int
+    ) -> list[Record]:
+        consumer = self._idle.get()
+        try:
+            consumer.tell(place.topic)
+            consumer.incremental_assign([ck.TopicPartition(*place, start)])
+            try:
+                return _first_records(consumer, place, range(start, end), max_records, max_bytes)
+            finally:
+                consumer.incremental_unassign([ck.TopicPartition(*place)])
+        finally:
+            self._idle.put(consumer)
+
+    def follow(self, place: Place, offset: int, reader: Reader) -> None:
+        """From now on tell a reader, and no other, of what is committed from an offset on."""
+        self._follows += 1
+        self._readers[place] = reader, self._follows
+        self._changes.put((place, offset, self._follows))
+        if self._follower is None:
+            follow = partial(self._follow, asyncio.get_running_loop())
+            # A daemon keeps no process alive that ends without closing this.
+            self._follower = threading.Thread(target=follow, name="memq-kafka-follow", daemon=True)
+            self._follower.start()
+
+    def unfollow(self, place: Place) -> None:
+        """Tell of it no more."""
+        if self._readers.pop(place, None) is not None:
+            self._changes.put((place, None, 0))
+
+    def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand over what comes, until the end; in its own thread."""
+        assigned: dict[_Partition, int] = {}  # and by which call of `follow`
+        try:
+            while not self._closed.is_set():
+                while (
+                    not self._changes.empty() and not self._closed.is_set()
+                ):  # a consumer that polls cannot be told by others
+                    self._assign(assigned, *self._changes.get())
+                if news := _news(_polled(self._tail, LOOK_S), assigned):
+                    loop.call_soon_threadsafe(self._hand_over, news)
+        except Exception as exc:  # noqa: BLE001 - it would be lost with the thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._tell_all, exc)
+
+    def _assign(
+        self, assigned: dict[_Partition, int], place: Place, offset: int | None, by: int
+    ) -> None:
+        """Follow a partition from an offset on, or no more."""
+        if assigned.pop(place, None) is not None:
+            self._tail.incremental_unassign([ck.TopicPartition(*place)])
+        if offset is None:
+            return
+        try:
+            self._tail.tell(place.topic)
+        except ck.KafkaException as exc:
+            log.debug("Kafka is slow to say what %s has: %s", place.topic, exc)
+        self._tail.incremental_assign([ck.TopicPartition(*place, offset)])
+        assigned[place] = by
+
+    def _tell_all(self, error: Exception) -> None:
+        """Nothing is followed any more."""
+        self._on_failure("what follows Kafka", error)
+        while self._readers:
+            _, (reader, _) = self._readers.popitem()
+            reader.failed(QueueFailedError(f"Kafka is followed no more: {error!r}"))
+
+    def _hand_over(self, news: Mapping[tuple[_Partition, int], _News]) -> None:
+        """Tell each partition's reader what is new of it, unless another one has come meanwhile."""
+        for (partition, by), each in news.items():
+            place = Place(*partition)
+            reader, latest = self._readers.get(place, (None, 0))
+            if reader is None or latest != by:
+                continue
+            if each.records or each.reached:
+                reader.read(each.records, each.reached)
+            if each.error is not None:
+                self.unfollow(place)
+                reader.failed(_translated(each.error, f"follow {place}"))
+
+    # -- publishing -------------------------------------------------------------------------
+
+    async def transactions(self, transactional_id: str) -> ConfluentTransactions:
+        """A producer, the only one of its id from now on."""
+        settings = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "linger.ms": 0,
+            "message.max.bytes": MAX_PAYLOAD_BYTES * 2,
+        }
+        producer: ck.Producer = self._made(ck.Producer, settings)
+        beginning = partial(producer.init_transactions, BEGIN_S)
+        await self._in(self._fencing, f"begin transactions of {transactional_id}", beginning)
+        return ConfluentTransactions(producer, transactional_id, self._publishing)
+
+    async def close(self) -> None:
+        """Let go of threads and connections."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._readers.clear()
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        """Close each consumer where nobody uses it any more; what hangs, ends by itself."""
+        for look in (self._looks_at_committed, self._looks_at_all):
+            self._asking.submit(look.close)
+        for _ in range(READERS):
+            self._reading.submit(lambda: self._idle.get().close())
+        for threads in (self._publishing, self._fencing, self._reading, self._asking):
+            threads.shutdown(wait=False)
+        if self._follower is not None:
+            self._follower.join()
+        self._tail.close()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _consumer(self, settings: Mapping[str, Any]) -> _Consumer:
+        ours = {
+            "group.id": "memq",  # asked for, and never used
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        return self._made(_Consumer, ours | {**settings})
+
+    def _made(self, kind: Callable[..., _Result], settings: Mapping[str, Any]) -> _Result:
+        try:
+            return kind(self._settings | {**settings}, logger=self._log)
+        except ck.KafkaException as exc:
+            problem = exc.args[0].str() + self._unreadable()
+            raise ConfigError(f"queue_options: {problem}") from exc
+        except (TypeError, ValueError, AttributeError) as exc:  # of what only Python can give
+            raise ConfigError(f"queue_options: {exc}") from exc
+
+    def _unreadable(self) -> str:
+        """Which files cannot be read, in brackets; librdkafka does not say it clearly."""
+        found = [
+            f"{name} = {value!r}"
+            for name, value in self._settings.items()
+            if name.endswith(_FILES) and not os.access(value, os.R_OK)
+        ]
+        return f" (cannot be read: {', '.join(found)})" if found else ""
+
+    async def _asked(self, asked: Future[_Result], doing: str) -> _Result:
+        try:
+            async with asyncio.timeout(2 * REQUEST_S):
+                return await asyncio.wrap_future(asked)
+        except TimeoutError as exc:
+            raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
+        except ck.KafkaException as exc:
+            raise self._translated(exc.args[0], doing) from exc
+
+    async def _in(self, threads: Executor, doing: str, work: Callable[[], _Result]) -> _Result:
+        def work_if_open() -> _Result:
+            self._check_open(doing)
+            return work()
+
+        self._check_open(doing)
+        return await self._answered(
+            asyncio.get_running_loop().run_in_executor(threads, work_if_open), doing
+        )
+
+    async def _answered(self, answer: Awaitable[_Result], doing: str) -> _Result:
+        try:
+            async with asyncio.timeout(WAIT_S):  # others may be before it
+                return await answer
+        except TimeoutError as exc:
+            raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
+        except ck.KafkaException as exc:
+            raise self._translated(exc.args[0], doing) from exc
+
+    def _check_open(self, doing: str) -> None:
+        if self._closed.is_set():
+            raise ClosedError(f"cannot {doing}: the client of Kafka is closed")
+
+    def _translated(self, error: ck.KafkaError, doing: str) -> MemqError:
+        """What an error means; a timeout with what librdkafka has seen of its cause."""
+        if error.code() in _NO_ANSWER and (reason := self._reason()):
+            return QueueError(f"cannot {doing}: {error.str()}{reason}")
+        return _translated(error, doing)
+
+    def _reason(self) -> str:
+        """Why Kafka is not reached, in brackets, if librdkafka says so."""
+        self._admin.poll(0)  # until then it keeps what it has to say
+        return self._log.reason()
+
+
+class _Log:
+    """Takes what librdkafka logs, and passes on one line of a kind in `SAME_LOG_S`.
+
+    It has some to say many times a second while Kafka is away, and keeps it for clients that are
+    not polled. And only there does it say what is wrong with a password or a certificate.
+    """
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._next_s: dict[str, float] = {}
+        self._latest = ("", 0.0)
+
+    def log(self, level: int, _text: str, kind: str, _name: str, said: str) -> None:
+        """Called by confluent-kafka, as `logging.Logger.log` would be."""
+        now_s = self._clock_s()
+        if kind in _SAYS_WHY:
+            self._latest = said.rpartition("]: ")[2], now_s
+        if level >= logging.WARNING and now_s >= self._next_s.get(kind, 0.0):
+            self._next_s[kind] = now_s + SAME_LOG_S
+            log.warning("Kafka: %s: %s", kind, said)
+
+    def reason(self) -> str:
+        """Why Kafka is not reached, as far as that was said lately; in brackets."""
+        said, at_s = self._latest
+        if not said or self._clock_s() >= at_s + SAME_LOG_S:
+            return ""
+        if _HUNG_UP in said:
+            said += "; a Kafka that expects another security.protocol does so, too"
+        return f" ({said})"
+
+
+class ConfluentTransactions:
+    """The one producer of a transactional id; see `Transactions`.
+
+    Args:
+        producer: whose transactions have begun.
+        transactional_id: of the producer.
+        thread: that it publishes in.
+    """
+
+    def __init__(self, producer: ck.Producer, transactional_id: str, thread: Executor) -> None:
+        self._producer = producer
+        self._id = transactional_id
+        self._thread = thread
+        self.over = False
+
+    def __repr__(self) -> str:
+        return f"<ConfluentTransactions {self._id} [{'over' if self.over else 'open'}]>"
+
+    async def commit(self, records: Sequence[NewRecord]) -> list[int]:
+        """Write records in one transaction, in order and durably. Returns their offsets."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, records)
+
+    def close(self) -> None:
+        """End without waiting: what the producer had to say was said, or is over."""
+        self.over = True
+        self._producer.purge()
+
+    def _commit(self, records: Sequence[NewRecord]) -> list[int]:
+        offsets = [-1] * len(records)
+        try:
+            self._producer.begin_transaction()
+            for number, record in enumerate(records):
+                self._produce(record, partial(_note, offsets, number))
+            self._producer.flush(REQUEST_S)  # nothing is committed by what fails up to here
+        except (ck.KafkaException, BufferError) as exc:
+            raise self._given_up(exc) from exc
+        except SystemError as exc:  # of `flush`, when the producer is fenced
+            raise self._given_up(exc.__cause__ or exc) from exc
+        self._end()
+        return offsets
+
+    def _produce(self, record: NewRecord, noted: Callable[[Any, Any], None]) -> None:
+        self._producer.produce(
+            record.place.topic,
+            record.value,
+            record.key,
+            record.place.partition,
+            on_delivery=noted,
+            timestamp=max(record.timestamp_ms, 1),  # 0 would be the present
+            headers=[(_RUNNING, b"%d" % record.running_ms)] if record.running_ms else None,
+        )
+
+    def _end(self) -> None:
+        """Commit; asked again while nobody answers, for that may take effect only once."""
+        for asked_before in range(int(COMMIT_S / REQUEST_S)):
+            if self.over:
+                raise self._uncertain("the queue was closed")
+            try:
+                self._producer.commit_transaction(REQUEST_S)
+            except ck.KafkaException as exc:
+                error = exc.args[0]
+                if error.txn_requires_abort() and not asked_before:
+                    raise self._given_up(exc) from exc
+                if error.fatal() or error.txn_requires_abort() or not error.retriable():
+                    raise self._uncertain(error.str()) from exc
+                log.warning("Kafka has not answered a commit, which is repeated: %s", error.str())
+            else:
+                return
+        raise self._uncertain(f"Kafka has not answered for {COMMIT_S:g} s")
+
+    def _uncertain(self, why: str) -> PublishUncertainError:
+        self.over = True
+        return PublishUncertainError(f"a transaction may have been committed, or not: {why}")
+
+    def _given_up(self, cause: BaseException) -> MemqError:
+        """Abort; it is not committed, whatever becomes of that."""
+        error = cause.args[0] if isinstance(cause, ck.KafkaException) else None
+        try:
+            self._producer.abort_transaction(REQUEST_S)
+        except ck.KafkaException as exc:
+            log.warning("Kafka: a transaction is left to its time limit: %s", exc.args[0].str())
+            self.over = True
+        if error is None:
+            return QueueError(f"Kafka is slower than what is published: {cause}; try again")
+        if error.code() in _FENCED:
+            self.over = True
+            return FencedError(f"another producer has {self._id}: {error.str()}")
+        return _translated(error, "publish")
+
+
+class _AlreadyThereError(QueueError):
+    """There is a topic of that name."""
+
+
+def _note(offsets: list[int], number: int, error: Any, message: Any) -> None:
+    """Keep the offset of a record; an error shows in the commit."""
+    if error is None:
+        offsets[number] = message.offset()
+
+
+class _Consumer(ck.Consumer):
+    """A consumer that is told of a topic before it is asked about it.
+
+    It would look itself, but only once a second.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._told: dict[str, None] = {}
+
+    def tell(self, topic: str, *, anew: bool = False) -> None:
+        """Let it look which partitions a topic has."""
+        if anew or topic not in self._told:
+            self.list_topics(topic, REQUEST_S)
+            self._told[topic] = None
+            if len(self._told) > MAX_TOLD:
+                self._told.clear()
+
+
+def _offsets(consumer: _Consumer, places: Sequence[Place], which: int) -> list[int]:
+    """The first offset retained in each partition, or one past the last that may be read.
+
+    Kafka takes these as special times; so there is one request for all, not one for each.
+    """
+    for topic in dict.fromkeys(place.topic for place in places):
+        consumer.tell(topic)
+    asked = [ck.TopicPartition(*place, which) for place in places]
+    found = consumer.offsets_for_times(asked, REQUEST_S)
+    for each in found:
+        if each.error is not None:
+            raise ck.KafkaException(each.error)
+    return [each.offset for each in found]
+
+
+def _first_records(
+    consumer: ck.Consumer, place: Place, offsets: range, max_records: int, max_bytes: int
+) -> list[Record]:
+    """Records at these offsets, from the first on, by a consumer that was given the partition."""
+    records: list[Record] = []
+    while messages := _polled(consumer, REQUEST_S):
+        for each in messages:
+            error = each.error()
+            if error is not None and error.code() != _EOF:
+                if not _is_passing(error):
+                    raise _translated(error, f"read {place} from offset {offsets.start} on")
+                continue
+            if (each.topic(), each.partition()) != place or each.offset() < offsets.start:
+                continue  # the rest of what was read before
+            if each.offset() >= offsets.stop:
+                return records
+            if error is not None:  # an end before the one that was asked for is not reached yet
+                continue
+            record = _record(each)
+            max_bytes -= len(record.value or b"")
+            if records and max_bytes < 0:
+                return records
+            records.append(record)
+            if len(records) >= max_records:
+                return records
+    raise QueueError(f"{place} was not read within {REQUEST_S:g} s: Kafka is away; try again")
+
+
+@dataclass
+class _News:
+    """What is new of a partition: records, how far it was read, or why it is not."""
+
+    records: list[Record] = field(default_factory=list)
+    reached: int = 0
+    error: ck.KafkaError | None = None
+
+
+def _news(
+    messages: Iterable[Any], assigned: Mapping[_Partition, int]
+) -> dict[tuple[_Partition, int], _News]:
+    """What messages say, by partition and by the call that it is followed by."""
+    found: dict[tuple[_Partition, int], _News] = {}
+    for message in messages:
+        partition, error = (message.topic(), message.partition()), message.error()
+        by = assigned.get(partition)
+        if by is None or (error is not None and error.code() != _EOF and _is_passing(error)):
+            if error is not None:
+                log.debug("Kafka: %s", error.str())
+            continue
+        news = found.setdefault((partition, by), _News())
+        if error is None:
+            news.records.append(_record(message))
+            news.reached = message.offset() + 1
+        elif error.code() == _EOF:
+            news.reached = message.offset()
+        else:
+            news.error = error
+    return found
+
+
+def _polled(consumer: ck.Consumer, timeout_s: float) -> list[Any]:
+    """What there is, and after so many seconds nothing. (`consume` waits until it has them all.)"""
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(READ_AT_ONCE, 0)]
+
+
+def _record(message: Any) -> Record:
+    running = next((value for name, value in message.headers() or () if name == _RUNNING), b"0")
+    return Record(
+        message.offset(), message.timestamp()[1], message.value(), message.key(), int(running)
+    )
+
+
+def _replicas(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(
+            f"queue_options: {TOPIC_PREFIX}replication.factor = {text!r}: expected a number, or -1 "
+            "for what Kafka has as its default"
+        ) from None
+
+
+def _is_passing(error: ck.KafkaError) -> bool:
+    """Whether librdkafka goes on by itself."""
+    code = error.code()
+    return code not in _GONE and code not in _OUT_OF_RANGE and code not in _REFUSED
+
+
+def _translated(error: ck.KafkaError, doing: str) -> MemqError:
+    """What an error of Kafka means to a queue."""
+    code, text = error.code(), f"cannot {doing}: {error.str()}"
+    if code in _GONE:
+        return UnknownTopicError(text)
+    if code in _OUT_OF_RANGE:
+        return OffsetOutOfRangeError(text)
+    if code in _FENCED:
+        return FencedError(text)
+    if code == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+        return _AlreadyThereError(text)
+    if code in _REFUSED:
+        return QueueFailedError(f"{text}; ask whoever runs Kafka")
+    if code in _NO_ANSWER:
+        text += " (a wrong password or certificate shows so, too)"
+    return QueueError(text)

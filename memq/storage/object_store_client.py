@@ -1,0 +1,232 @@
+"""How an object store is opened: what may be said of it, and how its credentials are found.
+
+An option is one of obstore's own, as its documentation names them for each cloud (`region`,
+`endpoint`, `server_side_encryption`, `sse_kms_key_id`, `unsigned_payload`, …) and for the HTTP
+client (`proxy_url`, …), or one of these:
+
+- `storage_class`: of each object that is written, such as INTELLIGENT_TIERING;
+- `tag.NAME`: a tag of each object that is written;
+- `ca_certificate`: a file with the certificates of a private authority;
+- `profile`: of the AWS configuration files.
+
+Names may have any case, as for obstore, so that those of variables serve as well.
+
+What is not given comes from the environment, as the cloud's own tools have it (`AWS_REGION`,
+`AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, …); so readers
+on other machines need no option of ours.
+
+Credentials of AWS are looked for in the order that its tools have: options, keys or a web identity
+in the environment, profiles, and what a container or an instance is given. Whatever a profile may
+lead to (single sign-on, a role to assume, a process) is known to boto3 alone, which is loaded for
+that.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.store import from_url
+
+from memq.errors import ConfigError
+from memq.storage.object_store_errors import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from obstore.store import ObjectStore, S3Credential
+
+TAG_PREFIX = "tag."
+_OWN_OPTIONS = ("storage_class", "ca_certificate", "profile")
+CLIENT_DEFAULTS = {
+    "connect_timeout": "3s",
+    "timeout": "1h",  # above any of ours: obstore's own is 30 s, whatever the size
+    "pool_idle_timeout": "15s",  # a firewall may forget what is idle, and answers nothing then
+}
+
+_CLIENT_OPTIONS = frozenset(
+    ("allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
+     "pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes",
+     "proxy_url", "randomize_addresses", "user_agent")
+)  # fmt: skip
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINT_OPTIONS = ("endpoint", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
+_KEY_OPTIONS = ("access_key_id", "aws_access_key_id", "skip_signature", "aws_skip_signature")
+_SECRET_OPTIONS = ("secret_access_key", "aws_secret_access_key")
+_TOKEN_OPTIONS = ("session_token", "aws_session_token", "token", "aws_token")
+_BEFORE_PROFILES = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+_OF_CONTAINERS = (
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_CREDENTIALS_TTL = timedelta(minutes=5)  # boto3 renews, when asked, what ends within ten
+
+
+class OpenedStore(NamedTuple):
+    """A store, and what each object is written with.
+
+    Attributes:
+        store: of obstore.
+        attributes: of each object that is put.
+        tags: of each object that is put.
+    """
+
+    store: ObjectStore
+    attributes: dict[str, str]
+    tags: dict[str, str]
+
+
+def is_directory_bucket(container: str) -> bool:
+    """Whether a bucket is one of S3 Express One Zone."""
+    return container.startswith("s3://") and container.endswith("--x-s3")
+
+
+def open_store(
+    container: str, options: Mapping[str, str], *, silence_s: float | None = None
+) -> OpenedStore:
+    """Open a bucket or container; no request is made.
+
+    Args:
+        container: its URI, such as `s3://logs`.
+        options: see above.
+        silence_s: a request that nothing comes of for so long fails; None for no such limit.
+
+    Raises:
+        ConfigError: an option is unknown or malformed.
+    """
+    options = {_folded(name): value for name, value in options.items()}
+    attributes: dict[str, str] = {}
+    if "storage_class" in options:
+        attributes["Storage-Class"] = options["storage_class"]
+    tags = {
+        name.removeprefix(TAG_PREFIX): value
+        for name, value in options.items()
+        if name.startswith(TAG_PREFIX)
+    }
+    client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
+    config = {
+        name: value
+        for name, value in options.items()
+        if name not in client and name not in _OWN_OPTIONS and not name.startswith(TAG_PREFIX)
+    }
+    certificate = options.get("ca_certificate", "")
+    credentials: dict[str, Any] = {}
+    if container.startswith("s3://"):
+        certificate = certificate or os.environ.get("AWS_CA_BUNDLE", "")
+        credentials = _aws_credentials(options)
+        if is_directory_bucket(container):
+            config.setdefault("s3_express", "true")
+        _check_endpoint(options)
+        if _is_plain_http(options):
+            client.setdefault("allow_http", "true")
+    if certificate:
+        client["root_certificate"] = _text_of(certificate)
+    if silence_s is not None:
+        client["read_timeout"] = f"{int(silence_s * 1000)}ms"
+    try:
+        store: Any = from_url(
+            container,
+            config=cast("Any", config),
+            client_options=cast("Any", CLIENT_DEFAULTS | client),
+            retry_config={"max_retries": 0},
+            **credentials,
+        )
+    except UnknownConfigurationKeyError as exc:
+        raise ConfigError(
+            f"storage_options: {explain(exc)} Known are the options of obstore, "
+            f"{', '.join(_OWN_OPTIONS)} and {TAG_PREFIX}NAME"
+        ) from exc
+    except (BaseError, ValueError) as exc:
+        problem = explain(exc)
+        if certificate and "certificate" in problem:
+            problem = f"ca_certificate = {certificate!r}: {problem}"
+        raise ConfigError(f"cannot open {container}: {problem}") from exc
+    return OpenedStore(store, attributes, tags)
+
+
+def _folded(name: str) -> str:
+    """The name of an option as it stands here; that of a tag is as the user writes it."""
+    return name if name.startswith(TAG_PREFIX) else name.lower()
+
+
+def _check_endpoint(options: Mapping[str, str]) -> None:
+    """Refuse an endpoint that would lose: obstore prefers this variable to any option.
+
+    Raises:
+        ConfigError: the environment names another one.
+    """
+    found = os.environ.get(_ENDPOINTS[0], "")
+    given = next((options[name] for name in _ENDPOINT_OPTIONS if name in options), found)
+    if found and given != found:
+        raise ConfigError(
+            f"storage_options: endpoint = {given!r}, and {_ENDPOINTS[0]} is {found!r}, which would "
+            "be taken: unset the variable, or leave the option out"
+        )
+
+
+def _is_plain_http(options: Mapping[str, str]) -> bool:
+    """Whether the endpoint is written with http://, which nobody does by mistake."""
+    given = [options.get(name, "") for name in _ENDPOINT_OPTIONS]
+    found = [os.environ.get(name, "") for name in _ENDPOINTS]
+    return any(endpoint.startswith("http://") for endpoint in given + found)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"ca_certificate = {path!r} cannot be read: {exc}") from exc
+
+
+def _aws_credentials(options: Mapping[str, str]) -> dict[str, Any]:
+    """A provider of credentials, where obstore would not find them by itself."""
+    permanent = _permanent_keys(options)
+    if permanent is not None:
+        return {"credential_provider": lambda: permanent}
+    profile = options.get("profile")
+    if not {*_KEY_OPTIONS}.isdisjoint(options):
+        return {}
+    if not profile and not {*_BEFORE_PROFILES}.isdisjoint(os.environ):
+        return {}
+    profile = profile or os.environ.get("AWS_PROFILE")
+    if not profile and (not {*_OF_CONTAINERS}.isdisjoint(os.environ) or not _have_files()):
+        return {}
+    try:
+        import boto3  # noqa: PLC0415 - it takes a while, and only profiles need it
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
+    except ImportError as exc:
+        raise ConfigError(f"AWS profiles need boto3: pip install 'memq[s3]' ({exc})") from exc
+    try:
+        session = boto3.Session(profile_name=profile)
+        if not profile and session.get_credentials() is None:
+            return {}
+        return {"credential_provider": Boto3CredentialProvider(session, ttl=_CREDENTIALS_TTL)}
+    except (BotoCoreError, ValueError) as exc:
+        raise ConfigError(f"no AWS credentials by profile {profile!r}: {exc}") from exc
+
+
+def _permanent_keys(options: Mapping[str, str]) -> S3Credential | None:
+    """The keys among the options, if they have no token; obstore takes that of the environment."""
+    key = next((options[name] for name in _KEY_OPTIONS[:2] if name in options), None)
+    secret = next((options[name] for name in _SECRET_OPTIONS if name in options), None)
+    if key is None or secret is None or not {*_TOKEN_OPTIONS}.isdisjoint(options):
+        return None
+    return {
+        "access_key_id": key,
+        "secret_access_key": secret,
+        "token": None,
+        "expires_at": None,
+    }
+
+
+def _have_files() -> bool:
+    """Whether there are AWS configuration files, which obstore does not read."""
+    files = (
+        os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
+    )
+    return any(Path(file).expanduser().exists() for file in files)

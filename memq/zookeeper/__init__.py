@@ -1,0 +1,1 @@
+"""The coordination service: sessions with ZooKeeper, and what a cluster keeps there."""

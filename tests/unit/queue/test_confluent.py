@@ -1,0 +1,744 @@
+"""What Kafka's client says, and what becomes of it; its objects stand in for a Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue as queues
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+
+import confluent_kafka as ck
+import pytest
+
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    FencedError,
+    OffsetOutOfRangeError,
+    PublishUncertainError,
+    QueueError,
+    QueueFailedError,
+    UnknownTopicError,
+)
+from memq.queue.kafka import confluent
+from memq.queue.kafka.client import Bounds, NewRecord, Place, Record
+from memq.queue.kafka.confluent import ConfluentClient, ConfluentTransactions
+from memq.runtime.system import Runtime
+
+A, B, C = (Place("c.t", number) for number in range(3))
+MEANINGS = {
+    UnknownTopicError: ["UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"],
+    OffsetOutOfRangeError: ["OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"],
+    FencedError: ["_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"],
+    QueueFailedError: [
+        "TOPIC_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "SASL_AUTHENTICATION_FAILED",
+        "UNSUPPORTED_VERSION",
+        "POLICY_VIOLATION",
+        "INVALID_CONFIG",
+        "INVALID_REPLICATION_FACTOR",
+    ],
+    QueueError: [
+        "_TIMED_OUT",
+        "_TRANSPORT",
+        "_ALL_BROKERS_DOWN",
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "NOT_ENOUGH_REPLICAS",
+        "REQUEST_TIMED_OUT",
+    ],
+}
+NAMES = [(name, kind) for kind, names in MEANINGS.items() for name in names]
+MOVED = {
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+}
+NO_ANSWER = {"_TIMED_OUT", "_TRANSPORT"}
+ENDS = {UnknownTopicError, OffsetOutOfRangeError, QueueFailedError}  # of what is followed
+
+
+def failure(name, **flags):
+    """What Kafka's client raises, with an error of that name."""
+    return ck.KafkaException(ck.KafkaError(getattr(ck.KafkaError, name), name, **flags))
+
+
+def message(place, offset, value=b"x", *, error=None, headers=None):
+    """A message as a consumer gives it."""
+    code = None if error is None else ck.KafkaError(getattr(ck.KafkaError, error), error)
+    return SimpleNamespace(
+        topic=lambda: place.topic,
+        partition=lambda: place.partition,
+        offset=lambda: offset,
+        value=lambda: value,
+        key=lambda: None,
+        headers=lambda: headers,
+        timestamp=lambda: (1, 7),
+        error=lambda: code,
+    )
+
+
+def end(place, offset):
+    """What a consumer gives where a partition ends."""
+    return message(place, offset, error="_PARTITION_EOF")
+
+
+class Consumer:
+    """A consumer that gives what it is told to."""
+
+    made = ()
+
+    def __init__(self, settings, logger):
+        self.settings, self.logger = settings, logger
+        self.told, self.assigned, self.changes = [], {}, []
+        self.bounds, self.failures, self.messages = {}, [], queues.Queue()
+        self.refuses_to_look = None
+        self.closed = 0
+        type(self).made.append(self)
+
+    def tell(self, topic, *, anew=False):
+        self.told.append((topic, anew))
+        if self.refuses_to_look:
+            raise failure(self.refuses_to_look)
+
+    def offsets_for_times(self, asked, _timeout_s):
+        if self.failures and (failed := self.failures.pop(0)):
+            raise failure(failed)
+        return [self._answer(each) for each in asked]
+
+    def _answer(self, asked):
+        found = self.bounds.get((asked.topic, asked.partition), Bounds(0, 0, 0))
+        if isinstance(found, str):
+            return SimpleNamespace(error=failure(found).args[0])
+        uncommitted = self.settings["isolation.level"] == "read_uncommitted"
+        written = found.written if uncommitted else found.stable
+        offset = found.start if asked.offset == ck.OFFSET_BEGINNING else written
+        return SimpleNamespace(error=None, offset=offset)
+
+    def incremental_assign(self, places):
+        for each in places:
+            assert (each.topic, each.partition) not in self.assigned
+            self.assigned[each.topic, each.partition] = each.offset
+            self.changes.append(each.offset)
+
+    def incremental_unassign(self, places):
+        for each in places:
+            del self.assigned[each.topic, each.partition]
+
+    def poll(self, timeout_s):
+        try:
+            return self.messages.get(timeout=min(timeout_s, 0.01))
+        except queues.Empty:
+            return None
+
+    def consume(self, _count, _timeout_s):
+        return [self.messages.get() for _ in range(self.messages.qsize())]
+
+    def close(self):
+        self.closed += 1
+
+
+class Admin:
+    """An admin client of which each call has an answer."""
+
+    def __init__(self, settings, logger):
+        self.settings, self.logger = settings, logger
+        self.asked, self.error, self.silent = [], None, False
+        self.there = {"c.t": 3}
+
+    def _answer(self, key, *asked):
+        self.asked.append(asked)
+        answer = Future()
+        if self.error is not None:
+            answer.set_exception(failure(self.error))
+        elif not self.silent:
+            answer.set_result(None)
+        return {key: answer}
+
+    def create_topics(self, topics, request_timeout):
+        (new,) = topics
+        return self._answer(new.topic, "create", new, request_timeout)
+
+    def delete_topics(self, names, request_timeout):
+        return self._answer(names[0], "delete", names[0], request_timeout)
+
+    def delete_records(self, places, request_timeout):
+        return self._answer(places[0], "truncate", places[0].offset, request_timeout)
+
+    def list_topics(self, timeout):
+        assert timeout
+        if self.error:
+            raise failure(self.error)
+        topics = {name: SimpleNamespace(partitions=range(n)) for name, n in self.there.items()}
+        return SimpleNamespace(topics=topics, cluster_id=None)
+
+    def poll(self, _timeout_s):
+        pass
+
+
+class Producer:
+    """A producer whose steps fail as they are told to, each with the first of its failures.
+
+    It writes from offset 100 of each partition on.
+    """
+
+    def __init__(self, settings=None, logger=None):
+        self.settings, self.logger = settings, logger
+        self.fails = {}
+        self.steps = []
+        self.produced = []
+        self.ends = {}
+        self.on_commit = lambda: None
+
+    def _step(self, name):
+        self.steps.append(name)
+        failures = self.fails.get(name)
+        if failures and (failed := failures.pop(0)):
+            raise failed
+
+    def init_transactions(self, timeout_s):
+        assert timeout_s == confluent.BEGIN_S
+        self._step("init")
+
+    def begin_transaction(self):
+        self._step("begin")
+
+    def produce(self, topic, value, key, partition, *, on_delivery, timestamp, headers):
+        self._step("produce")
+        self.produced.append(((topic, partition), value, key, timestamp, headers, on_delivery))
+
+    def flush(self, _timeout_s):
+        self._step("flush")
+        for place, *_, on_delivery in self.produced:
+            offset = self.ends[place] = self.ends.get(place, 99) + 1
+            on_delivery(None, SimpleNamespace(offset=lambda offset=offset: offset))
+
+    def commit_transaction(self, _timeout_s):
+        self.on_commit()
+        self._step("commit")
+
+    def abort_transaction(self, _timeout_s):
+        self._step("abort")
+
+    def purge(self):
+        self._step("purge")
+
+
+class Followed:
+    """A reader that keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.error = [], None
+        self.news = asyncio.Event()
+
+    def read(self, records, reached):
+        self.told.append(([each.offset for each in records], reached))
+        self.news.set()
+
+    def failed(self, error):
+        self.error = error
+        self.news.set()
+
+
+@pytest.fixture
+def clock():
+    """A clock that stands still."""
+    return SimpleNamespace(now_s=1_000.0)
+
+
+@pytest.fixture
+async def client(monkeypatch, clock):
+    """A client whose Kafka is what its consumers, producers and admin client are told."""
+    monkeypatch.setattr(Consumer, "made", [])
+    monkeypatch.setattr(confluent, "_Consumer", Consumer)
+    monkeypatch.setattr(confluent.admin, "AdminClient", Admin)
+    monkeypatch.setattr(confluent.ck, "Producer", Producer)
+    monkeypatch.setattr(confluent, "LOOK_S", 0.001)
+    options = {"security.protocol": "ssl", "topic.segment.bytes": "9", "topic.cleanup.policy": "x"}
+    found = ConfluentClient("kafka:1", options, Runtime(mono_s=lambda: clock.now_s))
+    yield found
+    await found.close()
+
+
+def the_only_reader(client):
+    """The consumer that reads next, with the others out of its way."""
+    consumers = [client._idle.get() for _ in range(confluent.READERS)]
+    client._idle.put(consumers[0])
+    return consumers[0]
+
+
+async def error_of(call):
+    """What a call raises."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - its type is what is asked for
+        await call
+    return caught.value
+
+
+# -- what errors mean ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES)
+async def test_an_error_means_the_same_whatever_was_asked(client, monkeypatch, name, kind):
+    """A caller learns from its type what to do, whichever request of Kafka has failed."""
+    client._admin.error = name
+    asked = {"truncate": client.delete_records(A, 5), "list": client.topics()}
+    asked["make"] = client.create_topic("c.u", 1, {})
+    if kind is not UnknownTopicError:
+        asked["delete"] = client.delete_topic("c.u")
+    for looks in (client._looks_at_all, client._looks_at_committed):
+        looks.bounds[A] = name
+    asked["bounds"] = client.bounds([A])
+    producer = Producer()
+    producer.fails["init"] = [failure(name)]
+    monkeypatch.setattr(confluent.ck, "Producer", lambda *_, **__: producer)
+    asked["begin"] = client.transactions("id")
+    found = {what: await error_of(call) for what, call in asked.items()}
+    assert {what: type(error) for what, error in found.items()} == dict.fromkeys(found, kind)
+    assert all(name in str(error) for error in found.values())
+    assert all(error.retriable is (kind is QueueError) for error in found.values()) or (
+        kind in (UnknownTopicError, OffsetOutOfRangeError, FencedError)
+    )
+    asks = [
+        "ask whoever runs Kafka" in str(each) or "password or cert" in str(each)
+        for each in found.values()
+    ]
+    assert all(asks) == any(asks) == (kind is QueueFailedError or name in NO_ANSWER)
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES)
+async def test_a_follower_goes_on_after_what_passes(client, name, kind):
+    """Its client mends by itself what passes; of the rest the reader is told, after the news."""
+    reader, other = Followed(), Followed()
+    client.follow(A, 5, reader)
+    client.follow(B, 0, other)
+    async with asyncio.timeout(30):
+        while len(client._tail.assigned) < 2:
+            await asyncio.sleep(0.001)
+        for each in (message(A, 5), message(A, -1, error=name), message(B, 0), end(B, 3)):
+            client._tail.messages.put(each)
+        while not other.told or not reader.told:
+            await asyncio.sleep(0.001)
+        assert reader.told[0] == ([5], 6)
+        assert (reader.error is not None) is (kind in ENDS)
+        if reader.error is not None:
+            assert type(reader.error) is kind
+            while A in client._tail.assigned:
+                await asyncio.sleep(0.001)
+            assert A not in client._readers
+        assert [each for each, _ in other.told if each] == [[0]]
+        while other.told[-1][1] != 3:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES)
+async def test_a_read_goes_on_after_what_passes(client, name, kind):
+    """What ends it is told; whoever reads next has the same consumers, with nothing assigned."""
+    consumer = the_only_reader(client)
+    for each in (message(A, 5), message(A, -1, error=name), message(A, 6)):
+        consumer.messages.put(each)
+    if kind is OffsetOutOfRangeError:
+        client._looks_at_all.bounds[A] = client._looks_at_committed.bounds[A] = Bounds(9, 9, 9)
+    reading = client.read(A, 5, 7, max_records=2, max_bytes=99)
+    if kind in ENDS:
+        assert type(await error_of(reading)) is kind
+    else:
+        assert [each.offset for each in await reading] == [5, 6]
+    assert consumer.assigned == {}
+    assert client._idle.get_nowait() is consumer
+    for _ in range(confluent.READERS):  # as many are closed in the end
+        client._idle.put(consumer)
+
+
+@pytest.mark.parametrize(
+    "bounds", [Bounds(5, 9, 9), Bounds(0, 4, 5), Bounds(6, 9, 9), Bounds(0, 4, 4)]
+)
+async def test_what_is_out_of_range_and_retained_is_read_again(client, bounds):
+    """A Kafka that has just started may not know yet what it has: that may be tried again."""
+    for looks in (client._looks_at_all, client._looks_at_committed):
+        looks.bounds[A] = bounds
+    for consumer in [client._idle.get() for _ in range(confluent.READERS)]:
+        consumer.messages.put(message(A, -1, error="OFFSET_OUT_OF_RANGE"))
+        client._idle.put(consumer)
+    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
+    retained = bounds.start <= 5 <= bounds.written
+    assert type(error) is (QueueError if retained else OffsetOutOfRangeError)
+
+
+# -- where partitions begin and end ----------------------------------------------------------
+
+
+async def test_bounds_are_what_leaders_say(client):
+    """The start and all that was written, and how far that is committed, each of its partition."""
+    expected = {A: Bounds(1, 4, 9), B: Bounds(2, 2, 2), C: Bounds(0, 3, 3)}
+    for looks in (client._looks_at_all, client._looks_at_committed):
+        looks.bounds = expected
+    assert await client.bounds([C, A, B]) == [expected[C], expected[A], expected[B]]
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("name", [*sorted(MOVED), *MEANINGS[UnknownTopicError]])
+async def test_where_leaders_are_is_looked_up_once_more(client, name, which):
+    """Whatever is known of leaders may be old: one more look finds the new ones, of each topic."""
+    places = [A, Place("c.u", 0)]
+    both = client._looks_at_all, client._looks_at_committed
+    if which < 2:
+        client._looks_at_all.failures = [*[None] * which, name]
+    else:
+        client._looks_at_committed.failures = [name]
+    assert await client.bounds(places) == [Bounds(0, 0, 0)] * 2
+    for looks in both:
+        assert {("c.t", True), ("c.u", True)} <= {*looks.told}
+
+
+# -- topics ----------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_made_with_what_it_needs_and_what_was_given(client):
+    """What memq needs stands over what the user gave for every topic, and the rest beside it."""
+    client._admin.there["c.u"] = 2
+    assert await client.create_topic("c.u", 2, {"cleanup.policy": "delete"}) == 2
+    ((_, new, _),) = client._admin.asked
+    assert (new.topic, new.num_partitions, new.replication_factor) == ("c.u", 2, -1)
+    assert new.config == {"segment.bytes": "9", "cleanup.policy": "delete"}
+
+
+async def test_a_topic_serves_once_each_of_its_partitions_does(client, monkeypatch):
+    """Whoever makes one waits for the last of them, and not for ever."""
+    monkeypatch.setattr(confluent, "SETTLED_S", 0.1)
+    monkeypatch.setattr(confluent, "LOOK_AGAIN_S", 0.01)
+    looks, looked = client._looks_at_all, []
+    looks.bounds[C] = "LEADER_NOT_AVAILABLE"
+    error = await error_of(client.create_topic("c.t", 3, {}))
+    assert type(error) is QueueError
+    assert "c.t does not serve after 0.1 s: cannot look up" in str(error)
+
+    def later(*_):
+        looked.append(1)
+        if len(looked) == 3:
+            del looks.bounds[C]
+        return ""
+
+    tell, looks.tell = looks.tell, lambda *each, **how: (later(), tell(*each, **how))
+    assert await client.create_topic("c.t", 3, {}) == 3
+    assert len(looked) >= 3
+
+
+async def test_a_topic_is_gone_once_nobody_answers_for_it(client, monkeypatch):
+    """It is neither listed nor has offsets then; one that was unknown is not waited for."""
+    monkeypatch.setattr(confluent, "SETTLED_S", 0.05)
+    monkeypatch.setattr(confluent, "LOOK_AGAIN_S", 0.01)
+    error = await error_of(client.delete_topic("c.t"))
+    assert "c.t is not gone after 0.05 s: it is listed" in str(error)
+    client._admin.there.clear()
+    error = await error_of(client.delete_topic("c.t"))
+    assert "c.t is not gone after 0.05 s: it has offsets" in str(error)
+    client._looks_at_all.bounds[A] = "UNKNOWN_TOPIC_OR_PART"
+    await client.delete_topic("c.t")
+    client._admin.there["c.t"] = 3
+    client._admin.error = "UNKNOWN_TOPIC_OR_PART"
+    await client.delete_topic("c.t")
+    assert await client.bounds([B]) == [Bounds(0, 0, 0)]
+
+
+async def test_a_question_that_nobody_answers_ends(client, monkeypatch):
+    """With what the client's log has said of the cause, or without."""
+    monkeypatch.setattr(confluent, "REQUEST_S", 0.005)
+    client._admin.silent = True
+    error = await error_of(client.delete_records(A, 1))
+    assert type(error) is QueueError
+    assert str(error) == "cannot truncate c.t/0: Kafka does not answer"
+    client._log.log(logging.ERROR, "", "FAIL", "", "[thrd:x]: kafka:1/bootstrap: Disconnected")
+    error = await error_of(client.delete_records(A, 1))
+    assert "(kafka:1/bootstrap: Disconnected; a Kafka that expects another" in str(error)
+    assert isinstance(error.__cause__, TimeoutError)
+    monkeypatch.setattr(confluent, "WAIT_S", 0.01)
+    blocked = threading.Event()
+    client._asking.submit(blocked.wait)
+    for call in (client.bounds([A]), client.topics()):
+        error = await error_of(call)
+        assert type(error) is QueueError
+        assert "Kafka does not answer" in str(error)
+    blocked.set()
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((9, 99), [6, 7, 8]),
+        ((2, 99), [6, 7]),
+        ((1, 0), [6]),
+        ((9, 20), [6, 7]),
+        ((9, 19), [6]),
+        ((9, 0), [6]),
+    ],
+)
+async def test_a_read_gives_what_was_asked_for(client, limits, expected):
+    """What is left of another partition or of before, and an end that moves, are passed over."""
+    old = [message(B, 6), message(A, 4), message(A, 5), message(Place("c.u", 0), 7)]
+    found = [end(A, 6), *old, *(message(A, each, b"x" * 10) for each in (6, 7, 8, 9)), end(A, 10)]
+    found.insert(7, end(A, 8))
+    consumer = the_only_reader(client)
+    for each in found:
+        consumer.messages.put(each)
+    records = await client.read(A, 6, 9, max_records=limits[0], max_bytes=limits[1])
+    assert [each.offset for each in records] == expected
+    assert consumer.changes == [6]
+    assert consumer.told == [("c.t", False)]
+    client._idle.put(consumer)  # as many are closed in the end
+
+
+async def test_a_read_that_ends_early_is_no_end(client, monkeypatch):
+    """Records that were asked for and are not to be had yet are not taken for none."""
+    monkeypatch.setattr(confluent, "REQUEST_S", 0.01)
+    the_only_reader(client).messages.put(end(A, 5))
+    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
+    assert type(error) is QueueError
+    assert "was not read within" in str(error)
+    for _ in range(confluent.READERS - 1):  # as many are closed in the end
+        client._idle.put(Consumer.made[-1])
+
+
+# -- following -------------------------------------------------------------------------------
+
+
+async def test_news_is_for_the_follower_that_asked_last(client):
+    """What comes by an earlier call, or after the end, is told to nobody."""
+    first, second = Followed(), Followed()
+    client.follow(A, 5, first)
+    client.follow(A, 2, second)
+    news = confluent._News([Record(5, 1, b"x")], 6)
+    client._hand_over({((A), 1): news})
+    assert (first.told, second.told) == ([], [])
+    client._hand_over({(B, 2): news, (A, 2): news})
+    assert (first.told, second.told) == ([], [([5], 6)])
+    async with asyncio.timeout(30):
+        while client._tail.assigned != {A: 2}:
+            await asyncio.sleep(0.001)
+    assert client._tail.changes == [5, 2]
+    client.unfollow(A)
+    client._hand_over({(A, 2): news})
+    assert len(second.told) == 1
+    async with asyncio.timeout(30):
+        while client._tail.assigned:
+            await asyncio.sleep(0.001)
+    client.unfollow(A)
+    assert client._changes.empty()
+
+
+async def test_the_end_of_following_is_told_to_each_reader(client, monkeypatch):
+    """A bug in the thread is told once, and no reader is left waiting."""
+    failures, readers = [], [Followed(), Followed()]
+    client._on_failure = lambda *failure: failures.append(failure)
+
+    def broken(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(confluent, "_news", broken)
+    for place, reader in zip((A, B), readers, strict=True):
+        client.follow(place, 0, reader)
+    async with asyncio.timeout(30):
+        for reader in readers:
+            await reader.news.wait()
+    assert [type(each.error) for each in readers] == [QueueFailedError] * 2
+    assert [(where, str(error)) for where, error in failures] == [("what follows Kafka", "a bug")]
+
+
+# -- publishing ------------------------------------------------------------------------------
+
+RECORDS = [
+    NewRecord(A, b"a", b"k", 0, 0),
+    NewRecord(B, b"b", None, 5, 77),
+    NewRecord(A, None, b"k", 6, 0),
+]
+
+
+@pytest.fixture
+def producer():
+    """A producer."""
+    return Producer()
+
+
+@pytest.fixture
+def transactions(producer):
+    """Its transactions."""
+    with ThreadPoolExecutor(1) as thread:
+        yield ConfluentTransactions(producer, "id", thread)
+
+
+async def test_a_transaction_gives_the_offsets_of_its_records_in_order(producer, transactions):
+    """Each is written as it was given; the time 0 is one, and no running time has no header."""
+    assert await transactions.commit(RECORDS) == [100, 100, 101]
+    assert producer.steps == ["begin", *["produce"] * 3, "flush", "commit"]
+    assert [each[:-1] for each in producer.produced] == [
+        (A, b"a", b"k", 1, None),
+        (B, b"b", None, 5, [("running-ms", b"77")]),
+        (A, None, b"k", 6, None),
+    ]
+    assert not transactions.over
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES)
+@pytest.mark.parametrize("step", ["begin", "produce", "flush"])
+async def test_what_fails_before_a_commit_is_certainly_not_written(
+    producer, transactions, name, kind, step
+):
+    """It is aborted; the producer is over when it was fenced, or could not abort."""
+    producer.fails[step] = [failure(name)]
+    error = await error_of(transactions.commit(RECORDS))
+    assert type(error) is kind
+    assert producer.steps[-1] == "abort"
+    assert "commit" not in producer.steps
+    assert transactions.over is (kind is FencedError)
+    if not transactions.over:
+        assert await transactions.commit(RECORDS[:1])
+    producer.fails = {step: [failure(name)], "abort": [failure("_TIMED_OUT")]}
+    error = await error_of(transactions.commit(RECORDS))
+    assert type(error) is kind
+    assert transactions.over
+
+
+@pytest.mark.parametrize(
+    ("failed", "kind", "over"),
+    [
+        (("produce", BufferError("queue full")), QueueError, False),
+        (("flush", failure("_TIMED_OUT")), QueueError, False),
+        (("flush", "_FENCED"), FencedError, True),
+        (("flush", "UNKNOWN_TOPIC_OR_PART"), UnknownTopicError, False),
+        (("flush", None), QueueError, False),
+    ],
+)
+async def test_what_the_client_raises_otherwise_is_no_doubt_either(
+    producer, transactions, failed, kind, over
+):
+    """Its queue is full, or it hides the cause behind another error."""
+    step, error = failed
+    if error is None or isinstance(error, str):
+        cause = error and failure(error)
+        error = SystemError("returned a result with an exception set")
+        error.__cause__ = cause
+    producer.fails[step] = [error]
+    caught = await error_of(transactions.commit(RECORDS))
+    assert type(caught) is kind
+    assert transactions.over is over
+    assert producer.steps[-1] == "abort"
+    if kind is QueueError:
+        assert caught.retriable
+
+
+AGAIN = {"retriable": True}
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected", "over"),
+    [
+        ([AGAIN], None, False),
+        ([AGAIN] * 5, None, False),
+        ([AGAIN] * 6, PublishUncertainError, True),
+        ([{"txn_requires_abort": True}], QueueError, False),
+        ([AGAIN, {"txn_requires_abort": True}], PublishUncertainError, True),
+        ([AGAIN, AGAIN | {"txn_requires_abort": True}], PublishUncertainError, True),
+        ([{"fatal": True}], PublishUncertainError, True),
+        ([AGAIN | {"fatal": True}], PublishUncertainError, True),
+        ([{}], PublishUncertainError, True),
+        ([AGAIN, {}], PublishUncertainError, True),
+    ],
+)
+async def test_a_commit_without_an_answer_is_asked_for_again(
+    producer, transactions, failures, expected, over
+):
+    """Only what Kafka has refused at once was certainly not written; all else is in doubt."""
+    producer.fails["commit"] = [failure("_TIMED_OUT", **each) for each in failures]
+    if expected is None:
+        assert await transactions.commit(RECORDS) == [100, 100, 101]
+    else:
+        error = await error_of(transactions.commit(RECORDS))
+        assert type(error) is expected
+    assert transactions.over is over
+    assert producer.fails["commit"] == []
+    assert producer.steps.count("abort") == (expected is QueueError)
+
+
+async def test_a_commit_is_given_up_when_the_queue_is_closed(producer, transactions):
+    """It may take effect all the same: that is doubt, and what the producer had is dropped."""
+    producer.fails["commit"] = [failure("_TIMED_OUT", retriable=True)] * 6
+    producer.on_commit = transactions.close
+    error = await error_of(transactions.commit(RECORDS))
+    assert type(error) is PublishUncertainError
+    assert "the queue was closed" in str(error)
+    assert producer.steps.count("commit") == 1
+    assert "purge" in producer.steps
+    assert transactions.over
+
+
+async def test_a_producer_has_what_transactions_need(client, monkeypatch):
+    """Its id, and the time in which Kafka ends what it has left open."""
+    made = []
+
+    def make(*given, **how):
+        made.append(Producer(*given, **how))
+        return made[-1]
+
+    monkeypatch.setattr(confluent.ck, "Producer", make)
+    found = await client.transactions("c.b.1")
+    (producer,) = made
+    settings = producer.settings
+    assert settings["transactional.id"] == "c.b.1"
+    assert settings["transaction.timeout.ms"] == 10_000
+    assert settings["message.max.bytes"] == 4 << 20
+    assert settings["bootstrap.servers"] == "kafka:1"
+    assert settings["security.protocol"] == "ssl"
+    assert not [name for name in settings if name.startswith("topic.")]
+    assert producer.steps == ["init"]
+    assert await found.commit([]) == []
+
+
+# -- settings and the end --------------------------------------------------------------------
+
+
+async def test_consumers_read_what_is_committed_and_skip_nothing(client):
+    """All but the one that looks for what is open; each tells where a partition ends."""
+    assert len(Consumer.made) == 3 + confluent.READERS
+    for consumer in Consumer.made:
+        settings = consumer.settings
+        assert settings["enable.partition.eof"] is True
+        assert settings["auto.offset.reset"] == "error"
+        assert settings["enable.auto.commit"] is settings["enable.auto.offset.store"] is False
+        committed = consumer is not client._looks_at_all
+        isolation = "read_committed" if committed else "read_uncommitted"
+        assert settings["isolation.level"] == isolation
+        assert consumer.logger is client._log
+
+
+@pytest.mark.parametrize("name", confluent._OURS)
+def test_an_option_that_is_ours_is_refused(name):
+    """Whatever its value, beside others that may be set."""
+    with pytest.raises(ConfigError, match=f"{name} cannot be set"):
+        ConfluentClient("kafka:1", {"security.protocol": "ssl", name: "1"}, Runtime())
+
+
+async def test_all_is_closed_once(client):
+    """Each consumer is, also when closing is asked for twice; nothing is asked after that."""
+    reader = Followed()
+    client.follow(A, 0, reader)
+    await client.close()
+    await client.close()
+    for consumer in Consumer.made:
+        if consumer is not client._tail:
+            async with asyncio.timeout(30):
+                while not consumer.closed:
+                    await asyncio.sleep(0.001)
+    assert [each.closed for each in Consumer.made] == [1] * len(Consumer.made)
+    assert not client._follower.is_alive()
+    calls = [client.bounds([A]), client.read(A, 0, 1, max_records=1, max_bytes=1)]
+    for call in (*calls, client.topics(), client.transactions("id")):
+        assert type(await error_of(call)) is ClosedError

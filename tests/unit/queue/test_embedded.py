@@ -1,0 +1,712 @@
+"""What is special to the embedded queue: failed flushes, damage, calls that cross or fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+import msgspec
+import pytest
+
+from memq.core.clock import SavedTimes
+from memq.core.queue import Holding, Publication
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    FencedError,
+    LimitReachedError,
+    LockedError,
+    OffsetOutOfRangeError,
+    PublishUncertainError,
+    QueueError,
+    UnknownTopicError,
+)
+from memq.queue.embedded import folders as folders_module
+from memq.queue.embedded import read_partition
+from memq.queue.embedded.folders import TopicFolders
+from memq.queue.embedded.group_commit import MAX_ROUND, GroupCommit, Publish
+from memq.queue.embedded.queue import EmbeddedQueue
+from memq.queue.embedded.read_partition import PAGE_BYTES
+from memq.queue.waiters import Waiters
+from tests.unit.queue.conftest import payloads, publish
+
+
+@pytest.fixture
+async def queue(tmp_path):
+    """A queue with a topic of two read partitions, open for write partitions 0 and 1."""
+    found = EmbeddedQueue(tmp_path / "queue")
+    await found.create_topic("t", 2)
+    await found.fence("t", 0, 1)
+    yield found
+    await found.close()
+
+
+def data_page(tmp_path, partition=0, number=0):
+    """The file of a data page."""
+    return tmp_path / f"queue/topics/t/{partition}/data/{number:012d}.page"
+
+
+class FailedDisk:
+    """While it is entered, the first data page of a partition cannot be flushed."""
+
+    def __init__(self, tmp_path, partition=0):
+        self.file = data_page(tmp_path, partition)
+        self.away = tmp_path / "away"
+
+    def __enter__(self):
+        self.file.rename(self.away)
+
+    def __exit__(self, *_):
+        self.away.rename(self.file)
+
+
+# -- the lock -------------------------------------------------------------------------------
+
+
+async def test_a_directory_belongs_to_one_queue(queue, tmp_path):
+    """A second queue on the directory is refused with the folder and the process that has it."""
+    with pytest.raises(
+        LockedError, match=f"{tmp_path / 'queue'} is in use by process {os.getpid()}"
+    ):
+        EmbeddedQueue(tmp_path / "queue")
+    await queue.close()
+    await EmbeddedQueue(tmp_path / "queue").close()
+
+
+# -- failed flushes -------------------------------------------------------------------------
+
+
+async def test_a_failed_flush_is_uncertain_until_fenced(queue, tmp_path):
+    """A publication whose flush failed is uncertain; all others are refused until the fence."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError, match="fence it, then fetch"):
+        await publish(queue, b"b")
+    assert await payloads(queue) == [b"a"]
+    with pytest.raises(FencedError):
+        await publish(queue, b"c")
+    await queue.fence("t", 0)
+    held = await payloads(queue)
+    assert held in ([b"a"], [b"a", b"b"])
+    assert await publish(queue, b"c") == [len(held)]
+    assert await payloads(queue) == [*held, b"c"]
+
+
+async def test_a_failed_partition_costs_others_nothing(queue, tmp_path):
+    """Of the publications of one round only those to the failed partition fail."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path):
+        outcomes = await asyncio.gather(
+            publish(queue, b"b", partition=0),
+            publish(queue, b"c", partition=1, write_partition=1),
+            return_exceptions=True,
+        )
+    assert isinstance(outcomes[0], PublishUncertainError)
+    assert outcomes[1] == [0]
+    assert await payloads(queue, partition=1) == [b"c"]
+
+
+async def test_a_publication_of_which_one_partition_takes_nothing_is_uncertain(queue, tmp_path):
+    """What another partition has taken is there: it may not be told that nothing was published."""
+    (tmp_path / "queue/topics/t/1").rename(tmp_path / "away")
+    for publications in (
+        [Publication(0, b"a", 1), Publication(1, b"x", 1)],
+        [Publication(1, b"x", 1), Publication(0, b"b", 1)],
+    ):
+        with pytest.raises(PublishUncertainError, match="fence it, then fetch"):
+            await queue.publish("t", 0, publications)
+        with pytest.raises(FencedError):
+            await publish(queue, b"c")
+        await queue.fence("t", 0)
+    with pytest.raises(CorruptDataError):
+        await publish(queue, b"x", partition=1)
+    (tmp_path / "away").rename(tmp_path / "queue/topics/t/1")
+    assert await payloads(queue) == [b"a", b"b"]
+    assert await payloads(queue, partition=1) == []
+    assert await publish(queue, b"c") == [2], "a refusal of all is certain, and the owner stays"
+
+
+async def test_a_fence_that_cannot_settle_changes_no_owner(queue, tmp_path):
+    """What was in doubt stays refused, and what was wanted with it is not owned."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await publish(queue, b"b")
+    (tmp_path / "queue/topics/t/0").rename(tmp_path / "away")
+    with pytest.raises(CorruptDataError):
+        await queue.fence("t", 0, 5)
+    assert [queue.owns("t", each) for each in (0, 1, 5)] == [True, True, False]
+    for each in (0, 5):
+        with pytest.raises(FencedError):
+            await publish(queue, b"c", partition=1, write_partition=each)
+    await publish(queue, b"d", partition=1, write_partition=1)
+    (tmp_path / "away").rename(tmp_path / "queue/topics/t/0")
+    await queue.fence("t", 0, 5)
+    assert queue.owns("t", 5)
+    await publish(queue, b"e", write_partition=5)
+    assert (await payloads(queue))[-1] == b"e"
+
+
+# -- damage ---------------------------------------------------------------------------------
+
+
+def flip(file, needle):
+    """Flip one bit of the first place that holds the bytes."""
+    content = bytearray(file.read_bytes())
+    content[content.index(needle)] ^= 1
+    file.write_bytes(content)
+
+
+async def test_a_damaged_entry_does_not_hide_those_before_it(queue, tmp_path):
+    """A fetch that meets damage gives what stands before it; the next one says what is damaged."""
+    await publish(queue, b"first", b"second", b"third", b"fourth")
+    await queue.close()
+    flip(data_page(tmp_path), b"second")
+    flip(data_page(tmp_path), b"third")
+    successor = EmbeddedQueue(tmp_path / "queue")
+    assert await payloads(successor) == [b"first"]
+    with pytest.raises(
+        CorruptDataError,
+        match=r"offsets 1 to 2 of 't'/0 damaged: .*`memq recover DATA_DIR`.* at offset 3",
+    ):
+        await payloads(successor, offset=1)
+    await successor.close()
+
+
+def forget(tmp_path, *names):
+    """Delete files of partition 0."""
+    for name in names:
+        (tmp_path / "queue/topics/t/0" / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda tmp_path: flip(data_page(tmp_path), b"third"),
+        lambda tmp_path: forget(tmp_path, "data/000000000000.page"),
+        lambda tmp_path: forget(tmp_path, "index/000000000000.page"),
+        lambda tmp_path: forget(tmp_path, "control"),
+        # All that knows the end is gone, but for the group that has been there.
+        lambda tmp_path: forget(tmp_path, "control", "index/000000000000.page"),
+    ],
+)
+async def test_an_offset_is_never_used_again(queue, tmp_path, damage):
+    """Whatever becomes of the end, the next publication has an offset that no other ever had."""
+    assert await publish(queue, b"first", b"second", b"third") == [0, 1, 2]
+    await queue.commit("g", "t", {0: 3})
+    await queue.close()
+    damage(tmp_path)
+    successor = EmbeddedQueue(tmp_path / "queue")
+    await successor.fence("t", 0)
+    assert await publish(successor, b"new") == [3]
+    [entry] = await successor.fetch("t", 0, 3, max_entries=9, max_bytes=99)
+    assert entry.payload == b"new"
+    for offset, payload in enumerate((b"first", b"second", b"third")):
+        with contextlib.suppress(CorruptDataError):
+            assert (await payloads(successor, offset=offset))[0] == payload
+    await successor.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "damage"),
+    [
+        ("topic.json", lambda file: file.write_bytes(b"{")),
+        ("topic.json", Path.unlink),
+        ("1", shutil.rmtree),
+        ("groups", shutil.rmtree),
+    ],
+)
+async def test_what_is_missing_of_a_topic_is_not_empty(queue, tmp_path, place, damage):
+    """A topic of which something is damaged or missing is refused and named; others are served."""
+    await queue.create_topic("other", 1)
+    await queue.close()
+    file = tmp_path / "queue/topics/t" / place
+    damage(file)
+    again = EmbeddedQueue(tmp_path / "queue")
+    assert await again.topics() == ["other", "t"]
+    for call in (again.fence("t", 0), again.offsets("t", 0), again.create_topic("t", 2)):
+        with pytest.raises(CorruptDataError, match=f"{file} is .*`memq recover DATA_DIR`"):
+            await call
+    assert await again.offsets("other", 0) == (0, 0)
+    await again.delete_topic("t")
+    assert await again.topics() == ["other"]
+    await again.create_topic("t", 2)
+    await again.close()
+
+
+async def test_an_emptied_partition_is_not_a_new_one(queue, tmp_path):
+    """A partition whose folder is empty is refused: its offsets would begin anew."""
+    await publish(queue, b"first")
+    await queue.close()
+    folder = tmp_path / "queue/topics/t/0"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    again = EmbeddedQueue(tmp_path / "queue")
+    with pytest.raises(CorruptDataError, match=r"meta\.json is missing"):
+        await again.offsets("t", 0)
+    assert await again.offsets("t", 1) == (0, 0)
+    await again.close()
+
+
+async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
+    """A group whose file makes no sense is an error that names the file; deleting it helps."""
+    await queue.commit("good", "t", {0: 1})
+    await queue.commit("bad", "t", {0: 1})
+    (tmp_path / "queue/topics/t/groups/bad.json").write_bytes(b"[]")
+    with pytest.raises(CorruptDataError, match=r"bad\.json is damaged"):
+        await queue.committed("bad", "t")
+    with pytest.raises(CorruptDataError):
+        await queue.commit("bad", "t", {1: 1})
+    assert await queue.committed("good", "t") == {0: 1}
+    await queue.delete_group("bad", "t")
+    await queue.commit("bad", "t", {1: 5})
+    assert await queue.committed("bad", "t") == {1: 5}
+
+
+# -- the rest -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_what_is_forgotten_is_gone_though_its_page_cannot_be_deleted(
+    queue, tmp_path, monkeypatch, kept
+):
+    """Truncation moves the start, also on an error; the next one deletes what the first left."""
+    end = 7
+
+    def refused(_path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    for _ in range(end):
+        await publish(queue, b"x" * (PAGE_BYTES // 2 - 100))
+    pages = data_page(tmp_path).parent
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.unlink", refused)
+        with pytest.raises(QueueError, match="cannot delete"):
+            await queue.truncate("t", 0, end - kept)
+    assert len(list(pages.iterdir())) == 4
+    assert await queue.offsets("t", 0) == (end - kept, end)
+    assert await queue.offset_since("t", 0, 0) == end - kept
+    assert len(await payloads(queue, offset=end - kept)) == kept
+    with pytest.raises(OffsetOutOfRangeError):
+        await payloads(queue, offset=0)
+    await queue.truncate("t", 0, end - kept)
+    assert len(list(pages.iterdir())) == 1
+
+
+async def test_publications_that_wait_are_bounded():
+    """When the disk hangs, calls beyond the bound are refused at once; the others end later."""
+    released = Event()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(released.wait)
+        group_commit = GroupCommit(thread, lambda _: None)
+        calls = [
+            asyncio.ensure_future(group_commit.publish(Publish("t", 0, {0}, [], [])))
+            for _ in range(MAX_ROUND)
+        ]
+        await asyncio.sleep(0)
+        assert repr(group_commit) == f"<GroupCommit [{MAX_ROUND} waiting]>"
+        with pytest.raises(QueueError, match=f"{MAX_ROUND} publications wait"):
+            await group_commit.publish(Publish("t", 0, {0}, [], []))
+        released.set()
+        assert await asyncio.gather(*calls) == [[]] * MAX_ROUND
+
+
+async def test_the_event_loop_runs_while_the_disk_hangs(queue):
+    """A writer that is stuck holds back neither fetches nor commits."""
+    await publish(queue, b"a")
+    released = Event()
+    queue._writer.submit(released.wait)
+    waiting = asyncio.ensure_future(publish(queue, b"b"))
+    assert await payloads(queue) == [b"a"]
+    await queue.commit("g", "t", {0: 1})
+    assert not waiting.done()
+    released.set()
+    assert await waiting == [1]
+
+
+def descriptors():
+    """How many this process has open."""
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+async def test_what_is_to_be_deleted_is_not_opened(tmp_path):
+    """A topic that was announced and not made, or deleted, takes no descriptor until it is gone."""
+    queue = EmbeddedQueue(tmp_path)
+    for name in ("gone", "kept"):
+        await queue.create_topic(name, 8)
+        await queue.fence(name, 0)
+        await queue.publish(name, 0, [Publication(0, b"x", 1)])
+    await queue.close()
+    before = descriptors()
+    queue = EmbeddedQueue(tmp_path, doomed=lambda: ["gone", "never made"])
+    await queue.times()  # opens all that is there
+    opened = descriptors() - before
+    folder = tmp_path / "topics" / "gone"
+    assert folder.is_dir()
+    assert opened < 8 * 4
+    assert await queue.topics() == ["gone", "kept"]
+    with pytest.raises(CorruptDataError, match="is to be deleted"):
+        await queue.offsets("gone", 0)
+    await queue.delete_topic("gone")
+    assert not folder.exists()
+    assert await queue.topics() == ["kept"]
+    await queue.close()
+
+
+async def test_topics_leave_files_for_others(tmp_path):
+    """A topic whose read partitions' files would exceed the limit is refused; nothing is made."""
+    queue = EmbeddedQueue(tmp_path, max_partitions=10)
+    await queue.create_topic("a", 6)
+    with pytest.raises(LimitReachedError, match="5 read partitions beside the 6 there are") as err:
+        await queue.create_topic("b", 5)
+    assert "choose fewer, or raise the limit" in str(err.value)
+    assert not err.value.retriable
+    assert await queue.topics() == ["a"]
+    await queue.create_topic("a", 6)  # again, which changes nothing
+    await queue.create_topic("c", 4)
+    await queue.delete_topic("a")
+    await queue.create_topic("b", 6)
+    await queue.close()
+
+
+@pytest.fixture
+def held_up(queue):
+    """Holds threads of the queue up, by name, until it is called."""
+    released = Event()
+
+    def hold(*names):
+        for name in names:
+            getattr(queue, name).submit(released.wait)
+        return released.set
+
+    yield hold
+    released.set()
+
+
+async def begun(*calls):
+    """Calls that are on their way to the threads."""
+    found = [asyncio.ensure_future(call) for call in calls]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return found
+
+
+# -- what is given up, and what was given -----------------------------------------------------
+
+
+async def test_what_was_asked_for_takes_effect_though_nobody_waits(queue, held_up):
+    """To give a call up while a thread is busy stops neither a commit nor a fence."""
+    await publish(queue, b"a", b"b")
+    go_on = held_up("_committer", "_writer")
+    calls = await begun(
+        queue.commit("g", "t", {0: 1}),
+        queue.hold("g", "t", {"m": Holding(1_000, [0])}),
+        queue.save_times(SavedTimes(5, 7)),
+        queue.fence("t", 5),
+        queue.truncate("t", 0, 1),
+    )
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    go_on()
+    assert await queue.committed("g", "t") == {0: 1}
+    assert await queue.holdings("g", "t") == {"m": Holding(1_000, [0])}
+    assert await queue.times() == SavedTimes(5, 7)
+    assert queue.owns("t", 5)
+    assert await queue.offsets("t", 0) == (1, 2)
+
+
+async def test_a_publication_that_was_given_up_is_not_begun(queue, held_up):
+    """While it waits for the disk; the others of its round are published, in their order."""
+    go_on = held_up("_writer")
+    calls = await begun(*(publish(queue, b"%d" % n) for n in range(5)))
+    for gone in (0, 3):
+        calls[gone].cancel()
+    await asyncio.gather(calls[0], calls[3], return_exceptions=True)
+    go_on()
+    assert await asyncio.gather(calls[1], calls[2], calls[4]) == [[0], [1], [2]]
+    assert await payloads(queue) == [b"1", b"2", b"4"]
+
+
+# -- order ------------------------------------------------------------------------------------
+
+
+async def test_what_was_asked_for_before_a_release_is_done_before_it(queue, held_up):
+    """A commit, and a publication that waits for the disk, take effect; none does after it."""
+    go_on = held_up("_committer")
+    calls = await begun(queue.commit("g", "t", {0: 7}), publish(queue, b"a"), queue.release("t", 0))
+    assert await calls[1] == [0]
+    assert not calls[2].done()
+    assert queue.owns("t", 0)
+    go_on()
+    await calls[2]
+    assert calls[0].done()
+    assert [queue.owns("t", each) for each in (0, 1)] == [False, True]
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+    with pytest.raises(FencedError):
+        await queue.commit("g", "t", {0: 8})
+    assert await publish(queue, b"b", write_partition=1) == [1]
+    assert await queue.committed("g", "t") == {0: 7}
+
+
+@pytest.mark.parametrize("busy", ["_writer", "_committer"])
+async def test_what_was_asked_for_before_a_deletion_is_not_in_the_next_topic(queue, held_up, busy):
+    """Whichever thread is late: a topic of the same name begins with nothing."""
+    go_on = held_up(busy)
+    calls = await begun(
+        publish(queue, b"late"),
+        queue.commit("g", "t", {0: 1}),
+        queue.hold("g", "t", {"m": Holding(1_000, [0])}),
+        queue.delete_topic("t"),
+    )
+    making = asyncio.ensure_future(queue.create_topic("t", 2))
+    await asyncio.sleep(0.01)
+    assert not making.done()
+    go_on()
+    await asyncio.gather(making, *calls, return_exceptions=True)
+    assert await queue.groups("t") == await queue.holders("t") == []
+    assert await queue.offsets("t", 0) == (0, 0)
+    assert not queue.owns("t", 0)
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+def failing(monkeypatch, name, times=1):
+    """Let a function of the folders fail so often."""
+    real, left = getattr(folders_module, name), [OSError(errno.EIO, "planned")] * times
+
+    def fails(*given, **how):
+        if left:
+            raise left.pop()
+        return real(*given, **how)
+
+    monkeypatch.setattr(folders_module, name, fails)
+
+
+async def test_what_is_forgotten_of_a_group_is_so_durably(queue, monkeypatch):
+    """A removal that may come back after a power cut is an error, and can be repeated."""
+    await queue.commit("g", "t", {0: 1})
+    failing(monkeypatch, "sync_folder")
+    with pytest.raises(QueueError, match="planned"):
+        await queue.delete_group("g", "t")
+    await queue.delete_group("g", "t")
+    assert await queue.groups("t") == []
+
+
+@pytest.mark.parametrize("name", ["make_partition", "replace_durably", "sync_folder"])
+async def test_a_topic_whose_making_failed_is_made_by_the_next(queue, tmp_path, monkeypatch, name):
+    """What the first attempt left is in nobody's way, and nothing is half there meanwhile."""
+    failing(monkeypatch, name)
+    with pytest.raises(QueueError, match="planned"):
+        await queue.create_topic("u", 2)
+    assert await queue.topics() == ["t"]
+    await queue.create_topic("u", 3)
+    await queue.fence("u", 0)
+    assert await queue.publish("u", 0, [Publication(2, b"x", 1)]) == [0]
+    await queue.close()
+    again = EmbeddedQueue(tmp_path / "queue")
+    assert list((tmp_path / "queue/moving").iterdir()) == []
+    assert await again.topics() == ["t", "u"]
+    await again.close()
+
+
+async def test_a_topic_whose_deletion_failed_is_there_as_before(queue, monkeypatch):
+    """With all that was in it; its owner fences it anew."""
+    await publish(queue, b"a")
+
+    def fails(*_):
+        raise OSError(errno.EIO, "planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fails)
+        with pytest.raises(QueueError, match="planned"):
+            await queue.delete_topic("t")
+    assert await queue.topics() == ["t"]
+    assert await payloads(queue) == [b"a"]
+    await queue.fence("t", 0)
+    assert await publish(queue, b"b") == [1]
+    await queue.delete_topic("t")
+    assert await queue.topics() == []
+    with pytest.raises(UnknownTopicError):
+        await payloads(queue)
+
+
+async def test_a_directory_that_cannot_be_opened_is_let_go(queue, tmp_path):
+    """A topic of another version is refused; once it is mended the directory opens."""
+    await queue.close()
+    file = tmp_path / "queue/topics/t/topic.json"
+    written = file.read_bytes()
+    file.write_bytes(msgspec.json.encode(msgspec.json.decode(written) | {"format": 1}))
+    with pytest.raises(ConfigError, match=r"topic\.json has format 1; this version reads 2"):
+        EmbeddedQueue(tmp_path / "queue")
+    file.write_bytes(written)
+    again = EmbeddedQueue(tmp_path / "queue")
+    assert await again.topics() == ["t"]
+    await again.close()
+
+
+@pytest.mark.parametrize("what", ["times", "group", "members"])
+async def test_a_file_that_cannot_be_read_is_not_none(queue, tmp_path, what):
+    """The file system refuses it: that is an error which may pass, and no loss is made of it."""
+    path = {
+        "times": tmp_path / "queue/times.json",
+        "group": tmp_path / "queue/topics/t/groups/g.json",
+        "members": tmp_path / "queue/topics/t/members/g.json",
+    }[what]
+    calls = {
+        "times": [queue.times],
+        "group": [lambda: queue.committed("g", "t"), lambda: queue.commit("g", "t", {0: 1})],
+        "members": [lambda: queue.holdings("g", "t")],
+    }[what]
+    path.mkdir()
+    for call in calls:
+        with pytest.raises(QueueError, match=rf"cannot \w+ .*{path.name}") as caught:
+            await call()
+        assert type(caught.value) is QueueError
+    path.rmdir()
+    assert await queue.times() == SavedTimes(0, 0)
+    await queue.commit("g", "t", {0: 1})
+    assert await queue.committed("g", "t") == {0: 1}
+
+
+def test_times_that_are_damaged_are_told_and_forgotten(tmp_path, caplog):
+    """Numbers that do not match their checksum are none; a queue that is new tells nothing."""
+    folders = TopicFolders(tmp_path)
+    assert folders.times() == SavedTimes(0, 0)
+    assert not caplog.records
+    folders.store_times(SavedTimes(5, 7))
+    assert folders.times() == SavedTimes(5, 7)
+    file = tmp_path / "times.json"
+    whole = msgspec.json.decode(file.read_bytes())
+    for changed in ({"running_ms": 6}, {"wall_ms": 8}, {"crc32c": whole["crc32c"] ^ 1}):
+        caplog.clear()
+        file.write_bytes(msgspec.json.encode(whole | changed))
+        assert folders.times() == SavedTimes(0, 0)
+        assert "its checksum does not match" in caplog.text
+
+
+async def test_a_publication_that_is_refused_leaves_no_times_behind(queue, monkeypatch):
+    """What was not appended makes no later entry look as late as it."""
+    array = queue._topics["t"].partitions[0].open()
+
+    def refused(*_):
+        raise QueueError("no room")
+
+    await queue.publish("t", 0, [Publication(0, b"a", 10, 10)])
+    with monkeypatch.context() as patch:
+        patch.setattr(array, "append_many", refused)
+        with pytest.raises(QueueError, match="no room"):
+            await queue.publish("t", 0, [Publication(0, b"x", 90, 90)])
+    assert (await queue.times()).running_ms == 11
+    await queue.publish("t", 0, [Publication(0, b"b", 20, 20)])
+    found = await queue.fetch("t", 0, 0, max_entries=9, max_bytes=99)
+    assert [(each.timestamp_ms, each.running_ms) for each in found] == [(10, 10), (20, 20)]
+    assert (await queue.times()).running_ms == 21
+    await queue.truncate("t", 0, 2)
+    assert (await queue.times()).running_ms == 0
+
+
+# -- damage -----------------------------------------------------------------------------------
+
+
+async def damaged(queue, tmp_path, monkeypatch, *needles):
+    """The queue anew, of whose entries some are damaged."""
+    await queue.close()
+    page = tmp_path / "queue/topics/t/0/data/000000000000.page"
+    content = bytearray(page.read_bytes())
+    for needle in needles:
+        content[content.index(needle)] ^= 1
+    page.write_bytes(content)
+    return EmbeddedQueue(tmp_path / "queue")
+
+
+async def test_a_damaged_entry_stops_no_retention(queue, tmp_path, monkeypatch):
+    """It is taken to be as old as the next whole one; with none after it, to be new."""
+    times = (10, 20, 30, 40, 50)
+    await queue.publish("t", 0, [Publication(0, b"entry%d" % each, 1, each) for each in times])
+    again = await damaged(queue, tmp_path, monkeypatch, b"entry10", b"entry30", b"entry40")
+    found = {each: await again.offset_since("t", 0, each) for each in (5, 15, 25, 35, 45, 55)}
+    assert found == {5: 0, 15: 0, 25: 2, 35: 2, 45: 2, 55: 5}
+    for at_ms in (0, 1, 2):
+        with pytest.raises(CorruptDataError, match="go on at offset"):
+            await again.offset_at("t", 0, at_ms)
+    assert (await again.times()).running_ms == 51
+    await again.close()
+    last = await damaged(again, tmp_path, monkeypatch, b"entry50")
+    assert (await last.times()).running_ms == 21
+    assert await last.offset_since("t", 0, 25) == 2
+    await last.close()
+
+
+async def test_what_is_whole_before_damage_keeps_the_limits_of_a_fetch(
+    queue, tmp_path, monkeypatch
+):
+    """Entries and bytes bound what is given, whether or not damage follows."""
+    await publish(queue, *(b"entry%d" % n for n in range(6)))
+    again = await damaged(queue, tmp_path, monkeypatch, b"entry4", b"entry5")
+
+    async def given(offset, max_entries, max_bytes):
+        limits = {"max_entries": max_entries, "max_bytes": max_bytes}
+        return [each.offset for each in await again.fetch("t", 0, offset, **limits)]
+
+    assert await given(0, 99, 1 << 20) == [0, 1, 2, 3]
+    assert await given(0, 3, 1 << 20) == [0, 1, 2]
+    assert await given(0, 99, 12) == [0, 1]
+    assert await given(0, 99, 11) == [0]
+    assert await given(0, 99, 0) == [0]
+    assert await given(3, 99, 1 << 20) == [3]
+    with pytest.raises(CorruptDataError, match=r"offsets 4 to 5 of 't'/0 .*go on at offset 6"):
+        await given(4, 99, 1 << 20)
+    monkeypatch.setattr(read_partition, "MAX_DAMAGED_NAMED", 1)
+    with pytest.raises(CorruptDataError, match=r"offset 4 or more of 't'/0 .*at offset 5"):
+        await given(4, 99, 1 << 20)
+    with pytest.raises(CorruptDataError, match=r"offset 5 of 't'/0 damaged.*at offset 6"):
+        await given(5, 99, 1 << 20)
+    await again.close()
+
+
+# -- who waits --------------------------------------------------------------------------------
+
+
+async def test_each_of_those_who_wait_is_asked():
+    """One that fails, one that has gone and one that is not ready keep no other one waiting."""
+    waiters, ready = Waiters(), {}
+
+    def answer(name):
+        if name == "fails" and ready:
+            raise UnknownTopicError("gone")
+        return ready.get(name, False)
+
+    names = ("gone", "fails", "not yet", "ready")
+    waits = [asyncio.ensure_future(waiters.wait("t", partial(answer, each), 60)) for each in names]
+    gone, fails, not_yet, is_ready = waits
+    await asyncio.sleep(0)
+    gone.cancel()
+    ready["ready"] = True
+    waiters.wake("t")
+    with pytest.raises(UnknownTopicError):
+        await fails
+    assert await is_ready
+    assert not not_yet.done()
+    ready["not yet"] = True
+    waiters.wake_all()
+    assert await not_yet
+    assert not waiters._waiting
+
+
+async def test_half_made_topics_are_removed(tmp_path):
+    """What a crash left while a topic was made or deleted is gone at the next start."""
+    (tmp_path / "moving/half/0").mkdir(parents=True)
+    queue = EmbeddedQueue(tmp_path)
+    assert await queue.topics() == []
+    assert list((tmp_path / "moving").iterdir()) == []
+    await queue.create_topic("half", 1)
+    assert await queue.topics() == ["half"]
+    await queue.close()

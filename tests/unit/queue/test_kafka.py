@@ -1,0 +1,759 @@
+"""The queue in Kafka: what it promises where Kafka fails and tells late; on a model of Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.clock import SavedTimes
+from memq.core.queue import MAX_PAYLOAD_BYTES, Holding, Publication, QueueEntry
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    DataLossError,
+    FencedError,
+    MemqError,
+    OffsetOutOfRangeError,
+    PublishUncertainError,
+    QueueError,
+    UnknownTopicError,
+)
+from memq.queue.kafka import publisher as publisher_module
+from memq.queue.kafka import queue as queue_module
+from memq.queue.kafka import state_topic as state_topic_module
+from memq.queue.kafka import tail as tail_module
+from memq.queue.kafka.client import NewRecord, Place, Record
+from memq.queue.kafka.queue import KafkaQueue
+from memq.queue.kafka.reached import AT_ONCE, AT_ONCE_BYTES
+from memq.queue.kafka.state import KafkaState, held_record, offset_records, topic_record
+from memq.queue.kafka.tail import Tail
+from memq.runtime.system import SYSTEM
+from tests.unit.queue.conftest import payloads, publish
+
+STATE = Place("c.memq-state", 0)
+
+
+@pytest.mark.parametrize("fault", ["loses", "drops"])
+async def test_a_doubtful_write_partition_waits_for_a_fence(queue, kafka, fault):
+    """After a commit without an answer it takes nothing until it is fenced; then all is known."""
+    setattr(kafka, fault, 1.0)
+    with pytest.raises(PublishUncertainError):
+        await publish(queue, b"a")
+    kafka.mend()
+    with pytest.raises(FencedError):
+        await publish(queue, b"b")
+    await queue.fence("t", 0, again=True)
+    assert await payloads(queue) == ([b"a"] if fault == "loses" else [])
+    await publish(queue, b"c")
+    assert (await payloads(queue))[-1] == b"c"
+
+
+@pytest.mark.parametrize("fault", ["loses", "drops"])
+async def test_doubt_of_a_commit_stops_no_publication(queue, kafka, fault):
+    """A group's offsets in doubt are committed again; Batches of the coordinator's are not held."""
+    doubtful = [
+        queue.commit("g", "t", {0: 1}),
+        queue.hold("g", "t", {"m": Holding(1_000, [0])}),
+        queue.save_times(SavedTimes(7, 7)),
+    ]
+    for number, call in enumerate(doubtful):
+        setattr(kafka, fault, 1.0)
+        with pytest.raises(PublishUncertainError):
+            await call
+        kafka.mend()
+        for write_partition in (0, 1):
+            assert queue.owns("t", write_partition)
+            await publish(queue, b"%d" % number, write_partition=write_partition)
+    await queue.commit("g", "t", {0: 2})
+    assert await payloads(queue) == [b"0", b"0", b"1", b"1", b"2", b"2"]
+    assert await queue.committed("g", "t") == {0: 2}
+
+
+async def test_an_aborted_transaction_is_no_doubt(queue, kafka):
+    """What was certainly not written may be published again at once, and leaves a gap at most."""
+    kafka.refuses = 1.0
+    with pytest.raises(QueueError) as caught:
+        await publish(queue, b"a")
+    assert caught.value.retriable
+    assert not isinstance(caught.value, PublishUncertainError)
+    kafka.mend()
+    await publish(queue, b"a")
+    (entry,) = await queue.fetch("t", 0, 0, max_entries=9, max_bytes=99)
+    assert entry.payload == b"a"
+    assert entry.running_ms < (await queue.times()).running_ms, "which went along with it"
+
+
+@pytest.mark.parametrize("fault", ["loses", "drops", "refuses"])
+async def test_a_release_in_doubt_can_be_repeated(kafka, process, queue, fault):
+    """Whatever became of it, it may be released once more, and nobody is waited for then."""
+    setattr(kafka, fault, 1.0)
+    with pytest.raises(QueueError, match="a release may have taken effect, or not") as caught:
+        await queue.release("t", 0)
+    assert type(caught.value) is QueueError
+    assert caught.value.retriable
+    kafka.mend()
+    await publish(queue, b"a", write_partition=1)
+    assert queue.owns("t", 0) == (fault != "loses")
+    await queue.release("t", 0)
+    assert not queue.owns("t", 0)
+    other = await process("other")
+    assert await other.wait_released("t", [0], lambda _: True, 0)
+    await other.fence("t", 0)
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+    assert await payloads(other) == [b"a"]
+
+
+async def test_what_was_released_is_not_published_though_the_release_is_not_seen(queue):
+    """Once it is committed nobody fences the owner, who need not see it to obey it."""
+    queue._client.unfollow(queue._state_topic.place)
+    await queue.release("t", 0)
+    assert not queue.owns("t", 0)
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+    await queue.fence("t", 0)
+    await publish(queue, b"a")
+    assert await payloads(queue) == [b"a"]
+
+
+async def test_a_fence_that_fails_anywhere_changes_no_owner(process, queue, kafka):
+    """Whichever of its requests Kafka refuses, what was owned is owned, and nothing more."""
+    wanted = range(2, 20)
+    other = await process("other")
+    request, left, failures = queue._client.request, [], 0
+
+    async def refused_once():
+        if left and left.pop() == "refused":
+            raise QueueError("refused")
+        await request()
+
+    queue._client.request = refused_once
+    for number in wanted:
+        await other.fence("t", number)
+        left[:] = ["refused", *["fine"] * (number - wanted.start)]
+        with contextlib.suppress(QueueError):
+            await queue.fence("t", 0, number)
+            left.clear()
+            assert queue.owns("t", number)
+            continue
+        failures += 1
+        assert [queue.owns("t", each) for each in (0, 1, number)] == [True, True, False]
+        await publish(queue, b"%d" % number)
+        with pytest.raises(FencedError):
+            await publish(queue, b"early", write_partition=number)
+        await queue.fence("t", 0, number)
+        await publish(queue, b"%d" % number, write_partition=number)
+    assert 5 < failures < len(wanted)
+
+
+async def test_who_waits_for_an_owner_knows_of_its_latest_claim(process, queue):
+    """A claim that Kafka has not told of yet is waited for as well."""
+    other = await process("other")
+    other._client.unfollow(other._state_topic.place)
+    await queue.fence("t", 2)
+    assert not await other.wait_released("t", [2], lambda _: True, 0)
+
+
+@pytest.mark.parametrize(("cluster_id", "broker_id"), [("c", "x.y"), ("c.d", "x"), ("c.d.", ".x.")])
+async def test_brokers_are_known_by_their_ids_whatever_these_are(process, cluster_id, broker_id):
+    """Who waits for an owner asks for the very id of it that it was given."""
+    owner = await process(broker_id, cluster_id)
+    other = await process(f"{broker_id}.z", cluster_id)
+    await owner.create_topic("t", 1)
+    await owner.fence("t", 0)
+    asked = []
+    assert await other.wait_released("t", [0], asked.append, 0)
+    assert asked == [broker_id]
+
+
+async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue):
+    """A transaction that somebody has left open holds a fence up, and hides nothing from it."""
+    await publish(queue, b"a")
+    other = kafka.client()
+    left_open = await other.transactions("somebody")
+    opened, _ = kafka.begin([NewRecord(Place("c.t", 0), b"never")])
+    await publish(queue, b"b")
+    successor = await process("other")
+    fencing = asyncio.ensure_future(successor.fence("t", 0))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not fencing.done()
+    kafka.end(opened, committed=False)
+    await fencing
+    assert await payloads(successor) == [b"a", b"b"]
+    left_open.close()
+
+
+async def test_what_is_published_is_seen_late(kafka, process, queue, monkeypatch):
+    """Kafka marks what is committed some time after it says so; ends that are asked for at another
+    broker have it once `see_published` has returned.
+    """
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    other = await process("other")
+    await other.fence("t", 2)
+    kafka.marker_s = (0.3, 0.3)
+    await publish(other, b"late marker", write_partition=2)
+    assert await queue.offsets("t", 0) == (0, 0)
+    await other.see_published("t")
+    assert (await queue.offsets("t", 0))[1] == 1
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [MAX_PAYLOAD_BYTES, AT_ONCE_BYTES - MAX_PAYLOAD_BYTES, 1, 1],
+        [AT_ONCE_BYTES - MAX_PAYLOAD_BYTES - 1, 1, MAX_PAYLOAD_BYTES, 1],
+        [AT_ONCE_BYTES - MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES - 1, 1, 1],
+        [1] * AT_ONCE,
+        [1] * (AT_ONCE + 1),
+        [1] * (2 * AT_ONCE),
+    ],
+    ids=["full to the byte", "half", "half and full", "one page", "one record more", "two pages"],
+)
+@pytest.mark.parametrize("cuts", [0.0, 0.3])
+async def test_a_page_that_is_full_is_not_the_last(kafka, process, queue, sizes, cuts):
+    """Who was told of nothing reads all there is, wherever its pages end."""
+    kafka.cuts = cuts
+    other = await process("other")
+    assert await other.offsets("t", 0) == (0, 0)
+    kafka.told_s = None
+    for start in range(0, len(sizes), 500):
+        await publish(queue, *(b"x" * size for size in sizes[start : start + 500]))
+    _, end = await other.offsets("t", 0)
+    found = []
+    while (at := found[-1].offset + 1 if found else 0) < end:
+        found += await other.fetch("t", 0, at, max_entries=1_000, max_bytes=1 << 21)
+    assert [len(entry.payload) for entry in found] == sizes
+
+
+async def test_who_is_told_of_nothing_sees_what_there_is(kafka, process, queue, monkeypatch):
+    """Kafka may stop to tell those who follow: whoever asks looks, and whoever waits may ask."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    other = await process("other")
+    assert await other.offsets("t", 0) == (0, 0)
+    kafka.told_s = None
+    (offset,) = await publish(queue, b"a")
+    async with asyncio.timeout(20):
+        await queue.see_published("t")
+        assert await payloads(queue) == [b"a"]
+        assert await payloads(other) == [b"a"]
+        await queue.commit("g", "t", {0: 1})
+        assert await other.committed("g", "t") == {0: 1}
+        await other.fence("t", 0)
+        await publish(other, b"b")
+        with pytest.raises(FencedError):
+            await publish(queue, b"late")
+        monkeypatch.setattr(queue_module, "START_S", -1.0)
+        assert not await queue.wait("t", {0: offset + 1}, 0.01)
+        found = await queue.fetch("t", 0, offset + 1, max_entries=9, max_bytes=1 << 20)
+        assert [entry.payload for entry in found] == [b"b"]
+
+
+async def test_what_an_earlier_life_left_open_holds_the_next_one_up_for_nothing(
+    kafka, process, queue
+):
+    """A broker that is started again fences itself first, so nobody waits for its transaction."""
+    await publish(queue, b"a")
+    mine = queue._publisher._producer
+    records = [NewRecord(Place("c.memq-state", 0), b"1", b'["times","x"]')]
+    mine.transaction, _ = kafka.begin(records)  # and here it dies
+    async with asyncio.timeout(20):
+        again = await process("b")
+        assert await again.topics() == ["t"]
+    await again.fence("t", 0)
+    assert await payloads(again) == [b"a"]
+
+
+async def test_who_takes_over_from_the_dead_does_not_wait_for_what_they_left_open(
+    kafka, process, queue
+):
+    """Whether they have let go is looked up in vain; the fence comes soon, and ends it."""
+    successor = await process("other")
+    mine = queue._publisher._producer
+    records = [NewRecord(Place("c.memq-state", 0), b"1", b'["times","x"]')]
+    mine.transaction, _ = kafka.begin(records)  # and here it dies
+    async with asyncio.timeout(20):
+        assert await successor.wait_released("t", [0], lambda _: False, 60)
+        await successor.fence("t", 0)
+    await publish(successor, b"a")
+    assert await payloads(successor) == [b"a"]
+
+
+async def test_who_is_not_waited_for_is_not_published(queue, kafka):
+    """A publication whose caller gave up before it was begun does not take effect."""
+    kafka.latency_s = (0.01, 0.02)
+    first = asyncio.ensure_future(publish(queue, b"a"))
+    second = asyncio.ensure_future(publish(queue, b"b"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    third = asyncio.ensure_future(publish(queue, b"c"))
+    await asyncio.sleep(0)
+    second.cancel()
+    third.cancel()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    await publish(queue, b"d")
+    assert await payloads(queue) in ([b"a", b"d"], [b"a", b"b", b"d"])  # the first two were one
+
+
+async def test_what_an_earlier_life_has_claimed_is_released_though_it_is_seen_late(
+    kafka, process, queue
+):
+    """A claim that another's open transaction hid at the start holds nobody up once it is seen."""
+    state = Place("c.memq-state", 0)
+    hides, _ = kafka.begin([NewRecord(state, b"1", b'["times","x"]')])
+    claims = queue._state.next_claim("t", 2, "c.again.0123456789abcdef")
+    claim, _ = kafka.begin([NewRecord(state, each.value, each.key) for each in claims])
+    kafka.end(claim, committed=True)
+    await process("again")
+    assert queue._claimed_by("t", 2) == ""
+    kafka.end(hides, committed=False)
+    await queue._state_topic.see()
+    async with asyncio.timeout(20):
+        assert await queue.wait_released("t", [2], lambda _: True, 60)
+
+
+async def test_a_search_finds_the_entry_behind_a_wide_gap(queue, kafka, monkeypatch):
+    """A time is found behind the last entry before it, however many offsets were left out there."""
+    monkeypatch.setattr("memq.queue.kafka.queue.SEARCH_RECORDS", 2)
+    early = await queue.publish(
+        "t", 0, [Publication(0, b"%d" % n, 10 + n, 10 + n) for n in range(5)]
+    )
+    for _ in range(60):
+        nothing, _ = kafka.begin([NewRecord(Place("c.t", 0), b"never")])
+        kafka.end(nothing, committed=False)
+    late = await queue.publish("t", 0, [Publication(0, b"x", 90 + n, 90 + n) for n in range(5)])
+    assert await queue.offset_at("t", 0, 15) == early[-1] + 1 < late[0]
+    assert await queue.offset_since("t", 0, 90) == early[-1] + 1
+    assert await queue.offset_since("t", 0, 92) == late[1] + 1
+    assert await queue.offset_since("t", 0, 95) == late[4] + 1
+
+
+async def test_calls_that_wait_are_bounded(queue, kafka, monkeypatch):
+    """With as many as may wait, one more is refused by an error that may be tried again."""
+    monkeypatch.setattr(publisher_module, "MAX_WAITING", 3)
+    kafka.latency_s = (0.01, 0.02)
+    calls = [asyncio.ensure_future(publish(queue, b"%d" % n)) for n in range(6)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [each for each in outcomes if isinstance(each, QueueError)]
+    assert refused
+    assert all("3 calls wait for Kafka already" in str(each) for each in refused)
+    assert len(await payloads(queue)) == len(outcomes) - len(refused)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+async def test_what_kafka_has_lost_is_named_at_once(kafka, queue, caplog, follows):
+    """Who reads what an election has lost is told which offsets, once; then all goes on."""
+    offsets = await publish(queue, *(b"%d" % n for n in range(5)))
+    await queue.offsets("t", 0)
+    if not follows:
+        queue._client.unfollow(Place("c.t", 0))
+    waiting = asyncio.ensure_future(queue.wait("t", {0: offsets[-1] + 1}, 60))
+    await asyncio.sleep(0)
+    kafka.lose(Place("c.t", 0), offsets[3])
+    lost = r"lost data of c\.t/0: .*up to offset 6, .*up to 3 only"
+    async with asyncio.timeout(20):
+        with pytest.raises(DataLossError, match=lost):
+            await queue.offsets("t", 0)
+        assert await queue.offsets("t", 0) == (0, offsets[3])
+        with pytest.raises(MemqError):
+            await waiting
+    assert len([each for each in caplog.records if each.levelname == "CRITICAL"]) == 1
+    assert await payloads(queue) == [b"0", b"1", b"2"]
+    with pytest.raises(OffsetOutOfRangeError):
+        await queue.fetch("t", 0, offsets[4], max_entries=9, max_bytes=1 << 20)
+    await publish(queue, b"next")
+    assert await payloads(queue) == [b"0", b"1", b"2", b"next"]
+
+
+@pytest.mark.parametrize("call", ["fetch", "fence", "truncate", "offset_at"])
+async def test_whoever_asks_first_learns_what_is_lost(kafka, process, queue, call):
+    """What others have written, and was read here, is missed as well, by whatever is asked."""
+    offsets = await publish(queue, *(b"%d" % n for n in range(5)))
+    other = await process("other")
+    assert len(await payloads(other)) == 5
+    await other.fence("t", 7)
+    kafka.lose(Place("c.t", 0), offsets[3])
+    calls = {
+        "fetch": lambda: other.fetch("t", 0, offsets[4], max_entries=9, max_bytes=1 << 20),
+        "fence": lambda: other.fence("t", 7, again=True),
+        "truncate": lambda: other.truncate("t", 0, offsets[4]),
+        "offset_at": lambda: other.offset_at("t", 0, 1),
+    }
+    async with asyncio.timeout(20):
+        with pytest.raises(DataLossError, match=r"lost data of c\.t/0"):
+            await calls[call]()
+    await other.fence("t", 7)
+
+
+@pytest.mark.parametrize("notice", ["see", "follow", "commit", "publish"])
+async def test_a_broker_ends_when_kafka_has_lost_what_brokers_said(kafka, process, notice):
+    """Claims may be lost: whoever reads what is left does not know whom to fence."""
+    failures = []
+    queue = await process("b", on_failure=lambda *failure: failures.append(failure))
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0)
+    if notice != "follow":
+        queue._client.unfollow(queue._state_topic.place)
+    if notice == "commit":
+        await queue.commit("g", "t", {0: 1})
+    end = queue._state_topic.reached.offset
+    if notice == "commit":
+        await queue.commit("g", "t", {0: 2})
+        kafka.lose(queue._state_topic.place, end)
+    elif notice == "publish":  # how far time has come is written with it
+        await queue.publish("t", 0, [Publication(0, b"x", 1, running_ms=500)])
+        kafka.lose(queue._state_topic.place, end)
+    else:
+        kafka.lose(queue._state_topic.place, end - 2)
+    if notice != "follow":
+        with pytest.raises(DataLossError, match=r"lost data of c\.memq-state/0"):
+            await queue.committed("g", "t")
+    async with asyncio.timeout(20):
+        while not failures:
+            await asyncio.sleep(0.01)
+    with pytest.raises(DataLossError):
+        await publish(queue, b"late")
+    with pytest.raises(DataLossError):
+        await queue.fence("t", 0)
+    ((_, error),) = failures
+    assert isinstance(error, DataLossError)
+
+
+async def test_a_state_topic_of_somebody_else_is_refused(kafka):
+    """A topic with several partitions cannot be the one in which brokers talk."""
+    kafka.create("c.memq-state", 2)
+    queue = KafkaQueue(kafka.client(), cluster_id="c", broker_id="b")
+    with pytest.raises(ConfigError, match=r"c\.memq-state.*2 partitions"):
+        await queue.start()
+    await queue.close()
+
+
+async def test_clusters_do_not_see_each_other(process, queue):
+    """Topics of another cluster in the same Kafka are not listed, though its name begins alike."""
+    other = await process("b", "c.t")
+    await other.create_topic("u", 1)
+    assert await queue.topics() == ["t"]
+    assert await other.topics() == ["u"]
+
+
+@pytest.fixture
+def _impatient(monkeypatch):
+    """Who waits for what is not seen does so for a moment."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    monkeypatch.setattr(queue_module, "SEEN_S", 0.02)
+
+
+async def fetch(queue, offset=0, partition=0):
+    """Entries from an offset on."""
+    return await queue.fetch("t", partition, offset, max_entries=99, max_bytes=1 << 20)
+
+
+def watch(client, name, monkeypatch):
+    """What a method of a client is called with."""
+    method, calls = getattr(client, name), []
+
+    async def watched(*given, **how):
+        calls.append(given)
+        return await method(*given, **how)
+
+    monkeypatch.setattr(client, name, watched)
+    return calls
+
+
+# -- fetch, wait, offsets ---------------------------------------------------------------------
+
+
+async def test_the_start_is_asked_for_once_in_a_while(process, kafka, monkeypatch):
+    """What is known of it serves for so long, whoever fetches; then Kafka is asked, once."""
+    clock = SimpleNamespace(now_s=100.0)
+    queue = await process(runtime=replace(SYSTEM, mono_s=lambda: clock.now_s))
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0)
+    offsets = await publish(queue, *(b"%d" % n for n in range(9)))
+    assert len(await fetch(queue)) == 9
+    asked = watch(queue._client, "bounds", monkeypatch)
+    kafka.truncate(Place("c.t", 0), offsets[3])
+    clock.now_s += queue_module.START_S
+    assert len(await fetch(queue)) == 9
+    assert asked == []
+    clock.now_s += 0.1
+    with pytest.raises(OffsetOutOfRangeError, match="offset 0 of 't'/0"):
+        await fetch(queue)
+    count = len(asked)
+    assert count >= 1
+    assert len(await fetch(queue, offsets[3])) == 6
+    clock.now_s += queue_module.START_S
+    assert len(await fetch(queue, offsets[3])) == 6
+    assert len(asked) == count
+
+
+async def test_an_entry_that_goes_while_it_is_read_was_removed(queue, kafka, monkeypatch):
+    """Who reads what is truncated meanwhile learns where the partition begins now."""
+    monkeypatch.setattr(tail_module, "KEPT_BYTES", 0)
+    offsets = await publish(queue, *(b"%d" % n for n in range(9)))
+    await queue.offsets("t", 0)
+    read = queue._client.read
+
+    async def late(place, *given, **how):
+        kafka.truncate(place, offsets[5])
+        return await read(place, *given, **how)
+
+    monkeypatch.setattr(queue._client, "read", late)
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 2 of 't'/0 .*\b5\b"):
+        await fetch(queue, offsets[2])
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_an_end_is_not_told_before_it_is_seen(queue, kafka, monkeypatch):
+    """What another broker has published is before it, or there is an error."""
+    await queue.offsets("t", 0)
+    kafka.told_s = None
+    opened, _ = kafka.begin([NewRecord(Place("c.t", 0), b"x")])
+    kafka.end(opened, committed=True)
+
+    async def truncated(*_, **__):
+        raise OffsetOutOfRangeError("not there")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._client, "read", truncated)
+        with pytest.raises(QueueError, match="was read up to offset 0 and not to 2"):
+            await queue.offsets("t", 0)
+    assert await queue.offsets("t", 0) == (0, 1)
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_times_are_not_before_those_of_the_entries_that_are_known(queue, process, kafka):
+    """Of another broker's, read here, and of one's own that was not read yet."""
+    other = await process("other")
+    await other.fence("t", 5)
+    await other.publish("t", 5, [Publication(0, b"x", 100, 200)])
+    await queue.offsets("t", 0)
+    kafka.told_s = None
+    times = [(5, 5), (150, 3), (7, 250), (8, 8)]
+    for each in times:
+        await queue.publish("t", 0, [Publication(0, b"x", *each)])
+    found = [(each.timestamp_ms, each.running_ms) for each in await fetch(queue)]
+    assert found == [(100, 200), (100, 200), (150, 200), (150, 250), (150, 250)]
+
+
+async def test_who_deletes_a_topic_of_another_broker_takes_back_all_of_it(queue, process, kafka):
+    """Also what it has not been told of yet; the topic can be made again with other partitions."""
+    other = await process("other")
+    kafka.told_s = None
+    await other.create_topic("u", 3)
+    await other.fence("u", 0)
+    await other.commit("g", "u", {0: 1})
+    await queue.delete_topic("u")
+    await queue.create_topic("u", 1)
+    assert await queue.groups("u") == []
+    assert await queue.offsets("u", 0) == (0, 0)
+    with pytest.raises(MemqError, match="no read partition 1"):
+        await queue.offsets("u", 1)
+
+
+# -- groups that others see late ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["committed", "groups", "holdings", "holders", "delete_group"])
+async def test_groups_of_a_topic_that_another_has_deleted_are_not_none(queue, process, kafka, call):
+    """Its deletion may be learned while they are looked up: the topic is unknown then."""
+    await queue.commit("g", "t", {0: 1})
+    other = await process("other")
+    kafka.told_s = None
+    await other.delete_topic("t")
+    assert "t" in queue._state.topics
+    arguments = ("t",) if call in ("groups", "holders") else ("g", "t")
+    with pytest.raises(UnknownTopicError):
+        await getattr(queue, call)(*arguments)
+
+
+# -- what is lost, and what is followed --------------------------------------------------------
+
+
+async def test_how_far_was_read_is_known_when_following_ends(queue, process, kafka):
+    """What another broker has written, and was read here, is missed whatever came in between."""
+    other = await process("other")
+    await publish(queue, b"a", b"b")
+    assert await payloads(other) == [b"a", b"b"]
+    other._tails[Place("c.t", 0)].failed(QueueError("it cannot be followed"))
+    kafka.lose(Place("c.t", 0), 1)
+    with pytest.raises(DataLossError, match="up to offset 3"):
+        await other.offsets("t", 0)
+    assert await payloads(other) == [b"a"]
+
+
+# -- what brokers say --------------------------------------------------------------------------
+
+
+async def test_what_brokers_say_is_followed_again_later_and_later(queue, monkeypatch):
+    """Each failure in a row waits longer, news begins anew; one that is over follows no more."""
+    topic = queue._state_topic
+    waits, followed = [], []
+
+    def again_s(failures, _random):
+        waits.append(failures)
+        return 0.0
+
+    monkeypatch.setattr(state_topic_module, "FOLLOW_AGAIN", SimpleNamespace(equal_jitter_s=again_s))
+    monkeypatch.setattr(queue._client, "follow", lambda *given: followed.append(given))
+    for _ in range(3):
+        topic.failed(QueueError("away"))
+    topic.read((), topic.reached.offset)
+    topic.failed(UnknownTopicError("gone"))
+    assert waits == [0, 1, 2, 0]
+    while len(followed) < 4:
+        await asyncio.sleep(0)
+    assert followed == [(STATE, topic.reached.offset, topic)] * 4
+    topic.failed(QueueError("away"))
+    topic.reached.fail(ClosedError("closed"))
+    await asyncio.sleep(0.01)
+    assert len(followed) == 4
+
+
+def test_what_is_forgotten_of_a_topic_is_all_of_it_and_nothing_else():
+    """As its records say it, to who has read all and to who reads them after compaction."""
+    said = []
+    whole = KafkaState()
+
+    def say(records):
+        for each in list(records):
+            whole.read(Record(len(said), 1, each.value, each.key))
+            said.append(each)
+
+    def all_of(state, topic):
+        claims = [state.claim(topic, each).owner for each in (0, 1)]
+        groups = [state.offsets(topic, "g"), state.held(topic, "g")]
+        return [topic in state.topics, claims, groups, state.groups(topic), state.holders(topic)]
+
+    for topic in ("t", "u"):
+        say([topic_record(topic, 2)])
+        for each in (0, 1):
+            say(whole.next_claim(topic, each, "a"))
+            say(whole.next_claim(topic, each, "b"))
+        say(offset_records(topic, "g", {0: 1, 1: 2}))
+        say([held_record(topic, "g", {"m": Holding(1, [0])})])
+    kept = all_of(whole, "u")
+    assert kept == all_of(whole, "t")
+    forgotten = list(whole.forget("t"))
+    say(forgotten)
+    none = [False, ["", ""], [{}, {}], [], []]
+    assert all_of(whole, "t") == none
+    assert all_of(whole, "u") == kept
+    assert [*whole.owners()] == ["b"]
+    last = {each.key: number for number, each in enumerate(said)}
+    compacted = KafkaState()
+    for number, each in enumerate(said):
+        if last[each.key] == number and each.value is not None:
+            compacted.read(Record(number, 1, each.value, each.key))
+    assert all_of(compacted, "t") == none
+    assert all_of(compacted, "u") == kept
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"1"),
+        (b"[[]]", b"1"),
+        (b'["news"]', b"1"),
+        (b'["topic","t"]', b'"x"'),
+        (b'["owner","t",0,"x","o"]', b"true"),
+        (b'["offset","t","g",0]', b"{}"),
+        (b'["held","t","g"]', b"[1]"),
+        (b'["times","b"]', b"\xff"),
+        (b"\xff", None),
+    ],
+)
+def test_a_record_that_makes_no_sense_stops_none_after_it(caplog, key, value):
+    """Whatever is wrong with it; it is told by its offset, and is no topic that is gone."""
+    state = KafkaState()
+    said = topic_record("t", 3)
+    assert state.read(Record(1, 1, said.value, said.key)) is None
+    assert state.read(Record(5, 1, value, key)) is None
+    said = topic_record("u", 4)
+    assert state.read(Record(6, 1, said.value, said.key)) is None
+    assert state.topics == {"t": 3, "u": 4}
+    assert "offset 5 of the state topic" in caplog.text
+    assert state.read(Record(7, 1, None, topic_record("u", 1).key)) == "u"
+
+
+# -- how far was read --------------------------------------------------------------------------
+
+
+def entry(offset, size):
+    """An entry of so many bytes."""
+    return QueueEntry(offset, offset, b"x" * size, offset)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("read"), st.lists(st.integers(0, 9), max_size=4), st.integers(0, 3)),
+        st.tuples(st.just("again"), st.integers(0, 6), st.integers(0, 3)),
+        st.tuples(st.just("forget"), st.integers(-3, 3), st.integers(0, 3)),
+    ),
+    max_size=12,
+)
+
+
+@given(st.integers(0, 5), st.lists(st.integers(0, 9), max_size=3), STEPS)
+def test_a_tail_gives_what_is_there_or_nothing(start, sizes, steps):
+    """Whatever comes, comes again or is forgotten: the very entries, or that they are not kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tail_module, "KEPT_BYTES", 20)
+        there = [entry(start + 2 + 2 * n, size) for n, size in enumerate(sizes)]
+        at = there[-1].offset + 2 if there else start + 1
+        woken = []
+        tail = Tail(start, at, there, lambda: woken.append(1))
+        for what, given_, more in steps:
+            count, before = len(woken), tail.end
+            if what == "read":
+                new = [entry(at + 2 * n, size) for n, size in enumerate(given_)]
+                at = (new[-1].offset + 1 if new else at) + more
+                there += new
+                tail.read([Record(e.offset, e.offset, e.payload, None, e.offset) for e in new], at)
+            elif what == "again":  # what was read already, and that there is a marker
+                old = there[-given_:] if given_ else []
+                tail.read([Record(e.offset, e.offset, e.payload, None, e.offset) for e in old], at)
+            else:
+                start = max(start, min(at, start + given_))
+                tail.forget_before(min(at, start + given_) if given_ < 0 else start)
+            assert (len(woken) > count) is (what != "forget" and tail.end > before)
+            last = there[-1].offset + 1 if there else 0
+            assert (tail.start, tail.end) == (start, max(start, last))
+            assert tail.reached.offset == at
+            assert sum(len(each.payload) for each in tail._entries) <= 20
+            assert tail._size_bytes == sum(len(each.payload) for each in tail._entries)
+            for offset in range(start, tail.end + 1):
+                rest = [each for each in there if each.offset >= offset]
+                found = tail.fetch(offset, 99, 1 << 20)
+                assert found in (None, rest)
+                if found is None:  # it is not kept: it stood before, or more stands after it
+                    more_than_kept = sum(len(each.payload) for each in rest) > 20
+                    assert more_than_kept or offset < tail._kept_from
+                    continue
+                assert tail.fetch(offset, 2, 1 << 20) == rest[:2]
+                fits = 1
+                while fits < len(rest) and sum(len(e.payload) for e in rest[: fits + 1]) <= 15:
+                    fits += 1
+                assert tail.fetch(offset, 99, 15) == rest[:fits]
+
+
+async def test_what_was_asked_about_longest_ago_is_let_go(process, kafka, monkeypatch):
+    """With more than may be followed; what is owned here does not count."""
+    monkeypatch.setattr(queue_module, "MAX_TAILS", 2)
+    queue = await process()
+    for topic in "tuvw":
+        await queue.create_topic(topic, 1)
+    await queue.fence("t", 0)
+    for topic in "uvuw":
+        await queue.offsets(topic, 0)
+    assert [place.topic for place in queue._tails] == ["c.t", "c.u", "c.w"]
+    following = {place.topic for place in queue._client._following}
+    assert following == {"c.memq-state", "c.t", "c.u", "c.w"}
+    await queue.offsets("v", 0)
+    assert [place.topic for place in queue._tails] == ["c.t", "c.w", "c.v"]

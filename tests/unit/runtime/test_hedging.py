@@ -1,0 +1,202 @@
+"""When a put is made a second time beside the first."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.errors import StorageError
+from memq.runtime.hedging import (
+    EXTRA_SHARE,
+    MAX_SAVED,
+    MIN_KNOWN,
+    RECENT,
+    WINDOW,
+    Hedging,
+    first_success,
+)
+
+MIB = 1 << 20
+
+
+def fed(hedging, seconds, size_bytes=8 * MIB, *, succeeded=True):
+    """Let puts of so many seconds end, one after the other."""
+    for each in seconds:
+        hedging.ended(hedging.began(size_bytes), each, succeeded=succeeded)
+
+
+def known(count=400, seed=1):
+    """A rule that has seen puts of 100 to 200 ms."""
+    hedging, rng = Hedging(), random.Random(seed)
+    fed(hedging, [rng.uniform(0.1, 0.2) for _ in range(count)])
+    return hedging
+
+
+def test_nothing_is_hedged_before_enough_is_known():
+    """The first puts have no delay after which they would be overdue."""
+    hedging = Hedging()
+    for _ in range(MIN_KNOWN):
+        assert hedging.began(8 * MIB).delay_s is None
+        hedging.ended(hedging.began(8 * MIB), 0.1, succeeded=True)
+    assert hedging.began(8 * MIB).delay_s == 0.1
+
+
+def test_a_put_is_overdue_above_97_of_100_of_its_size():
+    """The delay is the 97th percentile of the latest puts, of each size by itself."""
+    hedging = Hedging()
+    rng = random.Random(3)
+    large = [rng.uniform(0.1, 0.5) for _ in range(WINDOW)]
+    fed(hedging, large)
+    fed(hedging, [0.01] * WINDOW, 64 << 10)
+    delay = hedging.began(8 * MIB).delay_s
+    assert 0.96 <= sum(each < delay for each in large) / WINDOW <= 0.98
+    assert hedging.began(64 << 10).delay_s == 0.01
+
+
+def test_saved_hedges_are_few():
+    """After a long time without any there are not more than a few at once."""
+    hedging = known(20_000)
+    puts = [hedging.began(8 * MIB) for _ in range(200)]
+    assert sum(hedging.overdue(put) for put in puts[:20]) <= MAX_SAVED + EXTRA_SHARE * len(puts)
+
+
+def test_there_is_no_hedge_while_the_store_slows_down():
+    """When many of the puts under way are overdue, none of the others is hedged."""
+    hedging = known(2_000)
+    puts = [hedging.began(8 * MIB) for _ in range(12)]
+    answers = [hedging.overdue(put) for put in puts]
+    assert answers[0]
+    assert not any(answers[8:])
+
+
+def test_there_is_no_hedge_while_puts_fail():
+    """A store that refuses is not asked twice."""
+    hedging = known(2_000)
+    fed(hedging, [0.01] * (RECENT // 4), succeeded=False)
+    assert not hedging.overdue(hedging.began(8 * MIB))
+    fed(hedging, [0.15] * RECENT)
+    assert hedging.overdue(hedging.began(8 * MIB))
+
+
+def test_what_was_denied_a_hedge_may_have_one_later():
+    """A put that is still under way asks again, and counts as overdue once."""
+    hedging = Hedging()
+    fed(hedging, [0.1] * 19)
+    fed(hedging, [0.1])
+    first, second = hedging.began(8 * MIB), hedging.began(8 * MIB)
+    assert hedging.overdue(first)
+    assert not hedging.overdue(second)
+    hedging.ended(first, 0.2, succeeded=True)
+    fed(hedging, [0.1] * 20)
+    assert hedging.overdue(second)
+    assert "1 of 1 under way overdue" in repr(hedging)
+    hedging.ended(second, 1.0, succeeded=True)
+    assert "0 of 0 under way overdue" in repr(hedging)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "overdue", "ok", "bad"]), st.integers(0, 9))))
+def test_counts_never_go_astray(steps):
+    """Whatever happens in whatever order: counts fit what is under way, and the share is kept."""
+    hedging, puts, hedged = Hedging(), [], set()
+    fed(hedging, [0.1] * MIN_KNOWN)
+    for what, number in steps:
+        if what == "begin":
+            puts.append(hedging.began(8 * MIB))
+        elif puts:
+            put = puts[number % len(puts)]
+            if what == "overdue" and id(put) not in hedged:
+                hedged |= {id(put)} if hedging.overdue(put) else set()
+            elif what in ("ok", "bad"):
+                puts.remove(put)
+                hedging.ended(put, 0.1, succeeded=what == "ok")
+    assert f"of {len(puts)} under way" in repr(hedging)
+    assert f"| {sum(put.overdue for put in puts)} of" in repr(hedging)
+    assert hedging.hedges <= EXTRA_SHARE * hedging.requests
+
+
+class Attempts:
+    """Attempts of one request, each a future that the test ends."""
+
+    def __init__(self, hedging=None, *, may_hedge=True):
+        self.hedging = hedging or known()
+        self.under_way = []
+        self.now_s = 50.0
+        self.task = asyncio.ensure_future(
+            first_success(
+                self._attempt, self.hedging, 8 * MIB, lambda: self.now_s, may_hedge=may_hedge
+            )
+        )
+
+    def _attempt(self):
+        attempt = asyncio.get_running_loop().create_future()
+        self.under_way.append(attempt)
+        return attempt
+
+    async def begun(self, count):
+        while len(self.under_way) < count:
+            await asyncio.sleep(0.001)
+
+
+async def rest():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+async def test_a_request_fails_when_each_of_its_attempts_has(last):
+    """One that fails waits for the other; of two failures the one begun last is told."""
+    attempts = Attempts()
+    await attempts.begun(2)
+    attempts.under_way[1 - last].set_exception(StorageError(str(1 - last)))
+    await rest()
+    assert not attempts.task.done()
+    attempts.under_way[last].set_exception(StorageError(str(last)))
+    with pytest.raises(StorageError, match="1"):
+        await attempts.task
+    assert "0 of 0 under way overdue" in repr(attempts.hedging)
+    assert attempts.hedging._recent[-1]
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+@pytest.mark.parametrize("other_fails", [False, True])
+async def test_whichever_attempt_succeeds_is_the_answer(winner, other_fails):
+    """Also after the other one has failed; there is no third attempt."""
+    attempts = Attempts()
+    await attempts.begun(2)
+    if other_fails:
+        attempts.under_way[1 - winner].set_exception(StorageError("no"))
+        await rest()
+    attempts.under_way[winner].set_result("stored")
+    assert await attempts.task == "stored"
+    assert len(attempts.under_way) == 2
+    assert attempts.under_way[1 - winner].done() == other_fails
+
+
+async def test_what_may_not_be_hedged_waits_for_its_attempt():
+    """However long it takes, and it counts with the time that it took."""
+    hedging = Hedging()
+    fed(hedging, [0.0] * MIN_KNOWN)  # any request is overdue at once
+    attempts = Attempts(hedging, may_hedge=False)
+    await rest()
+    await asyncio.sleep(0.001)
+    attempts.now_s += 7
+    attempts.under_way[0].set_result("stored")
+    assert await attempts.task == "stored"
+    assert (len(attempts.under_way), hedging.hedges) == (1, 0)
+    assert max(attempts.hedging.began(8 * MIB).size_class._latest) == 7
+
+
+async def test_a_request_that_is_given_up_is_under_way_no_more():
+    """Its caller's deadline ends it: it counts as one that failed, and its time is not known."""
+    attempts = Attempts()
+    await attempts.begun(1)
+    known_before = [*attempts.hedging.began(8 * MIB).size_class._latest]
+    attempts.task.cancel()
+    await asyncio.gather(attempts.task, return_exceptions=True)
+    assert "of 1 under way" in repr(attempts.hedging), "the one that this test began"
+    assert attempts.hedging._recent[-1]
+    assert [*attempts.hedging.began(8 * MIB).size_class._latest] == known_before

@@ -1,0 +1,119 @@
+"""A log line as JSON, and the clocks of a machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+
+from memq.runtime.log_format import MAX_CHARACTERS, JsonFormatter, configure, is_json
+from memq.runtime.system import SYSTEM, Runtime
+
+
+@pytest.fixture
+def restored():
+    """Logging and hooks are as they were afterwards."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, sys.excepthook, threading.excepthook
+    yield
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+    for handler in before[0]:
+        root.addHandler(handler)
+    root.setLevel(before[1])
+    sys.excepthook, threading.excepthook = before[2:]
+    logging.captureWarnings(capture=False)
+
+
+def line(message, *arguments, **fields):
+    """A record as JSON."""
+    made = logging.LogRecord("memq.x", logging.WARNING, "f", 1, message, arguments, None)
+    made.created = 1_750_000_000.0625
+    for name, value in fields.items():
+        setattr(made, name, value)
+    text = JsonFormatter().format(made)
+    assert text.isascii()
+    assert "\n" not in text
+    return json.loads(text)
+
+
+def test_a_record_is_an_object():
+    """Its time is UTC with milliseconds; a traceback is there only where there is an error."""
+    assert line("%s broke\n", "ä") == {
+        "time": "2025-06-15T15:06:40.062Z",
+        "level": "WARNING",
+        "logger": "memq.x",
+        "message": "ä broke\n",
+    }
+    try:
+        int("bad")
+    except ValueError:
+        found = line("x", exc_info=sys.exc_info())
+    assert found["exception"].startswith("Traceback")
+    assert found["exception"].endswith("ValueError: invalid literal for int() with base 10: 'bad'")
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1, 5_000])
+def test_a_text_that_is_too_long_lacks_its_middle(over):
+    """Both ends are there, and how much is left out."""
+    text = (
+        "a" * (MAX_CHARACTERS // 2) + "m" * max(0, over) + "b" * (MAX_CHARACTERS // 2 - (over < 0))
+    )
+    assert len(text) == MAX_CHARACTERS + over
+    found = line("%s", text)["message"]
+    if over <= 0:
+        assert found == text
+        return
+    half = MAX_CHARACTERS // 2
+    assert found == f"{'a' * half} … ({over} characters left out) … {'b' * half}"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_all_that_a_process_says_has_one_form(restored, capsys, log_format):
+    """Warnings and what nobody expected as well, in any thread; below the level nothing is said."""
+    configure(log_format, "info")
+    assert is_json() == (log_format == "json")
+    logging.getLogger("memq.y").debug("no")
+    logging.getLogger("memq.y").info("yes")
+    error = ValueError("bad")
+    sys.excepthook(ValueError, error, None)
+    threading.excepthook(threading.ExceptHookArgs((ValueError, error, None, None)))
+    if log_format == "json":
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = logging._showwarning
+            warnings.warn("old", stacklevel=1)
+    assert (logging._warnings_showwarning is not None) == (log_format == "json")
+    said = capsys.readouterr().err.splitlines()
+    if log_format == "text":
+        assert said[0].endswith("INFO    memq.y: yes")
+        assert not [each for each in said if each.startswith("{")]
+        return
+    found = [json.loads(each) for each in said]
+    assert [each["level"] for each in found] == ["INFO", "CRITICAL", "CRITICAL", "WARNING"]
+    assert found[1]["message"] == "unexpected error, stopping: bad"
+    assert "ValueError: bad" in found[1]["exception"]
+    configure("text", "WARNING")
+    assert not is_json()
+    logging.getLogger("memq.y").info("no")
+    assert capsys.readouterr().err == ""
+    assert sys.excepthook is sys.__excepthook__
+
+
+def test_the_clocks_of_a_machine():
+    """Wall times are rounded down, and each clock is the one that it says."""
+    machine = Runtime(wall_ns=lambda: 1_999_999)
+    assert (machine.wall_ms(), machine.wall_us()) == (1, 1_999)
+    assert Runtime(wall_ns=lambda: -1).wall_ms() == -1
+    before = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME), time.time_ns()
+    seen = SYSTEM.mono_s(), SYSTEM.boot_s(), SYSTEM.wall_ns()
+    after = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME), time.time_ns()
+    assert all(a <= b <= c for a, b, c in zip(before, seen, after, strict=True))
+    assert 0 <= SYSTEM.random() < 1
+    assert len({SYSTEM.token_hex(8) for _ in range(9)}) == 9
+    assert len(SYSTEM.token_hex(8)) == 16

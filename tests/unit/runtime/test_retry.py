@@ -1,0 +1,107 @@
+"""Retries: attempts until a deadline, with full jitter, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from memq.errors import InvalidRequestError, RequestTimeoutError, UnavailableError
+from memq.runtime.retry import BROKER_BACKOFF, TELL_AFTER_S, TELL_EVERY_S, Retry, RetryLog
+from memq.runtime.system import SYSTEM
+
+BASE_S, CAP_S = BROKER_BACKOFF
+
+
+class Clock:
+    """A clock that a test moves, with no randomness."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.runtime = dataclasses.replace(SYSTEM, mono_s=lambda: self.now_s, random=lambda: 1.0)
+
+
+def test_bound_doubles_up_to_the_cap():
+    """The longest wait doubles with each attempt until the cap."""
+    bounds = [BROKER_BACKOFF.full_jitter_s(failures, lambda: 1.0) for failures in range(8)]
+    assert bounds[:3] == [BASE_S, 2 * BASE_S, 4 * BASE_S]
+    assert bounds[-1] == BROKER_BACKOFF.full_jitter_s(10_000, lambda: 1.0) == CAP_S
+
+
+def test_waits_grow_and_end_with_the_deadline():
+    """Each failure waits longer; when the next wait would pass the deadline, the error comes."""
+    clock = Clock()
+    retry = Retry(1.0, clock.runtime)
+    error = UnavailableError("down")
+    waits = []
+    for _ in range(4):
+        waits.append(retry.after(error))
+        clock.now_s += waits[-1]
+    with pytest.raises(UnavailableError, match="down"):
+        retry.after(error)
+    assert waits == [BASE_S, 2 * BASE_S, 4 * BASE_S, 8 * BASE_S]
+    assert retry.failures == 5
+    assert retry.left_s == pytest.approx(1.0 - sum(waits))
+
+
+def test_what_will_not_pass_is_raised_at_once():
+    """An error that is not retriable ends the call, unless the caller knows better."""
+    retry = Retry(10.0, Clock().runtime)
+    with pytest.raises(InvalidRequestError):
+        retry.after(InvalidRequestError("no"))
+    assert retry.after(InvalidRequestError("no"), retriable=True) > 0
+    with pytest.raises(UnavailableError):
+        retry.after(UnavailableError("down"), retriable=False)
+
+
+def test_long_tries_are_told_now_and_then(caplog):
+    """A call says that it is still being tried after a while, and not at every attempt."""
+    clock = Clock()
+    told = RetryLog(logging.getLogger("memq.test"))
+    retry = Retry(1_000.0, clock.runtime, log=told)
+    retry.after(UnavailableError("down"))
+    assert not caplog.records
+    clock.now_s += TELL_AFTER_S
+    retry.after(UnavailableError("down"))
+    retry.after(UnavailableError("down"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "down; trying again for up to 997 s"
+    ]
+    clock.now_s += TELL_EVERY_S
+    retry.after(UnavailableError("still down"))
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("left_s", "goes_on"), [(BASE_S, False), (BASE_S * 1.01, True)])
+def test_no_attempt_begins_at_the_deadline(left_s, goes_on):
+    """One that could only begin as the time is up is none; it is told what went wrong at once."""
+    retry = Retry(left_s, Clock().runtime)
+    if goes_on:
+        assert retry.after(UnavailableError("down")) == BASE_S
+    else:
+        with pytest.raises(UnavailableError, match="down"):
+            retry.after(UnavailableError("down"))
+    clock = Clock()
+    late = Retry(1.0, clock.runtime)
+    clock.now_s += 1.0
+    with pytest.raises(UnavailableError):
+        late.after(UnavailableError("down"), at_once=True)
+
+
+def test_the_last_reason_is_told_and_not_the_first():
+    """Of several errors that say more than that the time was up, the newest is the news."""
+    clock = Clock()
+    retry = Retry(10.0, clock.runtime)
+    retry.after(RequestTimeoutError("no answer"))
+    retry.after(UnavailableError("first"))
+    retry.after(UnavailableError("second"))
+    clock.now_s += 20
+    with pytest.raises(UnavailableError, match="second"):
+        retry.after(RequestTimeoutError("no answer"))
+
+
+def test_half_of_a_wait_is_certain_where_it_is_to_be():
+    """Equal jitter is between half of the bound and all of it."""
+    for chance, wait_s in ((0.0, BASE_S), (0.5, 1.5 * BASE_S), (1.0, 2 * BASE_S)):
+        assert BROKER_BACKOFF.equal_jitter_s(1, lambda chance=chance: chance) == wait_s
