@@ -26,7 +26,7 @@ from tests.advice import follows
 from tests.harness.services.certificates import make_certificate
 from tests.harness.services.kafka import Kafka
 
-GUIDE = Path(__file__).parents[3] / "docs" / "kafka-queue.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "queue.md"
 REQUEST_S = 5.0  # in place of 10 s: who is locked out is so after less than one
 LATE_S = 5.0  # what a busy machine may add
 WRONG = "not-the-password"
