@@ -28,7 +28,7 @@ This page is generated from the code by `make docs`.
 
 Durations are written like `500ms`, `10s`, `5m`, `2h` or `7d`; sizes like `512B`, `64KiB`, `16MiB`
 or `2GiB`. In Python and TOML a size may also be a number of bytes. An unknown option, or a value
-outside its limits, is refused with an error that names it.
+outside its limits, is refused with an error that names it. No default means empty, or not set.
 """
 
 
@@ -104,9 +104,9 @@ SECTIONS = (
     ),
     Section(
         "Writing with Spark",
-        'Given to a write of `format("memq")`, in any case; see '
-        "[Writing from Spark](spark_apps.md).",
-        tuple(WRITE_OPTIONS.values()),
+        'Given to a write of `format("memq")`, in any case; see [Spark](spark_apps.md).\n'
+        "`bootstrap`, `topic` and `token` are those of reads.",
+        tuple(row for name, row in WRITE_OPTIONS.items() if name not in READ_OPTIONS),
     ),
     Section("Profile", _PROFILES, PROFILE_OPTIONS),
 )
@@ -132,8 +132,7 @@ def _table(options: Iterable[Option]) -> str:
 
 
 def _row(option: Option) -> str:
-    empty = "none" if option.default is None else "empty"
-    default = option.shown or (f"`{option.default_text}`" if option.default_text else empty)
+    default = option.shown or (f"`{option.default_text}`" if option.default_text else "")
     meaning = option.doc.replace("|", "\\|")
     return f"| `{option.name}` | {_allowed(option)} | {default} | {meaning} |"
 

@@ -120,7 +120,7 @@ def _fields(struct: type[msgspec.Struct]) -> str:
         for meaning in ["" if _is_option(field.type) else meanings.get(field.name, "")]
     ]
     if shared is TopicRequest:
-        lines.insert(0, _item("`topic`, `incarnation`", "see [TopicRequest](#topicrequest)"))
+        lines.insert(0, "- [TopicRequest](#topicrequest)\n")
     return "\n" + "".join(lines) if lines else ""
 
 

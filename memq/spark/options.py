@@ -139,8 +139,8 @@ class ReadOptions(_TopicOptions):
             workers.
     """
 
-    subscribe: Annotated[tuple[str, ...] | None, _option(parse_topics, shown="not given")]
-    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(parse_pattern, shown="not given")]
+    subscribe: Annotated[tuple[str, ...] | None, _option(parse_topics)]
+    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(parse_pattern)]
     incarnation: Annotated[
         str | None, _option(checked(check_incarnation), shown="whichever there is")
     ]
@@ -150,14 +150,10 @@ class ReadOptions(_TopicOptions):
     ending_offsets: Annotated[
         Bound, _option(parse_offsets, shown="`latest`; a stream does not end")
     ]
-    starting_timestamp: Annotated[Bound | None, _option(parse_timestamp, shown="not given")]
-    ending_timestamp: Annotated[Bound | None, _option(parse_timestamp, shown="not given")]
-    starting_offsets_by_timestamp: Annotated[
-        Bound | None, _option(parse_timestamps, shown="not given")
-    ]
-    ending_offsets_by_timestamp: Annotated[
-        Bound | None, _option(parse_timestamps, shown="not given")
-    ]
+    starting_timestamp: Annotated[Bound | None, _option(parse_timestamp)]
+    ending_timestamp: Annotated[Bound | None, _option(parse_timestamp)]
+    starting_offsets_by_timestamp: Annotated[Bound | None, _option(parse_timestamps)]
+    ending_offsets_by_timestamp: Annotated[Bound | None, _option(parse_timestamps)]
     columns: Annotated[tuple[str, ...] | None, _option(parse_columns, shown="all")]
     maps: Annotated[Maps | None, _chosen(Maps, shown="`headers` as pairs; a key twice is an error")]
     view: Annotated[View, _chosen(View, "records")]

@@ -78,7 +78,7 @@ class TopicRequest(Struct):
 
 
 class Done(Struct):
-    """Confirm the request; no fields."""
+    """Confirm the request."""
 
 
 # -- metadata and topics --------------------------------------------------------------------
@@ -414,7 +414,7 @@ class FetchBatch(TopicRequest, kw_only=True):
 
 
 class FetchBatchAnswer(Struct):
-    """The body has the bytes; fewer if the object ends sooner. No fields."""
+    """The body has the bytes; fewer if the object ends sooner."""
 
 
 # -- groups ---------------------------------------------------------------------------------
