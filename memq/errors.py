@@ -38,13 +38,13 @@ class InvalidRequestError(MemqError):
 
 
 class UnknownTopicError(MemqError):
-    """The topic does not exist on this cluster. Create it with `memq topic create`."""
+    """The topic does not exist; create it with `memq topic create`."""
 
     code = "unknown_topic"
 
 
 class TopicExistsError(MemqError):
-    """A topic of that name exists already."""
+    """The topic exists already."""
 
     code = "topic_exists"
 
@@ -56,7 +56,7 @@ class TopicRecreatedError(MemqError):
 
 
 class UnknownGroupError(MemqError):
-    """The consumer group is not known for this topic."""
+    """The topic has no such consumer group."""
 
     code = "unknown_group"
 
@@ -74,13 +74,13 @@ class SchemaMismatchError(MemqError):
 
 
 class MessageTooLargeError(MemqError):
-    """A LogMessage, Message, item or frame is larger than the limit that the error names."""
+    """A LogMessage, Message, item or frame is larger than the named limit."""
 
     code = "message_too_large"
 
 
 class OffsetOutOfRangeError(MemqError):
-    """An offset or range lies outside what is retained of the partition."""
+    """An offset or range is not retained."""
 
     code = "offset_out_of_range"
 
@@ -95,7 +95,7 @@ class UnauthorizedError(MemqError):
 
 
 class ProtocolError(MemqError):
-    """The peer broke the wire protocol. The connection is closed after this."""
+    """The peer broke the wire protocol; the connection is closed."""
 
     code = "protocol"
 
@@ -122,7 +122,7 @@ class ProducerFencedError(MemqError):
 
 
 class SequenceConflictError(MemqError):
-    """A sequence was sent again with other content, or is older than the deduplication window."""
+    """A sequence was resent with other content, or after the deduplication window."""
 
     code = "sequence_conflict"
 
@@ -135,7 +135,7 @@ class SequenceGapError(MemqError):
 
 
 class DeliveryTimeoutError(MemqError):
-    """A Message was not acked within its delivery deadline. It may or may not be stored."""
+    """A Message was not acked by its deadline; it may be stored."""
 
     code = "delivery_timeout"
 
@@ -172,7 +172,7 @@ class NotHostedError(MemqError):
 
 
 class UnavailableError(MemqError):
-    """The broker, storage or queue cannot serve now (starting, draining, full, unreachable)."""
+    """Broker, storage or queue is starting, draining, full or unreachable."""
 
     code = "unavailable"
     retriable = True
@@ -195,7 +195,7 @@ class NotOwnerError(MemqError):
 
 
 class StorageError(MemqError):
-    """The storage refused or failed an operation; the message names key and cause.
+    """The storage failed an operation; the message names key and cause.
 
     Attributes:
         refused: the storage has answered, and does not let us do this.
@@ -207,13 +207,13 @@ class StorageError(MemqError):
 
 
 class ObjectNotFoundError(MemqError):
-    """No object has that key: it was removed by retention, or lost."""
+    """The object was removed by retention, or lost."""
 
     code = "object_not_found"
 
 
 class QueueError(MemqError):
-    """The notification queue failed an operation; nothing was published by it."""
+    """The notification queue failed an operation; nothing was published."""
 
     code = "queue"
     retriable = True
@@ -307,7 +307,7 @@ class LockedError(MemqError):
 
 
 class DataLossError(MemqError):
-    """Something that was acked or asked for is gone or damaged; the message names what."""
+    """Acked or requested data is gone or damaged; the message names it."""
 
     code = "data_loss"
 

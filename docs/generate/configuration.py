@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 # Configuration
 
-This page is generated from the code by `make docs`.
+Generated from the code by `make docs`.
 
 Durations are written like `500ms`, `10s`, `5m`, `2h` or `7d`; sizes like `512B`, `64KiB`, `16MiB`
 or `2GiB`. In Python and TOML a size may also be a number of bytes. An unknown option, or a value
@@ -138,12 +138,12 @@ def _row(option: Option) -> str:
 
 
 def _allowed(option: Option) -> str:
-    """What values pass: the choices, or the kind and the limits."""
+    """List the choices, or the limits, or else the kind."""
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
     if option.low is None or option.high is None:
         return option.kind
-    return f"{option.kind}, {option.show(option.low)} to {option.show(option.high)}"
+    return f"{option.show(option.low)} to {option.show(option.high)}"
 
 
 if __name__ == "__main__":

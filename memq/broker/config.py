@@ -103,7 +103,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             start. They are reported, and deleted when older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.
         log_level: Lowest level of log lines.
-        log_format: text, or json: one object per line, with time, level, logger and message.
+        log_format: json: one object per line, with time, level, logger and message.
         peers: other brokers and what they host.
         topics: topics that are created at start where they do not exist.
     """

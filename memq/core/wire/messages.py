@@ -68,7 +68,6 @@ class TopicRequest(Struct):
     """Fields of every request about one topic's data.
 
     Attributes:
-        topic: name of the topic.
         incarnation: topic id, from `TopicInfo`; empty for the current one. If the topic has been
             recreated, the request is refused with `topic_recreated`.
     """
@@ -106,8 +105,6 @@ class BrokerInfo(Struct):
     """A broker's address.
 
     Attributes:
-        id: its broker id.
-        address: `host:port`.
         zone: where it runs; empty if unknown.
         reads: its role is `read`: clients prefer it for reads.
     """
@@ -122,14 +119,13 @@ class TopicInfo(Struct):
     """A topic as clients need it.
 
     Attributes:
-        config: its configuration.
         schemas: serialized schemas that Messages may have, by schema id.
         schema_id: id of the newest schema, to send with.
         hosts: address of each write partition's owner, by position; empty if there is none.
         queue_address: address of the groups' coordinator, which also serves notifications; empty if
             there is none.
-        named_partitions: write partitions that a producer with its own id uses, counted from 0: the
-            number at creation. So a rerun gives each Message the same name.
+        named_partitions: write partitions at creation; producers with their own id use only these,
+            so that reruns give each Message the same name.
         created_ms: when the topic was created.
         incarnation: topic id: random, and new when a topic is recreated.
     """
@@ -148,12 +144,9 @@ class MetadataAnswer(Struct):
     """The cluster, its brokers and the topics asked for.
 
     Attributes:
-        cluster_id: id of the cluster.
-        brokers: its brokers.
         topics: the named ones, in that order; of all, as many as fit, sorted by name.
         more: there are further topics; ask with `after`.
-        version: changes with the named topics; empty if they stay on one broker, so that there is
-            nothing to wait for.
+        version: changes with the named topics; empty if there is nothing to wait for.
     """
 
     cluster_id: str
@@ -167,7 +160,6 @@ class CreateTopic(Struct):
     """Create a topic.
 
     Attributes:
-        config: its configuration.
         request_id: random; a retry is answered with the topic that the first attempt created.
     """
 
@@ -179,7 +171,6 @@ class AlterTopic(Struct):
     """Change options of a topic.
 
     Attributes:
-        topic: name of the topic.
         options: option values by name, written as in `memq topic alter`.
         schema: new serialized schema of a typed topic; it may only add nullable columns at the end.
             nil keeps the schema.
@@ -214,8 +205,7 @@ class Write(TopicRequest, kw_only=True):
         producer_id: id of the producer.
         epoch: of the producer; a higher one fences the lower.
         sequence: counted per (producer id, epoch, write partition) from 0.
-        first_unsettled: lowest sequence that may still be sent; all lower ones are acked or given
-            up, and are refused.
+        first_unsettled: lowest sequence that may still be sent; lower ones are done, and refused.
         acks: 0, 1, or -1 for `all`.
         schema_id: schema of the body.
         records: LogMessages in the body.
@@ -241,8 +231,8 @@ class WriteAnswer(Struct):
     Attributes:
         partition: read partition of the Batch's notification; -1 if not published yet (`acks=1`),
             or no longer known (an old duplicate).
-        offset: of the notification; -1 in the same cases.
-        batch_id: of the Batch; empty in the same cases.
+        offset: its offset, or -1.
+        batch_id: of the Batch, or empty.
         duplicate: the Message was already published, and was not published again.
     """
 
@@ -360,7 +350,6 @@ class PartitionLag(Struct):
     """What is published and retained from an offset on.
 
     Attributes:
-        partition: the read partition.
         offset: as asked. If below `start`, retention has removed unread data, which is not counted.
         start: first offset retained.
         end: end offset.
@@ -424,12 +413,11 @@ class CommitOffsets(TopicRequest, kw_only=True):
     """Store a group's next offsets.
 
     Attributes:
-        group: name of the group.
         member_id: who commits; empty for an administrator, refused while the group has members.
         offsets: next offset to read, by partition.
         committer: random name of a client that commits without a member id.
-        sequence: counts the commits of a member or committer from 1, so that a late retry changes
-            nothing; 0 for uncounted.
+        sequence: counts the commits of a member or committer from 1; an older one changes nothing.
+            0 is not counted.
         heartbeat: sequence of the member's latest heartbeat when it commits.
     """
 
@@ -457,12 +445,10 @@ class GroupHeartbeat(TopicRequest, kw_only=True):
     """Join a group and stay in it.
 
     Attributes:
-        group: name of the group.
         member_id: unique name chosen by the member.
         sequence: counts this member's heartbeats; an older one changes nothing.
         client: name of the member for people.
-        owned: partitions that the member reads or may start to read; it has stopped and committed
-            all others.
+        owned: partitions that the member reads or may start to read; others are committed.
         session_timeout_ms: a member without a heartbeat for this long is removed.
     """
 
@@ -530,7 +516,6 @@ class ListGroupsAnswer(Struct):
     """The groups, sorted by topic and name, as many as one answer holds.
 
     Attributes:
-        groups: the groups.
         from_topic: to ask for the next page; empty at the end.
         after_group: to ask for the next page.
     """
@@ -587,11 +572,8 @@ class BrokerStatus(Struct):
     """A broker's own status.
 
     Attributes:
-        id: its broker id.
-        address: `host:port`.
         version: of memq.
         not_ready: why it is not ready; empty if it is.
-        services: the services it uses.
         late_topic: topic here with the oldest watermark; empty if there is none.
         watermark_age_ms: age of that watermark.
         late_ms: the part of that age beyond `batch_age`.
@@ -613,11 +595,7 @@ class ClusterBroker(Struct):
     """A live broker.
 
     Attributes:
-        id: its broker id.
-        address: `host:port`.
-        zone: as registered.
-        rack: as registered.
-        capacity: as registered; load is shared in proportion.
+        capacity: load is shared in proportion.
         role: `all`, or `read` for one that owns nothing.
         accepting: it may be given write partitions.
         draining: a drain was requested.
@@ -651,7 +629,6 @@ class DescribeClusterAnswer(Struct):
     """The cluster as its Governor knows it.
 
     Attributes:
-        cluster_id: id of the cluster.
         governor: broker id of the Governor; empty if there is none.
         brokers: live brokers, sorted by id.
         homeless: write partitions without a live owner, by topic.
