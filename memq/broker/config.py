@@ -68,8 +68,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             data_dir.
         queue_options: Settings of Kafka's client, as security.protocol=SSL or a table; see Kafka as
             the queue.
-        zookeeper: ZooKeeper of the cluster: zk-1:2181,zk-2:2181/memq; empty for a broker on its
-            own. Brokers of a cluster share ZooKeeper, queue and storage.
+        zookeeper: ZooKeeper of the cluster: zk-1:2181,zk-2:2181/memq; empty for a single broker.
         zookeeper_options: How to reach ZooKeeper, as session_timeout=6s,user=memq or a table; see
             clusters.
         zone: Zone of this broker, such as eu-west-1a. Clients prefer brokers of their zone;
@@ -99,8 +98,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         upload_threads: Parallel uploads, over all topics.
         drain_timeout_ms: On SIGTERM: time to store and ack what was accepted.
         retention_interval_ms: How often expired notifications and Batches are removed.
-        orphan_interval_ms: How often objects without a notification are searched, first at the
-            start. They are reported, and deleted when older than their topic's retention.
+        orphan_interval_ms: How often objects without a notification are searched. They are
+            reported, and deleted when older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.
         log_level: Lowest level of log lines.
         log_format: json: one object per line, with time, level, logger and message.
