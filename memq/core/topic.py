@@ -60,7 +60,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
             losses.
         time_column: Timestamp column for reads by time; in a typed topic any with a time zone.
             Fixed at creation.
-        schema: serialized Arrow schema of a typed topic; None for the default schema.
+        schema: serialized Arrow schema of a typed topic.
     """
 
     name: str

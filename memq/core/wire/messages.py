@@ -448,7 +448,7 @@ class GroupHeartbeat(TopicRequest, kw_only=True):
         member_id: unique name chosen by the member.
         sequence: counts this member's heartbeats; an older one changes nothing.
         client: name of the member for people.
-        owned: partitions that the member reads or may start to read; others are committed.
+        owned: partitions it reads or was granted; it has stopped and committed all others.
         session_timeout_ms: a member without a heartbeat for this long is removed.
     """
 
@@ -635,7 +635,7 @@ class DescribeClusterAnswer(Struct):
         moving: write partitions on the move.
         waiting_for: brokers that a new Governor waits for.
         problem: why the custom assignor was not followed; else empty.
-        lost: brokers that are gone without stopping, and when that was noticed (ms since 1970).
+        lost: brokers that vanished, and when (ms since 1970).
         status: of the answering broker; nil from an older one.
     """
 
