@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class MemqError(Exception):
-    """Root of all MemQ errors. Catch it to catch everything MemQ raises on purpose.
+    """Root of all MemQ errors; on the wire, an unexpected failure.
 
     Attributes:
         code: stable machine-readable name of the error.
@@ -32,61 +32,61 @@ class ConfigError(MemqError):
 
 
 class InvalidRequestError(MemqError):
-    """A request is well framed but makes no sense: a bad name, range, field or combination."""
+    """A request has a bad name, range, field or combination."""
 
     code = "invalid_request"
 
 
 class UnknownTopicError(MemqError):
-    """The topic does not exist on this cluster. Create it with `memq topic create`."""
+    """The topic does not exist; create it with `memq topic create`."""
 
     code = "unknown_topic"
 
 
 class TopicExistsError(MemqError):
-    """A topic of that name exists already."""
+    """The topic exists already."""
 
     code = "topic_exists"
 
 
 class TopicRecreatedError(MemqError):
-    """The topic was deleted and recreated: what the client knows of it belongs to other data."""
+    """The topic was deleted and recreated; what the client knows of it is stale."""
 
     code = "topic_recreated"
 
 
 class UnknownGroupError(MemqError):
-    """The consumer group is not known for this topic."""
+    """The topic has no such consumer group."""
 
     code = "unknown_group"
 
 
 class LimitReachedError(MemqError):
-    """There is as much of something as there may be; the message names what, and the way out."""
+    """A limit is reached; the message names it and the way out."""
 
     code = "limit_reached"
 
 
 class SchemaMismatchError(MemqError):
-    """Rows, a table or a Message do not have the schema that the topic declares."""
+    """Rows, a table or a Message do not have the topic's schema."""
 
     code = "schema_mismatch"
 
 
 class MessageTooLargeError(MemqError):
-    """A LogMessage, Message, item or frame is larger than the limit that the error names."""
+    """A LogMessage, Message, item or frame is larger than the named limit."""
 
     code = "message_too_large"
 
 
 class OffsetOutOfRangeError(MemqError):
-    """An offset or range lies outside what is retained of the partition."""
+    """An offset or range is not retained."""
 
     code = "offset_out_of_range"
 
 
 class UnauthorizedError(MemqError):
-    """The broker or a service refused the credentials, or does not let them do this."""
+    """The broker or a service refused the credentials or the operation."""
 
     code = "unauthorized"
 
@@ -95,7 +95,7 @@ class UnauthorizedError(MemqError):
 
 
 class ProtocolError(MemqError):
-    """The peer broke the wire protocol. The connection is closed after this."""
+    """The peer broke the wire protocol; the connection is closed."""
 
     code = "protocol"
 
@@ -107,7 +107,7 @@ class UnsupportedVersionError(ProtocolError):
 
 
 class CorruptDataError(MemqError):
-    """A checksum, a length or a structure of stored or received bytes does not hold."""
+    """Stored or received bytes have a wrong checksum, length or structure."""
 
     code = "corrupt_data"
 
@@ -116,32 +116,32 @@ class CorruptDataError(MemqError):
 
 
 class ProducerFencedError(MemqError):
-    """A newer epoch of the same producer id is writing; this one must stop."""
+    """A newer epoch of the producer id is writing; stop."""
 
     code = "producer_fenced"
 
 
 class SequenceConflictError(MemqError):
-    """A sequence was sent again with other content, or is older than the deduplication window."""
+    """A sequence was resent with other content, or after the deduplication window."""
 
     code = "sequence_conflict"
 
 
 class SequenceGapError(MemqError):
-    """An ordered topic got a sequence before the one that precedes it; resend in order."""
+    """An ordered topic missed an earlier sequence; resend in order."""
 
     code = "sequence_gap"
     retriable = True
 
 
 class DeliveryTimeoutError(MemqError):
-    """A Message was not acked within its delivery deadline. It may or may not be stored."""
+    """A Message was not acked by its deadline; it may be stored."""
 
     code = "delivery_timeout"
 
 
 class BufferFullError(MemqError):
-    """The producer's memory bound was reached and did not clear in time; slow down or raise it."""
+    """The producer's memory stayed full; slow down or raise `buffer_bytes`."""
 
     code = "buffer_full"
     retriable = True
@@ -172,7 +172,7 @@ class NotHostedError(MemqError):
 
 
 class UnavailableError(MemqError):
-    """The broker, storage or queue cannot serve now (starting, draining, full, unreachable)."""
+    """Broker, storage or queue is starting, draining, full or unreachable."""
 
     code = "unavailable"
     retriable = True
@@ -186,7 +186,7 @@ class RequestTimeoutError(MemqError):
 
 
 class NotOwnerError(MemqError):
-    """A group member commits for, or holds, a partition that another member owns now."""
+    """A group member commits for a partition that another member owns now."""
 
     code = "not_owner"
 
@@ -195,7 +195,7 @@ class NotOwnerError(MemqError):
 
 
 class StorageError(MemqError):
-    """The storage refused or failed an operation; the message names key and cause.
+    """The storage failed an operation; the message names key and cause.
 
     Attributes:
         refused: the storage has answered, and does not let us do this.
@@ -207,33 +207,33 @@ class StorageError(MemqError):
 
 
 class ObjectNotFoundError(MemqError):
-    """No object has that key: it was removed by retention, or lost."""
+    """The object was removed by retention, or lost."""
 
     code = "object_not_found"
 
 
 class QueueError(MemqError):
-    """The notification queue failed an operation; nothing was published by it."""
+    """The notification queue failed an operation; nothing was published."""
 
     code = "queue"
     retriable = True
 
 
 class PublishUncertainError(QueueError):
-    """A publish failed in a way that leaves open whether it took effect; fence and read back."""
+    """A publish may or may not have taken effect; fence and read back."""
 
     code = "publish_uncertain"
 
 
 class QueueFailedError(QueueError):
-    """An earlier flush of the queue failed, so it takes no more; close it and open it again."""
+    """An earlier flush of the queue failed; close and reopen it."""
 
     code = "queue_failed"
     retriable = False
 
 
 class FencedError(QueueError):
-    """Another owner publishes for this write partition now; nothing was published by this one."""
+    """Another owner publishes for this write partition; nothing was published."""
 
     code = "fenced"
     retriable = False
@@ -243,7 +243,7 @@ class FencedError(QueueError):
 
 
 class SessionLostError(MemqError):
-    """The session with the coordination service is over, and its ephemerals with it; open another.
+    """The session with the coordination service, with its ephemerals, is over; open another.
 
     The call that raises it changed nothing.
     """
@@ -252,19 +252,19 @@ class SessionLostError(MemqError):
 
 
 class ChangeUncertainError(MemqError):
-    """A change was sent and its answer did not come: it may have happened; read what is there."""
+    """A change got no answer and may have happened; read back."""
 
     code = "change_uncertain"
 
 
 class NoNodeError(MemqError):
-    """There is no node at that path."""
+    """The node does not exist."""
 
     code = "no_node"
 
 
 class NodeExistsError(MemqError):
-    """There is a node at that path already."""
+    """The node exists already."""
 
     code = "node_exists"
 
@@ -276,7 +276,7 @@ class NodeNotEmptyError(MemqError):
 
 
 class VersionConflictError(MemqError):
-    """A node has another version than the change was made for; read it again."""
+    """The node has another version than expected; read it again."""
 
     code = "version_conflict"
 
@@ -285,15 +285,13 @@ class VersionConflictError(MemqError):
 
 
 class RangeConflictError(MemqError):
-    """A table has a part of a range already, and so can take it neither whole nor not at all."""
+    """A table already has a part of a range, so it cannot take the range whole."""
 
     code = "range_conflict"
 
 
 class TableConflictError(MemqError):
-    """A commit was not taken, because the table changed meanwhile, or what became of it is not
-    known; look at the table.
-    """
+    """A commit was refused since the table changed, or its outcome is unknown; check the table."""
 
     code = "table_conflict"
     retriable = True
@@ -309,7 +307,7 @@ class LockedError(MemqError):
 
 
 class DataLossError(MemqError):
-    """Something that was acked or asked for is gone or damaged; the message names what."""
+    """Acked or requested data is gone or damaged; the message names it."""
 
     code = "data_loss"
 

@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 # Configuration
 
-This page is generated from the code by `make docs`.
+Generated from the code by `make docs`.
 
 Durations are written like `500ms`, `10s`, `5m`, `2h` or `7d`; sizes like `512B`, `64KiB`, `16MiB`
-or `2GiB`. From Python, and in TOML, a size may also be a number of bytes. A value outside its
-limits, and an option that does not exist, is refused with an error that names it.
+or `2GiB`. In Python and TOML a size may also be a number of bytes. An unknown option, or a value
+outside its limits, is refused with an error that names it. No default means empty, or not set.
 """
 
 
 _PROFILES = """\
-Tables of the client configuration file, one for each cluster you work with. The file is
-`~/.config/memq.toml` (`memq.toml` in `XDG_CONFIG_HOME`, where that is set), or what `MEMQ_CONFIG`
-names:
+Tables of the client configuration file, one for each cluster. The file is `~/.config/memq.toml`
+(`memq.toml` in `XDG_CONFIG_HOME`, if set), or the one in `MEMQ_CONFIG`:
 
 ```toml
 [profiles.default]
@@ -46,23 +45,17 @@ token_file = "memq.token"
 bootstrap = "127.0.0.1:6367"
 ```
 
-`memq topic list --profile local` and `MEMQ_PROFILE=local` choose one; otherwise it is `default`, if
-there is one. A flag wins over a variable, a variable over the profile, and the profile over the
-option's default. The token of a profile is only sent to its own brokers: where a flag or
-`MEMQ_BOOTSTRAP` names others, give their token as well. A profile without `bootstrap` has a token
-for all.
+`memq topic list --profile local` or `MEMQ_PROFILE=local` chooses a profile; otherwise `default`
+applies, if it exists. Precedence: flag, variable, profile, default of the option.
 
-Python clients, and Spark, that are given no brokers take them from `MEMQ_BOOTSTRAP`, or else from
-the profile; without a token they show that of `MEMQ_TOKEN`, whatever the brokers.
-`Producer(**profile("local"), topic="clicks")`, with `from memq import profile`, chooses one in the
-program. A client that is given brokers does not look into the file.
+- A profile's token and storage options apply only to its own brokers. Give both again if a flag or
+  `MEMQ_BOOTSTRAP` names other brokers. A profile without `bootstrap` applies its token to all.
+- Python clients and Spark use `MEMQ_TOKEN`, `MEMQ_ZONE`, `MEMQ_STORAGE_OPTIONS` for any brokers.
+  They read `MEMQ_BOOTSTRAP`, and else the profile, only if they are given no brokers.
+- In a program `Producer(**profile("local"), topic="clicks")` chooses a profile, after `from memq
+  import profile`.
 
-[Readers](object-storage.md#options-of-readers) that are given no options of the storage take those
-of `MEMQ_STORAGE_OPTIONS`, whatever their brokers, or else those of the profile that names the
-brokers. On the command line, too, a profile's options are used with its own brokers only.
-
-Keep a file that holds a token, or a secret for the storage, to yourself (`chmod 600`); `memq` warns
-when others can read it.\
+Restrict a file with secrets to its owner (`chmod 600`); `memq` warns if others can read it.\
 """
 
 
@@ -88,9 +81,8 @@ SECTIONS = (
     ),
     Section(
         "Broker",
-        "Given in the TOML file of `memq broker --config FILE`. An environment variable (`MEMQ_` "
-        "and the\nname in capitals, such as `MEMQ_DATA_DIR`) wins over the file, and a "
-        "command-line flag over both.",
+        "Given in the TOML file of `memq broker --config FILE`. An environment variable, such as "
+        "`MEMQ_DATA_DIR`,\nwins over the file, and a command-line flag over both.",
         BROKER_OPTIONS,
     ),
     Section(
@@ -107,15 +99,14 @@ SECTIONS = (
     Section(
         "Reading with Spark",
         'Given to `spark.read` and `spark.readStream` of `format("memq")`, in any case; see '
-        "[Spark](spark.md). The limits of\nmicro-batches have no effect on `spark.read`, so that "
-        "one set of options serves both.",
+        "[Spark](spark.md). Limits of\nmicro-batches have no effect on `spark.read`.",
         tuple(READ_OPTIONS.values()),
     ),
     Section(
         "Writing with Spark",
-        'Given to a write of `format("memq")`, in any case; see '
-        "[Writing from Spark](spark_apps.md).",
-        tuple(WRITE_OPTIONS.values()),
+        'Given to a write of `format("memq")`, in any case; see [Spark](spark_apps.md).\n'
+        "`bootstrap`, `topic` and `token` are those of reads.",
+        tuple(row for name, row in WRITE_OPTIONS.items() if name not in READ_OPTIONS),
     ),
     Section("Profile", _PROFILES, PROFILE_OPTIONS),
 )
@@ -136,25 +127,22 @@ def _section(section: Section) -> str:
 
 
 def _table(options: Iterable[Option]) -> str:
-    head = "| Option | Kind | Default | Allowed | Meaning |\n| --- | --- | --- | --- | --- |"
+    head = "| Option | Value | Default | Meaning |\n| --- | --- | --- | --- |"
     return "\n".join([head, *(_row(option) for option in options)])
 
 
 def _row(option: Option) -> str:
-    empty = "none" if option.default is None else "empty"
-    default = option.shown or (f"`{option.default_text}`" if option.default_text else empty)
+    default = option.shown or (f"`{option.default_text}`" if option.default_text else "")
     meaning = option.doc.replace("|", "\\|")
-    return f"| `{option.name}` | {option.kind} | {default} | {_allowed(option)} | {meaning} |"
+    return f"| `{option.name}` | {_allowed(option)} | {default} | {meaning} |"
 
 
 def _allowed(option: Option) -> str:
-    """What values pass: the choices, or the limits."""
-    if option.kind == "flag":
-        return "`true`, `false`"
+    """List the choices, or the limits, or else the kind."""
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
     if option.low is None or option.high is None:
-        return ""
+        return option.kind
     return f"{option.show(option.low)} to {option.show(option.high)}"
 
 

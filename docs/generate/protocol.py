@@ -19,15 +19,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from memq import errors
-from memq.core.options import field_meanings
+from memq.core.options import Option, field_meanings
 from memq.core.wire import connection
 from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.connection import CLIENT_MOVES, SERVER_MOVES, ConnectionState
 from memq.core.wire.frame import encode_frame
-from memq.core.wire.messages import REQUESTS, ErrorAnswer, NotificationEntry, Struct, Write
+from memq.core.wire.messages import (
+    REQUESTS,
+    ErrorAnswer,
+    NotificationEntry,
+    Struct,
+    TopicRequest,
+    Write,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 _PART = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PLAIN = {
@@ -65,20 +71,19 @@ def _requests() -> str:
 
 def _request(code: int, request: type[Struct], answer: type[Struct]) -> str:
     return (
-        f"\n### {code}: {request.__name__}\n\n{_meaning(request)}\n\n{_fields(request)}"
-        f"\nAnswer `{answer.__name__}`: {_meaning(answer)}\n\n{_fields(answer)}"
+        f"\n### {code}: {request.__name__}\n\n{_meaning(request)}\n{_fields(request)}"
+        f"\nAnswer `{answer.__name__}`: {_meaning(answer)}\n{_fields(answer)}"
     )
 
 
 def _parts() -> str:
     """The structs inside of others, in the order in which they are met."""
-    met: dict[type[msgspec.Struct], None] = {NotificationEntry: None}
+    met: dict[type[msgspec.Struct], None] = {TopicRequest: None, NotificationEntry: None}
     for pair in REQUESTS.values():
         for header in pair:
             met |= dict.fromkeys(_inner(header))
     return "".join(
-        f"\n### {part.__name__}\n\n{_meaning(part)}{_shape(part)}\n\n{_fields(part)}"
-        for part in met
+        f"\n### {part.__name__}\n\n{_meaning(part)}{_shape(part)}\n{_fields(part)}" for part in met
     )
 
 
@@ -105,14 +110,23 @@ def _shape(struct: type[msgspec.Struct]) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> str:
+    """List the fields that are of the struct's own."""
+    shared = TopicRequest if issubclass(struct, TopicRequest) and struct != TopicRequest else Struct
     meanings = field_meanings(struct)
-    return _table(
-        ("field", "type", "default", "meaning"),
-        [
-            (f"`{field.name}`", _type(field.type), _default(field), meanings.get(field.name, ""))
-            for field in msgspec.structs.fields(struct)
-        ],
-    )
+    lines = [
+        _item(f"`{field.name}` {_type(field.type)}{_default(field)}", meaning)
+        for field in msgspec.structs.fields(struct)
+        if field.name not in shared.__struct_fields__
+        for meaning in ["" if _is_option(field.type) else meanings.get(field.name, "")]
+    ]
+    if shared is TopicRequest:
+        lines.insert(0, "- [TopicRequest](#topicrequest)\n")
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _is_option(kind: Any) -> bool:
+    """Tell whether the reference of options explains the field."""
+    return any(isinstance(each, Option) for each in getattr(kind, "__metadata__", ()))
 
 
 def _type(kind: Any) -> str:
@@ -135,34 +149,24 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     value = field.default
     if value is msgspec.NODEFAULT:
         value = field.default_factory()
-    return "nil" if value is None else f"`{msgspec.json.encode(value).decode()}`"
+    return " = " + ("nil" if value is None else f"`{msgspec.json.encode(value).decode()}`")
 
 
 # -- connection -----------------------------------------------------------------------------
 
 
-def _states() -> str:
-    rows = []
-    for side, moves in (("server", SERVER_MOVES), ("client", CLIENT_MOVES)):
-        rows += [
-            (side, state.name, step.value, target.name) for (state, step), target in moves.items()
-        ]
-        rows.append((side, "any", "an error", ConnectionState.CLOSED.name))
-    return _table(("side", "state", "step", "next state"), rows)
-
-
 def _limits() -> str:
     """The constants of the module `connection` with the text that follows each."""
     body = ast.parse(inspect.getsource(connection)).body
-    rows = []
+    items = []
     for statement, text in itertools.pairwise(body):
         match statement, text:
             case (
                 ast.Assign(targets=[ast.Name(id=name)]),
                 ast.Expr(value=ast.Constant(value=str() as reason)),
             ) if "MAX" in name:
-                rows.append((f"`{name}`", str(getattr(connection, name)), _line(reason)))
-    return _table(("limit", "value", "meaning"), rows)
+                items.append(_item(f"`{name}` = {getattr(connection, name)}", _line(reason)))
+    return "".join(items)
 
 
 def _errors() -> str:
@@ -171,10 +175,10 @@ def _errors() -> str:
         for error in vars(errors).values()
         if isinstance(error, type) and issubclass(error, errors.MemqError)
     ]
-    rows = [
-        (f"`{error.code}`", "yes" if error.retriable else "no", _meaning(error)) for error in leaves
-    ]
-    return _table(("code", "retriable", "meaning"), rows)
+    return "".join(
+        _item(f"`{error.code}`" + " (retriable)" * error.retriable, _meaning(error))
+        for error in leaves
+    )
 
 
 def _error_fields() -> str:
@@ -207,10 +211,10 @@ def _example() -> str:
 
 
 def _hex(data: Any) -> str:
-    return "\n".join(bytes(data[at : at + 16]).hex(" ") for at in range(0, len(data), 16))
+    return "\n".join(bytes(data[at : at + 16]).hex(" ", -4) for at in range(0, len(data), 16))
 
 
-# -- docstrings and tables ------------------------------------------------------------------
+# -- docstrings and lists -------------------------------------------------------------------
 
 
 def _meaning(described: type) -> str:
@@ -222,19 +226,11 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [_row(row) for row in rows]
-    if not lines:
-        return "No fields.\n"
-    return "\n".join([_row(head), _row(("---",) * len(head)), *lines, ""])
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _item(name: str, meaning: str) -> str:
+    return f"- {name}: {meaning}\n" if meaning else f"- {name}\n"
 
 
 _PARTS: dict[str, Callable[[], str]] = {
-    "states": _states,
     "limits": _limits,
     "errors": _errors,
     "error_fields": _error_fields,

@@ -59,53 +59,50 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of one broker.
 
     Attributes:
-        data_dir: Where topics, notifications and Batches are kept.
-        storage: URI of the storage that Batches go to, such as file:///mnt/memq, s3://bucket/prefix,
-            gs://bucket/prefix or az://container/prefix; empty for the folder objects in data_dir.
-        storage_options: Options of an object store, as region=eu-west-1,profile=logs or as a table:
-            see the guide to object storage. What is not given comes from the environment.
-        queue: Where notifications go: kafka://host:port,host:port, or empty for the queue in
+        data_dir: Folder of topics, notifications and Batches.
+        storage: URI for Batches: file:///mnt/memq, s3://bucket/prefix, gs://bucket/prefix or
+            az://container/prefix; empty for the folder objects in data_dir.
+        storage_options: Options of the object store, as region=eu-west-1,profile=logs or a table;
+            see object storage. Others come from the environment.
+        queue: Queue for notifications: kafka://host:port,host:port; empty for the queue in
             data_dir.
-        queue_options: Settings of Kafka's client, as security.protocol=SSL or as a table: see the
-            guide to Kafka as the queue.
-        zookeeper: ZooKeeper of the cluster: zk-1:2181,zk-2:2181/memq. Brokers that share it, the
-            queue and the storage share all topics; empty for a broker that governs itself.
-        zookeeper_options: How ZooKeeper is reached, as session_timeout=6s,user=memq or as a table:
-            see the guide to clusters.
-        zone: Where this broker is, such as eu-west-1a. Clients prefer brokers of their zone, and
-            bytes that cross zones are counted.
-        rack: A smaller part of its zone that fails as a whole; write partitions of a topic are
-            spread over racks as well.
-        capacity: Its share of the load beside the other brokers: one with 2 is given twice as much.
-        role: all, or read: it takes over no write partitions, and is preferred to read from.
-        assignor: Decides which broker owns what: balanced, or the name of an entry point
-            memq.assignors of yours. The same on every broker.
-        cluster_id: Name of the cluster; it is part of every object's key.
+        queue_options: Settings of Kafka's client, as security.protocol=SSL or a table; see Kafka as
+            the queue.
+        zookeeper: ZooKeeper of the cluster: zk-1:2181,zk-2:2181/memq; empty for a single broker.
+        zookeeper_options: How to reach ZooKeeper, as session_timeout=6s,user=memq or a table; see
+            clusters.
+        zone: Zone of this broker, such as eu-west-1a. Clients prefer brokers of their zone;
+            cross-zone bytes are counted.
+        rack: Failure domain within the zone; write partitions of a topic are spread over racks.
+        capacity: Weight in load balancing: a broker with 2 gets twice the load of one with 1.
+        role: read: owns no write partitions, and clients prefer it for reads.
+        assignor: Assigns write partitions to brokers: balanced, or your entry point in
+            memq.assignors. The same on every broker.
+        cluster_id: Name of the cluster; part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
         host: Address to listen on; 0.0.0.0 for every interface.
         port: Port of the protocol; 0 for any free one.
-        advertised: host:port under which clients reach this broker; empty for where it listens.
-        admin_port: Port of /health, /ready and /metrics.
-        token: Credential that clients must show; a list in the file accepts several. Empty asks for
-            none.
-        token_file: File of the tokens, one a line, in place of `token`; SIGHUP has it read again.
-        memory_bytes: Most that Messages may take on their way from socket to storage. At the limit
-            the broker stops reading from producers.
-        max_connections: Connections served at a time; further ones are closed at once.
+        advertised: host:port for clients; empty for the listening address.
+        admin_port: Port of /health, /ready, /status and /metrics.
+        token: Credential that clients must show; in the file it may be a list. Empty asks for none.
+        token_file: File with one token a line, instead of `token`; reloaded on SIGHUP.
+        memory_bytes: Memory for Messages between socket and storage. At the limit the broker stops
+            reading from producers.
+        max_connections: Open connections; further ones are closed at once.
         max_body_bytes: Largest body of a frame; a topic's message_bytes may be less.
-        handshake_timeout_ms: A connection that has not said who it is by then is closed.
-        stall_timeout_ms: A connection that stops in the middle of a frame for this long is closed;
+        handshake_timeout_ms: Time for a new connection's handshake before it is closed.
+        stall_timeout_ms: A connection without progress inside a frame is closed after this time;
             when memory is short, after a tenth of it.
-        park_timeout_ms: How long a Message waits for a place in its write partition before its
-            producer is told to try again.
-        upload_threads: Batches that are written to storage at a time, over all topics.
-        drain_timeout_ms: On SIGTERM: how long to wait for what was accepted to be stored and acked.
-        retention_interval_ms: How often expired notifications and Batches are looked for.
-        orphan_interval_ms: How often objects that no notification names are looked for, first at
-            start. They are reported, and deleted when they are older than their topic's retention.
+        park_timeout_ms: How long a Message waits for room in its write partition; then its producer
+            is told to retry.
+        upload_threads: Parallel uploads, over all topics.
+        drain_timeout_ms: On SIGTERM: time to store and ack what was accepted.
+        retention_interval_ms: How often expired notifications and Batches are removed.
+        orphan_interval_ms: How often objects without a notification are searched. They are
+            reported, and deleted when older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.
-        log_level: Least level of log lines.
-        log_format: text, or json: an object a line, with time, level, logger and message.
+        log_level: Lowest level of log lines.
+        log_format: json: one object per line, with time, level, logger and message.
         peers: other brokers and what they host.
         topics: topics that are created at start where they do not exist.
     """

@@ -62,13 +62,12 @@ class Profile:
 
     Attributes:
         bootstrap: Addresses of some brokers, `host:port` separated by commas.
-        token: Credential, where the brokers ask for one.
-        token_file: File that holds the token, in place of `token`; a relative path begins at the
-            folder of the configuration file.
-        read_through: For `memq consume` and `memq export`, as their option of this name.
-        zone: Where this machine is, such as eu-west-1a: brokers of that zone are preferred.
-        storage_options: Of the object store, for readers, as the broker's option of this name: a
-            table `[profiles.NAME.storage_options]`, or its text.
+        token: Credential, if the brokers ask for one.
+        token_file: File with the token, instead of `token`; relative to the configuration file.
+        read_through: For `memq consume` and `memq export`.
+        zone: Zone of this machine, such as eu-west-1a, to prefer its brokers.
+        storage_options: Options of the object store, for readers: a table
+            `[profiles.NAME.storage_options]`, or text as in the broker's option.
     """
 
     bootstrap: Annotated[str | None, Option("text", None)] = None

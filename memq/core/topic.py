@@ -40,27 +40,27 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: of the topic.
-        batch_bytes: A Batch is sealed when it holds this much.
+        batch_bytes: A Batch is sealed at this size.
         batch_age_ms: A Batch is sealed this long after its first Message; the floor of acks=all
             latency.
-        batch_messages: A Batch is sealed when it holds this many Messages.
-        message_bytes: Largest Message accepted, as sent and as decoded.
-        ring_slots: Batches that one write partition may hold at a time: the open one and those that
-            upload. At the limit the partition stops accepting, and producers wait.
-        write_partitions: TopicProcessors that build Batches side by side. It can grow, not shrink.
-        read_partitions: Partitions of the notification queue: the most members of a group that can
-            share the topic. Fixed at creation.
-        ordering: producer: each producer's Messages appear in the order they were sent.
-        retention_ms: Batches and their notifications are deleted this long after the Batch was
-            sealed; only the time that the broker runs counts.
-        upload_deadline_ms: A sealed Batch that is not stored by then fails, and so do its Messages.
-        dedup_window_ms: How long a published sequence is remembered. A duplicate inside it is never
-            published twice; producers must give up sooner than this.
-        audited: Producers report what they sent, and groups what they read, to the audit topic, so
-            that `memq audit` can name losses.
-        time_column: Column that is the time of the rows, for reads by time: timestamp, or, in a
-            typed topic, another timestamp with a zone. Fixed at creation.
-        schema: serialized Arrow schema of a typed topic; None for the default schema.
+        batch_messages: A Batch is sealed at this number of Messages.
+        message_bytes: Largest Message, as sent and as decoded.
+        ring_slots: Open and uploading Batches of a write partition; at the limit producers wait.
+        write_partitions: Streams that build Batches in parallel. It can grow, not shrink.
+        read_partitions: Partitions of the notification queue: the most members of a group. Fixed at
+            creation.
+        ordering: producer: each producer's Messages keep their order. Fixed at creation.
+        retention_ms: Batches and notifications are deleted this long after sealing; only time with
+            a running broker counts.
+        upload_deadline_ms: A sealed Batch that is not stored in this time fails, and so do its
+            Messages.
+        dedup_window_ms: Duplicates of what was published within this time are recognized; producers
+            must give up sooner.
+        audited: Producers and groups report to the audit topic, so that `memq audit` can name
+            losses.
+        time_column: Timestamp column for reads by time; in a typed topic any with a time zone.
+            Fixed at creation.
+        schema: serialized Arrow schema of a typed topic.
     """
 
     name: str

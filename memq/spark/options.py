@@ -85,8 +85,8 @@ class _TopicOptions:
 
     Attributes:
         bootstrap: Addresses of some brokers, `host:port` separated by commas.
-        topic: The topic. A read of several has `subscribe` or `subscribePattern` in its place.
-        token: Credential, where the brokers ask for one.
+        topic: The topic. To read several, use `subscribe` or `subscribePattern` instead.
+        token: Credential, if the brokers ask for one.
     """
 
     bootstrap: Annotated[
@@ -107,46 +107,40 @@ class ReadOptions(_TopicOptions):
     """The options of one read.
 
     Attributes:
-        subscribe: Names of topics, separated by commas, to be read together; in place of `topic`.
-        subscribe_pattern: Regular expression of Python; all topics are read whose whole name it
-            matches, but none of MemQ itself. In place of `topic`.
-        incarnation: Of the topic, as `memq topic describe` shows it: one that was deleted and
-            recreated is an error.
-        starting_offsets: `earliest`, `latest`, or JSON of read partition to first offset. JSON
-            limits the read to what it names. Of several topics it is by topic,
-            `{"clicks": {"0": 5}}`.
-        ending_offsets: Likewise one past the last offset.
+        subscribe: Names of topics to read together, separated by commas.
+        subscribe_pattern: Python regular expression for full names of topics to read; never matches
+            MemQ's own topics.
+        incarnation: Topic id, as in `memq topic describe`; a recreated topic is then refused.
+        starting_offsets: `earliest`, `latest`, or JSON of read partition to first offset, which
+            reads only those partitions. Several topics: `{"clicks": {"0": 5}}`.
+        ending_offsets: The same for the end offset.
         starting_timestamp: Start with the first Batch published at this time or later: milliseconds
             since 1970, or ISO 8601 with a time zone.
         ending_timestamp: End before the first Batch published at this time or later.
-        starting_offsets_by_timestamp: JSON of read partition to such a time; limits the read to the
-            partitions it names.
-        ending_offsets_by_timestamp: Likewise for the end.
-        columns: Names of the columns to read, separated by commas; the others are not moved.
-            `.schema(...)` does the same.
-        maps: `pairs` reads each map as an array of all its `key` and `value`; `map` as a map that
-            may have a key twice, of which Spark mostly shows one.
-        view: `messages` gives one row for each Message in place of its records.
-        mode: `permissive` skips what is damaged or gone, counts it in the log, and reads on.
-        fail_on_data_loss: `false` reads on, and logs it, when offsets asked for were removed by
-            retention.
-        min_partitions: Least number of tasks; set it to the cluster's slots.
+        starting_offsets_by_timestamp: JSON of read partition to such a time; reads only those
+            partitions.
+        ending_offsets_by_timestamp: The same for the end.
+        columns: Columns to read, separated by commas; `.schema(...)` does the same.
+        maps: `pairs`: a map is an array of `key` and `value`, with duplicate keys; `map`: a map, of
+            which Spark mostly shows one of duplicate keys.
+        view: `messages`: one row for each Message instead of its records.
+        mode: `permissive` skips damaged or missing data, counts it in the log, and reads on.
+        fail_on_data_loss: `false`: log offsets that retention removed, and read on.
+        min_partitions: Minimum number of tasks; use the cluster's slots.
         max_bytes_per_partition: Most stored bytes of a task.
-        max_offsets_per_trigger: Most Batches of a micro-batch, over all read partitions; for
-            streams.
-        max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch; for
-            streams.
-        min_offsets_per_trigger: A micro-batch waits until there are so many Batches, or until the
-            last one began `maxTriggerDelay` ago; for streams.
-        max_trigger_delay: How long a micro-batch waits for `minOffsetsPerTrigger`.
-        consumer: Name under which a stream tells the audit what its micro-batches have consumed.
-        read_through: `broker` where the workers cannot reach the storage.
-        storage_options: Of the object store, as `NAME=VALUE,NAME=VALUE`, such as a region or
-            credentials; for driver and workers.
+        max_offsets_per_trigger: Most Batches of a micro-batch, over all read partitions.
+        max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch.
+        min_offsets_per_trigger: A micro-batch waits for this many Batches, for at most
+            `maxTriggerDelay`.
+        max_trigger_delay: Longest wait of a micro-batch for `minOffsetsPerTrigger`.
+        consumer: Name under which a stream reports to the audit.
+        read_through: `broker`: for workers that cannot reach the storage.
+        storage_options: Options of the object store, as `NAME=VALUE,NAME=VALUE`, for driver and
+            workers.
     """
 
-    subscribe: Annotated[tuple[str, ...] | None, _option(parse_topics, shown="not given")]
-    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(parse_pattern, shown="not given")]
+    subscribe: Annotated[tuple[str, ...] | None, _option(parse_topics)]
+    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(parse_pattern)]
     incarnation: Annotated[
         str | None, _option(checked(check_incarnation), shown="whichever there is")
     ]
@@ -156,14 +150,10 @@ class ReadOptions(_TopicOptions):
     ending_offsets: Annotated[
         Bound, _option(parse_offsets, shown="`latest`; a stream does not end")
     ]
-    starting_timestamp: Annotated[Bound | None, _option(parse_timestamp, shown="not given")]
-    ending_timestamp: Annotated[Bound | None, _option(parse_timestamp, shown="not given")]
-    starting_offsets_by_timestamp: Annotated[
-        Bound | None, _option(parse_timestamps, shown="not given")
-    ]
-    ending_offsets_by_timestamp: Annotated[
-        Bound | None, _option(parse_timestamps, shown="not given")
-    ]
+    starting_timestamp: Annotated[Bound | None, _option(parse_timestamp)]
+    ending_timestamp: Annotated[Bound | None, _option(parse_timestamp)]
+    starting_offsets_by_timestamp: Annotated[Bound | None, _option(parse_timestamps)]
+    ending_offsets_by_timestamp: Annotated[Bound | None, _option(parse_timestamps)]
     columns: Annotated[tuple[str, ...] | None, _option(parse_columns, shown="all")]
     maps: Annotated[Maps | None, _chosen(Maps, shown="`headers` as pairs; a key twice is an error")]
     view: Annotated[View, _chosen(View, "records")]
@@ -259,13 +249,11 @@ class WriteOptions(_TopicOptions):
     """The options of one write.
 
     Attributes:
-        job_id: Stable name of the write: run again with it, the same rows are not written twice.
-        compression: Of Messages.
-        message_bytes: Size to which Messages are cut.
-        partition_by: How rows are placed in the topic's write partitions. none: Messages take
-            turns; key, or a column of a typed topic: by its hash, as producers with `partition_by`
-            do.
-        delivery_timeout: How long delivery of a Message is tried.
+        job_id: Stable name of the write; a rerun with it writes no row twice.
+        compression: Compression of Messages.
+        message_bytes: Size of Messages.
+        partition_by: Choice of the write partition, as `partition_by` of a producer.
+        delivery_timeout: How long to try to deliver a Message.
     """
 
     job_id: Annotated[str | None, _option(parse_job_id, shown="none")]

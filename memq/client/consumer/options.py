@@ -49,36 +49,34 @@ class ConsumerArguments(TypedDict, total=False):
     """The keyword arguments of a consumer.
 
     Attributes:
-        group: Consumer group that shares the topic's partitions and remembers how far it has read.
-            Without one all partitions are read, and nothing is remembered.
-        start: Where to begin where the group has committed nothing: "earliest", "latest", a
-            datetime with a time zone, or offsets by partition.
-        order: Of the LogMessages within each Batch. none: as the broker received their Messages;
-            producer: as each producer sent them; key: by key, then by timestamp.
-        auto_commit: Commit what earlier polls handed out, at a later poll or at `close`. Otherwise
+        group: Consumer group that shares the partitions and stores offsets. Without one all
+            partitions are read and no offset is stored.
+        start: Where to begin without a committed offset: "earliest", "latest", a datetime with a
+            time zone, or offsets by partition.
+        order: Order of the LogMessages within each Batch. none: as received; producer: as each
+            producer sent them; key: by key, then timestamp.
+        auto_commit: Commit the Batches of earlier polls, at a later poll or at `close`. Otherwise
             call `commit`.
-        audit: Tell the audit what was committed; it matters for groups that read audited topics.
-            Turn it off for a group that reads for a try.
-        on_out_of_range: Where to go on when retention has overtaken the reader: "error" raises, the
-            others skip.
-        on_assign: Called with partitions that this member takes up.
-        on_revoke: Called with partitions that it gives up, while it may still commit for them.
-        on_lost: Called with partitions that others may hold already; `on_revoke` when not given.
+        audit: Report commits to the audit, for groups on audited topics. Turn it off for
+            experiments.
+        on_out_of_range: What to do if retention removed the next offset: raise, or continue at the
+            earliest or latest.
+        on_assign: Called with newly assigned partitions.
+        on_revoke: Called with partitions to give up, while commits still work.
+        on_lost: Called with partitions that others may already read; `on_revoke` if not given.
         read_through: broker: for machines that cannot reach the storage.
-        prefetch_bytes: Memory for Batches fetched ahead. A Batch larger than that is fetched alone.
-        fetch_threads: Batches that are fetched and decoded at a time.
-        session_timeout: A group member that is not heard of for this long loses its partitions.
-        max_poll_interval: A group member that does not poll for this long is taken to be stuck and
-            loses them too.
-        auto_commit_interval: How often auto_commit commits, at most.
-        request_timeout: How long brokers and storage are tried before a call fails.
-        zone: Where this client runs, such as eu-west-1a: it reads from brokers of that zone where
-            it can. Empty for that of `MEMQ_ZONE`, or of the profile.
-        storage_options: Of the object store, as a table or as `NAME=VALUE,NAME=VALUE`: such as a
-            region or credentials, as in the broker's option of this name. Empty for those of
-            `MEMQ_STORAGE_OPTIONS`, or of the profile.
-        token: Credential; empty where the brokers ask for none.
-        client: Names this consumer in the brokers' logs and in the group.
+        prefetch_bytes: Memory for prefetched Batches. A larger Batch is fetched alone.
+        fetch_threads: Batches fetched and decoded in parallel.
+        session_timeout: A group member without a heartbeat for this long loses its partitions.
+        max_poll_interval: A group member without a poll for this long loses its partitions.
+        auto_commit_interval: Shortest time between automatic commits.
+        request_timeout: How long to retry brokers and storage before a call fails.
+        zone: Zone of this client, such as eu-west-1a, to prefer its brokers. Empty for `MEMQ_ZONE`
+            or the profile's.
+        storage_options: Options of the object store, such as region or credentials, as the broker's
+            option of this name. Empty for `MEMQ_STORAGE_OPTIONS` or the profile's.
+        token: Credential; empty if the brokers ask for none.
+        client: Name of this consumer in the brokers' logs and in the group.
     """
 
     group: Annotated[str | None, Option("text", None, read=_group)]

@@ -48,28 +48,27 @@ class ProducerArguments(TypedDict, total=False):
     """The keyword arguments of a producer.
 
     Attributes:
-        acks: When a Message is acked. all: stored and published; 1: the broker has it and has
-            checked it; 0: sent.
-        linger: How long a Message gathers records at least before it is sent.
-        message_bytes: A Message is sent when it holds this much; never more than the topic accepts.
-        compression: Of each Message, which stays compressed in storage.
-        buffer_bytes: Memory for Messages that are gathered or not acked; at the limit writing
-            waits.
-        max_in_flight: Messages per broker that may be without an ack at a time.
-        delivery_timeout: How long delivery of a Message is tried. Unless given: batch_age +
-            upload_deadline of the topic + 30 s. It must be less than the topic's dedup_window.
+        acks: When a Message is acked. all: stored and published; 1: received and checked by the
+            broker; 0: sent.
+        linger: How long a Message collects records before it is sent.
+        message_bytes: A Message is sent at this size, or at the topic's limit if that is less.
+        compression: Compression of each Message, kept in storage.
+        buffer_bytes: Memory for open and unacked Messages; at the limit writing waits.
+        max_in_flight: Unacked Messages per broker.
+        delivery_timeout: How long to try to deliver a Message; by default the topic's batch_age +
+            upload_deadline + 30 s. Must be less than its dedup_window.
         max_block: How long a write waits for memory, and the start for a broker, before it fails.
-        partition_by: How records are placed in the topic's write partitions. none: Messages take
-            turns; key: by the hash of their key that Kafka's default partitioner uses, and records
-            without a key take turns. In a typed topic, the name of the column that is the key.
-        producer_id: Stable name, for exactly-once across restarts, which turns linger off.
+        partition_by: Choice of the write partition. none: Messages take turns; key: by Kafka's
+            default hash of the key, without a key in turns. In a typed topic, the name of the key
+            column.
+        producer_id: Stable name for exactly-once across restarts; turns linger off.
         epoch: Of the producer id; a higher one fences the lower.
-        zone: Where this client runs, such as eu-west-1a: it writes to brokers of that zone where it
-            can. Empty for that of `MEMQ_ZONE`, or of the profile.
-        storage_options: As for consumers, so that what a profile says can be passed to any client.
-            A producer reads no objects.
-        token: Credential; empty where the brokers ask for none.
-        client: Names this producer in the brokers' logs.
+        zone: Zone of this client, such as eu-west-1a, to prefer its brokers. Empty for `MEMQ_ZONE`
+            or the profile's.
+        storage_options: Ignored: a producer reads no objects. Lets a profile be passed to any
+            client.
+        token: Credential; empty if the brokers ask for none.
+        client: Name of this producer in the brokers' logs.
     """
 
     acks: Annotated[str | int, Option("text", "all", choices=("all", "1", "0"), read=_acks)]

@@ -57,28 +57,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_IN_FLIGHT = 32_768
-"""Requests of one connection that may await an answer. One connection at 160 k writes a second
-needs this many while Batches of 200 ms age fill; an entry costs about 100 bytes on either side."""
+"""Unanswered requests of one connection: enough for 160,000 writes a second at 200 ms latency."""
 
 HANDSHAKE_MAX_HEADER_BYTES = 4 << 10
-"""Longest header of a handshake, which has no body: all that an unauthenticated client can make a
-server hold. A signed token takes 1 to 2 KiB."""
+"""Longest header of a Handshake, which has no body; a signed token takes 1 to 2 KiB."""
 
 SERVER_MAX_HEADER_BYTES = 64 << 10
-"""Longest header of a request unless the broker says another. The largest are schemas and the
-positions of 256 partitions, which need less."""
+"""Longest header of a request, unless the broker gives another limit."""
 
 SERVER_MAX_BODY_BYTES = 64 << 20
-"""Longest body of a request unless the broker says another: the greatest `message_bytes`."""
+"""Longest body of a request, unless the broker gives another limit."""
 
 CLIENT_MAX_HEADER_BYTES = 8 << 20
-"""Longest header of an answer: metadata of some thousands of topics with their schemas."""
+"""Longest header of an answer."""
 
 CLIENT_MAX_BODY_BYTES = 256 << 20
-"""Longest body of an answer: a good part of a Batch in one piece."""
+"""Longest body of an answer."""
 
 MAX_ERROR_CHARS = 2_000
-"""An error's text is cut to this: it may quote the input that it is about."""
+"""Longest text of an error; longer ones are cut."""
 
 HANDSHAKE_CODE = 1
 """Type code of the handshake."""

@@ -23,13 +23,13 @@ class Struct(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Handshake(Struct):
-    """First request on a connection.
+    """Open a connection; must be the first request.
 
     Attributes:
         versions: protocol versions that the client speaks.
-        client: free text that names the client in logs.
-        token: credential; empty where the broker asks for none.
-        zone: where the client runs; empty when it does not say. The broker counts what crosses.
+        client: name of the client in logs.
+        token: credential; empty if the broker asks for none.
+        zone: where the client runs; empty if unknown. The broker counts cross-zone traffic.
     """
 
     versions: list[int]
@@ -39,7 +39,7 @@ class Handshake(Struct):
 
 
 class HandshakeAnswer(Struct):
-    """The version chosen, who answers, and the limits that hold on this connection."""
+    """The chosen version, the broker, and the limits of this connection."""
 
     version: int
     cluster_id: str
@@ -65,12 +65,11 @@ class ErrorAnswer(Struct):
 
 
 class TopicRequest(Struct):
-    """Base of all requests about what one incarnation of a topic holds.
+    """Fields of every request about one topic's data.
 
     Attributes:
-        topic: the topic.
-        incarnation: of the topic that is meant, from its `TopicInfo`; empty for whichever there is.
-            Another one is refused with `topic_recreated`.
+        incarnation: topic id, from `TopicInfo`; empty for the current one. If the topic has been
+            recreated, the request is refused with `topic_recreated`.
     """
 
     topic: str
@@ -78,21 +77,21 @@ class TopicRequest(Struct):
 
 
 class Done(Struct):
-    """An answer that says nothing but that it was done."""
+    """Confirm the request."""
 
 
 # -- metadata and topics --------------------------------------------------------------------
 
 
 class Metadata(Struct):
-    """Ask for brokers and topics; an unknown topic, and more than 100 named ones, are an error.
+    """Get brokers and topics. Refused: an unknown topic, more than 100 names.
 
     Attributes:
-        topics: the topics wanted; None for all.
-        create: make those that do not exist, where the broker has `auto_create_topics`.
-        after: of all topics, those whose name sorts after this.
-        known: `version` of the answer that the client has, for the same topics;
-        max_wait_ms: while the answer would have the same version, wait for so long.
+        topics: names; nil for all topics.
+        create: create missing topics, if the broker has `auto_create_topics`.
+        after: of all topics, only those whose name sorts after this.
+        known: `version` of the client's last answer for the same topics.
+        max_wait_ms: how long to wait while the version equals `known`.
     """
 
     topics: list[str] | None = None
@@ -103,13 +102,11 @@ class Metadata(Struct):
 
 
 class BrokerInfo(Struct):
-    """A broker and where it answers.
+    """A broker's address.
 
     Attributes:
-        id: its broker id.
-        address: `host:port`.
-        zone: where it runs; empty when it does not say.
-        reads: its role is to read: clients read there where they can.
+        zone: where it runs; empty if unknown.
+        reads: its role is `read`: clients prefer it for reads.
     """
 
     id: str
@@ -122,20 +119,15 @@ class TopicInfo(Struct):
     """A topic as clients need it.
 
     Attributes:
-        config: its configuration.
-        schemas: every schema that Messages may have, serialized, by schema id; the newest is
-            `schema_id`.
-        schema_id: the schema to send with.
-        hosts: address of the broker of each write partition, by position; empty while nobody owns
-            it.
-        queue_address: address of the broker that coordinates the topic's groups, and that
-            notifications are read from where no broker is better; empty while nobody does.
-        named_partitions: write partitions, from the first on, that a producer with an id of its own
-            spreads its Messages over: as many as the topic was made with. A job that is run again
-            after more were added so gives each Message the name that it had.
-        created_ms: when it was created, milliseconds since 1970 UTC.
-        incarnation: random name of this life of the topic; one that is recreated under the same
-            name has another.
+        schemas: serialized schemas that Messages may have, by schema id.
+        schema_id: id of the newest schema, to send with.
+        hosts: address of each write partition's owner, by position; empty if there is none.
+        queue_address: address of the groups' coordinator, which also serves notifications; empty if
+            there is none.
+        named_partitions: write partitions at creation; producers with their own id use only these,
+            so that reruns give each Message the same name.
+        created_ms: when the topic was created.
+        incarnation: topic id: random, and new when a topic is recreated.
     """
 
     config: TopicConfig
@@ -152,12 +144,9 @@ class MetadataAnswer(Struct):
     """The cluster, its brokers and the topics asked for.
 
     Attributes:
-        cluster_id: the cluster.
-        brokers: its brokers.
-        topics: those named, in that order; or else as many as one answer holds, sorted by name.
-        more: there are further topics; ask for those after the last one.
-        version: stands for the topics that were named, and changes with them; empty where they
-            stay on one broker, so that there is nothing to wait for.
+        topics: the named ones, in that order; of all, as many as fit, sorted by name.
+        more: there are further topics; ask with `after`.
+        version: changes with the named topics; empty if there is nothing to wait for.
     """
 
     cluster_id: str
@@ -171,8 +160,7 @@ class CreateTopic(Struct):
     """Create a topic.
 
     Attributes:
-        config: its configuration.
-        request_id: random; the same request sent again is answered with the topic that it made.
+        request_id: random; a retry is answered with the topic that the first attempt created.
     """
 
     config: TopicConfig
@@ -183,10 +171,9 @@ class AlterTopic(Struct):
     """Change options of a topic.
 
     Attributes:
-        topic: the topic.
-        options: human option values by name, as in `memq topic alter`.
-        schema: a new serialized schema for a typed topic, which must extend the old one with
-            nullable columns at its end; None to keep it.
+        options: option values by name, written as in `memq topic alter`.
+        schema: new serialized schema of a typed topic; it may only add nullable columns at the end.
+            nil keeps the schema.
     """
 
     topic: str
@@ -197,12 +184,12 @@ class AlterTopic(Struct):
 class DeleteTopic(TopicRequest):
     """Delete a topic, its Batches, its notifications and its group offsets.
 
-    With its incarnation, a request that is sent again cannot delete a later topic of that name.
+    With `incarnation`, a retry cannot delete a later topic of that name.
     """
 
 
 class TopicAnswer(Struct):
-    """A topic after it was created or altered."""
+    """The topic as created or altered."""
 
     topic: TopicInfo
 
@@ -214,17 +201,16 @@ class Write(TopicRequest, kw_only=True):
     """One Message; the body is its RecordBatch.
 
     Attributes:
-        write_partition: to which the Message belongs for life.
-        producer_id: who sends it.
+        write_partition: the Message's write partition; every retry has the same.
+        producer_id: id of the producer.
         epoch: of the producer; a higher one fences the lower.
-        sequence: of the Message, counted per (producer id, epoch, write partition) from 0.
-        first_unsettled: least sequence that this producer may still send; all before it are
-            acked or given up. A sequence below it is refused.
+        sequence: counted per (producer id, epoch, write partition) from 0.
+        first_unsettled: lowest sequence that may still be sent; lower ones are done, and refused.
         acks: 0, 1, or -1 for `all`.
         schema_id: schema of the body.
         records: LogMessages in the body.
-        min_timestamp_us: least LogMessage timestamp.
-        max_timestamp_us: greatest LogMessage timestamp.
+        min_timestamp_us: earliest LogMessage timestamp.
+        max_timestamp_us: latest LogMessage timestamp.
     """
 
     write_partition: int
@@ -240,14 +226,14 @@ class Write(TopicRequest, kw_only=True):
 
 
 class WriteAnswer(Struct):
-    """Ack of one Message.
+    """Acknowledge one Message.
 
     Attributes:
-        partition: read partition of the Batch's notification; -1 while it is not published
-            (`acks=1`) or no longer known (an old duplicate).
-        offset: of that notification; -1 likewise.
-        batch_id: of the Batch; empty likewise.
-        duplicate: the Message had been published before and was not published again.
+        partition: read partition of the Batch's notification; -1 if not published yet (`acks=1`),
+            or no longer known (an old duplicate).
+        offset: its offset, or -1.
+        batch_id: of the Batch, or empty.
+        duplicate: the Message was already published, and was not published again.
     """
 
     partition: int = -1
@@ -260,20 +246,20 @@ class WriteAnswer(Struct):
 
 
 class PartitionOffset(Struct, array_like=True):
-    """A place in a read partition."""
+    """An offset in a read partition."""
 
     partition: int
     offset: int
 
 
 class FetchNotifications(TopicRequest, kw_only=True):
-    """Notifications from some positions on; waits when there is none yet.
+    """Get notifications from offsets on; wait if there are none yet.
 
     Attributes:
-        positions: where to read on, one for each partition of interest.
+        positions: next offset to read, once for each partition.
         max_entries: most notifications to return.
-        max_bytes: most bytes of them to return; at least one is returned whatever its size.
-        max_wait_ms: longest wait for the first one.
+        max_bytes: most bytes to return, but always one notification.
+        max_wait_ms: longest wait for the first notification.
     """
 
     positions: list[PartitionOffset]
@@ -283,7 +269,7 @@ class FetchNotifications(TopicRequest, kw_only=True):
 
 
 class NotificationEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One notification in the body of an answer: `payload` is its JSON."""
+    """One notification in the body of an answer; `payload` is its JSON."""
 
     partition: int
     offset: int
@@ -292,27 +278,27 @@ class NotificationEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchNotificationsAnswer(Struct):
-    """Ends of the partitions asked for; the body is a msgpack list of `NotificationEntry`.
+    """End offsets; the body is a msgpack list of `NotificationEntry`.
 
     Attributes:
-        ends: position one past the last notification of each partition asked for.
+        ends: end offset of each requested partition.
     """
 
     ends: list[PartitionOffset]
 
 
 class FetchOffsets(TopicRequest, kw_only=True):
-    """Start and end offsets of a topic, and those of a time.
+    """Get start and end offsets of a topic.
 
     Attributes:
-        at_ms: when given, also where that begins which was published at this time or later.
+        at_ms: if given, also get the first offset published at this time or later.
     """
 
     at_ms: int | None = None
 
 
 class PartitionOffsets(Struct):
-    """Offsets of one read partition; `at` only when a time was asked for."""
+    """Offsets of one read partition; `at` is the answer to `at_ms`."""
 
     partition: int
     start: int
@@ -327,23 +313,21 @@ class FetchOffsetsAnswer(Struct):
 
 
 class FetchWatermark(TopicRequest, kw_only=True):
-    """Ask how far a topic is stored."""
+    """Get the watermark of a topic."""
 
 
 class WatermarkAnswer(Struct):
-    """How far a topic is stored, as far as the broker that answers owns it.
+    """The watermark, as far as this broker owns the topic.
 
-    A client asks all owners: that of each write partition tells how far that one is; a read
-    partition, and the topic, are as far as the least that is told.
+    A client asks all owners and takes the least, for each read partition and for the topic.
 
     Attributes:
-        stored_through_ms: every Message received before this time and acked is published: the least
+        stored_through_ms: everything received before this time and acked is published; the least
             of the write partitions that this broker owns.
-        write_partitions: the same for each write partition, by position; -1 for those that another
-            broker owns, or nobody.
-        read_partitions: the least of those that feed each read partition, by position, and that
-            this broker owns.
-        retained_since_ms: retention has removed nothing that was published at this time or later.
+        write_partitions: the same for each write partition; -1 if this broker does not own it.
+        read_partitions: for each read partition, the least of its write partitions that this broker
+            owns.
+        retained_since_ms: retention has removed nothing published at this time or later.
     """
 
     stored_through_ms: int
@@ -353,30 +337,28 @@ class WatermarkAnswer(Struct):
 
 
 class FetchLag(TopicRequest, kw_only=True):
-    """Ask what is published from some offsets on: how far a reader that stands there lags.
+    """Get the lag of readers from their offsets.
 
     Attributes:
-        positions: next offsets of readers, up to 4,096; a partition may be named more than once.
+        positions: next offsets of readers, up to 4,096; partitions may repeat.
     """
 
     positions: list[PartitionOffset]
 
 
 class PartitionLag(Struct):
-    """What is published and retained from an offset of a read partition on.
+    """What is published and retained from an offset on.
 
     Attributes:
-        partition: the read partition.
-        offset: that was asked about. Below `start`, retention has removed what was to be read
-            next; that is not counted.
+        offset: as asked. If below `start`, retention has removed unread data, which is not counted.
         start: first offset retained.
-        end: one past the last offset.
-        batches: Batches from `offset` on, counted one by one, for offsets may have gaps.
+        end: end offset.
+        batches: Batches from `offset` on; counted, since offsets may have gaps.
         records: LogMessages in them.
-        size_bytes: of their objects.
-        oldest_us: least LogMessage timestamp in them, or the time of publication of a Batch whose
-            LogMessages have none; nil when there are none.
-        error: why they could not be counted: a notification among them is damaged. Empty otherwise.
+        size_bytes: bytes of their objects.
+        oldest_us: earliest LogMessage timestamp; without timestamps, the publication time; nil if
+            there are no Batches.
+        error: why counting failed: a notification is damaged; else empty.
     """
 
     partition: int
@@ -395,11 +377,11 @@ class PartitionLag(Struct):
 
 
 class FetchLagAnswer(Struct):
-    """The lag at each position, in the order in which they were asked.
+    """The lag at each position, in the order asked.
 
     Attributes:
-        lags: these.
-        now_us: the broker's clock, microseconds since 1970 UTC, to tell ages by.
+        lags: one for each position.
+        now_us: the broker's clock, to compute ages.
     """
 
     lags: list[PartitionLag]
@@ -407,12 +389,12 @@ class FetchLagAnswer(Struct):
 
 
 class FetchBatch(TopicRequest, kw_only=True):
-    """Bytes of a Batch through the broker (a read broker), for clients that cannot reach storage.
+    """Read bytes of a Batch through the broker, for clients that cannot reach storage.
 
     Attributes:
-        uri: of the object, from its notification; its key decides, below whatever root.
-        start: first byte wanted.
-        length: bytes wanted; at most the connection's body limit.
+        uri: of the object, from its notification; the broker uses only its key.
+        start: first byte.
+        length: number of bytes, up to the connection's body limit.
     """
 
     uri: str
@@ -421,7 +403,7 @@ class FetchBatch(TopicRequest, kw_only=True):
 
 
 class FetchBatchAnswer(Struct):
-    """The body is the bytes asked for; fewer where the object ends sooner."""
+    """The body has the bytes; fewer if the object ends sooner."""
 
 
 # -- groups ---------------------------------------------------------------------------------
@@ -431,13 +413,12 @@ class CommitOffsets(TopicRequest, kw_only=True):
     """Store a group's next offsets.
 
     Attributes:
-        group: the group.
         member_id: who commits; empty for an administrator, refused while the group has members.
         offsets: next offset to read, by partition.
-        committer: a random name of whoever commits without a member id.
-        sequence: counts the commits of this member or committer for the group, from 1, so that one
-            that was sent again and comes late changes nothing; 0 for one that is not counted.
-        heartbeat: sequence of the member's latest heartbeat when it made the commit.
+        committer: random name of a client that commits without a member id.
+        sequence: counts the commits of a member or committer from 1; an older one changes nothing.
+            0 is not counted.
+        heartbeat: sequence of the member's latest heartbeat when it commits.
     """
 
     group: str
@@ -449,13 +430,13 @@ class CommitOffsets(TopicRequest, kw_only=True):
 
 
 class FetchCommitted(TopicRequest, kw_only=True):
-    """Ask for a group's stored offsets."""
+    """Get a group's stored offsets."""
 
     group: str
 
 
 class FetchCommittedAnswer(Struct):
-    """A group's stored offsets; partitions without one are absent."""
+    """Stored offsets; partitions without one are absent."""
 
     offsets: list[PartitionOffset]
 
@@ -464,13 +445,11 @@ class GroupHeartbeat(TopicRequest, kw_only=True):
     """Join a group and stay in it.
 
     Attributes:
-        group: the group.
-        member_id: unique name that the member chose.
-        sequence: counts this member's heartbeats; one that was overtaken changes nothing.
-        client: free text that names the member.
-        owned: partitions that the member holds now or was granted and may start on; it has
-            stopped and committed all others.
-        session_timeout_ms: without a heartbeat for this long the member is out.
+        member_id: unique name chosen by the member.
+        sequence: counts this member's heartbeats; an older one changes nothing.
+        client: name of the member for people.
+        owned: partitions it reads or was granted; it has stopped and committed all others.
+        session_timeout_ms: a member without a heartbeat for this long is removed.
     """
 
     group: str
@@ -482,13 +461,12 @@ class GroupHeartbeat(TopicRequest, kw_only=True):
 
 
 class GroupHeartbeatAnswer(Struct):
-    """What the member should hold.
+    """The member's assignment.
 
     Attributes:
-        assigned: partitions that are the member's now: it must release the others it holds, and
-            may start on those it does not hold yet.
-        members: how many members the group has.
-        settled: True when nothing is left to move.
+        assigned: partitions of the member: it may start on these, and must release all others.
+        members: number of members in the group.
+        settled: the rebalance is complete.
     """
 
     assigned: list[int]
@@ -497,19 +475,19 @@ class GroupHeartbeatAnswer(Struct):
 
 
 class LeaveGroup(TopicRequest, kw_only=True):
-    """Leave a group at once, so that others need not wait for the session to end."""
+    """Leave a group at once, without waiting for the session to time out."""
 
     group: str
     member_id: str
 
 
 class ListGroups(Struct):
-    """Ask for groups: those of one topic, or of all.
+    """List groups of one topic or of all.
 
     Attributes:
-        topic: whose groups; None for those of all topics.
-        from_topic: skip the topics whose name sorts before this,
-        after_group: and those of its groups whose name does not sort after this.
+        topic: whose groups; nil for all topics.
+        from_topic: skip topics whose name sorts before this.
+        after_group: in `from_topic`, skip groups up to and including this.
     """
 
     topic: str | None = None
@@ -518,7 +496,7 @@ class ListGroups(Struct):
 
 
 class GroupMember(Struct):
-    """A member and what it holds."""
+    """A member and the partitions it reads."""
 
     member_id: str
     client: str
@@ -538,9 +516,8 @@ class ListGroupsAnswer(Struct):
     """The groups, sorted by topic and name, as many as one answer holds.
 
     Attributes:
-        groups: these.
-        from_topic: to be asked with for the next ones; empty when these were the last.
-        after_group: likewise.
+        from_topic: to ask for the next page; empty at the end.
+        after_group: to ask for the next page.
     """
 
     groups: list[GroupInfo]
@@ -549,7 +526,7 @@ class ListGroupsAnswer(Struct):
 
 
 class DeleteGroup(TopicRequest, kw_only=True):
-    """Forget a group's stored offsets; refused while it has members."""
+    """Delete a group's stored offsets; refused while it has members."""
 
     group: str
 
@@ -558,11 +535,11 @@ class DeleteGroup(TopicRequest, kw_only=True):
 
 
 class DescribeCluster(Struct):
-    """Ask for the brokers and what each of them owns.
+    """List the brokers and what each owns.
 
     Attributes:
-        own: whichever broker is asked answers from what it knows itself: `status`, and the brokers
-            that it sees, by id and address. So it answers without ZooKeeper, and out of a cluster.
+        own: this broker answers itself: its `status`, and id and address of the brokers it sees.
+            Works without ZooKeeper, and outside a cluster.
     """
 
     own: bool = False
@@ -572,10 +549,10 @@ class ServiceState(Struct):
     """A service behind a broker.
 
     Attributes:
-        name: `storage`, `kafka` (or `queue`, for the embedded one), `zookeeper` or `disk`.
-        where: it is; empty where that is the broker's own directory.
-        since_ms: since when it refuses, milliseconds since 1970 UTC; nil while it does not.
-        error: how.
+        name: `storage`, `kafka` (or `queue`, if embedded), `zookeeper` or `disk`.
+        where: its address; empty for the broker's own directory.
+        since_ms: since when it fails; nil while it works.
+        error: how it fails.
     """
 
     name: str
@@ -592,19 +569,15 @@ class ServiceState(Struct):
 
 
 class BrokerStatus(Struct):
-    """What a broker says of itself.
+    """A broker's own status.
 
     Attributes:
-        id: its broker id.
-        address: `host:port`.
         version: of memq.
-        not_ready: why it should be given nothing to do; empty when it is ready.
-        services: behind it.
-        late_topic: whose watermark is latest of those of which a write partition runs here; empty
-            when there are none.
+        not_ready: why it is not ready; empty if it is.
+        late_topic: topic here with the oldest watermark; empty if there is none.
         watermark_age_ms: age of that watermark.
-        late_ms: how much of that its `batch_age` does not explain.
-        free_bytes: on the disks that it writes to, by folder.
+        late_ms: the part of that age beyond `batch_age`.
+        free_bytes: free on the disks it writes to, by folder.
     """
 
     id: str
@@ -619,20 +592,16 @@ class BrokerStatus(Struct):
 
 
 class ClusterBroker(Struct):
-    """A broker that lives.
+    """A live broker.
 
     Attributes:
-        id: its broker id.
-        address: `host:port`.
-        zone: as it registered.
-        rack: as it registered.
-        capacity: as it registered; brokers share by it.
+        capacity: load is shared in proportion.
         role: `all`, or `read` for one that owns nothing.
-        accepting: whether it may be given write partitions.
-        draining: whether a drain was requested.
+        accepting: it may be given write partitions.
+        draining: a drain was requested.
         bytes_per_s: measured traffic of what it owns.
-        write_partitions: numbers of those that it owns, by topic.
-        coordinates: topics whose groups it coordinates.
+        write_partitions: what it owns, by topic.
+        coordinates: number of topics whose groups it coordinates.
     """
 
     id: str
@@ -649,7 +618,7 @@ class ClusterBroker(Struct):
 
 
 class MovingPartition(Struct):
-    """A write partition whose new owner has not taken over yet, and that owner's broker id."""
+    """A write partition whose new owner, `to`, has not taken over yet."""
 
     topic: str
     write_partition: int
@@ -660,16 +629,14 @@ class DescribeClusterAnswer(Struct):
     """The cluster as its Governor knows it.
 
     Attributes:
-        cluster_id: the cluster.
-        governor: id of the broker that governs; empty while there is none.
-        brokers: those that live, sorted by id.
+        governor: broker id of the Governor; empty if there is none.
+        brokers: live brokers, sorted by id.
         homeless: write partitions without a live owner, by topic.
-        moving: those that are on their way.
-        waiting_for: brokers that are waited for since the Governor was elected.
-        problem: why the user's assignor was not followed; empty when it was.
-        lost: brokers that are gone and have not said goodbye: when that was seen, milliseconds
-            since 1970 UTC.
-        status: of the broker that answers; nil from one that does not tell it.
+        moving: write partitions on the move.
+        waiting_for: brokers that a new Governor waits for.
+        problem: why the custom assignor was not followed; else empty.
+        lost: brokers that vanished, and when (ms since 1970).
+        status: of the answering broker; nil from an older one.
     """
 
     cluster_id: str
@@ -684,11 +651,11 @@ class DescribeClusterAnswer(Struct):
 
 
 class DrainBroker(Struct):
-    """Have a broker give away all that it owns, a few write partitions at a time.
+    """Move all write partitions away from a broker, a few at a time.
 
     Attributes:
-        broker_id: the broker; it need not live.
-        withdraw: take an earlier request back.
+        broker_id: id of the broker, which may be down.
+        withdraw: cancel an earlier drain.
     """
 
     broker_id: str
@@ -696,7 +663,7 @@ class DrainBroker(Struct):
 
 
 class RebalanceCluster(Struct):
-    """Have loads evened out now, measured or not."""
+    """Even out the load now, even if it was not measured yet."""
 
 
 REQUESTS: dict[int, tuple[type[Struct], type[Struct]]] = {

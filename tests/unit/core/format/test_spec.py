@@ -48,7 +48,7 @@ def dump(data: bytes) -> str:
     for position in range(0, len(data), 16):
         piece = data[position : position + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
-        lines.append(f"{position:04x}  {piece.hex(' '):47}  {text}")
+        lines.append(f"{position:04x}  {piece.hex(' ', -4):35}  {text}")
     return "\n".join(lines)
 
 
