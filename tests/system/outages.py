@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq import AdminClient, Consumer, Producer, read_range
 from memq.errors import MemqError
 from memq.zookeeper.session import REFUSED_SESSIONS
-from tests.harness.services.http_faults import SLOW_DOWN, Rule
+from tests.harness.services.http_faults import SLOW_DOWN, Hang, Rule
 from tests.system.services import services
 
 if TYPE_CHECKING:
@@ -186,14 +186,19 @@ def wait_for(bootstrap: str, said: Callable[[list[str]], bool], timeout_s: float
 
 def outages(found: Services) -> dict[str, Outage]:
     """Each kind of outage, by its name."""
-    rule = Rule(SLOW_DOWN, times=None)
+    slow, frozen = Rule(SLOW_DOWN, times=None), Rule(Hang(), times=None)
     backup = found.zookeeper.folder / "backup"
     zookeeper, kafka, store = found.zookeeper, found.kafka, found.store
     zookeeper.back_up(backup)
     restore = partial(zookeeper.restore, backup)
+
+    def thaw_store() -> None:
+        store.remove(frozen)
+        store.release()
+
     return {
-        "s3 refuses": Outage("storage", partial(store.add, rule), partial(store.remove, rule)),
-        "s3 frozen": Outage("storage", partial(store.outage, "silent"), store.restore),
+        "s3 refuses": Outage("storage", partial(store.add, slow), partial(store.remove, slow)),
+        "s3 frozen": Outage("storage", partial(store.add, frozen), thaw_store),
         "kafka frozen": Outage("kafka", kafka.freeze, kafka.thaw),
         "kafka refuses": Outage("kafka", kafka.kill, kafka.start),
         "zookeeper frozen": Outage("zookeeper", zookeeper.freeze, zookeeper.thaw),

@@ -111,9 +111,6 @@ def is_reset():
     assert raised.value.errno in (errno.ECONNRESET, errno.EPIPE)
 
 
-# -- what passes -------------------------------------------------------------------------------
-
-
 # -- faults ------------------------------------------------------------------------------------
 
 
@@ -158,27 +155,6 @@ def test_a_lost_answer_is_that_of_an_object_that_was_stored(server, proxy):
     assert call_once(proxy, "GET", "/l") == (200, BODY)
 
 
-# -- outages -----------------------------------------------------------------------------------
-
-
-def test_in_a_silent_outage_connections_are_open_and_nothing_comes(server, proxy, client):
-    """Nothing is answered, on old connections and new ones; what waits is served afterwards."""
-    assert call(client, "GET", "/a")[0] == 200
-    proxy.outage("silent")
-    with closing(client_of(proxy, SILENCE_S)) as impatient, pytest.raises(TimeoutError):
-        call(impatient, "GET", "/a")
-    client.request("PUT", "/late", BODY)
-    client.sock.settimeout(SILENCE_S)
-    with pytest.raises(TimeoutError):
-        client.sock.recv(1)
-    client.sock.settimeout(TIMEOUT_S)
-    assert "/late" not in server.objects
-    proxy.restore()
-    with client.getresponse() as answer:
-        assert answer.status == 200
-    assert server.objects["/late"] == BODY
-
-
 # -- rules -------------------------------------------------------------------------------------
 
 
@@ -195,6 +171,3 @@ def test_chance_comes_from_the_seed(server):
 
     assert struck(1) == struck(1) != struck(2)
     assert set(struck(1)) == {200, 503}
-
-
-# -- the end -----------------------------------------------------------------------------------
