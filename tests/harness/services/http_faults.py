@@ -43,7 +43,6 @@ from yarl import URL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from types import TracebackType
 
 HOST = "127.0.0.1"
 STRUCK_TIMEOUT_S = 60.0  # of `wait_struck`: a backstop, no measure of speed
@@ -197,12 +196,7 @@ class HttpFaultProxy:
         self._call(self._start())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

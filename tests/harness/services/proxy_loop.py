@@ -1,4 +1,4 @@
-"""What the proxies share: a port of the loopback, served by an asyncio loop in a thread of its own.
+"""A port of the loopback for a proxy, served by an asyncio loop in a thread of its own.
 
 The port belongs to the proxy from `start` to `stop`, also while it refuses connections: a socket
 that is bound but does not listen keeps it. So a client that tries again meets the proxy or nobody.
@@ -15,20 +15,18 @@ import asyncio
 import socket
 import struct
 import threading
-from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-    from types import TracebackType
     from typing import Any
 
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
 BACKLOG = 256  # connections that the kernel accepts ahead of the loop; tests open fewer at a time
-BUFFER_BYTES = 128 << 10  # of a reader, which stops at twice as much; also the longest head
+BUFFER_BYTES = 128 << 10  # of a reader, which stops at twice as much
 CHUNK_BYTES = 64 << 10  # passed on at a time
 
 
@@ -56,36 +54,6 @@ class Peer(NamedTuple):
                 await self.writer.wait_closed()
         finally:
             self.writer.transport.abort()
-
-    async def left(self) -> None:
-        """Wait until the other end has closed. What it sends meanwhile stays to be read.
-
-        One that sends more than a buffer without being asked counts as one that has left.
-        """
-        # Unlike `read`, this takes nothing out of the buffer before it has all that it wants.
-        with suppress(asyncio.IncompleteReadError, OSError):
-            await self.reader.readexactly(BUFFER_BYTES)
-
-
-class PeerLeftError(ConnectionAbortedError):
-    """The other end closed its connection while something was done for it."""
-
-
-async def unless_left(peer: Peer, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """Do the work, and return its result; stop it if the peer leaves.
-
-    Raises:
-        PeerLeftError: it left first.
-    """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.create_task(peer.left())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise PeerLeftError(f"{peer.writer.get_extra_info('peername')} has left")
-        return working.result()
-    finally:
-        await cancel(working, leaving)
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> None:
@@ -200,8 +168,6 @@ class ProxyLoop:
             raise
         try:
             await self._serve(peer)
-        except asyncio.IncompleteReadError:
-            pass  # one side ended in the middle; so does the other
         except (OSError, asyncio.CancelledError):
             peer.reset()
         finally:
@@ -214,48 +180,6 @@ class ProxyLoop:
             connection.close()
         if not task.cancelled() and self._failure is None:
             self._failure = task.exception()
-
-
-class FaultProxy(ABC):
-    """A proxy while its context is open: one port, and a loop that serves it.
-
-    Args:
-        name: of its thread.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._loop = ProxyLoop(self._serve, name)
-
-    def __enter__(self) -> Self:
-        self._loop.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.stop()
-
-    @property
-    def port(self) -> int:
-        """Where clients connect to; the same until the proxy ends."""
-        return self._loop.port
-
-    @property
-    def address(self) -> str:
-        """`host:port`, for clients."""
-        return f"{HOST}:{self.port}"
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return self._loop.connections
-
-    @abstractmethod
-    async def _serve(self, client: Peer) -> None:
-        """Serve one connection, as `ProxyLoop` asks for."""
 
 
 def _peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Peer:

@@ -21,9 +21,9 @@ Ends of connections, and resets, wait like bytes do.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from tests.harness.services.proxy_loop import CHUNK_BYTES, FaultProxy, connected
+from tests.harness.services.proxy_loop import CHUNK_BYTES, HOST, ProxyLoop, connected
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -40,7 +40,7 @@ MAX_CHUNKS = 64
 time; a sender that is faster waits."""
 
 
-class TcpFaultProxy(FaultProxy):
+class TcpFaultProxy:
     """Passes bytes on, or does not. Thread-safe.
 
     Args:
@@ -52,7 +52,7 @@ class TcpFaultProxy(FaultProxy):
     """
 
     def __init__(self, upstream: tuple[str, int] | None = None) -> None:
-        super().__init__("tcp-fault-proxy")
+        self._loop = ProxyLoop(self._serve, "tcp-fault-proxy")
         self.upstream = upstream
         self._flows = {direction: asyncio.Event() for direction in DIRECTIONS}
         self._delays_s = dict.fromkeys(DIRECTIONS, 0.0)
@@ -71,6 +71,28 @@ class TcpFaultProxy(FaultProxy):
             if self._delays_s[direction]:
                 states.append(f"{direction} {self._delays_s[direction]:g} s later")
         return f"<TcpFaultProxy {self.address} for {target} [{', '.join(states)}]>"
+
+    def __enter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.stop()
+
+    @property
+    def port(self) -> int:
+        """Where clients connect to; the same until the proxy ends."""
+        return self._loop.port
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for clients."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return self._loop.connections
 
     def refuse(self) -> None:
         """Reset the connections, and refuse new ones until `restore`."""
