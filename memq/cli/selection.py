@@ -11,8 +11,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.client.log import check_retained
 from memq.client.read_plan import EventTimes
-from memq.client.topic import check_retained
 from memq.core.ranges import OffsetRange
 from memq.errors import InvalidRequestError
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memq.client.batch import Batch, Order, arrange
-from memq.client.topic import published_batch
 from memq.core.format.index import decode_tail
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.reader import BatchReader
 from memq.core.named_values import NO_VALUES
-from memq.core.ranges import retained_in_words
+from memq.core.ranges import OffsetRange, retained_in_words
 from memq.core.wire.messages import FetchBatch
 from memq.errors import (
     ConfigError,
@@ -32,7 +32,6 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from memq.runtime.retry import Retry
 from memq.storage.keys import key_of_uri, object_key, parse_object_key
 from memq.storage.open import open_uri
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from memq.client.topic import TopicClient
+    from memq.client.log import TopicLog
     from memq.core.format.index import IndexEntry
     from memq.core.named_values import NamedValues
     from memq.core.notification import PublishedBatch
@@ -94,7 +93,7 @@ def read_storage(uri: str, start: int, length: int, options: NamedValues = NO_VA
 
 
 async def read_broker(
-    topic: TopicClient, uri: str, start: int, length: int, *, timeout_s: float | None = None
+    topic: TopicLog, uri: str, start: int, length: int, *, timeout_s: float | None = None
 ) -> bytearray:
     """Bytes of an object through a broker; fewer where it ends sooner.
 
@@ -140,7 +139,7 @@ class FallbackReader:
         loop: on which the broker is asked.
     """
 
-    def __init__(self, topic: TopicClient, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, topic: TopicLog, loop: asyncio.AbstractEventLoop) -> None:
         self._topic = topic
         self._loop = loop
 
@@ -177,7 +176,7 @@ class FallbackReader:
             ) from exc
 
     def _read(self, uri: str, start: int, length: int) -> Any:
-        options = self._topic.cluster.storage_options
+        options = self._topic.storage_options
         try:
             return read_storage(uri, start, length, options)
         except (ObjectNotFoundError, StorageError, ConfigError) as exc:
@@ -221,7 +220,7 @@ class BatchSource:
 
     def __init__(
         self,
-        topic: TopicClient,
+        topic: TopicLog,
         executor: Executor,
         *,
         read_through: ReadThrough = "storage",
@@ -245,8 +244,7 @@ class BatchSource:
             StorageError: the storage failed until the deadline.
             MemqError: the broker failed until the deadline.
         """
-        cluster = self._topic.cluster
-        retry = Retry(cluster.request_timeout_s, cluster.runtime)
+        retry = self._topic.retry()
         last_uri = ""
         while True:
             try:
@@ -311,7 +309,7 @@ class BatchSource:
         return decode(data, published, self._order)
 
     def _bytes(self, uri: str, start: int, length: int) -> Any:
-        return read_storage(uri, start, length, self._topic.cluster.storage_options)
+        return read_storage(uri, start, length, self._topic.storage_options)
 
     async def _present(self, published: PublishedBatch) -> PublishedBatch:
         """The Batch as the broker names it now: its object may have been moved meanwhile.
@@ -327,9 +325,10 @@ class BatchSource:
                 f"offset {offset} of {self._topic.topic}/{partition} was "
                 f"removed by retention; {retained_in_words(retained.start, retained.end)}"
             )
-        page = await self._topic.page({partition: offset}, max_entries=1)
-        found = [published_batch(self._topic.topic, entry) for entry in page.entries]
-        return next((each for each in found if each.offset == offset), published)
+        async with aclosing(
+            self._topic.batches([OffsetRange(partition, offset, offset + 1)])
+        ) as found:
+            return await anext(found, published)
 
 
 def _lost(published: PublishedBatch) -> DataLossError:

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memq.client.log import check_retained
 from memq.client.start import time_us
-from memq.client.topic import check_retained
 from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import deserialize_schema
 from memq.core.ranges import OffsetRange
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from memq.client.topic import TopicClient
+    from memq.client.log import TopicLog
     from memq.core.notification import Notification, PublishedBatch
     from memq.core.wire.messages import PartitionOffsets, TopicInfo
 
@@ -273,7 +273,7 @@ class Selection(NamedTuple):
 
 
 async def plan_read(
-    topic: TopicClient, selection: Selection, *, piece_bytes: float = math.inf
+    topic: TopicLog, selection: Selection, *, piece_bytes: float = math.inf
 ) -> ReadPlan:
     """Settle what a read reads.
 
@@ -300,7 +300,7 @@ async def plan_read(
     return await _plan(topic, selection, piece_bytes)
 
 
-async def _plan(topic: TopicClient, selection: Selection, piece_bytes: float) -> ReadPlan:
+async def _plan(topic: TopicLog, selection: Selection, piece_bytes: float) -> ReadPlan:
     retained = await topic.offsets()
     ranges = selection.ranges(topic.topic, retained, topic.incarnation)
     times = selection.times and selection.times.of_topic(await topic.info())
@@ -322,7 +322,7 @@ async def _plan(topic: TopicClient, selection: Selection, piece_bytes: float) ->
 
 
 async def _incomplete_before_ms(
-    topic: TopicClient, ranges: Sequence[OffsetRange], times: EventTimes | None
+    topic: TopicLog, ranges: Sequence[OffsetRange], times: EventTimes | None
 ) -> float | None:
     """Until when what was published is removed, where that may have been wanted."""
     if times is None or times.start_us is None or all(each.start == 0 for each in ranges):

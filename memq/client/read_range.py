@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 import pyarrow as pa
 
 from memq.client.cluster import Cluster
+from memq.client.log import check_retained
 from memq.client.objects import BatchSource, map_ahead
 from memq.client.read_plan import Selection, plan_read
 from memq.client.scan import Scan
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
-from memq.client.topic import TopicClient, check_retained
+from memq.client.topic import TopicClient
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
 from memq.core.units import parse_time

@@ -11,7 +11,7 @@ from memq.errors import ConfigError, InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from memq.client.topic import TopicClient
+    from memq.client.log import TopicLog
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -77,9 +77,7 @@ def time_us(at: datetime) -> int:
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
-async def resolve(
-    topic: TopicClient, start: Start, partitions: Iterable[int], *, timeout_s: float | None = None
-) -> dict[int, int]:
+async def resolve(topic: TopicLog, start: Start, partitions: Iterable[int]) -> dict[int, int]:
     """The offset at which each partition begins.
 
     Raises:
@@ -87,7 +85,7 @@ async def resolve(
         MemqError: the broker failed until the deadline.
     """
     at_ms = time_ms(start) if isinstance(start, datetime) else None
-    retained = {each.partition: each for each in await topic.offsets(at_ms, timeout_s=timeout_s)}
+    retained = {each.partition: each for each in await topic.offsets(at_ms)}
     given = start if isinstance(start, Mapping) else {}
     resolved: dict[int, int] = {}
     for partition in partitions:

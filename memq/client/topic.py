@@ -31,10 +31,10 @@ import msgspec
 
 from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
+from memq.client.log import RetainedSince, check_retained, published_batch
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.core.decoding import UNDECODABLE
-from memq.core.notification import PublishedBatch, decode_notification
-from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
+from memq.core.ranges import OffsetRange
 from memq.core.wire.messages import (
     CommitOffsets,
     FetchCommitted,
@@ -52,10 +52,8 @@ from memq.core.wire.messages import (
 )
 from memq.errors import (
     CorruptDataError,
-    InvalidRequestError,
     MemqError,
     NotHostedError,
-    OffsetOutOfRangeError,
     ProtocolError,
     TopicRecreatedError,
     UnavailableError,
@@ -77,6 +75,8 @@ if TYPE_CHECKING:
     from memq.client.cluster import ClusterArguments
     from memq.client.connection import Body
     from memq.client.lag import Lag
+    from memq.core.named_values import NamedValues
+    from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import (
         FetchCommittedAnswer,
         FetchNotificationsAnswer,
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         TopicInfo,
         Write,
     )
+    from memq.runtime.retry import Retry
 
 T = TypeVar("T")
 
@@ -108,32 +109,6 @@ class Page(NamedTuple):
 
     entries: list[NotificationEntry]
     ends: dict[int, int]
-
-
-class RetainedSince(NamedTuple):
-    """Since when all that was published to a read partition is retained.
-
-    Attributes:
-        partition: read partition.
-        since_ms: what was published at this time or later is retained, milliseconds since 1970 UTC;
-            minus infinity where nothing was ever removed.
-    """
-
-    partition: int
-    since_ms: float
-
-
-def published_batch(topic: str, entry: NotificationEntry) -> PublishedBatch:
-    """The Batch of an entry that `TopicClient.entries` gave.
-
-    Raises:
-        CorruptDataError: it is no notification; the message says where it stands.
-    """
-    try:
-        notification = decode_notification(entry.payload)
-    except CorruptDataError as exc:
-        raise CorruptDataError(f"{topic}/{entry.partition} offset {entry.offset}: {exc}") from exc
-    return PublishedBatch(entry.partition, entry.offset, entry.timestamp_ms, notification)
 
 
 class TopicClient:
@@ -165,6 +140,15 @@ class TopicClient:
     async def close(self) -> None:
         """Close the connections of its cluster: for who made the cluster for this topic alone."""
         await self.cluster.close()
+
+    @property
+    def storage_options(self) -> NamedValues:
+        """Options of the object store, with which objects of the topic are read."""
+        return self.cluster.storage_options
+
+    def retry(self) -> Retry:
+        """Begin the attempts of a call that is made of several; they share the request timeout."""
+        return self.cluster.retry(self.cluster.request_timeout_s)
 
     async def info(self) -> TopicInfo:
         """The topic as it is now: its options, schemas, hosts and incarnation.
@@ -692,27 +676,6 @@ class SyncTopicClient(SyncClient[TopicClient]):
         for page in self.pages(ranges):
             for entry in page:
                 yield published_batch(self._client.topic, entry)
-
-
-def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[PartitionOffsets]) -> None:
-    """Make sure that a range is part of what is retained; see `TopicClient.check_retained`."""
-    partition, start, end, _ = wanted
-    if not 0 <= partition < len(retained):
-        raise InvalidRequestError(
-            f"topic {topic!r} has no partition {partition}; it has 0 to {len(retained) - 1}"
-        )
-    if not 0 <= start <= end:
-        raise InvalidRequestError(
-            f"{topic}/{partition} from {start} to {end} is no range of offsets; write the first "
-            "offset, 0 or more, and then one past the last"
-        )
-    there = retained[partition]
-    if start < end and not there.start <= start <= end <= there.end:
-        raise OffsetOutOfRangeError(
-            f"{offsets_in_words(start, end)} of {topic}/{partition}: not retained in full; "
-            f"{retained_in_words(there.start, there.end)}. What comes before was removed by "
-            "retention, what comes after is not published yet"
-        )
 
 
 def merge_watermarks(

@@ -19,7 +19,7 @@ import msgspec
 
 from memq.client.cluster import Cluster
 from memq.client.objects import read_broker, read_storage
-from memq.client.sync import EventLoopThread, SyncClient, sync
+from memq.client.sync import EventLoopThread, SyncClient
 from memq.client.topic import SyncTopicClient, TopicClient
 from memq.core.format.index import decode_tail
 from memq.core.notification import PublishedBatch
@@ -89,8 +89,6 @@ class SparkTopic(SyncTopicClient):
         SyncClient.__init__(self, client, own.loop)
         self._closed = self._shared
 
-    read_object = sync(read_broker)
-
     def batches_in_order(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
         """The Batches of some ranges in the order of publication, as far as clocks tell it.
 
@@ -158,15 +156,13 @@ def open_objects(options: ReadOptions) -> Iterator[GetRange]:
         yield partial(_read_storage, options.storage_options)
         return
     with closing(share(options)) as shared:
-        yield partial(_read_broker, shared, options)
+        yield partial(_read_broker, shared)
 
 
-def _read_broker(
-    shared: Shared, options: ReadOptions, batch: PublishedBatch, start: int, length: int
-) -> Any:
+def _read_broker(shared: Shared, batch: PublishedBatch, start: int, length: int) -> Any:
     it = batch.notification
-    topic = SparkTopic(options.of_topic(it.topic, it.incarnation), shared)
-    return topic.read_object(it.uri, start, length)
+    topic = TopicClient(shared.cluster, it.topic, it.incarnation)
+    return shared.loop.run(read_broker(topic, it.uri, start, length))
 
 
 def _read_storage(options: NamedValues, batch: PublishedBatch, start: int, length: int) -> Any:

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.client.audit.stored import BatchInspector, Damage, ReportReader
 from memq.client.cluster import Cluster
-from memq.client.topic import TopicClient, published_batch
+from memq.client.log import published_batch
+from memq.client.topic import TopicClient
 from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import ConsumedReport, ProducedReport, ReaderName
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from memq.client.audit.stored import InspectBatches
-    from memq.client.topic import RetainedSince
+    from memq.client.log import RetainedSince
     from memq.core.audit.reports import ProducerName, R, StoredReport
     from memq.core.audit.result import ConsumerAudit
     from memq.core.named_values import GivenValues

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from memq.client.topic import published_batch
+from memq.client.log import published_batch
 from memq.core.ranges import retained_in_words
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError, ProtocolError
 from memq.runtime.retry import BROKER_BACKOFF

@@ -23,15 +23,11 @@ KEY = object_key(BatchKey("c", "t", "0" * 16, 0, 1_750_000_000_000, "0" * 28, 7)
 
 
 class Topic:
-    """A topic client, and its cluster, whose broker reads the same storage."""
+    """A topic whose broker reads the same storage."""
 
     topic = "t"
     storage_options = NO_VALUES
     refuses = False
-
-    @property
-    def cluster(self):
-        return self
 
     async def read(self, request, *, timeout_s):
         assert timeout_s == BROKER_TIMEOUT_S

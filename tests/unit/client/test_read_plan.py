@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from memq.client.log import RetainedSince
 from memq.client.read_plan import ATTEMPTS, EventTimes, Selection, plan_read
-from memq.client.topic import RetainedSince
 from memq.core.format.message import timestamp_range_us
 from memq.core.format.schema import serialize_schema
 from memq.core.notification import PublishedBatch

@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from memq.client import topic as topic_module
+from memq.client.log import RetainedSince, check_retained
 from memq.client.topic import (
     ATTEMPT_S,
-    RetainedSince,
     TopicClient,
-    check_retained,
     merge_watermarks,
     pages_of_groups,
 )

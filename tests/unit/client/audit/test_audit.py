@@ -10,7 +10,7 @@ import pytest
 
 from memq.client.audit import audit
 from memq.client.audit.audit import Window
-from memq.client.topic import RetainedSince
+from memq.client.log import RetainedSince
 from memq.core.audit.reports import (
     StoredReport,
 )
