@@ -33,7 +33,6 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import msgspec
 
 from memq.cli.export_formats import SUFFIXES, Format, open_sink
-from memq.client.read_plan import EventTimes, Piece, ReadPlan
 from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
@@ -47,6 +46,7 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from memq.reading.plan import EventTimes, Piece, ReadPlan
 from memq.runtime.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from memq.client.read_plan import Selection
     from memq.client.read_range import TopicReader
+    from memq.reading.plan import Selection
 
 MANIFEST = "_memq_export.json"  # readers of folders pass over what begins with _ or .
 MANIFEST_VERSION = 1

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from memq.client.audit.consumed import report_moved
 from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
-from memq.client.start import check_start, resolve, time_ms
 from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
@@ -31,6 +30,7 @@ from memq.core.wire.messages import (
     TopicAnswer,
 )
 from memq.errors import MemqError, TopicRecreatedError, UnavailableError, UnknownTopicError
+from memq.reading.start import check_start, resolve, time_ms
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
     from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
-    from memq.client.start import Start
     from memq.core.wire.messages import (
         GroupInfo,
         PartitionOffsets,
         TopicInfo,
         WatermarkAnswer,
     )
+    from memq.reading.start import Start
     from memq.runtime.retry import Retry
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Reading exactly the records of some offsets or times, with no group and nothing remembered.
 
 A Batch never changes, so a range of offsets names the same data for ever, until retention removes
-it. What a read reads is planned before its first row (`memq.client.read_plan`). The rows come by
+it. What a read reads is planned before its first row (`memq.reading.plan`). The rows come by
 read partition, in the order of offsets, and within a Batch as they stand in it.
 """
 
@@ -17,9 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 import pyarrow as pa
 
 from memq.client.cluster import Cluster
-from memq.client.log import check_retained
-from memq.client.objects import BatchSource, map_ahead
-from memq.client.read_plan import Selection, plan_read
 from memq.client.scan import Scan
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.client.topic import TopicClient
@@ -27,20 +24,23 @@ from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
 from memq.core.units import parse_time
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
+from memq.reading.log import check_retained
+from memq.reading.objects import BatchSource, map_ahead
+from memq.reading.plan import Selection, plan_read
 from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from typing import Self, Unpack
 
-    from memq.client.batch import Batch
     from memq.client.cluster import ClusterArguments
-    from memq.client.objects import FetchedBatch, ReadThrough
-    from memq.client.read_plan import EventTimes, Piece, ReadPlan
     from memq.core.format.index import IndexEntry
     from memq.core.named_values import GivenValues
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
+    from memq.reading.batch import Batch
+    from memq.reading.objects import FetchedBatch, ReadThrough
+    from memq.reading.plan import EventTimes, Piece, ReadPlan
 
 T = TypeVar("T")
 

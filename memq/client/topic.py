@@ -31,7 +31,6 @@ import msgspec
 
 from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
-from memq.client.log import RetainedSince, check_retained, published_batch
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import OffsetRange
@@ -59,6 +58,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.reading.log import RetainedSince, check_retained, published_batch
 
 if TYPE_CHECKING:
     from collections.abc import (

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from memq.client.cluster import Cluster
-from memq.client.objects import read_broker, read_storage
 from memq.client.sync import EventLoopThread, SyncClient
 from memq.client.topic import SyncTopicClient, TopicClient
 from memq.core.format.index import decode_tail
@@ -30,6 +29,7 @@ from memq.errors import (
     ObjectNotFoundError,
     TopicRecreatedError,
 )
+from memq.reading.objects import read_broker, read_storage
 from memq.runtime.retry import Retry
 from memq.runtime.system import SYSTEM
 

@@ -26,9 +26,9 @@ from memq.cli.export_job import (
     export_file,
     export_folder,
 )
-from memq.client.read_plan import Piece, ReadPlan, Selection
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
+from memq.reading.plan import Piece, ReadPlan, Selection
 from memq.runtime.files import make_folders, replace_durably
 from memq.spark.client_folders import ClientFolders
 from tests.fakes.disk import ForgetfulDisk, PowerCut

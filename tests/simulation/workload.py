@@ -12,8 +12,6 @@ import pyarrow as pa
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.client.objects import BatchSource
-from memq.client.read_plan import Selection, plan_read
 from memq.client.read_range import read_batches
 from memq.client.topic import TopicClient
 from memq.core.notification import decode_notification
@@ -27,6 +25,8 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from memq.reading.objects import BatchSource
+from memq.reading.plan import Selection, plan_read
 from tests.simulation import history as h
 from tests.simulation.recording import Promised, Reads, Sends, key_of, poll_of
 from tests.simulation.world import BEGIN_NS

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.objects import FallbackReader, decode, map_ahead
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import (
     ProducerName,
@@ -39,6 +38,7 @@ from memq.errors import (
     ObjectNotFoundError,
     StorageError,
 )
+from memq.reading.objects import FallbackReader, decode, map_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,6 @@ import pytest
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit.reporter import ReportSender
 from memq.client.cluster import Cluster
-from memq.client.objects import read_broker
 from memq.client.producer.producer import AsyncProducer
 from memq.client.topic import TopicClient
 from memq.core.topic import AUDIT_TOPIC
@@ -20,6 +19,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     StorageError,
 )
+from memq.reading.objects import read_broker
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
 from tests.unit.core.audit.test_produced import report

@@ -23,7 +23,6 @@ from memq.cli.export_job import (
     export_file,
     export_folder,
 )
-from memq.client.read_plan import Piece, ReadPlan, Selection
 from memq.core.ranges import OffsetRange
 from memq.errors import (
     ConfigError,
@@ -32,6 +31,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.reading.plan import Piece, ReadPlan, Selection
 from memq.runtime.files import lock_exclusively
 
 PIECES = [

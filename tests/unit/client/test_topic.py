@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from memq.client import topic as topic_module
-from memq.client.log import RetainedSince, check_retained
 from memq.client.topic import (
     ATTEMPT_S,
     TopicClient,
@@ -47,6 +46,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.reading.log import RetainedSince, check_retained
 from memq.runtime.retry import Retry
 from memq.runtime.system import SYSTEM, Runtime
 from tests.unit.core.audit.test_consumed import notification

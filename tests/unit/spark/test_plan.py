@@ -15,7 +15,7 @@ from memq.core.wire.messages import PartitionOffsets
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.options import parse_read_options
 from memq.spark.plan import MIN_TASK_BYTES, MessageRange, cut, find, resolve, task_count
-from tests.unit.client.batches import Sent, notify, records, seal
+from tests.unit.reading.batches import Sent, notify, records, seal
 
 MIB = 1 << 20
 BASE = notify(seal(Sent("p", 0, records(b"v"))))

@@ -8,7 +8,7 @@ import pytest
 from memq.core.notification import PublishedBatch
 from memq.errors import CorruptDataError
 from memq.spark.topic import read_index
-from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
+from tests.unit.reading.batches import Sent, notify, object_bytes, records, seal
 
 
 def test_an_index_that_its_notification_does_not_fit_is_refused():

@@ -29,10 +29,10 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from tests.unit.client.batches import notify
 from tests.unit.core.audit.test_produced import report
 from tests.unit.core.audit.test_reports import CONSUMED
 from tests.unit.core.format.builders import joined, records, seal
+from tests.unit.reading.batches import notify
 
 SEALED = seal([records(2 + number) for number in range(5)])
 DATA = joined(SEALED)

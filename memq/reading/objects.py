@@ -12,7 +12,6 @@ from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from memq.client.batch import Batch, Order, arrange
 from memq.core.format.index import decode_tail
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.reader import BatchReader
@@ -32,6 +31,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.reading.batch import Batch, Order, arrange
 from memq.storage.keys import key_of_uri, object_key, parse_object_key
 from memq.storage.open import open_uri
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from memq.client.log import TopicLog
     from memq.core.format.index import IndexEntry
     from memq.core.named_values import NamedValues
     from memq.core.notification import PublishedBatch
+    from memq.reading.log import TopicLog
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -325,10 +325,10 @@ class BatchSource:
                 f"offset {offset} of {self._topic.topic}/{partition} was "
                 f"removed by retention; {retained_in_words(retained.start, retained.end)}"
             )
-        async with aclosing(
-            self._topic.batches([OffsetRange(partition, offset, offset + 1)])
-        ) as found:
-            return await anext(found, published)
+        place = OffsetRange(partition, offset, offset + 1)
+        async with aclosing(self._topic.batches([place])) as batches:
+            found = [each async for each in batches]
+        return found[0] if found else published
 
 
 def _lost(published: PublishedBatch) -> DataLossError:

@@ -10,7 +10,6 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
-from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
 from memq.core.named_values import NO_VALUES
 from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
@@ -24,9 +23,10 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.reading.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
 from memq.runtime.retry import Retry
 from memq.runtime.system import Runtime
-from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
+from tests.unit.reading.batches import Sent, notify, object_bytes, records, seal
 from tests.unit.zookeeper.conftest import virtual_time  # noqa: F401 - a fixture
 
 TIMEOUT_S = 30.0
@@ -194,7 +194,7 @@ async def test_what_is_not_the_batch_is_damaged_and_not_tried_again(how):
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 async def test_an_object_is_read_in_ranges(extra, monkeypatch):
     """Each has the timeout; it ends where the object does."""
-    monkeypatch.setattr("memq.client.objects.RANGE_BYTES", RANGE_BYTES)
+    monkeypatch.setattr("memq.reading.objects.RANGE_BYTES", RANGE_BYTES)
     topic = Topic()
     topic.objects["memory:a"] = data = bytes(range(256)) * (2 * RANGE_BYTES // 256) + b"x" * 5
     length = 2 * RANGE_BYTES + extra

@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from memq.client import objects
-from memq.client.objects import BROKER_TIMEOUT_S, FallbackReader, read_storage
 from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.errors import (
     ConfigError,
@@ -16,6 +14,8 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.reading import objects
+from memq.reading.objects import BROKER_TIMEOUT_S, FallbackReader, read_storage
 from memq.storage.keys import BatchKey, object_key
 from tests.advice import follows
 

@@ -11,7 +11,7 @@ from memq.errors import ConfigError, InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from memq.client.log import TopicLog
+    from memq.reading.log import TopicLog
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

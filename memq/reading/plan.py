@@ -28,21 +28,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.log import check_retained
-from memq.client.start import time_us
 from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import deserialize_schema
 from memq.core.ranges import OffsetRange
 from memq.core.units import iso_ms
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.reading.log import check_retained
+from memq.reading.start import time_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from memq.client.log import TopicLog
     from memq.core.notification import Notification, PublishedBatch
     from memq.core.wire.messages import PartitionOffsets, TopicInfo
+    from memq.reading.log import TopicLog
 
 log = logging.getLogger("memq.client.read")
 

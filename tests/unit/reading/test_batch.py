@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.batch import LogMessage
-from memq.client.objects import decode
 from memq.core.notification import PublishedBatch
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, SchemaMismatchError
-from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
+from memq.reading.batch import LogMessage
+from memq.reading.objects import decode
+from tests.unit.reading.batches import Sent, notify, object_bytes, records, seal
 
 
 def open_batch(*messages, order="none", compression=None):

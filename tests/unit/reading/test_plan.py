@@ -11,8 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memq.client.log import RetainedSince
-from memq.client.read_plan import ATTEMPTS, EventTimes, Selection, plan_read
 from memq.core.format.message import timestamp_range_us
 from memq.core.format.schema import serialize_schema
 from memq.core.notification import PublishedBatch
@@ -20,7 +18,9 @@ from memq.core.ranges import OffsetRange
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
-from tests.unit.client.batches import Sent, notify, records, seal
+from memq.reading.log import RetainedSince
+from memq.reading.plan import ATTEMPTS, EventTimes, Selection, plan_read
+from tests.unit.reading.batches import Sent, notify, records, seal
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 INT64 = st.integers(-(2**63), 2**63 - 1)
