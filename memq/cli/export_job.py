@@ -34,6 +34,7 @@ import msgspec
 
 from memq.cli.export_formats import SUFFIXES, Format, open_sink
 from memq.core.decoding import UNDECODABLE
+from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
 from memq.errors import (
@@ -167,7 +168,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def piece(self, part: Part) -> Piece:
         """What is read for a part."""
         span = OffsetRange(part.partition, part.start, part.end, self.incarnation)
-        return Piece(range=span, batches=part.batches, size_bytes=part.size_bytes)
+        return Piece(span, Totals(batches=part.batches, bytes=part.size_bytes))
 
     @property
     def missing(self) -> list[Part]:
@@ -299,7 +300,7 @@ def _locked_folder(folder: Path) -> Iterator[None]:
 
 def _plan(reader: TopicReader, job: Job) -> Manifest:
     plan = reader.plan(job.selection, piece_bytes=job.file_bytes)
-    nothing = Piece(range=OffsetRange(job.selection.partition or 0, 0, 0))  # a file says so as well
+    nothing = Piece(OffsetRange(job.selection.partition or 0, 0, 0))  # a file says so as well
     return Manifest(
         version=MANIFEST_VERSION,
         request=job.request,
@@ -318,8 +319,8 @@ def _part(piece: Piece, form: Format) -> Part:
         partition=partition,
         start=start,
         end=end,
-        batches=piece.batches,
-        size_bytes=piece.size_bytes,
+        batches=piece.contents.batches,
+        size_bytes=piece.contents.bytes,
     )
 
 
@@ -445,7 +446,7 @@ def export_file(file: Path, job: Job) -> Outcome:
         _show(file)
     return Outcome(
         records=records,
-        batches=sum(piece.batches for piece in plan.pieces),
+        batches=sum(piece.contents.batches for piece in plan.pieces),
         files=1,
         read_bytes=plan.size_bytes,
         written_bytes=size_bytes,

@@ -34,7 +34,7 @@ from memq.tables.scan import settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from memq.client.read_range import RowsOfBatch
+    from memq.reading.rows import RowsOfBatch
     from memq.tables.iceberg import IcebergTable
 
 JOB = "memq table put"

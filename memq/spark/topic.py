@@ -20,10 +20,8 @@ import msgspec
 from memq.client.cluster import Cluster
 from memq.client.sync import EventLoopThread, SyncClient
 from memq.client.topic import SyncTopicClient, TopicClient
-from memq.core.format.index import decode_tail
 from memq.core.notification import PublishedBatch
 from memq.errors import (
-    CorruptDataError,
     DataLossError,
     MemqError,
     ObjectNotFoundError,
@@ -36,7 +34,6 @@ from memq.runtime.system import SYSTEM
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
 
-    from memq.core.format.index import BatchIndex
     from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
     from memq.spark.options import ReadOptions
@@ -193,30 +190,3 @@ def naming(batch: PublishedBatch, what: str = "") -> Iterator[None]:
         ) from exc
     except MemqError as exc:
         raise type(exc)(f"{batch}{what}: {exc}") from exc
-
-
-def read_index(get_range: GetRange, batch: PublishedBatch) -> BatchIndex:
-    """The index of a Batch, in one read.
-
-    Raises:
-        CorruptDataError: it is damaged, or belongs to another Batch.
-        DataLossError: there is no such object.
-        MemqError: storage or brokers failed.
-    """
-    it = batch.notification
-    with naming(batch):
-        length = it.size_bytes - it.index_offset
-        tail = get_range(batch, it.index_offset, length)
-        if len(tail) != length:
-            raise CorruptDataError(
-                f"its notification says {it.size_bytes} bytes, but the last {length} were read "
-                f"as {len(tail)}"
-            )
-        index = decode_tail(tail, it.size_bytes)
-        if index.metadata.batch_id != it.batch_id:
-            raise CorruptDataError(f"the object holds Batch {index.metadata.batch_id}")
-        if len(index.entries) != it.messages:
-            raise CorruptDataError(
-                f"its index names {len(index.entries)} Messages, its notification {it.messages}"
-            )
-        return index

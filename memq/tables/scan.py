@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.read_range import TopicReader, reader_of
+from memq.client.read_range import Scan, TopicReader, reader_of
 from memq.client.read_range import scan as scan_topic
-from memq.client.scan import Scan
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import Interval, OffsetRange, difference, intersection

@@ -17,7 +17,6 @@ from memq.core.wire.messages import FetchBatch, PartitionOffsets
 from memq.errors import (
     CorruptDataError,
     DataLossError,
-    MemqError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
     StorageError,
@@ -204,28 +203,6 @@ async def test_an_object_is_read_in_ranges(extra, monkeypatch):
     assert await read_broker(topic, "memory:a", len(data) - 2, RANGE_BYTES) == b"xx"
     assert topic.timeouts == [None]
     assert await read_broker(topic, "memory:a", 0, 0) == b""
-
-
-async def test_times_are_not_known_where_the_index_cannot_be_read():
-    """Whatever fails: reading the Batch says why. One Message without times is enough."""
-    topic = Topic()
-    batch = published()
-    for error in (StorageError("away"), ObjectNotFoundError("gone"), CorruptDataError("bad")):
-        assert isinstance(error, MemqError)
-        topic.objects["memory:a"] = error
-        assert not await source(topic).times_are_known(batch)
-    topic.objects["memory:a"] = object_bytes(SEALED)[:-1]
-    assert not await source(topic).times_are_known(batch)
-    timed = records(b"v", times_us=[5])
-    for messages, known in (
-        ([timed], True),
-        ([timed, records(b"w", times_us=[0])], False),
-        ([records(b"w", times_us=[0]), timed], False),
-    ):
-        sealed = seal(*(Sent("p", at, rows) for at, rows in enumerate(messages)))
-        topic.objects["memory:a"] = object_bytes(sealed)
-        there = PublishedBatch(1, 3, 0, notify(sealed, "memory:a"))
-        assert await source(topic).times_are_known(there) is known
 
 
 # -- work done ahead on items, such as the notifications of a range -----------------------------
