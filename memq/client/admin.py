@@ -115,7 +115,7 @@ class AsyncAdminClient:
         """
         config = TopicConfig.create(name, schema=_schema_bytes(schema), **options)
         request = CreateTopic(config=config, request_id=self._cluster.runtime.token_hex(8))
-        answer, _ = await self._cluster.call(None, request)
+        answer, _ = await self._cluster.call(request)
         assert isinstance(answer, TopicAnswer)  # noqa: S101 - the wire checked the type
         return answer.topic
 
@@ -154,7 +154,7 @@ class AsyncAdminClient:
             TopicRecreatedError: the topic is another incarnation than the one given.
         """
         if incarnation:
-            await self._cluster.call(None, DeleteTopic(topic=name, incarnation=incarnation))
+            await self._cluster.call(DeleteTopic(topic=name, incarnation=incarnation))
             return
         found = await self.describe_topic(name)
         # It was there: if it is not any more, an attempt whose answer was lost has deleted it.
@@ -182,7 +182,7 @@ class AsyncAdminClient:
         Raises:
             InvalidRequestError: the broker governs itself.
         """
-        answer, _ = await self._cluster.call(None, DescribeCluster())
+        answer, _ = await self._cluster.call(DescribeCluster())
         assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked the type
         return answer
 
@@ -217,7 +217,7 @@ class AsyncAdminClient:
         Raises:
             InvalidRequestError: the broker that is asked governs itself, or there is no such one.
         """
-        await self._cluster.call(None, DrainBroker(broker_id=broker_id, withdraw=withdraw))
+        await self._cluster.call(DrainBroker(broker_id=broker_id, withdraw=withdraw))
 
     async def rebalance_cluster(self) -> None:
         """Have the loads of brokers evened out now, rather than at the next interval.
@@ -225,7 +225,7 @@ class AsyncAdminClient:
         Raises:
             InvalidRequestError: the broker governs itself.
         """
-        await self._cluster.call(None, RebalanceCluster())
+        await self._cluster.call(RebalanceCluster())
 
     # -- offsets ----------------------------------------------------------------------------
 

@@ -375,8 +375,7 @@ class TopicClient:
 
         async def told(topic: TopicInfo, _: str, left_s: Callable[[], float]) -> WatermarkAnswer:
             owners = dict.fromkeys(topic.hosts)
-            if not all(owners) or not owners:
-                raise self._nobody("owns every write partition")
+            self._found(min(owners, default=""), "owns every write partition")
             request = FetchWatermark(topic=self.topic)
             answers = await asyncio.gather(
                 *(self._attempt(topic, owner, request, left_s()) for owner in owners),
@@ -485,7 +484,12 @@ class TopicClient:
             UnavailableError: no broker could be reached, or was the one to ask, by the deadline.
             MemqError: the typed error that the broker named.
         """
-        return await self._ask(self._coordinator, request, timeout_s=timeout_s, wait_s=wait_s)
+        return await self._ask(
+            lambda topic: self._found(topic.queue_address, "coordinates the groups"),
+            request,
+            timeout_s=timeout_s,
+            wait_s=wait_s,
+        )
 
     async def read(
         self, request: TopicRequest, *, timeout_s: float | None = None, wait_s: float = 0.0
@@ -500,14 +504,12 @@ class TopicClient:
         Raises:
             MemqError: as `ask`.
         """
-
-        def reader(topic: TopicInfo) -> str:
-            found = self.cluster.reader(topic)
-            if not found:
-                raise self._nobody("serves")
-            return found
-
-        return await self._ask(reader, request, timeout_s=timeout_s, wait_s=wait_s)
+        return await self._ask(
+            lambda topic: self._found(self.cluster.reader(topic), "serves"),
+            request,
+            timeout_s=timeout_s,
+            wait_s=wait_s,
+        )
 
     async def write(
         self, request: Write, body: Body, body_crc: int, *, timeout_s: float | None = None
@@ -519,25 +521,22 @@ class TopicClient:
         Raises:
             MemqError: as `ask`.
         """
-
-        def owner(topic: TopicInfo) -> str:
-            found = topic.hosts[request.write_partition]
-            if not found:
-                raise self._nobody(f"owns write partition {request.write_partition}")
-            return found
-
+        number = request.write_partition
         budget_s = self.cluster.request_timeout_s if timeout_s is None else timeout_s
         await self._ask(
-            owner, request, body, body_crc=body_crc, timeout_s=budget_s, attempt_s=budget_s / 2
+            lambda topic: self._found(topic.hosts[number], f"owns write partition {number}"),
+            request,
+            body,
+            body_crc=body_crc,
+            timeout_s=budget_s,
+            attempt_s=budget_s / 2,
         )
 
-    def _coordinator(self, topic: TopicInfo) -> str:
-        if not topic.queue_address:
-            raise self._nobody("coordinates the groups")
-        return topic.queue_address
-
-    def _nobody(self, does: str) -> UnavailableError:
-        return UnavailableError(f"no broker {does} of topic {self.topic!r} now")
+    def _found(self, address: str, does: str) -> str:
+        """Return the address of a broker, where there is one."""
+        if not address:
+            raise UnavailableError(f"no broker {does} of topic {self.topic!r} now")
+        return address
 
     async def _ask(
         self,

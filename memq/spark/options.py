@@ -322,7 +322,7 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
         _check_one_of(
             values, f"{side}_offsets", f"{side}_timestamp", f"{side}_offsets_by_timestamp"
         )
-        values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(word=default)
+        values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(default)
     _check_one_of(values, "topic", "subscribe", "subscribe_pattern")
     options = ReadOptions(**values | {"topic": values["topic"] or ""})
     check_bounds(options.starting, options.ending)

@@ -21,7 +21,7 @@ from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
-from memq.spark.bounds import EARLIEST, LATEST
+from memq.spark.bounds import EARLIEST, LATEST, At
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
-    from memq.spark.bounds import Bound
+    from memq.spark.bounds import Bound, Place
     from memq.spark.options import ReadOptions
     from memq.spark.topic import SparkTopic
 
@@ -116,42 +116,35 @@ def bound_offsets(
         ConfigError: it names a read partition that does not exist.
         MemqError: the brokers failed.
     """
-    unknown = sorted(set(bound.partitions or ()) - set(retained))
+    places = bound.places(retained)
+    unknown = sorted(set(places) - set(retained))
     if unknown:
         raise ConfigError(
             f"option '{option}' names read partition {unknown[0]}; the topic has "
             f"{', '.join(map(str, sorted(retained)))}"
         )
-    if bound.times is not None:
-        found = {at_ms: _offsets_at(topic, at_ms, retained) for at_ms in set(bound.times.values())}
-        return {partition: found[at_ms][partition] for partition, at_ms in bound.times.items()}
-    if bound.at_ms is not None:
-        return _offsets_at(topic, bound.at_ms, retained)
-    if bound.offsets is None:
-        return {partition: _offset(bound.word, each) for partition, each in retained.items()}
+    times = {each for each in places.values() if isinstance(each, At)}
+    found: dict[Place, dict[int, int | None]] = {
+        at: {each.partition: each.at for each in topic.offsets(at.ms)} for at in times
+    }
     return {
-        partition: _offset(offset, retained[partition])
-        for partition, offset in bound.offsets.items()
+        partition: _offset(place, retained[partition], found.get(place, {}))
+        for partition, place in places.items()
     }
 
 
-def _offsets_at(
-    topic: SparkTopic, at_ms: int, retained: Mapping[int, PartitionOffsets]
-) -> dict[int, int]:
-    """The first offset published at a time or later, or the end, by read partition."""
-    found = {each.partition: each.at for each in topic.offsets(at_ms)}
-    return {
-        partition: each.end if (at := found.get(partition)) is None else min(at, each.end)
-        for partition, each in retained.items()
-    }
+def _offset(place: Place, there: PartitionOffsets, at: Mapping[int, int | None]) -> int:
+    """Return the offset of a place in a read partition.
 
-
-def _offset(wanted: int | None, retained: PartitionOffsets) -> int:
-    if wanted == EARLIEST:
-        return retained.start
-    if wanted == LATEST or wanted is None:
-        return retained.end
-    return wanted
+    Args:
+        place: the place.
+        there: what is retained.
+        at: the first offset at the time that the place is, by read partition; None for the end.
+    """
+    if isinstance(place, At):
+        found = at.get(there.partition)
+        return there.end if found is None else min(found, there.end)
+    return {EARLIEST: there.start, LATEST: there.end}.get(place, place)
 
 
 def check_published(topic: str, wanted: OffsetRange, retained: PartitionOffsets) -> None:

@@ -101,7 +101,7 @@ class TopicStream:
         """
         ends = {partition: each.end for partition, each in retained.items()}
         ending = self._options.ending
-        if ending.word != LATEST:
+        if ending.place != LATEST:
             caps = bound_offsets(self.topic, ending, retained, "endingOffsets")
             ends = {partition: min(ends[partition], cap) for partition, cap in caps.items()}
         if target is not None:

@@ -111,7 +111,7 @@ async def test_closed_cluster_says_so(broker, make):
     await cluster.close()
     assert connection.closed
     with pytest.raises(ClosedError):
-        await cluster.call(None, Metadata())
+        await cluster.call(Metadata())
     assert "closed" in repr(cluster)
 
 

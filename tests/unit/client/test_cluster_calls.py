@@ -125,8 +125,8 @@ class Rig:
         self.asked.clear()
         return found
 
-    async def call(self, address=None, **options):
-        return await self.cluster.call(address, REQUEST, **options)
+    async def call(self, **options):
+        return await self.cluster.call(REQUEST, **options)
 
 
 def topic(name):
@@ -167,25 +167,6 @@ async def test_an_error_where_any_broker_will_do(kind, where):
 
 
 @pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
-async def test_an_error_of_the_broker_that_is_meant(kind):
-    """A call to one broker is tried again there, after a back-off, if the error may pass."""
-    rig = Rig()
-    error = kind("why")
-    rig.answers[A] = [error]
-    if error.retriable and kind is not NotHostedError:
-        await rig.call(A)
-        assert rig.whom() == [A, A]
-        assert rig.slept == [0.025]
-    else:
-        with pytest.raises(kind) as caught:
-            await rig.call(A)
-        assert caught.value is error
-        assert rig.whom() == [A]
-    await rig.call()
-    assert rig.whom() == [A]
-
-
-@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
 @pytest.mark.parametrize("where", ["answer", "connect"])
 async def test_an_error_of_one_attempt(kind, where):
     """It is raised as it is; only a broker that was not reached in time rests."""
@@ -209,10 +190,6 @@ async def test_a_token_is_wrong_once_every_broker_has_refused_it():
     with pytest.raises(UnauthorizedError, match="c:3"):
         await rig.call()
     assert [len(rig.refusals[address]) for address in (A, B, C)] == [1, 1, 1]
-    rig.answers[A] = [UnauthorizedError("a:1")]
-    rig.refusals.clear()
-    with pytest.raises(UnauthorizedError):
-        await rig.call(A)
 
 
 async def test_a_broker_that_rests_is_no_reason_to_hurry():
@@ -248,9 +225,6 @@ async def test_brokers_that_were_told_of_are_asked_after_the_seeds():
     assert rig.whom() == [A, B, C, A, B]
     await rig.call()
     assert rig.whom() == [B]
-    await rig.call(C)
-    await rig.call()
-    assert rig.whom() == [C, B]
 
 
 async def test_redirects_are_followed_at_once_only_the_first_time():
@@ -268,26 +242,21 @@ async def test_redirects_are_followed_at_once_only_the_first_time():
     assert [seconds == 0 for seconds in rig.slept] == [True, *[False] * 5]
 
 
-@pytest.mark.parametrize("where", [A, None])
-async def test_who_was_pointed_to_is_not_blamed(where):
-    """A call that was led elsewhere goes back; who answered it there is not preferred by it."""
+async def test_who_was_pointed_to_is_not_preferred():
+    """A call that was led elsewhere begins anew when that broker fails; who answers it there has
+    all the time that is left, and is not asked first from then on.
+    """
     rig = Rig(A, B)
-    rig.answers[A] = [NotHostedError("no", C), Done()]
-    rig.answers[C] = [UnavailableError("down")]
-    await rig.call(where)
-    assert rig.whom() == [A, C, A if where else B]
     rig.answers[A] = [NotHostedError("no", C)]
-    await rig.call(A)
-    assert rig.whom() == [A, C]
+    rig.answers[C] = [UnavailableError("down")]
     await rig.call()
-    assert rig.whom() == [A if where else B]
-    rig.answers[A if where else B] = [NotHostedError("no", C)]
-    rig.asked.clear()
+    assert rig.whom() == [A, C, B]
+    rig.answers[B] = [NotHostedError("no", C)]
     await rig.call(timeout_s=100)
-    assert rig.asked == [(A if where else B, ANY_BROKER_ATTEMPT_S), (C, pytest.approx(100))]
+    assert rig.asked == [(B, ANY_BROKER_ATTEMPT_S), (C, pytest.approx(100))]
     rig.asked.clear()
     await rig.call()
-    assert rig.whom() == [A if where else B]
+    assert rig.whom() == [B]
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 60.0])
@@ -310,8 +279,7 @@ async def test_how_long_an_attempt_may_take(wait_s):
     rig.asked.clear()
     rig.answers.clear()
     await rig.call(timeout_s=100, wait_s=wait_s)
-    await rig.call(A, timeout_s=100, wait_s=wait_s)
-    assert [limit_s for _, limit_s in rig.asked] == [ANY_BROKER_ATTEMPT_S + wait_s, 100 + wait_s]
+    assert [limit_s for _, limit_s in rig.asked] == [ANY_BROKER_ATTEMPT_S + wait_s]
 
 
 async def test_what_a_connection_took_is_not_there_for_the_answer():
@@ -324,12 +292,9 @@ async def test_what_a_connection_took_is_not_there_for_the_answer():
         return await connect(address)
 
     rig.cluster._connect = slowly
-    await rig.call(A)
+    await rig.call()
     await rig.cluster.attempt(A, REQUEST, b"body", body_crc=7, timeout_s=4)
-    assert rig.asked == [(A, 5.0), (A, 4.0)]
-    assert rig.sent[-1] == (REQUEST, b"body", 7)
-    rig.now += 100
-    await rig.call(A, body=b"body", body_crc=7)
+    assert rig.asked == [(A, 2.0), (A, 4.0)]
     assert rig.sent[-1] == (REQUEST, b"body", 7)
 
 
