@@ -7,11 +7,8 @@ import asyncio
 import pytest
 
 from memq.client.cluster import Cluster, parse_bootstrap
-from memq.core.wire.messages import Metadata
 from memq.errors import (
-    ClosedError,
     ConfigError,
-    UnavailableError,
 )
 from memq.runtime.system import SYSTEM, Runtime
 from tests.fakes.tiny_broker import TinyBroker
@@ -71,29 +68,6 @@ async def test_broker_that_comes_up_late_is_found(make):
     await late.stop()
 
 
-async def test_waiting_for_a_broker_is_logged_now_and_then(make, caplog):
-    """A call in vain is silent for a moment, then says what it waits for, and not each time."""
-    now = [0.0]
-
-    async def sleep(seconds):
-        now[0] += 1.0
-        await asyncio.sleep(0)
-
-    cluster = make(DEAD, clock=lambda: now[0], sleep=sleep)
-    with pytest.raises(UnavailableError):
-        await cluster.topic("events", timeout_s=2.5)
-    assert caplog.messages == []
-    for timeout_s in (20, 10):
-        with pytest.raises(UnavailableError):
-            await cluster.topic("events", timeout_s=timeout_s)
-        [line] = caplog.messages
-    assert line.startswith(f"cannot connect to broker {DEAD}")
-    assert line.endswith("; trying again for up to 17 s")
-    with pytest.raises(UnavailableError):
-        await cluster.topic("events", timeout_s=20)
-    assert len(caplog.messages) == 2
-
-
 async def test_caller_that_gives_up_does_not_take_the_attempt_along(broker, make):
     """A cancelled caller leaves the others their connection."""
     cluster = make(broker.address)
@@ -102,17 +76,6 @@ async def test_caller_that_gives_up_does_not_take_the_attempt_along(broker, make
     await asyncio.sleep(0)
     first.cancel()
     assert not (await second).closed
-
-
-async def test_closed_cluster_says_so(broker, make):
-    """After `close` there are no connections, and calls raise."""
-    cluster = make(broker.address)
-    connection = await cluster.connection(broker.address)
-    await cluster.close()
-    assert connection.closed
-    with pytest.raises(ClosedError):
-        await cluster.call(Metadata())
-    assert "closed" in repr(cluster)
 
 
 def test_bootstrap_is_a_list_of_addresses():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 from contextlib import aclosing
@@ -18,8 +17,6 @@ from memq.errors import (
     ConfigError,
     InvalidRequestError,
     OffsetOutOfRangeError,
-    TopicRecreatedError,
-    UnknownTopicError,
 )
 from memq.reading import objects
 from memq.reading.rows import FETCHES
@@ -155,19 +152,6 @@ def test_a_scan_that_is_left_leaves_nothing(address, taken):
     assert not [thread for thread in left if thread.is_alive()]
 
 
-def test_an_error_is_raised_where_the_rows_would_come(address):
-    """A topic that is recreated while it is read ends the scan with its own error."""
-    fill(address, "again", [[n] for n in range(12)], read_partitions=1)
-    reader = scan(address, topic="again").reader()
-    reader.read_next_batch()
-    with AdminClient(address) as admin:
-        admin.delete_topic("again")
-        admin.create_topic("again")
-
-    with pytest.raises((TopicRecreatedError, UnknownTopicError, OffsetOutOfRangeError)):
-        reader.read_all()
-
-
 def test_records_without_a_time(address):
     """A typed topic without a time is refused; rows from before it had one have none."""
     old = pa.schema([("x", pa.int64())])
@@ -233,8 +217,3 @@ async def test_retention_during_a_read_is_an_error(tmp_path, monkeypatch):
             with pytest.raises(OffsetOutOfRangeError, match="offset"):
                 async for _ in batches:
                     pass
-
-
-async def table_of(w, **selection):
-    """What `read_range` gives, off the loop that the broker runs on."""
-    return await asyncio.to_thread(read_range, w.address, topic="t", metadata=True, **selection)

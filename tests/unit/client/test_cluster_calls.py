@@ -11,15 +11,12 @@ from memq import errors
 from memq.client.broker_choice import REST_S
 from memq.client.cluster import (
     ANY_BROKER_ATTEMPT_S,
-    MAX_CACHED_TOPICS,
-    METADATA_AGE_S,
     Cluster,
 )
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     BrokerInfo,
     DeleteTopic,
-    DescribeClusterAnswer,
     Done,
     MetadataAnswer,
     TopicInfo,
@@ -29,7 +26,6 @@ from memq.errors import (
     MemqError,
     NotHostedError,
     ProtocolError,
-    RequestTimeoutError,
     StorageError,
     UnauthorizedError,
     UnavailableError,
@@ -166,22 +162,6 @@ async def test_an_error_where_any_broker_will_do(kind, where):
     assert rig.whom() == [A if kind is NotHostedError else B]
 
 
-@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
-@pytest.mark.parametrize("where", ["answer", "connect"])
-async def test_an_error_of_one_attempt(kind, where):
-    """It is raised as it is; only a broker that was not reached in time rests."""
-    rig = Rig()
-    error = kind("why")
-    (rig.answers if where == "answer" else rig.refusals)[A].append(error)
-    with pytest.raises(kind) as caught:
-        await rig.cluster.attempt(A, REQUEST, timeout_s=3)
-    assert caught.value is error
-    assert rig.slept == []
-    rig.asked.clear()
-    await rig.call()
-    assert rig.whom() == [B if kind in {UnavailableError, RequestTimeoutError} else A]
-
-
 async def test_a_token_is_wrong_once_every_broker_has_refused_it():
     """Each is asked once; the last one's word is raised."""
     rig = Rig(A, B, C)
@@ -190,27 +170,6 @@ async def test_a_token_is_wrong_once_every_broker_has_refused_it():
     with pytest.raises(UnauthorizedError, match="c:3"):
         await rig.call()
     assert [len(rig.refusals[address]) for address in (A, B, C)] == [1, 1, 1]
-
-
-async def test_a_broker_that_rests_is_no_reason_to_hurry():
-    """Where nobody is left who was not tried, or did not just fail, the next attempt waits."""
-    rig = Rig(A, B)
-    down = UnavailableError("down")
-    rig.answers[A] = [down, down]
-    rig.answers[B] = [down, down]
-    await rig.call()
-    assert rig.whom() == [A, B, A, B, A]
-    assert [seconds == 0 for seconds in rig.slept] == [True, False, False, False]
-    rig.slept.clear()
-    rig.answers[A] = [down]
-    await rig.call()
-    assert rig.whom() == [A, B]
-    assert rig.slept[0] > 0
-    rig.now += REST_S
-    rig.answers[B] = [down]
-    await rig.call()
-    assert rig.whom() == [B, A]
-    assert rig.slept[1:] == [0.0]
 
 
 async def test_brokers_that_were_told_of_are_asked_after_the_seeds():
@@ -311,27 +270,6 @@ def told(*names, version="", more=False):
     )
 
 
-async def test_few_topics_are_remembered():
-    """The one that was asked for longest ago goes; asked for again it is among the last."""
-    rig = Rig(A)
-
-    def named(request):
-        return told(*request.topics, version=f"v{request.topics[0]}")
-
-    names = [f"t{number}" for number in range(MAX_CACHED_TOPICS)]
-    rig.answers[A] = [named] * (MAX_CACHED_TOPICS + 4)
-    for name in names:
-        await rig.cluster.topic(name)
-    await rig.cluster.topic("t0", refresh=True)
-    await rig.cluster.topic("one.more")
-    rig.asked.clear()
-    await rig.cluster.topic("t0")
-    await rig.cluster.topic("t2")
-    assert (rig.whom(), rig.cluster.moves("t1"), rig.cluster.moves("t0")) == ([], False, True)
-    await rig.cluster.topic("t1")
-    assert rig.whom() == [A]
-
-
 async def test_news_of_a_topic_are_asked_for_by_what_is_known():
     """The last version that was told is sent along, also where the topic is to be asked for."""
     rig = Rig(A, request_timeout_s=4.0)
@@ -396,24 +334,6 @@ async def test_all_topics_come_in_pages():
     assert [request.after for request, _, _ in rig.sent] == ["", "b", "d"]
 
 
-async def test_what_is_known_grows_old_since_it_was_told_last():
-    """Any answer that tells of brokers counts, whichever topic it was asked for."""
-    rig = Rig(A)
-    rig.answers[A] = [told("t"), told("u"), told("t", version="1"), told("t")]
-    await rig.cluster.topic("t")
-    rig.now += METADATA_AGE_S - 1
-    await rig.cluster.topic("u")
-    rig.now += METADATA_AGE_S - 1
-    await rig.cluster.topic("t")
-    await rig.cluster.next_topic("t", 1)
-    rig.now += METADATA_AGE_S - 1
-    await rig.cluster.topic("t")
-    assert len(rig.sent) == 3
-    rig.now += 1
-    await rig.cluster.topic("t")
-    assert len(rig.sent) == 4
-
-
 # -- connections ----------------------------------------------------------------------------
 
 
@@ -446,25 +366,3 @@ async def test_nothing_is_open_after_a_close(after):
         await rig.cluster.connection(A)
     with pytest.raises(ClosedError):
         await rig.call()
-
-
-@pytest.mark.parametrize("outcome", ["answer", "error", "silence"])
-async def test_a_state_is_asked_on_a_connection_of_its_own(outcome):
-    """It is closed whatever comes of it, and the one that is shared is left alone."""
-    rig = Rig(A)
-    shared = await rig.cluster.connection(A)
-    answer = DescribeClusterAnswer(cluster_id="x", governor="", brokers=[], moving=[])
-    rig.answers[A] = [StorageError("slow") if outcome == "error" else answer]
-    if outcome == "silence":
-        rig.cluster._connect, connect = lambda _: asyncio.Event().wait(), rig.cluster._connect
-        with pytest.raises(RequestTimeoutError, match=r"no answer within 0\.01 s"):
-            await rig.cluster.status(A, timeout_s=0.01)
-        rig.cluster._connect = connect
-    elif outcome == "error":
-        with pytest.raises(StorageError):
-            await rig.cluster.status(A, timeout_s=5)
-    else:
-        assert await rig.cluster.status(A, timeout_s=5) is answer
-        assert rig.sent[-1][0].own
-    assert [connection.ended for connection in rig.opened] == [False, True][: len(rig.opened)]
-    assert await rig.cluster.connection(A) is shared

@@ -144,13 +144,6 @@ async def test_who_is_silent_is_named_by_its_id_where_anybody_knows_it():
     assert (found.silent, [each.id for each in found.brokers]) == ({}, ["b"])
 
 
-async def test_nobody_answers():
-    """The error is that of a broker; nothing is known."""
-    for seeds in (["x"], ["x", "y"]):
-        with pytest.raises(UnavailableError, match=":1 is away"):
-            await cluster_status(Asked(seeds), 60)
-
-
 async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
     """Not while any broker says that ZooKeeper refuses it, nor where there is none."""
     gone = ServiceState(name="zookeeper", since_ms=5, error="no answer")

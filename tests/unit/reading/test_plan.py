@@ -262,17 +262,6 @@ async def test_retention_that_is_quicker_is_planned_anew_a_few_times(overtaken):
     assert topic.plans == 1, "some of what was asked for by name is gone"
 
 
-async def test_the_time_of_a_record_is_in_the_column_that_the_topic_names():
-    """By its schema of now; one that does not have it has no times."""
-    topic = Topic([(1, 2)])
-    topic.config = TopicConfig.create("t", time_column="at")
-    selection = Selection(start_time=at_us(1))
-    with pytest.raises(InvalidRequestError, match="has no column 'at'"):
-        await plan_read(topic, selection)
-    topic.schemas["s"] = pa.schema([("at", pa.timestamp("ms"))])
-    assert (await plan_read(topic, selection)).times == EventTimes(1, None, "at")
-
-
 @pytest.mark.parametrize(
     ("start_us", "starts", "since_ms", "expected"),
     [
@@ -302,11 +291,9 @@ async def test_what_retention_may_have_removed_of_the_times_is_told(
     ("selection", "error"),
     [
         (Selection(start=1), InvalidRequestError),
-        (Selection(end=1), InvalidRequestError),
         (Selection(partition=-1), InvalidRequestError),
         (Selection(partition=True), InvalidRequestError),
         (Selection(partition=0, start=-1), InvalidRequestError),
-        (Selection(partition=0, end=-1), InvalidRequestError),
         (Selection(partition=0, start=2, end=1), InvalidRequestError),
         (Selection(start_time=at_us(2), end_time=at_us(1)), InvalidRequestError),
         (Selection(start_time="yesterday"), ConfigError),
