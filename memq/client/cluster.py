@@ -137,7 +137,6 @@ class Cluster:
         self._told_s = self._clock()  # when brokers were told last
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
-        self._preferred = self.seeds[0]  # the broker that answered last
         self._retry_log = RetryLog(log)
         self._closed = False
 
@@ -288,29 +287,23 @@ class Cluster:
         budget_s = self.request_timeout_s if timeout_s is None else timeout_s
         retry = self.retry(budget_s + wait_s)
         pointed_to, redirected = "", False
-        tried: set[str] = set()
         while True:
-            target = pointed_to or self._choose(tried)
+            target = pointed_to or self._choice.first(self._known())
             limit_s = retry.left_s if pointed_to else self._limit_s(retry, wait_s)
             try:
-                answer = await self.attempt(target, header, timeout_s=limit_s)
+                return await self.attempt(target, header, timeout_s=limit_s)
             except NotHostedError as error:
                 pointed_to, at_once = error.address, bool(error.address) and not redirected
                 redirected = redirected or at_once
                 delay_s = retry.after(error, at_once=at_once, retriable=True)
             except MemqError as error:
                 # While tokens are replaced one broker may refuse what the others accept.
-                others = [] if pointed_to else self._untried(tried)
-                refused = isinstance(error, UnauthorizedError) and bool(others)
+                refused = isinstance(error, UnauthorizedError)
                 if not pointed_to and (error.retriable or refused):
                     self._choice.failed(target)
+                others = not pointed_to and any(map(self._choice.awake, self._known()))
                 pointed_to = ""  # whom another broker pointed to may be gone
-                at_once = any(map(self._choice.awake, others))
-                delay_s = retry.after(error, at_once=at_once, retriable=refused or None)
-            else:
-                if not pointed_to:
-                    self._preferred = target
-                return answer
+                delay_s = retry.after(error, at_once=others, retriable=(refused and others) or None)
             await self._sleep(delay_s)
 
     async def attempt(
@@ -374,22 +367,14 @@ class Cluster:
         for connection in connections:
             await connection.close()
 
-    def _choose(self, tried: set[str]) -> str:
-        """Whom to ask where any broker will do: each once, then all of them once more."""
-        if not self._untried(tried):
-            tried.clear()
-        target = self._choice.first(self._untried(tried))
-        tried.add(target)
-        return target
-
-    def _untried(self, tried: set[str]) -> list[str]:
-        known = [self._preferred, *self.seeds, *(broker.address for broker in self.brokers)]
-        return [address for address in dict.fromkeys(known) if address not in tried]
+    def _known(self) -> list[str]:
+        """Return the addresses of all brokers that are known, the seeds first."""
+        return list(dict.fromkeys([*self.seeds, *(broker.address for broker in self.brokers)]))
 
     def _limit_s(self, retry: Retry, wait_s: float) -> float:
         """How long the next attempt may take: where others could answer, not all that is left."""
         left_s = max(0.0, retry.left_s - wait_s)
-        others = sum(map(self._choice.awake, self._untried(set()))) > 1
+        others = sum(map(self._choice.awake, self._known())) > 1
         limit_s = min(left_s / 2 if others else left_s, ANY_BROKER_ATTEMPT_S)
         return min(retry.left_s, limit_s + wait_s)
 

@@ -10,32 +10,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memq.errors import ConfigError
-from memq.reading.start import time_ms
+from memq.reading.start import EARLIEST, LATEST, At, Place, time_ms
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
-
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
-
-
-class At(NamedTuple):
-    """The first Batch published at a time or later.
-
-    Attributes:
-        ms: the time, milliseconds since 1970 UTC.
-    """
-
-    ms: int
-
-
-Place = int | At
-"""A place in a read partition: an offset, `EARLIEST`, `LATEST`, or a time."""
 
 
 @dataclass(frozen=True)

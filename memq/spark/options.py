@@ -21,9 +21,8 @@ from memq.core.options import Kind, Option, options_of
 from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 from memq.reading.objects import ReadThrough
+from memq.reading.start import EARLIEST, LATEST
 from memq.spark.bounds import (
-    EARLIEST,
-    LATEST,
     Bound,
     check_bounds,
     check_topics,

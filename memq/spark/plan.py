@@ -21,7 +21,7 @@ from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
-from memq.spark.bounds import EARLIEST, LATEST, At
+from memq.reading.start import At, offset_of
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
-    from memq.spark.bounds import Bound, Place
+    from memq.reading.start import Place
+    from memq.spark.bounds import Bound
     from memq.spark.options import ReadOptions
     from memq.spark.topic import SparkTopic
 
@@ -124,27 +125,12 @@ def bound_offsets(
             f"{', '.join(map(str, sorted(retained)))}"
         )
     times = {each for each in places.values() if isinstance(each, At)}
-    found: dict[Place, dict[int, int | None]] = {
-        at: {each.partition: each.at for each in topic.offsets(at.ms)} for at in times
-    }
+    found: dict[Place, list[PartitionOffsets]] = {at: topic.offsets(at.ms) for at in times}
+    at = {place: {each.partition: each.at for each in there} for place, there in found.items()}
     return {
-        partition: _offset(place, retained[partition], found.get(place, {}))
+        partition: offset_of(place, retained[partition], at.get(place, {}).get(partition))
         for partition, place in places.items()
     }
-
-
-def _offset(place: Place, there: PartitionOffsets, at: Mapping[int, int | None]) -> int:
-    """Return the offset of a place in a read partition.
-
-    Args:
-        place: the place.
-        there: what is retained.
-        at: the first offset at the time that the place is, by read partition; None for the end.
-    """
-    if isinstance(place, At):
-        found = at.get(there.partition)
-        return there.end if found is None else min(found, there.end)
-    return {EARLIEST: there.start, LATEST: there.end}.get(place, place)
 
 
 def check_published(topic: str, wanted: OffsetRange, retained: PartitionOffsets) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memq.client.lag import Lag, lag_between, total_lag
 from memq.core.ranges import OffsetRange
 from memq.errors import OffsetOutOfRangeError, UnknownTopicError
-from memq.spark.bounds import LATEST
+from memq.reading.start import LATEST
 from memq.spark.checkpoint import StreamPosition, StreamPositions
 from memq.spark.plan import (
     Found,

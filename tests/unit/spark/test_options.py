@@ -8,7 +8,8 @@ import pytest
 
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError, StorageError
-from memq.spark.bounds import EARLIEST, LATEST, At, Bound
+from memq.reading.start import EARLIEST, LATEST, At
+from memq.spark.bounds import Bound
 from memq.spark.options import parse_read_options, parse_write_options
 
 GIVEN = {"topic": "t"}
