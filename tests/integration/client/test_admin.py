@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from memq.client import admin as admin_module
 from memq.client.admin import AdminClient, AsyncAdminClient
 from memq.core.wire import messages as m
 from memq.core.wire.messages import PartitionOffset
@@ -193,41 +192,3 @@ async def test_each_creation_has_its_name(broker, admin):
 
 def group(name, topic):
     return m.GroupInfo(group=name, topic=topic, offsets=[], members=[])
-
-
-async def test_groups_of_topics_that_nobody_knows_are_none(broker, admin):
-    """A topic that was deleted meanwhile takes its groups with it; the others come sorted."""
-    broker.add_topic("a.topic")
-    told = [
-        group("z", "events"),
-        group("x", "deleted"),
-        group("y", "a.topic"),
-        group("a", "events"),
-    ]
-    answers = [UnavailableError("busy"), m.ListGroupsAnswer(groups=told)]
-    broker.answers[m.ListGroups] = lambda _: answers.pop(0)
-    found = [(each.topic, each.group) for each in await admin.groups()]
-    assert found == [("a.topic", "y"), ("events", "a"), ("events", "z")]
-
-
-@pytest.mark.parametrize("dry_run", [True, False])
-async def test_a_group_is_moved_from_where_it_was(broker, admin, monkeypatch, caplog, dry_run):
-    """What it had is read before it is overwritten; a report that fails is no failure of that."""
-    offsets = [m.PartitionOffsets(partition=0, start=0, end=9)]
-    broker.answers |= {
-        m.FetchOffsets: m.FetchOffsetsAnswer(partitions=offsets),
-        m.FetchCommitted: m.FetchCommittedAnswer(offsets=[m.PartitionOffset(0, 2)]),
-        m.CommitOffsets: m.Done(),
-    }
-    moved = []
-
-    async def report_moved(_, name, moves):
-        moved.append((name, moves))
-        raise StorageError("no audit")
-
-    monkeypatch.setattr(admin_module, "report_moved", report_moved)
-    assert await admin.reset_offsets("g", "events", "latest", dry_run=dry_run) == {0: 9}
-    changes = [type(each) for each in broker.asked if not isinstance(each, m.FetchOffsets)]
-    assert changes == ([] if dry_run else [m.FetchCommitted, m.CommitOffsets])
-    assert moved == ([] if dry_run else [("g", {0: (2, 9)})])
-    assert ("could not be told" in caplog.text) is not dry_run

@@ -134,14 +134,6 @@ async def test_who_is_silent_is_named_by_its_id_where_anybody_knows_it():
     found = await cluster_status(cluster, 60)
     assert found.silent == {"c": "c:1 is away", "x:1": "x:1 is away"}
     assert [each.id for each in found.brokers] == ["b"]
-    moved = DescribeClusterAnswer(
-        cluster_id="c",
-        governor="",
-        brokers=[ClusterBroker(id="b", address="old:1"), ClusterBroker(id="b", address="b:1")],
-        status=BrokerStatus(id="b", address="b:1", version="1"),
-    )
-    found = await cluster_status(Asked("b", b=moved), 60)
-    assert (found.silent, [each.id for each in found.brokers]) == ({}, ["b"])
 
 
 async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
