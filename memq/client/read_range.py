@@ -339,24 +339,30 @@ def read_range(
     reader, selection = reader_of(bootstrap, topic, options)
     loop = EventLoopThread("memq-read")
     try:
-        return loop.run(_read_table(reader, topic, selection, timeout))
+        found = loop.run(_collect(reader, selection, timeout))
+    except TimeoutError as exc:
+        raise RequestTimeoutError(f"topic {topic!r} was not read within {timeout:g} s") from exc
     finally:
         loop.close()
-
-
-async def _read_table(
-    reader: AsyncTopicReader, topic: str, selection: Selection, timeout_s: float
-) -> pa.Table:
-    found = []
-    try:
-        async with asyncio.timeout(timeout_s), reader:
-            plan = await reader.plan(selection)
-            async with aclosing(reader.rows(plan)) as batches:
-                async for each in batches:
-                    found += each.rows
-    except TimeoutError as exc:
-        raise RequestTimeoutError(f"topic {topic!r} was not read within {timeout_s:g} s") from exc
     return pa.Table.from_batches(found, schema=reader.schema)
+
+
+async def _collect(
+    reader: AsyncTopicReader, selection: Selection, timeout_s: float
+) -> list[pa.RecordBatch]:
+    async with asyncio.timeout(timeout_s), aclosing(_rows(reader, selection)) as rows:
+        return [each async for each in rows]
+
+
+async def _rows(
+    reader: AsyncTopicReader, selection: Selection
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    async with reader:
+        plan = await reader.plan(selection)
+        async with aclosing(reader.rows(plan)) as batches:
+            async for each in batches:
+                for rows in each.rows:
+                    yield rows
 
 
 def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]) -> Scan:
@@ -391,7 +397,7 @@ def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArgu
     )
 
 
-async def async_scan(
+def async_scan(
     bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """As `scan`, for asyncio; close it (`contextlib.aclosing`) when it is left before its end.
@@ -406,13 +412,7 @@ async def async_scan(
     Raises:
         MemqError: as `scan`.
     """
-    reader, selection = reader_of(bootstrap, topic, options)
-    async with reader:
-        plan = await reader.plan(selection)
-        async with aclosing(reader.rows(plan)) as batches:
-            async for each in batches:
-                for rows in each.rows:
-                    yield rows
+    return _rows(*reader_of(bootstrap, topic, options))
 
 
 def reader_of(

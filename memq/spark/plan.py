@@ -176,27 +176,20 @@ class Found(NamedTuple):
 
     Attributes:
         parts: all Messages of each Batch; in no order.
-        totals: of all Batches by read partition, where they were asked for.
+        totals: of all Batches, by read partition.
     """
 
     parts: list[MessageRange]
     totals: dict[int, Totals]
 
 
-def find(
-    topic: SparkTopic,
-    options: ReadOptions,
-    ranges: Sequence[OffsetRange],
-    *,
-    totals: bool = False,
-) -> Found:
+def find(topic: SparkTopic, options: ReadOptions, ranges: Sequence[OffsetRange]) -> Found:
     """The Batches of some ranges of a topic.
 
     Args:
         topic: the topic.
         options: of the read of this topic.
         ranges: what to read.
-        totals: whether to add up what the notifications say.
 
     Raises:
         OffsetOutOfRangeError: retention has removed some of it.
@@ -206,9 +199,7 @@ def find(
     parts = []
     sums: dict[int, Totals] = {}
     for batch in topic.batches(ranges):
-        if totals:
-            so_far = sums.get(batch.partition, Totals())
-            sums[batch.partition] = so_far.plus(batch.notification)
+        sums[batch.partition] = sums.get(batch.partition, Totals()).plus(batch.notification)
         kept = batch if options.view == "messages" else without_runs(batch)
         parts.append(MessageRange(kept, 0, batch.notification.messages))
     return Found(parts, sums)

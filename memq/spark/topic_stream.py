@@ -155,13 +155,12 @@ class TopicStream:
         after = self.topic.lag({partition: ends[partition] for partition in nexts})
         return total_lag(lag_between(before[partition], after[partition]) for partition in nexts)
 
-    def find(self, start: StreamPositions, end: StreamPositions, *, totals: bool) -> Found:
+    def find(self, start: StreamPositions, end: StreamPositions) -> Found:
         """What a micro-batch reads of this topic.
 
         Args:
             start: positions before it; those of new read partitions are in `end`.
             end: positions after it.
-            totals: whether to add up what the notifications say.
 
         Raises:
             OffsetOutOfRangeError: retention has removed some of it.
@@ -183,7 +182,7 @@ class TopicStream:
         ]
         if not ranges:
             return NOTHING
-        return find(self.topic, self._options, ranges, totals=totals)
+        return find(self.topic, self._options, ranges)
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""
