@@ -14,19 +14,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memq.client.objects import decode
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification import NOTIFICATION_VERSION, Notification, PublishedBatch
+from memq.reading.objects import decode
 from memq.storage.local import LocalStorage
 from memq.storage.open import open_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memq.client.batch import Batch, Order
+    from memq.reading.batch import Batch, Order
 
 BATCH_BYTES = 8 << 20
 BATCHES = 8

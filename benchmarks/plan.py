@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from benchmarks.broker import broker_process
 from memq import AdminClient
 from memq.client.cluster import Cluster
-from memq.client.read_plan import Selection
 from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.client.topic import TopicClient
 from memq.core.format.batch import ProducerRun
@@ -32,6 +31,7 @@ from memq.core.notification import (
 from memq.core.queue import Publication
 from memq.core.ranges import OffsetRange
 from memq.queue.embedded.queue import EmbeddedQueue
+from memq.reading.plan import Selection
 from memq.spark import MemqDataSource
 
 if TYPE_CHECKING:

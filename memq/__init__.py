@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from memq.client.admin import AdminClient, AsyncAdminClient
     from memq.client.audit.audit import audit_topic
     from memq.client.audit.consumed import report_consumed
-    from memq.client.batch import Batch, LogMessage
     from memq.client.consumer.consumer import AsyncConsumer, Consumer
     from memq.client.producer.delivery import Delivery, StoredAt
     from memq.client.producer.producer import AsyncProducer, Producer
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from memq.core.format.reader import BatchReader
     from memq.core.ranges import OffsetRange
     from memq.core.version import __version__ as __version__
+    from memq.reading.batch import Batch, LogMessage
     from memq.tables.scan import scan
 
 __all__ = [
@@ -53,7 +53,7 @@ _MODULES = {
     "memq.client.admin": ("AdminClient", "AsyncAdminClient"),
     "memq.client.audit.audit": ("audit_topic",),
     "memq.client.audit.consumed": ("report_consumed",),
-    "memq.client.batch": ("Batch", "LogMessage"),
+    "memq.reading.batch": ("Batch", "LogMessage"),
     "memq.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "memq.client.producer.delivery": ("Delivery", "StoredAt"),
     "memq.client.producer.producer": ("AsyncProducer", "Producer"),

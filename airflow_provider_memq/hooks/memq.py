@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from airflow_provider_memq.topics import TopicState
     from memq.client.admin import AdminClient, AsyncAdminClient
     from memq.client.cluster import Cluster
-    from memq.client.objects import ReadThrough
     from memq.client.topic import SyncTopicClient, TopicClient
     from memq.core.named_values import NamedValues
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
+    from memq.reading.objects import ReadThrough
 
 T = TypeVar("T")
 

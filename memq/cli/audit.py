@@ -21,10 +21,10 @@ from memq.cli.command import (
 )
 from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import show_one, show_rows
-from memq.client.start import time_ms
 from memq.core.audit import render
 from memq.core.options import Option
 from memq.core.units import DAY_MS
+from memq.reading.start import time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

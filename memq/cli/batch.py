@@ -33,8 +33,6 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from memq.cli.output import Row
     from memq.client.topic import SyncTopicClient
     from memq.core.format.index import IndexEntry
@@ -246,6 +244,8 @@ def verify_object(
         ConfigError: the storage cannot be opened with the options that were given.
     """
     from memq.core.format import verify as objects  # noqa: PLC0415 - loads Arrow
+    from memq.core.format.index import decode_tail  # noqa: PLC0415
+    from memq.reading.index import differences  # noqa: PLC0415
     from memq.storage.open import open_uri  # noqa: PLC0415
 
     try:
@@ -259,29 +259,9 @@ def verify_object(
         return objects.VerifyReport((str(exc),), 0)
     report = objects.verify(data)
     if report.ok and notification is not None:
-        return replace(report, findings=tuple(_disagreements(notification, data, report)))
+        index = decode_tail(memoryview(data), len(data))
+        return replace(report, findings=tuple(differences(notification, index, len(data))))
     return report
-
-
-def _disagreements(notification: Notification, data: bytes, report: VerifyReport) -> Iterator[str]:
-    from memq.core.format.batch import producer_runs  # noqa: PLC0415 - loads Arrow
-    from memq.core.format.index import decode_tail  # noqa: PLC0415
-
-    index = decode_tail(memoryview(data), len(data))
-    actual: dict[str, Any] = {
-        "batch_id": index.metadata.batch_id,
-        "topic": index.metadata.topic,
-        "write_partition": index.metadata.write_partition,
-        "size_bytes": report.size_bytes,
-        "index_offset": index.offset,
-        "messages": report.messages,
-        "records": report.records,
-        "producers": producer_runs(index.entries),
-    }
-    for name, value in actual.items():
-        said = getattr(notification, name)
-        if said != value:
-            yield f"its notification says {name} = {said!r}; it is {value!r}"
 
 
 # -- cat ------------------------------------------------------------------------------------

@@ -10,17 +10,17 @@ import msgspec
 
 from memq.cli.export_formats import open_sink
 from memq.cli.lines import json_lines, json_object, raw_lines
-from memq.client.batch import LogMessage, timestamps_us
-from memq.client.read_range import conformed
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import InvalidRequestError
+from memq.reading.batch import LogMessage, timestamps_us
+from memq.reading.rows import conformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
-    from memq.client.batch import Batch
+    from memq.reading.batch import Batch
 
 Format = Literal["raw", "json", "csv"]
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from memq import Consumer, Producer
     from memq.cli.output import Row
-    from memq.client.batch import Batch
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.options import ProducerArguments
     from memq.core.named_values import NamedValues
+    from memq.reading.batch import Batch
 
 DISTINCT_VALUES = 4_096  # so that compression finds no more in a Message than in real data
 TICK_S = 0.01  # how evenly a rate is kept

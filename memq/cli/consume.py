@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from memq import Consumer
     from memq.cli.batch_lines import Format, Lines
     from memq.cli.selection import Selection
-    from memq.client.batch import Batch, Order
     from memq.client.consumer.fetcher import OnOutOfRange
     from memq.client.consumer.options import ConsumerArguments
-    from memq.client.objects import ReadThrough
     from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
+    from memq.reading.batch import Batch, Order
+    from memq.reading.objects import ReadThrough
 
 MAX_TAIL = 1_000_000  # each may be in a Batch of its own, and these are all looked at
 POLL_S = 0.2  # how long the end of what is to be read may go unnoticed

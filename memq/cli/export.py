@@ -25,16 +25,16 @@ from memq.cli.command import (
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, progress_bar, show_one
-from memq.client.start import time_us
 from memq.core.units import parse_time
 from memq.errors import ConfigError
+from memq.reading.start import time_us
 
 if TYPE_CHECKING:
     from memq.cli.export_formats import Format
-    from memq.client.objects import ReadThrough
     from memq.client.read_range import TopicReader
     from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
+    from memq.reading.objects import ReadThrough
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
 
@@ -112,8 +112,8 @@ def export(
     after an interruption.
     """
     from memq.cli import export_job as job  # noqa: PLC0415 - loads Arrow
-    from memq.client.read_plan import Selection  # noqa: PLC0415
     from memq.client.read_range import AsyncTopicReader, TopicReader  # noqa: PLC0415
+    from memq.reading.plan import Selection  # noqa: PLC0415
 
     is_file, kind = _target(target, form)
     names = None if columns is None else [name.strip() for name in columns.split(",")]

@@ -33,8 +33,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import msgspec
 
 from memq.cli.export_formats import SUFFIXES, Format, open_sink
-from memq.client.read_plan import EventTimes, Piece, ReadPlan
 from memq.core.decoding import UNDECODABLE
+from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
 from memq.errors import (
@@ -47,6 +47,7 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from memq.reading.plan import EventTimes, Piece, ReadPlan
 from memq.runtime.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from memq.client.read_plan import Selection
     from memq.client.read_range import TopicReader
+    from memq.reading.plan import Selection
 
 MANIFEST = "_memq_export.json"  # readers of folders pass over what begins with _ or .
 MANIFEST_VERSION = 1
@@ -167,7 +168,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def piece(self, part: Part) -> Piece:
         """What is read for a part."""
         span = OffsetRange(part.partition, part.start, part.end, self.incarnation)
-        return Piece(range=span, batches=part.batches, size_bytes=part.size_bytes)
+        return Piece(span, Totals(batches=part.batches, bytes=part.size_bytes))
 
     @property
     def missing(self) -> list[Part]:
@@ -299,7 +300,7 @@ def _locked_folder(folder: Path) -> Iterator[None]:
 
 def _plan(reader: TopicReader, job: Job) -> Manifest:
     plan = reader.plan(job.selection, piece_bytes=job.file_bytes)
-    nothing = Piece(range=OffsetRange(job.selection.partition or 0, 0, 0))  # a file says so as well
+    nothing = Piece(OffsetRange(job.selection.partition or 0, 0, 0))  # a file says so as well
     return Manifest(
         version=MANIFEST_VERSION,
         request=job.request,
@@ -318,8 +319,8 @@ def _part(piece: Piece, form: Format) -> Part:
         partition=partition,
         start=start,
         end=end,
-        batches=piece.batches,
-        size_bytes=piece.size_bytes,
+        batches=piece.contents.batches,
+        size_bytes=piece.contents.bytes,
     )
 
 
@@ -445,7 +446,7 @@ def export_file(file: Path, job: Job) -> Outcome:
         _show(file)
     return Outcome(
         records=records,
-        batches=sum(piece.batches for piece in plan.pieces),
+        batches=sum(piece.contents.batches for piece in plan.pieces),
         files=1,
         read_bytes=plan.size_bytes,
         written_bytes=size_bytes,

@@ -12,16 +12,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.batch import Batch, arrange
 from memq.core.notification import NOTIFICATION_VERSION, Notification
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
+from memq.reading.batch import Batch, arrange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from memq.client.batch import LogMessage
     from memq.core.format.reader import BatchReader
+    from memq.reading.batch import LogMessage
 
 _encoder = msgspec.json.Encoder()
 _PIECE = 4_096  # LogMessages; enough to spread the cost of a write, little beside their Batch

@@ -33,7 +33,6 @@ from memq.cli.command import (
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
-from memq.client.start import time_us
 from memq.core.units import counted
 from memq.errors import (
     InvalidRequestError,
@@ -41,6 +40,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
+from memq.reading.start import time_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

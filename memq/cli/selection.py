@@ -11,19 +11,19 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.client.read_plan import EventTimes
-from memq.client.topic import check_retained
 from memq.core.ranges import OffsetRange
 from memq.errors import InvalidRequestError
+from memq.reading.log import check_retained
+from memq.reading.plan import EventTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from memq.client.batch import Batch
     from memq.client.topic import SyncTopicClient
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
+    from memq.reading.batch import Batch
 
 _TAIL_PAGE = 100  # offsets looked at a time, from the end of a partition on
 

@@ -22,10 +22,10 @@ import pyarrow as pa
 from memq.cli.command import check_reachable
 from memq.cli.export_formats import open_sink
 from memq.cli.output import progress_bar
-from memq.client.read_plan import Selection
 from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.core.format.schema import ORIGIN_COLUMNS
 from memq.core.manifest import Totals
+from memq.reading.plan import Selection
 from memq.tables.commit import Written, commit_range
 from memq.tables.fitting import NAMING_COLUMNS, check_columns, check_names, fitted, widened
 from memq.tables.ledger import TopicRange
@@ -34,7 +34,7 @@ from memq.tables.scan import settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from memq.client.read_range import RowsOfBatch
+    from memq.reading.rows import RowsOfBatch
     from memq.tables.iceberg import IcebergTable
 
 JOB = "memq table put"

@@ -13,24 +13,13 @@ from typing import TYPE_CHECKING, Any
 from memq.client.audit.consumed import report_moved
 from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
-from memq.client.start import check_start, resolve, time_ms
 from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
 from memq.core.topic import TopicConfig
-from memq.core.wire.messages import (
-    AlterTopic,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    DescribeCluster,
-    DescribeClusterAnswer,
-    DrainBroker,
-    FetchLagAnswer,
-    RebalanceCluster,
-    TopicAnswer,
-)
+from memq.core.wire import messages as m
 from memq.errors import MemqError, TopicRecreatedError, UnavailableError, UnknownTopicError
+from memq.reading.start import check_start, resolve, time_ms
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -41,13 +30,7 @@ if TYPE_CHECKING:
 
     from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
-    from memq.client.start import Start
-    from memq.core.wire.messages import (
-        GroupInfo,
-        PartitionOffsets,
-        TopicInfo,
-        WatermarkAnswer,
-    )
+    from memq.reading.start import Start
     from memq.runtime.retry import Retry
 
 log = logging.getLogger(__name__)
@@ -99,7 +82,7 @@ class AsyncAdminClient:
 
     async def create_topic(
         self, /, name: str, *, schema: Schema | None = None, **options: object
-    ) -> TopicInfo:
+    ) -> m.TopicInfo:
         """Create a topic.
 
         Args:
@@ -114,14 +97,14 @@ class AsyncAdminClient:
             InvalidRequestError: the name cannot be a topic.
         """
         config = TopicConfig.create(name, schema=_schema_bytes(schema), **options)
-        request = CreateTopic(config=config, request_id=self._cluster.runtime.token_hex(8))
-        answer, _ = await self._cluster.call(None, request)
-        assert isinstance(answer, TopicAnswer)  # noqa: S101 - the wire checked the type
+        request = m.CreateTopic(config=config, request_id=self._cluster.runtime.token_hex(8))
+        answer, _ = await self._cluster.call(request)
+        assert isinstance(answer, m.TopicAnswer)  # noqa: S101 - the wire checked the type
         return answer.topic
 
     async def alter_topic(
         self, /, name: str, *, schema: Schema | None = None, **options: object
-    ) -> TopicInfo:
+    ) -> m.TopicInfo:
         """Change options of a topic, or extend the schema of a typed one.
 
         Args:
@@ -135,8 +118,8 @@ class AsyncAdminClient:
             SchemaMismatchError: the schema does not extend the old one.
         """
         texts = {option: _option_text(value) for option, value in options.items()}
-        request = AlterTopic(topic=name, options=texts, schema=_schema_bytes(schema))
-        answer: TopicAnswer
+        request = m.AlterTopic(topic=name, options=texts, schema=_schema_bytes(schema))
+        answer: m.TopicAnswer
         answer, _ = await self._queue(name).ask(request)
         return answer.topic
 
@@ -154,19 +137,19 @@ class AsyncAdminClient:
             TopicRecreatedError: the topic is another incarnation than the one given.
         """
         if incarnation:
-            await self._cluster.call(None, DeleteTopic(topic=name, incarnation=incarnation))
+            await self._cluster.call(m.DeleteTopic(topic=name, incarnation=incarnation))
             return
         found = await self.describe_topic(name)
         # It was there: if it is not any more, an attempt whose answer was lost has deleted it.
         with contextlib.suppress(UnknownTopicError, TopicRecreatedError):
             await self.delete_topic(name, incarnation=found.incarnation)
 
-    async def list_topics(self) -> list[TopicInfo]:
+    async def list_topics(self) -> list[m.TopicInfo]:
         """All topics, sorted by name; those of MemQ itself begin with an underscore."""
         answer = await self._cluster.metadata(None)
         return sorted(answer.topics, key=lambda topic: topic.config.name)
 
-    async def describe_topic(self, name: str) -> TopicInfo:
+    async def describe_topic(self, name: str) -> m.TopicInfo:
         """A topic: its options, schemas and where it lives.
 
         Raises:
@@ -176,14 +159,14 @@ class AsyncAdminClient:
 
     # -- the cluster ------------------------------------------------------------------------
 
-    async def describe_cluster(self) -> DescribeClusterAnswer:
+    async def describe_cluster(self) -> m.DescribeClusterAnswer:
         """The brokers that live, what each of them owns, and what is on its way.
 
         Raises:
             InvalidRequestError: the broker governs itself.
         """
-        answer, _ = await self._cluster.call(None, DescribeCluster())
-        assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked the type
+        answer, _ = await self._cluster.call(m.DescribeCluster())
+        assert isinstance(answer, m.DescribeClusterAnswer)  # noqa: S101 - the wire checked the type
         return answer
 
     async def status(self, timeout_s: float = 5.0) -> ClusterStatus:
@@ -217,7 +200,7 @@ class AsyncAdminClient:
         Raises:
             InvalidRequestError: the broker that is asked governs itself, or there is no such one.
         """
-        await self._cluster.call(None, DrainBroker(broker_id=broker_id, withdraw=withdraw))
+        await self._cluster.call(m.DrainBroker(broker_id=broker_id, withdraw=withdraw))
 
     async def rebalance_cluster(self) -> None:
         """Have the loads of brokers evened out now, rather than at the next interval.
@@ -225,11 +208,11 @@ class AsyncAdminClient:
         Raises:
             InvalidRequestError: the broker governs itself.
         """
-        await self._cluster.call(None, RebalanceCluster())
+        await self._cluster.call(m.RebalanceCluster())
 
     # -- offsets ----------------------------------------------------------------------------
 
-    async def offsets(self, topic: str, at: datetime | None = None) -> list[PartitionOffsets]:
+    async def offsets(self, topic: str, at: datetime | None = None) -> list[m.PartitionOffsets]:
         """Start and end of each read partition; with `at` also the first offset since then.
 
         Raises:
@@ -238,7 +221,7 @@ class AsyncAdminClient:
         """
         return await self._queue(topic).offsets(None if at is None else time_ms(at))
 
-    async def watermark(self, topic: str) -> WatermarkAnswer:
+    async def watermark(self, topic: str) -> m.WatermarkAnswer:
         """How far a topic is stored: what was acked before these times is published.
 
         Raises:
@@ -248,7 +231,7 @@ class AsyncAdminClient:
 
     # -- groups -----------------------------------------------------------------------------
 
-    async def groups(self, topic: str | None = None) -> list[GroupInfo]:
+    async def groups(self, topic: str | None = None) -> list[m.GroupInfo]:
         """The consumer groups of a topic, or of all, with stored offsets and live members.
 
         Raises:
@@ -264,11 +247,11 @@ class AsyncAdminClient:
                 delay_s = retry.after(error)
             await asyncio.sleep(delay_s)
 
-    async def _groups_of_all(self, retry: Retry) -> list[GroupInfo]:
+    async def _groups_of_all(self, retry: Retry) -> list[m.GroupInfo]:
         """The groups of all topics, from each coordinator those of its own."""
         topics = (await self._cluster.metadata(None, timeout_s=retry.left_s)).topics
         coordinators = {topic.config.name: topic.queue_address for topic in topics}
-        groups: list[GroupInfo] = []
+        groups: list[m.GroupInfo] = []
         for address in sorted({*coordinators.values()}):
             if not address:
                 nobodys = next(name for name, at in coordinators.items() if not at)
@@ -294,7 +277,7 @@ class AsyncAdminClient:
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        by_topic: dict[str, list[GroupInfo]] = {}
+        by_topic: dict[str, list[m.GroupInfo]] = {}
         for info in await self.groups(topic):
             if group is None or info.group == group:
                 by_topic.setdefault(info.topic, []).append(info)
@@ -308,7 +291,7 @@ class AsyncAdminClient:
                 # Deleted meanwhile, and its groups with it.
         return found
 
-    async def _lags_of(self, topic: str, infos: list[GroupInfo]) -> list[GroupLag]:
+    async def _lags_of(self, topic: str, infos: list[m.GroupInfo]) -> list[GroupLag]:
         """The lag of some groups of one topic."""
         queue = self._queue(topic)
         retained = await queue.offsets()
@@ -318,7 +301,7 @@ class AsyncAdminClient:
             group_lag(
                 info,
                 retained,
-                FetchLagAnswer(lags=list(islice(lags, len(info.offsets))), now_us=answer.now_us),
+                m.FetchLagAnswer(lags=list(islice(lags, len(info.offsets))), now_us=answer.now_us),
             )
             for info in infos
         ]
@@ -373,7 +356,7 @@ class AsyncAdminClient:
             InvalidRequestError: the group has live members.
             UnknownTopicError: there is no such topic.
         """
-        await self._queue(topic).ask(DeleteGroup(group=group, topic=topic))
+        await self._queue(topic).ask(m.DeleteGroup(group=group, topic=topic))
 
     @staticmethod
     async def _tell_audit(

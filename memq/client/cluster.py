@@ -4,11 +4,10 @@ A `Cluster` starts from a few seed addresses and learns the brokers from any of 
 connection per broker, and the topics that were asked for, for up to `METADATA_AGE_S`. A caller that
 is told `NotHostedError` without an address refreshes the topic and asks its new host.
 
-Every call has one deadline. Inside it, retriable errors are tried again: at another broker where
-any will do, else at the same one after a back-off with full jitter. A `NotHostedError` that names
-an address is followed, at once the first time; when the broker that it names fails, the call begins
-where it began. What is not retriable, and the last error at the deadline, is raised. A call
-that has tried for some seconds says so in the log, so that nobody waits in the dark.
+Every call has one deadline. Inside it, retriable errors are tried again at another broker, and
+after a back-off with full jitter once all were asked. A `NotHostedError` that names an address is
+followed, at once the first time. What is not retriable, and the last error at the deadline, is
+raised. A call that has tried for some seconds says so in the log, so that nobody waits in the dark.
 
 One event loop, not thread safe.
 """
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
@@ -80,14 +79,6 @@ def parse_bootstrap(bootstrap: str) -> list[str]:
     return list(dict.fromkeys(addresses))
 
 
-class _Call(NamedTuple):
-    """A request on its way to a broker that answers it."""
-
-    header: Struct
-    body: Body
-    body_crc: int | None
-
-
 class ClusterArguments(TypedDict, total=False):
     """How brokers are reached; see `Cluster`."""
 
@@ -146,7 +137,6 @@ class Cluster:
         self._told_s = self._clock()  # when brokers were told last
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
-        self._preferred = self.seeds[0]  # the broker that answered last
         self._retry_log = RetryLog(log)
         self._closed = False
 
@@ -188,7 +178,7 @@ class Cluster:
         """
         known = self._versions.get(name, "")
         request = Metadata(topics=[name], known=known, max_wait_ms=int(wait_s * 1000))
-        answer, _ = await self.call(None, request, wait_s=wait_s)
+        answer, _ = await self.call(request, wait_s=wait_s)
         assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
         self._adopt(answer)
         return self._remember(name, answer)
@@ -231,7 +221,7 @@ class Cluster:
         while True:
             after = found[-1].config.name if found else ""
             request = Metadata(topics=topics, create=create, after=after)
-            answer, _ = await self.call(None, request, timeout_s=deadline_s - self._clock())
+            answer, _ = await self.call(request, timeout_s=deadline_s - self._clock())
             assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
             found += answer.topics
             if not answer.more:
@@ -280,60 +270,40 @@ class Cluster:
         return await asyncio.shield(opening)
 
     async def call(
-        self,
-        address: str | None,
-        header: Struct,
-        body: Body = b"",
-        *,
-        body_crc: int | None = None,
-        timeout_s: float | None = None,
-        wait_s: float = 0.0,
+        self, header: Struct, *, timeout_s: float | None = None, wait_s: float = 0.0
     ) -> tuple[Struct, memoryview]:
-        """Ask a broker (None: any) until it answers: header and body of the answer.
+        """Ask any broker until one answers: header and body of the answer.
 
         Args:
-            address: `host:port` of the broker.
             header: of the request.
-            body: of the request.
-            body_crc: CRC32C of the body, when it is known.
             timeout_s: deadline of the whole call; None for `request_timeout_s`.
             wait_s: how long the broker may take on purpose, on top of it.
 
         Raises:
-            NotHostedError: another broker must be asked, but it is not known which.
             RequestTimeoutError: no answer within the deadline.
             UnavailableError: no broker could be reached within the deadline.
             MemqError: the typed error that the broker named.
         """
         budget_s = self.request_timeout_s if timeout_s is None else timeout_s
         retry = self.retry(budget_s + wait_s)
-        call = _Call(header, body, body_crc)
-        where, redirected = address, False
-        tried: set[str] = set()
+        pointed_to, redirected = "", False
         while True:
-            anyone = where is None
-            target = self._choose(tried) if where is None else where
+            target = pointed_to or self._choice.first(self._known())
+            limit_s = retry.left_s if pointed_to else self._limit_s(retry, wait_s)
             try:
-                answer = await self._attempt(call, target, self._limit_s(retry, anyone, wait_s))
+                return await self.attempt(target, header, timeout_s=limit_s)
             except NotHostedError as error:
-                if not error.address and address is not None:
-                    raise
-                where, at_once = error.address or None, bool(error.address) and not redirected
+                pointed_to, at_once = error.address, bool(error.address) and not redirected
                 redirected = redirected or at_once
                 delay_s = retry.after(error, at_once=at_once, retriable=True)
             except MemqError as error:
-                where = address  # whom another broker pointed to may be gone
                 # While tokens are replaced one broker may refuse what the others accept.
-                others = self._untried(tried) if anyone else []
-                refused = isinstance(error, UnauthorizedError) and bool(others)
-                if anyone and (error.retriable or refused):
+                refused = isinstance(error, UnauthorizedError)
+                if not pointed_to and (error.retriable or refused):
                     self._choice.failed(target)
-                at_once = any(map(self._choice.awake, others))
-                delay_s = retry.after(error, at_once=at_once, retriable=refused or None)
-            else:
-                if anyone:
-                    self._preferred = target
-                return answer
+                others = not pointed_to and any(map(self._choice.awake, self._known()))
+                pointed_to = ""  # whom another broker pointed to may be gone
+                delay_s = retry.after(error, at_once=others, retriable=(refused and others) or None)
             await self._sleep(delay_s)
 
     async def attempt(
@@ -353,11 +323,16 @@ class Cluster:
             UnavailableError: the broker cannot be reached.
             MemqError: the typed error that the broker named.
         """
+        started_s = self._clock()
         try:
-            return await self._attempt(_Call(header, body, body_crc), address, timeout_s)
+            connection = await self._connected(address, timeout_s)
+            left_s = max(0.0, timeout_s - (self._clock() - started_s))
+            answer = await connection.request(header, body, body_crc=body_crc, timeout_s=left_s)
         except (UnavailableError, RequestTimeoutError):
             self._choice.failed(address)
             raise
+        self._choice.answered(address)
+        return answer
 
     async def status(self, address: str, *, timeout_s: float) -> DescribeClusterAnswer:
         """What a broker says of itself, and which others it sees.
@@ -376,6 +351,7 @@ class Cluster:
                 finally:
                     await connection.close()
         except TimeoutError as exc:
+            self._choice.failed(address)
             raise RequestTimeoutError(f"no answer within {timeout_s:.3g} s") from exc
         assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked the type
         return answer
@@ -391,44 +367,25 @@ class Cluster:
         for connection in connections:
             await connection.close()
 
-    def _choose(self, tried: set[str]) -> str:
-        """Whom to ask where any broker will do: each once, then all of them once more."""
-        if not self._untried(tried):
-            tried.clear()
-        target = self._choice.first(self._untried(tried))
-        tried.add(target)
-        return target
+    def _known(self) -> list[str]:
+        """Return the addresses of all brokers that are known, the seeds first."""
+        return list(dict.fromkeys([*self.seeds, *(broker.address for broker in self.brokers)]))
 
-    def _untried(self, tried: set[str]) -> list[str]:
-        known = [self._preferred, *self.seeds, *(broker.address for broker in self.brokers)]
-        return [address for address in dict.fromkeys(known) if address not in tried]
-
-    def _limit_s(self, retry: Retry, anyone: bool, wait_s: float) -> float:
+    def _limit_s(self, retry: Retry, wait_s: float) -> float:
         """How long the next attempt may take: where others could answer, not all that is left."""
-        if not anyone:
-            return retry.left_s
         left_s = max(0.0, retry.left_s - wait_s)
-        others = sum(map(self._choice.awake, self._untried(set()))) > 1
+        others = sum(map(self._choice.awake, self._known())) > 1
         limit_s = min(left_s / 2 if others else left_s, ANY_BROKER_ATTEMPT_S)
         return min(retry.left_s, limit_s + wait_s)
 
-    async def _attempt(
-        self, call: _Call, address: str, limit_s: float
-    ) -> tuple[Struct, memoryview]:
-        started_s = self._clock()
+    async def _connected(self, address: str, limit_s: float) -> BrokerConnection:
         try:
             async with asyncio.timeout(limit_s):
-                connection = await self.connection(address)
+                return await self.connection(address)
         except TimeoutError as exc:
             raise RequestTimeoutError(
                 f"broker {address} could not be reached within {limit_s:.3g} s"
             ) from exc
-        left_s = max(0.0, limit_s - (self._clock() - started_s))
-        answer = await connection.request(
-            call.header, call.body, body_crc=call.body_crc, timeout_s=left_s
-        )
-        self._choice.answered(address)
-        return answer
 
     async def _connect(self, address: str) -> BrokerConnection:
         return await BrokerConnection.open(

@@ -51,7 +51,6 @@ log = logging.getLogger(__name__)
 CONFIG_VARIABLE = "MEMQ_CONFIG"
 PROFILE_VARIABLE = "MEMQ_PROFILE"
 DEFAULT_PROFILE = "default"
-MAX_FILE_BYTES = 1 << 20  # of the file, and of a token's: more can only be a mistake
 
 _ReadThrough = Literal["storage", "broker"]
 
@@ -187,7 +186,7 @@ def read_profile(
     """
     asked = name or os.environ.get(PROFILE_VARIABLE)
     path, is_named = _config_file()
-    profiles = _profiles_in(path) if is_named or _exists(path) else {}
+    profiles = _profiles_in(path) if is_named or os.path.exists(path) else {}  # noqa: PTH110 - Path raises
     given = profiles.get(asked or DEFAULT_PROFILE)
     if given is None and not asked:
         return Profile()
@@ -207,15 +206,6 @@ def _config_file() -> tuple[Path, bool]:
         return Path(named), True
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - where there is no home, Path raises
     return Path(folder, "memq.toml"), False
-
-
-def _exists(path: Path) -> bool:
-    """Whether there is a file; a folder that this user may not look into has none for them."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return False
-    return True
 
 
 def _profiles_in(path: Path) -> Mapping[str, Any]:
@@ -281,13 +271,9 @@ def _token_in(path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    """The text of a file."""
+    """Return the text of a file."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes; is it the right one?")
-        return content.decode()
+        return path.read_text(encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"cannot read {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

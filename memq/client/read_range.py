@@ -1,7 +1,7 @@
 """Reading exactly the records of some offsets or times, with no group and nothing remembered.
 
 A Batch never changes, so a range of offsets names the same data for ever, until retention removes
-it. What a read reads is planned before its first row (`memq.client.read_plan`). The rows come by
+it. What a read reads is planned before its first row (`memq.reading.plan`). The rows come by
 read partition, in the order of offsets, and within a Batch as they stand in it.
 """
 
@@ -9,112 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
 from memq.client.cluster import Cluster
-from memq.client.objects import BatchSource, map_ahead
-from memq.client.read_plan import Selection, plan_read
-from memq.client.scan import Scan
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
-from memq.client.topic import TopicClient, check_retained
+from memq.client.topic import TopicClient
 from memq.core.defaults import READ_TIMEOUT_S
-from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
+from memq.core.format.schema import deserialize_schema
 from memq.core.units import parse_time
-from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
+from memq.errors import ConfigError, RequestTimeoutError
+from memq.reading.log import check_retained
+from memq.reading.objects import BatchSource
+from memq.reading.plan import Selection, plan_read
+from memq.reading.rows import FETCHES, RowsOfBatch, chosen_columns, read_batches, rows_of_batch
 from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from typing import Self, Unpack
 
-    from memq.client.batch import Batch
     from memq.client.cluster import ClusterArguments
-    from memq.client.objects import FetchedBatch, ReadThrough
-    from memq.client.read_plan import EventTimes, Piece, ReadPlan
-    from memq.core.format.index import IndexEntry
     from memq.core.named_values import GivenValues
-    from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
-
-T = TypeVar("T")
-
-FETCHES = 4  # Batches fetched, or waiting to be taken, at a time
-FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by itself
-JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
-
-
-class RowsOfBatch(NamedTuple):
-    """What a read takes of a Batch.
-
-    Attributes:
-        batch: the Batch.
-        rows: of the wanted times and columns.
-    """
-
-    batch: PublishedBatch
-    rows: list[pa.RecordBatch]
-
-
-async def read_batches(
-    topic: TopicClient,
-    source: BatchSource,
-    plan: ReadPlan,
-    pieces: Sequence[Piece],
-    work: Callable[[FetchedBatch], T],
-) -> AsyncGenerator[tuple[PublishedBatch, T | None], None]:
-    """Read Batches of a plan, in the order of the pieces, a few at a time.
-
-    Close it (`contextlib.aclosing`) when it is left before its end.
-
-    Args:
-        topic: the topic.
-        source: of its Batches.
-        plan: that the pieces are of.
-        pieces: what to read.
-        work: is done on each Batch, in a thread of the source.
-
-    Returns:
-        Each Batch with what the work gave; None where its index says that it has none of the times.
-
-    Raises:
-        OffsetOutOfRangeError: retention has removed some of it.
-        DataLossError: a Batch is gone that should be there.
-        CorruptDataError: a Batch is damaged.
-        MemqError: brokers or storage failed.
-    """
-
-    async def read(batch: PublishedBatch) -> T | None:
-        times = plan.times
-        # Those that do not overlap were planned for Messages of unknown times, which few have.
-        if times and not times.overlap(batch.notification) and await source.times_are_known(batch):
-            return None
-        fetched = await source.fetch(batch)
-        return await source.run(work, fetched)
-
-    async with (
-        aclosing(_wanted(topic, plan, pieces)) as wanted,
-        aclosing(map_ahead(read, wanted, FETCH_BYTES, _weight)) as found,
-    ):
-        async for each in found:
-            yield each
-
-
-async def _wanted(
-    topic: TopicClient, plan: ReadPlan, pieces: Sequence[Piece]
-) -> AsyncGenerator[PublishedBatch, None]:
-    async with aclosing(topic.batches([each.range for each in pieces])) as batches:
-        async for batch in batches:
-            if plan.reads(batch):
-                yield batch
-
-
-def _weight(batch: PublishedBatch) -> int:
-    return max(batch.notification.size_bytes, FETCH_BYTES // FETCHES)
+    from memq.reading.objects import ReadThrough
+    from memq.reading.plan import Piece, ReadPlan
 
 
 class AsyncTopicReader:
@@ -173,7 +97,8 @@ class AsyncTopicReader:
         try:
             self._info = await self._topic.info()
             self.schema_id = self.schema_id or self._info.schema_id
-            self.schema = self._choose(deserialize_schema(self._info.schemas[self.schema_id]))
+            offered = deserialize_schema(self._info.schemas[self.schema_id])
+            self.schema = chosen_columns(offered, self._columns, metadata=self._metadata)
         except BaseException:
             await self.close()
             raise
@@ -248,41 +173,19 @@ class AsyncTopicReader:
         """
         # A plan that was written down says nothing of the column.
         times = plan.times and plan.times.of_topic(self._info)
-
         wanted = plan.pieces if pieces is None else pieces
-        rows_of = partial(self._rows, times=times)
+        rows_of = partial(rows_of_batch, schema=self.schema, times=times, metadata=self._metadata)
+        left = self._limit
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
-            left = self._limit
             async for batch, rows in batches:
                 kept = []
-                for each in rows or ():
+                for each in rows:
                     kept.append(each.slice(0, int(min(left, len(each)))))
                     left -= len(kept[-1])
                 yield RowsOfBatch(batch, kept)
                 if left <= 0:
                     return
-
-    def _choose(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of the rows for the topic's schema."""
-        offered = _with_origins(schema) if self._metadata else schema
-        if self._columns is None:
-            return offered
-        unknown = [name for name in self._columns if name not in offered.names]
-        if unknown:
-            raise InvalidRequestError(
-                f"no column {unknown[0]!r}; there are {', '.join(offered.names)}"
-            )
-        return pa.schema([offered.field(name) for name in self._columns])
-
-    def _rows(self, fetched: FetchedBatch, times: EventTimes | None) -> list[pa.RecordBatch]:
-        kept = []
-        for entry, rows in zip(fetched.entries, fetched.rows, strict=True):
-            named = _with_origin(fetched.batch, entry, rows) if self._metadata else rows
-            wanted = named if times is None else times.select(named)
-            if wanted.num_rows:
-                kept.append(wanted)
-        return _joined([conformed(rows, self.schema, repr(fetched.batch)) for rows in kept])
 
 
 class TopicReader(SyncClient[AsyncTopicReader]):
@@ -303,6 +206,61 @@ class TopicReader(SyncClient[AsyncTopicReader]):
     plan = sync(AsyncTopicReader.plan)
     check_retained = sync(AsyncTopicReader.check_retained)
     rows = sync_iter(AsyncTopicReader.rows)
+
+
+class Scan:
+    """Rows that were settled when `scan` was called; every reading of it gives the same ones.
+
+    Whatever takes an Arrow stream takes it: pyarrow, pandas, Polars, DuckDB. Iterate over it for
+    RecordBatches. Close it, use it with `with`, or forget it: then its connections close.
+
+    Args:
+        schema: of the rows.
+        rows: begins to read them; called for each reading.
+        close: what they are read from.
+
+    Attributes:
+        schema: of the rows.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        rows: Callable[[], Iterator[pa.RecordBatch]],
+        close: Callable[[], None],
+    ) -> None:
+        self.schema = schema
+        self._rows = rows
+        self.close = weakref.finalize(self, close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        yield from self._rows()  # a generator, which keeps this alive and open
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Begin to read from the first row.
+
+        Returns:
+            A reader. It raises a MemqError where brokers or storage fail, and where retention
+            removes what it has not read yet.
+        """
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def read_all(self) -> pa.Table:
+        """Read all rows into memory.
+
+        Raises:
+            MemqError: as while `reader` is read.
+        """
+        return self.reader().read_all()
 
 
 # -- what users call ------------------------------------------------------------------------
@@ -381,24 +339,30 @@ def read_range(
     reader, selection = reader_of(bootstrap, topic, options)
     loop = EventLoopThread("memq-read")
     try:
-        return loop.run(_read_table(reader, topic, selection, timeout))
+        found = loop.run(_collect(reader, selection, timeout))
+    except TimeoutError as exc:
+        raise RequestTimeoutError(f"topic {topic!r} was not read within {timeout:g} s") from exc
     finally:
         loop.close()
-
-
-async def _read_table(
-    reader: AsyncTopicReader, topic: str, selection: Selection, timeout_s: float
-) -> pa.Table:
-    found = []
-    try:
-        async with asyncio.timeout(timeout_s), reader:
-            plan = await reader.plan(selection)
-            async with aclosing(reader.rows(plan)) as batches:
-                async for each in batches:
-                    found += each.rows
-    except TimeoutError as exc:
-        raise RequestTimeoutError(f"topic {topic!r} was not read within {timeout_s:g} s") from exc
     return pa.Table.from_batches(found, schema=reader.schema)
+
+
+async def _collect(
+    reader: AsyncTopicReader, selection: Selection, timeout_s: float
+) -> list[pa.RecordBatch]:
+    async with asyncio.timeout(timeout_s), aclosing(_rows(reader, selection)) as rows:
+        return [each async for each in rows]
+
+
+async def _rows(
+    reader: AsyncTopicReader, selection: Selection
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    async with reader:
+        plan = await reader.plan(selection)
+        async with aclosing(reader.rows(plan)) as batches:
+            async for each in batches:
+                for rows in each.rows:
+                    yield rows
 
 
 def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]) -> Scan:
@@ -433,7 +397,7 @@ def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArgu
     )
 
 
-async def async_scan(
+def async_scan(
     bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """As `scan`, for asyncio; close it (`contextlib.aclosing`) when it is left before its end.
@@ -448,13 +412,7 @@ async def async_scan(
     Raises:
         MemqError: as `scan`.
     """
-    reader, selection = reader_of(bootstrap, topic, options)
-    async with reader:
-        plan = await reader.plan(selection)
-        async with aclosing(reader.rows(plan)) as batches:
-            async for each in batches:
-                for rows in each.rows:
-                    yield rows
+    return _rows(*reader_of(bootstrap, topic, options))
 
 
 def reader_of(
@@ -486,77 +444,3 @@ def reader_of(
     selection = Selection(**selecting)
     selection.check(topic)
     return AsyncTopicReader(bootstrap, topic=topic, **reading), selection
-
-
-# -- rows -----------------------------------------------------------------------------------
-
-
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows with small RecordBatches put together: each costs whoever takes them."""
-    joined: list[pa.RecordBatch] = []
-    small: list[pa.RecordBatch] = []
-    held = 0
-    for rows in batches:
-        small.append(rows)
-        held += rows.nbytes
-        if held >= JOINED_BYTES:
-            joined.append(_concat(small))
-            small, held = [], 0
-    if small:
-        joined.append(_concat(small))
-    return joined
-
-
-def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def conformed(rows: pa.RecordBatch, schema: pa.Schema, source: object) -> pa.RecordBatch:
-    """The rows with the columns of `schema`; those that they do not have are nulls.
-
-    Raises:
-        SchemaMismatchError: a column is of another type.
-    """
-    if rows.schema.equals(schema):
-        return rows
-    columns = []
-    for field in schema:
-        position = rows.schema.get_field_index(field.name)
-        if position < 0:
-            columns.append(pa.nulls(rows.num_rows, field.type))
-        elif rows.schema.types[position] == field.type:
-            columns.append(rows.column(position))
-        else:
-            raise SchemaMismatchError(
-                f"{source} has a column {field.name!r} of type {rows.schema.types[position]}, and "
-                f"the topic has {field.type}"
-            )
-    return pa.record_batch(columns, schema=schema)
-
-
-def _with_origin(batch: Batch, entry: IndexEntry, rows: pa.RecordBatch) -> pa.RecordBatch:
-    same_for_all = (
-        batch.partition,
-        batch.offset,
-        batch.notification.batch_id,
-        batch.notification.write_partition,
-        entry.producer_id,
-        entry.epoch,
-        entry.sequence,
-    )
-    count = rows.num_rows
-    origins = [
-        pa.repeat(pa.scalar(value, field.type), count)
-        for value, field in zip(same_for_all, ORIGINS, strict=False)
-    ]
-    positions = pa.array(range(count), pa.int64())
-    return pa.record_batch([*rows.columns, *origins, positions], schema=_with_origins(rows.schema))
-
-
-def _with_origins(schema: pa.Schema) -> pa.Schema:
-    taken = sorted(set(schema.names) & set(ORIGIN_COLUMNS))
-    if taken:
-        raise InvalidRequestError(
-            f"the topic has a column {taken[0]!r} of its own; read without metadata"
-        )
-    return pa.schema([*schema, *ORIGINS])

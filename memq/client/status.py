@@ -108,7 +108,7 @@ async def cluster_status(cluster: Cluster, timeout_s: float) -> ClusterStatus:
     if zookeepers and not any(state.words() for state in zookeepers):  # else it cannot answer
         try:
             left_s = max(0.0, min(GOVERNOR_S, deadline_s - cluster.runtime.mono_s()))
-            answer, _ = await cluster.call(address, DescribeCluster(), timeout_s=left_s)
+            answer, _ = await cluster.call(DescribeCluster(), timeout_s=left_s)
             assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked it
             described = answer
         except MemqError as exc:

@@ -33,34 +33,18 @@ from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.core.decoding import UNDECODABLE
-from memq.core.notification import PublishedBatch, decode_notification
-from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
-from memq.core.wire.messages import (
-    CommitOffsets,
-    FetchCommitted,
-    FetchLag,
-    FetchLagAnswer,
-    FetchNotifications,
-    FetchOffsets,
-    FetchWatermark,
-    ListGroups,
-    ListGroupsAnswer,
-    NotificationEntry,
-    PartitionOffset,
-    TopicRequest,
-    WatermarkAnswer,
-)
+from memq.core.ranges import OffsetRange
+from memq.core.wire import messages as m
 from memq.errors import (
     CorruptDataError,
-    InvalidRequestError,
     MemqError,
     NotHostedError,
-    OffsetOutOfRangeError,
     ProtocolError,
     TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
+from memq.reading.log import RetainedSince, check_retained, published_batch
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -77,17 +61,9 @@ if TYPE_CHECKING:
     from memq.client.cluster import ClusterArguments
     from memq.client.connection import Body
     from memq.client.lag import Lag
-    from memq.core.wire.messages import (
-        FetchCommittedAnswer,
-        FetchNotificationsAnswer,
-        FetchOffsetsAnswer,
-        GroupInfo,
-        PartitionLag,
-        PartitionOffsets,
-        Struct,
-        TopicInfo,
-        Write,
-    )
+    from memq.core.named_values import NamedValues
+    from memq.core.notification import PublishedBatch
+    from memq.runtime.retry import Retry
 
 T = TypeVar("T")
 
@@ -95,7 +71,7 @@ ATTEMPT_S = 5.0  # a broker that does not answer for this long may not be the on
 PAGE_ENTRIES = 1_000  # notifications asked for at a time, about 1 MB
 LAG_POSITIONS = 4_000  # whose lag is asked for at a time; a broker takes a few more
 
-_entries = msgspec.msgpack.Decoder(list[NotificationEntry])
+_entries = msgspec.msgpack.Decoder(list[m.NotificationEntry])
 
 
 class Page(NamedTuple):
@@ -106,34 +82,8 @@ class Page(NamedTuple):
         ends: one past the last notification of each partition asked for.
     """
 
-    entries: list[NotificationEntry]
+    entries: list[m.NotificationEntry]
     ends: dict[int, int]
-
-
-class RetainedSince(NamedTuple):
-    """Since when all that was published to a read partition is retained.
-
-    Attributes:
-        partition: read partition.
-        since_ms: what was published at this time or later is retained, milliseconds since 1970 UTC;
-            minus infinity where nothing was ever removed.
-    """
-
-    partition: int
-    since_ms: float
-
-
-def published_batch(topic: str, entry: NotificationEntry) -> PublishedBatch:
-    """The Batch of an entry that `TopicClient.entries` gave.
-
-    Raises:
-        CorruptDataError: it is no notification; the message says where it stands.
-    """
-    try:
-        notification = decode_notification(entry.payload)
-    except CorruptDataError as exc:
-        raise CorruptDataError(f"{topic}/{entry.partition} offset {entry.offset}: {exc}") from exc
-    return PublishedBatch(entry.partition, entry.offset, entry.timestamp_ms, notification)
 
 
 class TopicClient:
@@ -166,7 +116,16 @@ class TopicClient:
         """Close the connections of its cluster: for who made the cluster for this topic alone."""
         await self.cluster.close()
 
-    async def info(self) -> TopicInfo:
+    @property
+    def storage_options(self) -> NamedValues:
+        """Options of the object store, with which objects of the topic are read."""
+        return self.cluster.storage_options
+
+    def retry(self) -> Retry:
+        """Begin the attempts of a call that is made of several; they share the request timeout."""
+        return self.cluster.retry(self.cluster.request_timeout_s)
+
+    async def info(self) -> m.TopicInfo:
         """The topic as it is now: its options, schemas, hosts and incarnation.
 
         Raises:
@@ -197,13 +156,13 @@ class TopicClient:
             OffsetOutOfRangeError: an offset is not retained.
             MemqError: as `ask`.
         """
-        request = FetchNotifications(
+        request = m.FetchNotifications(
             topic=self.topic,
             positions=_positions(positions),
             max_entries=max_entries,
             max_wait_ms=max_wait_ms,
         )
-        answer: FetchNotificationsAnswer
+        answer: m.FetchNotificationsAnswer
         answer, body = await self.read(request, timeout_s=timeout_s, wait_s=max_wait_ms / 1000)
         try:
             entries = _entries.decode(body)
@@ -213,14 +172,14 @@ class TopicClient:
 
     async def offsets(
         self, at_ms: int | None = None, *, timeout_s: float | None = None
-    ) -> list[PartitionOffsets]:
+    ) -> list[m.PartitionOffsets]:
         """Start and end of every partition, and the first offset published at `at_ms` or later.
 
         Raises:
             MemqError: as `ask`.
         """
-        request = FetchOffsets(topic=self.topic, at_ms=at_ms)
-        answer: FetchOffsetsAnswer
+        request = m.FetchOffsets(topic=self.topic, at_ms=at_ms)
+        answer: m.FetchOffsetsAnswer
         answer, _ = await self.read(request, timeout_s=timeout_s)
         return answer.partitions
 
@@ -266,7 +225,7 @@ class TopicClient:
 
     async def pages(
         self, ranges: Iterable[OffsetRange], *, page_entries: int | None = None
-    ) -> AsyncGenerator[list[NotificationEntry], None]:
+    ) -> AsyncGenerator[list[m.NotificationEntry], None]:
         """The notifications of some ranges, one range after the other, up to so many at a time.
 
         Raises:
@@ -285,7 +244,7 @@ class TopicClient:
 
     async def entries(
         self, ranges: Iterable[OffsetRange], *, page_entries: int | None = None
-    ) -> AsyncGenerator[NotificationEntry, None]:
+    ) -> AsyncGenerator[m.NotificationEntry, None]:
         """The notifications of some ranges, one range after the other, as they stand in the queue.
 
         Only a page of them is in memory at a time. Close it (`contextlib.aclosing`) when it is left
@@ -320,7 +279,7 @@ class TopicClient:
                 )
                 for each in ranges
             ]
-            heads: list[tuple[int, int, NotificationEntry]] = []
+            heads: list[tuple[int, int, m.NotificationEntry]] = []
             moved = range(len(streams))
             while True:
                 for at in moved:
@@ -350,22 +309,22 @@ class TopicClient:
             async for entry in entries:
                 yield published_batch(self.topic, entry)
 
-    async def lags(self, positions: Sequence[PartitionOffset]) -> FetchLagAnswer:
+    async def lags(self, positions: Sequence[m.PartitionOffset]) -> m.FetchLagAnswer:
         """What is published from each of the positions on, in their order.
 
         Raises:
             InvalidRequestError: the topic has no such partition.
             MemqError: as `ask`.
         """
-        lags: list[PartitionLag] = []
+        lags: list[m.PartitionLag] = []
         now_us = 0
         for first in range(0, len(positions), LAG_POSITIONS):
             asked = list(positions[first : first + LAG_POSITIONS])
-            answer: FetchLagAnswer
-            answer, _ = await self.read(FetchLag(topic=self.topic, positions=asked))
+            answer: m.FetchLagAnswer
+            answer, _ = await self.read(m.FetchLag(topic=self.topic, positions=asked))
             lags += answer.lags
             now_us = answer.now_us
-        return FetchLagAnswer(lags=lags, now_us=now_us)
+        return m.FetchLagAnswer(lags=lags, now_us=now_us)
 
     async def lag(self, positions: Mapping[int, int]) -> dict[int, Lag]:
         """What is published from some offsets on, by partition; what retention removed is not.
@@ -381,7 +340,7 @@ class TopicClient:
                 raise CorruptDataError(each.error)
         return {each.partition: lag_of(each, answer.now_us) for each in answer.lags}
 
-    async def watermark(self) -> WatermarkAnswer:
+    async def watermark(self) -> m.WatermarkAnswer:
         """How far the topic is stored, by all that own a part of it.
 
         Raises:
@@ -389,16 +348,15 @@ class TopicClient:
             MemqError: as `ask`.
         """
 
-        async def told(topic: TopicInfo, _: str, left_s: Callable[[], float]) -> WatermarkAnswer:
+        async def told(topic: m.TopicInfo, _: str, left_s: float) -> m.WatermarkAnswer:
             owners = dict.fromkeys(topic.hosts)
-            if not all(owners) or not owners:
-                raise self._nobody("owns every write partition")
-            request = FetchWatermark(topic=self.topic)
+            self._found(min(owners, default=""), "owns every write partition")
+            request = m.FetchWatermark(topic=self.topic)
             answers = await asyncio.gather(
-                *(self._attempt(topic, owner, request, left_s()) for owner in owners),
+                *(self._attempt(topic, owner, request, left_s) for owner in owners),
                 return_exceptions=True,
             )
-            found: list[WatermarkAnswer] = []
+            found: list[m.WatermarkAnswer] = []
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
@@ -437,12 +395,12 @@ class TopicClient:
         Raises:
             MemqError: as `ask`.
         """
-        request = FetchCommitted(group=group, topic=self.topic)
-        answer: FetchCommittedAnswer
+        request = m.FetchCommitted(group=group, topic=self.topic)
+        answer: m.FetchCommittedAnswer
         answer, _ = await self.ask(request, timeout_s=timeout_s)
         return {position.partition: position.offset for position in answer.offsets}
 
-    async def groups(self) -> list[GroupInfo]:
+    async def groups(self) -> list[m.GroupInfo]:
         """The consumer groups of the topic, with stored offsets and live members.
 
         Raises:
@@ -473,7 +431,7 @@ class TopicClient:
             OffsetOutOfRangeError: an offset is not retained.
             MemqError: as `ask`.
         """
-        request = CommitOffsets(
+        request = m.CommitOffsets(
             group=group,
             topic=self.topic,
             member_id=member_id,
@@ -485,7 +443,7 @@ class TopicClient:
         await self.ask(request, timeout_s=timeout_s)
 
     async def ask(
-        self, request: Struct, *, timeout_s: float | None = None, wait_s: float = 0.0
+        self, request: m.Struct, *, timeout_s: float | None = None, wait_s: float = 0.0
     ) -> tuple[Any, memoryview]:
         """Ask the broker that coordinates the topic's groups: header and body of the answer.
 
@@ -501,10 +459,15 @@ class TopicClient:
             UnavailableError: no broker could be reached, or was the one to ask, by the deadline.
             MemqError: the typed error that the broker named.
         """
-        return await self._ask(self._coordinator, request, timeout_s=timeout_s, wait_s=wait_s)
+        return await self._ask(
+            lambda topic: self._found(topic.queue_address, "coordinates the groups"),
+            request,
+            timeout_s=timeout_s,
+            wait_s=wait_s,
+        )
 
     async def read(
-        self, request: TopicRequest, *, timeout_s: float | None = None, wait_s: float = 0.0
+        self, request: m.TopicRequest, *, timeout_s: float | None = None, wait_s: float = 0.0
     ) -> tuple[Any, memoryview]:
         """Ask a reader: header and body of the answer.
 
@@ -516,17 +479,15 @@ class TopicClient:
         Raises:
             MemqError: as `ask`.
         """
-
-        def reader(topic: TopicInfo) -> str:
-            found = self.cluster.reader(topic)
-            if not found:
-                raise self._nobody("serves")
-            return found
-
-        return await self._ask(reader, request, timeout_s=timeout_s, wait_s=wait_s)
+        return await self._ask(
+            lambda topic: self._found(self.cluster.reader(topic), "serves"),
+            request,
+            timeout_s=timeout_s,
+            wait_s=wait_s,
+        )
 
     async def write(
-        self, request: Write, body: Body, body_crc: int, *, timeout_s: float | None = None
+        self, request: m.Write, body: Body, body_crc: int, *, timeout_s: float | None = None
     ) -> None:
         """Send a Message to the owner of its write partition, until it is acked.
 
@@ -535,30 +496,27 @@ class TopicClient:
         Raises:
             MemqError: as `ask`.
         """
-
-        def owner(topic: TopicInfo) -> str:
-            found = topic.hosts[request.write_partition]
-            if not found:
-                raise self._nobody(f"owns write partition {request.write_partition}")
-            return found
-
+        number = request.write_partition
         budget_s = self.cluster.request_timeout_s if timeout_s is None else timeout_s
         await self._ask(
-            owner, request, body, body_crc=body_crc, timeout_s=budget_s, attempt_s=budget_s / 2
+            lambda topic: self._found(topic.hosts[number], f"owns write partition {number}"),
+            request,
+            body,
+            body_crc=body_crc,
+            timeout_s=budget_s,
+            attempt_s=budget_s / 2,
         )
 
-    def _coordinator(self, topic: TopicInfo) -> str:
-        if not topic.queue_address:
-            raise self._nobody("coordinates the groups")
-        return topic.queue_address
-
-    def _nobody(self, does: str) -> UnavailableError:
-        return UnavailableError(f"no broker {does} of topic {self.topic!r} now")
+    def _found(self, address: str, does: str) -> str:
+        """Return the address of a broker, where there is one."""
+        if not address:
+            raise UnavailableError(f"no broker {does} of topic {self.topic!r} now")
+        return address
 
     async def _ask(
         self,
-        whom: Callable[[TopicInfo], str],
-        request: Struct,
+        whom: Callable[[m.TopicInfo], str],
+        request: m.Struct,
         body: Body = b"",
         *,
         body_crc: int | None = None,
@@ -567,26 +525,26 @@ class TopicClient:
         attempt_s: float = ATTEMPT_S,
     ) -> tuple[Any, memoryview]:
         async def attempt(
-            topic: TopicInfo, pointed_to: str, left_s: Callable[[], float]
+            topic: m.TopicInfo, pointed_to: str, left_s: float
         ) -> tuple[Any, memoryview]:
             address = pointed_to or whom(topic)
             return await self._attempt(
-                topic, address, request, left_s(), body=body, body_crc=body_crc
+                topic, address, request, left_s, body=body, body_crc=body_crc
             )
 
         return await self._until_done(attempt, timeout_s, wait_s, attempt_s)
 
     async def _attempt(
         self,
-        topic: TopicInfo,
+        topic: m.TopicInfo,
         address: str,
-        request: Struct,
+        request: m.Struct,
         timeout_s: float,
         *,
         body: Body = b"",
         body_crc: int | None = None,
     ) -> tuple[Any, memoryview]:
-        if isinstance(request, TopicRequest):
+        if isinstance(request, m.TopicRequest):
             request.incarnation = self.incarnation or topic.incarnation
         return await self.cluster.attempt(
             address, request, body, body_crc=body_crc, timeout_s=timeout_s
@@ -594,7 +552,7 @@ class TopicClient:
 
     async def _until_done(
         self,
-        attempt: Callable[[TopicInfo, str, Callable[[], float]], Awaitable[T]],
+        attempt: Callable[[m.TopicInfo, str, float], Awaitable[T]],
         timeout_s: float | None,
         wait_s: float = 0.0,
         attempt_s: float = ATTEMPT_S,
@@ -625,7 +583,7 @@ class TopicClient:
                 if replaced and isinstance(doubt, TopicRecreatedError):
                     raise doubt
                 known = True
-                found = await attempt(topic, pointed_to, left_s)
+                found = await attempt(topic, pointed_to, left_s())
             except MemqError as error:
                 at_once, pointed_to = False, ""
                 if isinstance(error, NotHostedError) and error.address:
@@ -694,30 +652,9 @@ class SyncTopicClient(SyncClient[TopicClient]):
                 yield published_batch(self._client.topic, entry)
 
 
-def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[PartitionOffsets]) -> None:
-    """Make sure that a range is part of what is retained; see `TopicClient.check_retained`."""
-    partition, start, end, _ = wanted
-    if not 0 <= partition < len(retained):
-        raise InvalidRequestError(
-            f"topic {topic!r} has no partition {partition}; it has 0 to {len(retained) - 1}"
-        )
-    if not 0 <= start <= end:
-        raise InvalidRequestError(
-            f"{topic}/{partition} from {start} to {end} is no range of offsets; write the first "
-            "offset, 0 or more, and then one past the last"
-        )
-    there = retained[partition]
-    if start < end and not there.start <= start <= end <= there.end:
-        raise OffsetOutOfRangeError(
-            f"{offsets_in_words(start, end)} of {topic}/{partition}: not retained in full; "
-            f"{retained_in_words(there.start, there.end)}. What comes before was removed by "
-            "retention, what comes after is not published yet"
-        )
-
-
 def merge_watermarks(
-    topic: str, write_partitions: int, answers: Sequence[WatermarkAnswer]
-) -> WatermarkAnswer:
+    topic: str, write_partitions: int, answers: Sequence[m.WatermarkAnswer]
+) -> m.WatermarkAnswer:
     """How far a topic is stored, from what the owners of its write partitions tell.
 
     Each write partition is as far as its owner says; who does not own it says -1. A read partition
@@ -748,7 +685,7 @@ def merge_watermarks(
                 f"no broker tells how far write partition {number} of topic {topic!r} is stored now"
             )
         by_write.append(min(told))  # two tell while it moves: the lesser holds in any case
-    return WatermarkAnswer(
+    return m.WatermarkAnswer(
         stored_through_ms=min(by_write),
         write_partitions=by_write,
         read_partitions=[
@@ -759,25 +696,25 @@ def merge_watermarks(
     )
 
 
-def _positions(offsets: Mapping[int, int]) -> list[PartitionOffset]:
-    return [PartitionOffset(partition, offset) for partition, offset in sorted(offsets.items())]
+def _positions(offsets: Mapping[int, int]) -> list[m.PartitionOffset]:
+    return [m.PartitionOffset(partition, offset) for partition, offset in sorted(offsets.items())]
 
 
 async def pages_of_groups(
-    ask: Callable[[ListGroups], Awaitable[tuple[Any, memoryview]]], topic: str | None
-) -> list[GroupInfo]:
+    ask: Callable[[m.ListGroups], Awaitable[tuple[Any, memoryview]]], topic: str | None
+) -> list[m.GroupInfo]:
     """Groups of one topic or of all, from one broker, in as many requests as it takes."""
-    found: list[GroupInfo] = []
-    request = ListGroups(topic=topic)
+    found: list[m.GroupInfo] = []
+    request = m.ListGroups(topic=topic)
     while True:
         answer, _ = await ask(request)
-        assert isinstance(answer, ListGroupsAnswer)  # noqa: S101 - the wire checked the type
+        assert isinstance(answer, m.ListGroupsAnswer)  # noqa: S101 - the wire checked the type
         found += answer.groups
         here = (request.from_topic, request.after_group)
         if not answer.from_topic:
             return found
         if (answer.from_topic, answer.after_group) <= here:
             raise ProtocolError(f"asked for groups after {here}, the broker goes back")
-        request = ListGroups(
+        request = m.ListGroups(
             topic=topic, from_topic=answer.from_topic, after_group=answer.after_group
         )

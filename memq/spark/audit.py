@@ -25,13 +25,13 @@ from pyspark.sql.types import (
 
 from memq.client.audit.stored import Inspection, inspect
 from memq.client.cluster import Cluster
-from memq.client.objects import FallbackReader
 from memq.client.topic import TopicClient
 from memq.core.audit import render
 from memq.core.audit.result import Verdict
 from memq.core.named_values import NO_VALUES
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.units import counted
+from memq.reading.objects import FallbackReader
 from memq.spark.folders import is_remote
 
 if TYPE_CHECKING:

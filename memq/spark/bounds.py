@@ -9,50 +9,49 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memq.errors import ConfigError
+from memq.reading.start import EARLIEST, LATEST, At, Place, time_ms
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a read begins or ends: everywhere at the same word or time, or by read partition.
+    """Where a read begins or ends: everywhere at the same place, or by read partition.
 
     Attributes:
-        word: `EARLIEST` or `LATEST`.
-        at_ms: the first Batch published at this time or later, milliseconds since 1970 UTC.
-        offsets: next offset, `EARLIEST` or `LATEST` by read partition; others are not read.
-        times: such a time by read partition, milliseconds since 1970 UTC; others are not read.
+        place: the place in all read partitions.
+        partitions: a place by read partition; others are not read. None where it is about all.
         by_topic: a bound of its own for each topic; others are not read.
     """
 
-    word: int | None = None
-    at_ms: int | None = None
-    offsets: Mapping[int, int] | None = None
-    times: Mapping[int, int] | None = None
+    place: Place | None = None
+    partitions: Mapping[int, Place] | None = None
     by_topic: Mapping[str, Bound] | None = None
 
-    @property
-    def partitions(self) -> Collection[int] | None:
-        """The read partitions that it names; None where it is about all."""
-        return self.offsets if self.times is None else self.times
+    def places(self, partitions: Iterable[int]) -> dict[int, Place]:
+        """Return the place in each read partition that it is about.
+
+        Args:
+            partitions: of the topic.
+        """
+        if self.partitions is not None:
+            return {**self.partitions}
+        return dict.fromkeys(partitions, LATEST if self.place is None else self.place)
 
     @property
     def latest_ms(self) -> int:
         """The latest time in it, milliseconds since 1970 UTC; 0 where there is none."""
-        inner = (self.by_topic or {}).values()
-        times = (self.times or {}).values()
-        return max([self.at_ms or 0, *times, *(each.latest_ms for each in inner)])
+        places = [self.place, *(self.partitions or {}).values()]
+        inner = [each.latest_ms for each in (self.by_topic or {}).values()]
+        return max([0, *inner, *(each.ms for each in places if isinstance(each, At))])
 
     def of_topic(self, name: str) -> Bound | None:
         """What it says of one topic; None where it is about others."""
@@ -67,10 +66,9 @@ def parse_offsets(text: str) -> Bound:
     """
     word = _WORDS.get(text.strip().lower())
     if word is not None:
-        return Bound(word=word)
+        return Bound(word)
     return _parse_json(
         text,
-        lambda offsets: Bound(offsets=offsets),
         _offset,
         'must be earliest, latest, or JSON of read partition to offset such as {"0": 5, "1": 7}, '
         'by topic where several are read such as {"clicks": {"0": 5}}; -2 is earliest, -1 latest',
@@ -83,7 +81,7 @@ def parse_timestamp(text: str) -> Bound:
     Raises:
         ValueError: it is no such time.
     """
-    return Bound(at_ms=_time_ms(text))
+    return Bound(_time(text))
 
 
 def parse_timestamps(text: str) -> Bound:
@@ -94,36 +92,29 @@ def parse_timestamps(text: str) -> Bound:
     """
     return _parse_json(
         text,
-        lambda times: Bound(times=times),
-        _time_ms,
+        _time,
         'must be JSON of read partition to time such as {"0": 1751284800000} or '
         '{"0": "2025-06-30T12:00:00Z"}, by topic where several are read such as '
         '{"clicks": {"0": 1751284800000}}',
     )
 
 
-def _parse_json(
-    text: str,
-    bound: Callable[[Mapping[int, int]], Bound],
-    value: Callable[[Any], int],
-    wrong: str,
-) -> Bound:
+def _parse_json(text: str, place: Callable[[Any], Place], wrong: str) -> Bound:
     try:
         found = json.loads(text)
         if found and all(isinstance(each, dict) for each in found.values()):
-            return Bound(
-                by_topic={topic: bound(_by_partition(each, value)) for topic, each in found.items()}
-            )
-        return bound(_by_partition(found, value))
+            topics = {topic: _by_partition(each, place) for topic, each in found.items()}
+            return Bound(by_topic=topics)
+        return _by_partition(found, place)
     except (ValueError, AttributeError, TypeError, RecursionError) as exc:
         raise ValueError(wrong) from exc
 
 
-def _by_partition(found: Mapping[str, Any], value: Callable[[Any], int]) -> Mapping[int, int]:
-    values = {int(partition): value(each) for partition, each in found.items()}
-    if not values or min(values) < 0:
+def _by_partition(found: Mapping[str, Any], place: Callable[[Any], Place]) -> Bound:
+    places = {int(partition): place(each) for partition, each in found.items()}
+    if not places or min(places) < 0:
         raise ValueError(found)
-    return values
+    return Bound(partitions=places)
 
 
 def _offset(found: Any) -> int:
@@ -132,17 +123,17 @@ def _offset(found: Any) -> int:
     return found
 
 
-def _time_ms(found: Any) -> int:
+def _time(found: Any) -> At:
+    if isinstance(found, str) and not found.strip().isdigit():
+        return At(_iso_ms(found.strip()))
     if isinstance(found, str):
-        return _text_ms(found.strip())
+        return At(int(found))
     if type(found) is not int or found < 0:
         raise ValueError(found)
-    return found
+    return At(found)
 
 
-def _text_ms(text: str) -> int:
-    if text.isdigit():
-        return int(text)
+def _iso_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as exc:
@@ -151,7 +142,7 @@ def _text_ms(text: str) -> int:
         ) from exc
     if moment.tzinfo is None:
         raise ValueError(f"has no time zone; write {text}Z for UTC")
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return time_ms(moment)
 
 
 def check_bounds(starting: Bound, ending: Bound) -> None:
@@ -175,7 +166,7 @@ def check_bounds(starting: Bound, ending: Bound) -> None:
 
 
 def _check_topic_bounds(starting: Bound, ending: Bound) -> None:
-    if starting.word == LATEST and ending.word == EARLIEST:
+    if starting.place == LATEST and ending.place == EARLIEST:
         raise ConfigError("option 'endingOffsets' = 'earliest' ends before the read starts")
     if starting.partitions is None or ending.partitions is None:
         return
@@ -184,9 +175,9 @@ def _check_topic_bounds(starting: Bound, ending: Bound) -> None:
             "options 'startingOffsets' and 'endingOffsets' name different read partitions: "
             f"{sorted(starting.partitions)} and {sorted(ending.partitions)}"
         )
-    for partition, start in (starting.offsets or {}).items():
-        end = (ending.offsets or {}).get(partition, LATEST)
-        if 0 <= end < start:
+    for partition, start in starting.partitions.items():
+        end = ending.partitions[partition]
+        if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
             raise ConfigError(
                 f"option 'endingOffsets' = {end} for read partition {partition}: it is before "
                 f"'startingOffsets' = {start}"

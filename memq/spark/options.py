@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from memq.client.cluster import parse_bootstrap
-from memq.client.objects import ReadThrough
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
 from memq.client.profile import connection_of
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OPTIONS_VARIABLE
@@ -21,9 +20,9 @@ from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Kind, Option, options_of
 from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
+from memq.reading.objects import ReadThrough
+from memq.reading.start import EARLIEST, LATEST
 from memq.spark.bounds import (
-    EARLIEST,
-    LATEST,
     Bound,
     check_bounds,
     check_topics,
@@ -310,7 +309,7 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
         _check_one_of(
             values, f"{side}_offsets", f"{side}_timestamp", f"{side}_offsets_by_timestamp"
         )
-        values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(word=default)
+        values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(default)
     _check_one_of(values, "topic", "subscribe", "subscribe_pattern")
     options = ReadOptions(**values | {"topic": values["topic"] or ""})
     check_bounds(options.starting, options.ending)

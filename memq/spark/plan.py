@@ -21,7 +21,7 @@ from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
-from memq.spark.bounds import EARLIEST, LATEST
+from memq.reading.start import At, offset_of
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
+    from memq.reading.start import Place
     from memq.spark.bounds import Bound
     from memq.spark.options import ReadOptions
     from memq.spark.topic import SparkTopic
@@ -116,42 +117,20 @@ def bound_offsets(
         ConfigError: it names a read partition that does not exist.
         MemqError: the brokers failed.
     """
-    unknown = sorted(set(bound.partitions or ()) - set(retained))
+    places = bound.places(retained)
+    unknown = sorted(set(places) - set(retained))
     if unknown:
         raise ConfigError(
             f"option '{option}' names read partition {unknown[0]}; the topic has "
             f"{', '.join(map(str, sorted(retained)))}"
         )
-    if bound.times is not None:
-        found = {at_ms: _offsets_at(topic, at_ms, retained) for at_ms in set(bound.times.values())}
-        return {partition: found[at_ms][partition] for partition, at_ms in bound.times.items()}
-    if bound.at_ms is not None:
-        return _offsets_at(topic, bound.at_ms, retained)
-    if bound.offsets is None:
-        return {partition: _offset(bound.word, each) for partition, each in retained.items()}
+    times = {each for each in places.values() if isinstance(each, At)}
+    found: dict[Place, list[PartitionOffsets]] = {at: topic.offsets(at.ms) for at in times}
+    at = {place: {each.partition: each.at for each in there} for place, there in found.items()}
     return {
-        partition: _offset(offset, retained[partition])
-        for partition, offset in bound.offsets.items()
+        partition: offset_of(place, retained[partition], at.get(place, {}).get(partition))
+        for partition, place in places.items()
     }
-
-
-def _offsets_at(
-    topic: SparkTopic, at_ms: int, retained: Mapping[int, PartitionOffsets]
-) -> dict[int, int]:
-    """The first offset published at a time or later, or the end, by read partition."""
-    found = {each.partition: each.at for each in topic.offsets(at_ms)}
-    return {
-        partition: each.end if (at := found.get(partition)) is None else min(at, each.end)
-        for partition, each in retained.items()
-    }
-
-
-def _offset(wanted: int | None, retained: PartitionOffsets) -> int:
-    if wanted == EARLIEST:
-        return retained.start
-    if wanted == LATEST or wanted is None:
-        return retained.end
-    return wanted
 
 
 def check_published(topic: str, wanted: OffsetRange, retained: PartitionOffsets) -> None:
@@ -197,27 +176,20 @@ class Found(NamedTuple):
 
     Attributes:
         parts: all Messages of each Batch; in no order.
-        totals: of all Batches by read partition, where they were asked for.
+        totals: of all Batches, by read partition.
     """
 
     parts: list[MessageRange]
     totals: dict[int, Totals]
 
 
-def find(
-    topic: SparkTopic,
-    options: ReadOptions,
-    ranges: Sequence[OffsetRange],
-    *,
-    totals: bool = False,
-) -> Found:
+def find(topic: SparkTopic, options: ReadOptions, ranges: Sequence[OffsetRange]) -> Found:
     """The Batches of some ranges of a topic.
 
     Args:
         topic: the topic.
         options: of the read of this topic.
         ranges: what to read.
-        totals: whether to add up what the notifications say.
 
     Raises:
         OffsetOutOfRangeError: retention has removed some of it.
@@ -227,9 +199,7 @@ def find(
     parts = []
     sums: dict[int, Totals] = {}
     for batch in topic.batches(ranges):
-        if totals:
-            so_far = sums.get(batch.partition, Totals())
-            sums[batch.partition] = so_far.plus(batch.notification)
+        sums[batch.partition] = sums.get(batch.partition, Totals()).plus(batch.notification)
         kept = batch if options.view == "messages" else without_runs(batch)
         parts.append(MessageRange(kept, 0, batch.notification.messages))
     return Found(parts, sums)

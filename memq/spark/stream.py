@@ -243,7 +243,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[MessageRange]:
         """What lies between some positions in a topic."""
         stream, reports = self._topics.streams[name], self._reports.wanted
-        found = stream.find(start, end, totals=reports)
+        found = stream.find(start, end)
         if reports:
             self._reports.plan(name, stream.incarnation, start, end, found)
         return found.parts

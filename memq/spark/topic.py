@@ -18,25 +18,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from memq.client.cluster import Cluster
-from memq.client.objects import read_broker, read_storage
-from memq.client.sync import EventLoopThread, SyncClient, sync
+from memq.client.sync import EventLoopThread, SyncClient
 from memq.client.topic import SyncTopicClient, TopicClient
-from memq.core.format.index import decode_tail
 from memq.core.notification import PublishedBatch
 from memq.errors import (
-    CorruptDataError,
     DataLossError,
     MemqError,
     ObjectNotFoundError,
     TopicRecreatedError,
 )
+from memq.reading.objects import read_broker, read_storage
 from memq.runtime.retry import Retry
 from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
 
-    from memq.core.format.index import BatchIndex
     from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
     from memq.spark.options import ReadOptions
@@ -88,8 +85,6 @@ class SparkTopic(SyncTopicClient):
         client = TopicClient(own.cluster, options.topic, options.incarnation or "")
         SyncClient.__init__(self, client, own.loop)
         self._closed = self._shared
-
-    read_object = sync(read_broker)
 
     def batches_in_order(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
         """The Batches of some ranges in the order of publication, as far as clocks tell it.
@@ -158,15 +153,13 @@ def open_objects(options: ReadOptions) -> Iterator[GetRange]:
         yield partial(_read_storage, options.storage_options)
         return
     with closing(share(options)) as shared:
-        yield partial(_read_broker, shared, options)
+        yield partial(_read_broker, shared)
 
 
-def _read_broker(
-    shared: Shared, options: ReadOptions, batch: PublishedBatch, start: int, length: int
-) -> Any:
+def _read_broker(shared: Shared, batch: PublishedBatch, start: int, length: int) -> Any:
     it = batch.notification
-    topic = SparkTopic(options.of_topic(it.topic, it.incarnation), shared)
-    return topic.read_object(it.uri, start, length)
+    topic = TopicClient(shared.cluster, it.topic, it.incarnation)
+    return shared.loop.run(read_broker(topic, it.uri, start, length))
 
 
 def _read_storage(options: NamedValues, batch: PublishedBatch, start: int, length: int) -> Any:
@@ -197,30 +190,3 @@ def naming(batch: PublishedBatch, what: str = "") -> Iterator[None]:
         ) from exc
     except MemqError as exc:
         raise type(exc)(f"{batch}{what}: {exc}") from exc
-
-
-def read_index(get_range: GetRange, batch: PublishedBatch) -> BatchIndex:
-    """The index of a Batch, in one read.
-
-    Raises:
-        CorruptDataError: it is damaged, or belongs to another Batch.
-        DataLossError: there is no such object.
-        MemqError: storage or brokers failed.
-    """
-    it = batch.notification
-    with naming(batch):
-        length = it.size_bytes - it.index_offset
-        tail = get_range(batch, it.index_offset, length)
-        if len(tail) != length:
-            raise CorruptDataError(
-                f"its notification says {it.size_bytes} bytes, but the last {length} were read "
-                f"as {len(tail)}"
-            )
-        index = decode_tail(tail, it.size_bytes)
-        if index.metadata.batch_id != it.batch_id:
-            raise CorruptDataError(f"the object holds Batch {index.metadata.batch_id}")
-        if len(index.entries) != it.messages:
-            raise CorruptDataError(
-                f"its index names {len(index.entries)} Messages, its notification {it.messages}"
-            )
-        return index

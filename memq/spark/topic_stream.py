@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memq.client.lag import Lag, lag_between, total_lag
 from memq.core.ranges import OffsetRange
 from memq.errors import OffsetOutOfRangeError, UnknownTopicError
-from memq.spark.bounds import LATEST
+from memq.reading.start import LATEST
 from memq.spark.checkpoint import StreamPosition, StreamPositions
 from memq.spark.plan import (
     Found,
@@ -101,7 +101,7 @@ class TopicStream:
         """
         ends = {partition: each.end for partition, each in retained.items()}
         ending = self._options.ending
-        if ending.word != LATEST:
+        if ending.place != LATEST:
             caps = bound_offsets(self.topic, ending, retained, "endingOffsets")
             ends = {partition: min(ends[partition], cap) for partition, cap in caps.items()}
         if target is not None:
@@ -155,13 +155,12 @@ class TopicStream:
         after = self.topic.lag({partition: ends[partition] for partition in nexts})
         return total_lag(lag_between(before[partition], after[partition]) for partition in nexts)
 
-    def find(self, start: StreamPositions, end: StreamPositions, *, totals: bool) -> Found:
+    def find(self, start: StreamPositions, end: StreamPositions) -> Found:
         """What a micro-batch reads of this topic.
 
         Args:
             start: positions before it; those of new read partitions are in `end`.
             end: positions after it.
-            totals: whether to add up what the notifications say.
 
         Raises:
             OffsetOutOfRangeError: retention has removed some of it.
@@ -183,7 +182,7 @@ class TopicStream:
         ]
         if not ranges:
             return NOTHING
-        return find(self.topic, self._options, ranges, totals=totals)
+        return find(self.topic, self._options, ranges)
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""

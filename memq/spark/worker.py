@@ -8,7 +8,7 @@ partition and offset; with `mode=permissive` it is skipped, logged and counted.
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from memq.core.checksum import crc32c
@@ -17,6 +17,7 @@ from memq.core.format.reader import message_from_range, schema_from_range
 from memq.core.format.schema import deserialize_schema
 from memq.core.units import counted
 from memq.errors import DataLossError, MemqError
+from memq.reading.index import read_index
 from memq.spark.columns import (
     DAMAGED,
     MESSAGE_CHECKED,
@@ -29,7 +30,7 @@ from memq.spark.columns import (
     status_rows,
     unread_rows,
 )
-from memq.spark.topic import naming, open_objects, read_index
+from memq.spark.topic import naming, open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +96,7 @@ class TaskReader:
         self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
     ) -> Iterator[pa.RecordBatch]:
         batch, start, end = wanted
-        index = read_index(get_range, batch)
+        index = _index_of(batch, get_range)
         for entry, rows in self._read(batch, index, index.entries[start:end], get_range):
             if isinstance(rows, MemqError):
                 self._skip(1, rows)
@@ -109,7 +110,7 @@ class TaskReader:
         self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
     ) -> Iterator[pa.RecordBatch]:
         batch, start, end = wanted
-        index = read_index(get_range, batch)
+        index = _index_of(batch, get_range)
         entries = index.entries[start:end]
         statuses = {entry.offset: MessageStatus(entry, OK) for entry in entries}
         if MESSAGE_CHECKED & set(target.names):
@@ -167,6 +168,11 @@ class TaskReader:
         self._skipped += messages
         if self._skipped - messages < MAX_COMPLAINTS:
             log.warning("MemQ skipped %s: %s", counted(messages, "Message"), error)
+
+
+def _index_of(batch: PublishedBatch, get_range: GetRange) -> BatchIndex:
+    with naming(batch):
+        return read_index(batch.notification, partial(get_range, batch))
 
 
 def schemas_by_crc(schemas: Mapping[str, bytes]) -> dict[int, bytes]:

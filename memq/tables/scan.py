@@ -27,10 +27,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.read_plan import Selection
-from memq.client.read_range import TopicReader, reader_of
+from memq.client.read_range import Scan, TopicReader, reader_of
 from memq.client.read_range import scan as scan_topic
-from memq.client.scan import Scan
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import Interval, OffsetRange, difference, intersection
@@ -41,6 +39,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     SchemaMismatchError,
 )
+from memq.reading.plan import Selection
 from memq.tables.casting import cast
 
 if TYPE_CHECKING:
@@ -49,10 +48,10 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from memq.client.read_plan import ReadPlan
     from memq.client.read_range import ReadArguments
     from memq.core.named_values import GivenValues
     from memq.core.wire.messages import PartitionOffsets
+    from memq.reading.plan import ReadPlan
     from memq.tables.iceberg import IcebergTable
     from memq.tables.ledger import Ledger
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from memq import AsyncConsumer, AsyncProducer
-    from memq.client.batch import Batch
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.state_machine import NamedMessage
+    from memq.reading.batch import Batch
     from tests.simulation.plan import Producer, Reader
     from tests.simulation.run import Run
     from tests.simulation.world import Process

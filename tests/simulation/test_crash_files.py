@@ -26,9 +26,10 @@ from memq.cli.export_job import (
     export_file,
     export_folder,
 )
-from memq.client.read_plan import Piece, ReadPlan, Selection
+from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
+from memq.reading.plan import Piece, ReadPlan, Selection
 from memq.runtime.files import make_folders, replace_durably
 from memq.spark.client_folders import ClientFolders
 from tests.fakes.disk import ForgetfulDisk, PowerCut
@@ -37,7 +38,7 @@ from tests.simulation.crashes import PLANS, STATES, Crashes
 OLD, NEW = b"old " * 2_000, b"new! " * 3_000
 ROWS = 500
 PIECES = [
-    Piece(range=OffsetRange(partition, 10 * number, 10 * number + 10, "i"), batches=10)
+    Piece(OffsetRange(partition, 10 * number, 10 * number + 10, "i"), Totals(batches=10))
     for partition, number in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2))
 ]
 

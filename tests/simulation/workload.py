@@ -12,9 +12,6 @@ import pyarrow as pa
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.client.objects import BatchSource
-from memq.client.read_plan import Selection, plan_read
-from memq.client.read_range import read_batches
 from memq.client.topic import TopicClient
 from memq.core.notification import decode_notification
 from memq.errors import (
@@ -27,6 +24,9 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from memq.reading.objects import BatchSource
+from memq.reading.plan import Selection, plan_read
+from memq.reading.rows import read_batches
 from tests.simulation import history as h
 from tests.simulation.recording import Promised, Reads, Sends, key_of, poll_of
 from tests.simulation.world import BEGIN_NS
@@ -421,7 +421,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
         plan = await plan_read(queue, Selection(held.partition, start, end))
         reading = read_batches(queue, source, plan, plan.pieces, lambda each: each)
         async with aclosing(reading) as batches:
-            found = [each async for _, each in batches if each]
+            found = [each async for _, each in batches]
         if not found:
             return
         run.history.add(

@@ -284,7 +284,7 @@ class Brokers:
         failures = 0
         while True:
             try:
-                answer, _ = await cluster.call(
+                answer, _ = await cluster.attempt(
                     info.hosts[number], request, body, body_crc=crc32c(body), timeout_s=ASK_S
                 )
                 break

@@ -299,11 +299,11 @@ class Follower:
         request = m.FetchNotifications(
             topic=self._topic, positions=[m.PartitionOffset(*each) for each in positions.items()]
         )
-        _, body = await self._cluster.call(None, request, timeout_s=CALL_TIMEOUT_S)
+        _, body = await self._cluster.call(request, timeout_s=CALL_TIMEOUT_S)
         return _decode_entries(body)
 
     async def _ask(self, request: m.Struct):
-        answer, _ = await self._cluster.call(None, request, timeout_s=CALL_TIMEOUT_S)
+        answer, _ = await self._cluster.call(request, timeout_s=CALL_TIMEOUT_S)
         return answer
 
 

@@ -133,7 +133,7 @@ async def _attack_while_good(
     follower = Follower(cluster, GOOD_TOPIC, ledger)
     good_config = TopicConfig.create(GOOD_TOPIC, **GOOD_OPTIONS)
     for config in (good_config, *hostile_topics()):
-        await cluster.call(None, m.CreateTopic(config=config))
+        await cluster.call(m.CreateTopic(config=config))
     try:
         baseline = await _connections(process)
         good = [

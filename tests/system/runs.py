@@ -210,7 +210,7 @@ def _first(error: BaseException) -> BaseException:
 async def _create(cluster: Cluster, config: TopicConfig, history: h.History) -> None:
     begun_us = now_us()
     with suppress(TopicExistsError):  # made by a request whose answer a crash has taken
-        await cluster.call(None, m.CreateTopic(config=config), timeout_s=CREATE_TIMEOUT_S)
+        await cluster.call(m.CreateTopic(config=config), timeout_s=CREATE_TIMEOUT_S)
     incarnation = (await cluster.topic(config.name, refresh=True)).incarnation
     history.add(
         h.TopicChange(
@@ -228,7 +228,7 @@ async def _stop_retention(cluster: Cluster, plan: Plan) -> None:
     """Let nothing vanish while it is read."""
     for topic, options in plan.topics.items():
         if "retention" in options:
-            await cluster.call(None, m.AlterTopic(topic=topic, options={"retention": "7d"}))
+            await cluster.call(m.AlterTopic(topic=topic, options={"retention": "7d"}))
             await asyncio.sleep(SWEEP_S)
 
 

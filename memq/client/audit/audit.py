@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.client.audit.stored import BatchInspector, Damage, ReportReader
 from memq.client.cluster import Cluster
-from memq.client.topic import TopicClient, published_batch
+from memq.client.topic import TopicClient
 from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import ConsumedReport, ProducedReport, ReaderName
@@ -42,18 +42,19 @@ from memq.core.ranges import ranges_without
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import iso_ms
 from memq.errors import CorruptDataError, InvalidRequestError
+from memq.reading.log import published_batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from memq.client.audit.stored import InspectBatches
-    from memq.client.topic import RetainedSince
     from memq.core.audit.reports import ProducerName, R, StoredReport
     from memq.core.audit.result import ConsumerAudit
     from memq.core.named_values import GivenValues
     from memq.core.ranges import OffsetRange
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
+    from memq.reading.log import RetainedSince
 
 THREADS = 16  # as many as reads of indexes at a time
 SLACK_MS = 1_200_000  # how far clocks may be apart, and how late a report may be, beyond retries

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.objects import FallbackReader, decode, map_ahead
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import (
     ProducerName,
@@ -39,6 +38,8 @@ from memq.errors import (
     ObjectNotFoundError,
     StorageError,
 )
+from memq.reading.index import check_length, differences
+from memq.reading.objects import FallbackReader, decode, map_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -125,39 +126,35 @@ def inspect(notification: Notification, get_range: GetRange, *, deep: bool) -> I
 
 def _look(notification: Notification, get_range: GetRange) -> Inspection:
     index = read_index(get_range, notification.size_bytes)
-    return Inspection(index.entries, findings=_disagreements(notification, index))
+    return Inspection(index.entries, findings=_differences(notification, index))
 
 
 def _look_deep(notification: Notification, get_range: GetRange) -> Inspection:
     size = notification.size_bytes
     data = memoryview(get_range(0, size + 1)).cast("B")
-    if len(data) != size:
-        there = "more" if len(data) > size else str(len(data))
-        raise CorruptDataError(f"its notification says {size} bytes, but {there} are there")
+    check_length(data, size)
     index = decode_tail(data, size)
-    disagreements = _disagreements(notification, index)
+    findings = _differences(notification, index)
     report = verify(data)
     if report.ok:
-        return Inspection(index.entries, findings=disagreements)
+        return Inspection(index.entries, findings=findings)
     schema = _schema(data, index)
     sound: list[IndexEntry] = []
     damaged: list[IndexEntry] = []
     for entry in index.entries:
         (sound if _is_sound(data, entry, schema) else damaged).append(entry)
-    return Inspection(sound, producer_runs(damaged), [*disagreements, *report.findings])
+    return Inspection(sound, producer_runs(damaged), [*findings, *report.findings])
 
 
-def _disagreements(notification: Notification, index: BatchIndex) -> list[str]:
-    """How notification and index contradict each other; both have their own checksum.
+def _differences(notification: Notification, index: BatchIndex) -> list[str]:
+    """Return how notification and index contradict each other.
 
     Raises:
         CorruptDataError: the object is another Batch.
     """
     if index.metadata.batch_id != notification.batch_id:
         raise CorruptDataError(f"the object holds another Batch, {index.metadata.batch_id}")
-    if producer_runs(index.entries) != notification.producers:
-        return ["its notification and its index name different Messages"]
-    return []
+    return list(differences(notification, index, notification.size_bytes))
 
 
 def _schema(data: memoryview, index: BatchIndex) -> pa.Schema | None:
@@ -377,7 +374,7 @@ class ReportReader:
         """Key and value of the LogMessages of the Batch with one of some keys."""
         notification = batch.notification
         data = self._objects.get_range(notification.uri, 0, notification.size_bytes)
-        table = decode(data, batch, "none").batch.to_arrow()
+        table = decode(data, batch).batch.to_arrow()
         about = table.filter(pc.is_in(table["key"], pa.array(keys, pa.binary())))
         return zip(about["key"].to_pylist(), about["value"].to_pylist(), strict=True)
 

@@ -38,8 +38,6 @@ from memq.client.consumer.commits import Commits
 from memq.client.consumer.fetcher import Fetcher
 from memq.client.consumer.membership import GroupSession, Membership
 from memq.client.consumer.options import ConsumerOptions
-from memq.client.objects import BatchSource
-from memq.client.start import check_offsets, resolve
 from memq.client.sync import (
     EventLoopThread,
     SyncClient,
@@ -50,6 +48,8 @@ from memq.client.sync import (
 )
 from memq.client.topic import TopicClient
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
+from memq.reading.objects import BatchSource
+from memq.reading.start import check_offsets, resolve
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from memq.client.batch import Batch
     from memq.client.consumer.options import ConsumerArguments, OnPartitions
-    from memq.client.start import Start
     from memq.core.wire.messages import TopicInfo
+    from memq.reading.batch import Batch
+    from memq.reading.start import Start
 
 ITERATION_POLL_S = 1.0  # an iteration polls again and again; this only bounds one round
 CLOSE_TIMEOUT_S = 10.0  # for the last commit

@@ -29,18 +29,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from memq.client.topic import published_batch
 from memq.core.ranges import retained_in_words
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError, ProtocolError
+from memq.reading.log import published_batch
 from memq.runtime.retry import BROKER_BACKOFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
-    from memq.client.objects import BatchSource, FetchedBatch
     from memq.client.topic import TopicClient
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import NotificationEntry, PartitionOffsets
+    from memq.reading.objects import BatchSource, FetchedBatch
 
 T = TypeVar("T")
 

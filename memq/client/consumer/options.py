@@ -6,10 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
-from memq.client.batch import Order
 from memq.client.consumer.fetcher import OnOutOfRange
-from memq.client.objects import ReadThrough
-from memq.client.start import Start, check_start
 from memq.core.group import (
     MAX_CLIENT_TEXT,
     MAX_SESSION_TIMEOUT_MS,
@@ -21,6 +18,9 @@ from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import check_topic_name
 from memq.core.units import GIB, HOUR_MS, SECOND_MS
 from memq.errors import ConfigError
+from memq.reading.batch import Order
+from memq.reading.objects import ReadThrough
+from memq.reading.start import Start, check_start
 
 if TYPE_CHECKING:
     from typing import Unpack

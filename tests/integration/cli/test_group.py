@@ -41,7 +41,7 @@ async def ask(address, request):
     """Send a request as no client of ours would, or not yet."""
     cluster = Cluster(address)
     try:
-        await cluster.call(None, request)
+        await cluster.call(request)
     finally:
         await cluster.close()
 

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-
-import aiohttp
-import pyarrow as pa
 import pytest
 
-from memq.client import admin as admin_module
 from memq.client.admin import AdminClient, AsyncAdminClient
-from memq.core.format.schema import serialize_schema
 from memq.core.wire import messages as m
 from memq.core.wire.messages import PartitionOffset
 from memq.errors import (
@@ -19,8 +12,6 @@ from memq.errors import (
     ConfigError,
     InvalidRequestError,
     OffsetOutOfRangeError,
-    QueueError,
-    SchemaMismatchError,
     StorageError,
     TopicExistsError,
     TopicRecreatedError,
@@ -28,8 +19,6 @@ from memq.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
-from tests.advice import follows
-from tests.fakes.queue import InMemoryQueue
 from tests.fakes.tiny_broker import TinyBroker
 from tests.topics.reading import take, world
 
@@ -55,41 +44,6 @@ async def test_topics(tmp_path):
             await admin.describe_topic("clicks")
         with pytest.raises(UnknownTopicError):
             await admin.delete_topic("clicks")
-
-
-async def test_wrong_options(tmp_path):
-    """A wrong option or name is refused by an error that names it."""
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        with pytest.raises(ConfigError, match="batch_agee"):
-            await admin.create_topic("x", batch_agee="1s")
-        with pytest.raises(ConfigError, match="batch_age"):
-            await admin.alter_topic("t", batch_age="1 fortnight")
-        with pytest.raises(InvalidRequestError, match="a/b"):
-            await admin.create_topic("a/b")
-
-
-async def test_typed_topic(tmp_path):
-    """A schema is given as Arrow has it, or serialized; it grows by nullable columns."""
-    old = pa.schema([("x", pa.int64())])
-    new = old.append(pa.field("y", pa.utf8()))
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        made = await admin.create_topic("typed", schema=old)
-        assert made.config.schema == serialize_schema(old)
-        grown = await admin.alter_topic("typed", schema=serialize_schema(new))
-        assert grown.schemas[grown.schema_id] == serialize_schema(new)
-        assert len(grown.schemas) == 2
-
-
-@follows("Choose another name")
-@pytest.mark.parametrize("name", ["position", "Topic", "memq_incarnation"])
-async def test_a_column_that_comes_later_and_is_called_like_an_origin(tmp_path, name):
-    """It is refused: files and tables from before have under this name where a row is from."""
-    old = pa.schema([("sequence", pa.int64())])
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        await admin.create_topic("typed", schema=old)
-        with pytest.raises(SchemaMismatchError, match=f"column '{name}' cannot be added"):
-            await admin.alter_topic("typed", schema=old.append(pa.field(name, pa.int64())))
-        await admin.alter_topic("typed", schema=old.append(pa.field("place", pa.int64())))
 
 
 async def test_groups(tmp_path):
@@ -168,21 +122,6 @@ async def test_what_retention_removed_is_no_lag(tmp_path):
             assert await consumer.lag() == {0: 2}
 
 
-async def test_lag_of_a_topic_made_again(tmp_path):
-    """Nothing that was counted of a topic is told of the next one of its name."""
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        for _ in range(5):
-            await w.write(b"v")
-        await admin.reset_offsets("g", "t", "earliest")
-        assert (await admin.lag("t"))[0].total.batches == 5
-        await admin.delete_topic("t")
-        assert await admin.lag() == []
-        await w.writer.create("t", batch_age="1ms")
-        await w.writer.write(0)
-        await admin.reset_offsets("g", "t", "earliest")
-        assert (await admin.lag("t"))[0].total.batches == 1
-
-
 async def test_lag_over_damage(tmp_path):
     """A damaged notification costs the lag of those who stand before it, and no other."""
     async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
@@ -212,42 +151,6 @@ def test_sync_client_without_broker():
         AdminClient("nonsense")
 
 
-class Forgetful(InMemoryQueue):
-    """A queue that knows no offsets any more, as Kafka where somebody has deleted its topic."""
-
-    forgets = False
-
-    async def offsets(self, topic, partition):
-        """Start and end, unless they are forgotten."""
-        if self.forgets:
-            raise UnknownTopicError("cannot look up offsets")
-        return await super().offsets(topic, partition)
-
-
-@pytest.mark.parametrize("groups_too", [False, True])
-async def test_lag_of_a_topic_that_the_queue_has_lost(groups_too, tmp_path, caplog):
-    """It is an error that names the topic, and no topic without groups; metrics warn of it."""
-    queue = Forgetful()
-    async with world(tmp_path, queue=queue) as w:
-        async with AsyncAdminClient(w.address, request_timeout_s=0.5) as admin:
-            await w.write(b"a")
-            await admin.reset_offsets("g", "t", "latest")
-            if groups_too:
-                await queue.delete_topic(w.queue_topic)
-            queue.forgets = True
-            for topic in (None, "t"):
-                with pytest.raises(QueueError, match="queue has lost topic 't': "):
-                    await admin.lag(topic)
-            with pytest.raises(UnknownTopicError, match="no topic 'u'"):
-                await admin.lag("u")
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{w.broker.admin_port}/metrics"),
-        ):
-            pass
-    assert "t: lag is not known: " in caplog.text
-
-
 @pytest.fixture
 async def broker():
     async with TinyBroker().serve() as tiny:
@@ -272,13 +175,6 @@ async def test_a_topic_that_is_gone_by_then_is_deleted(broker, admin, error):
     assert broker.asked[-1].incarnation == "1" * 16
 
 
-async def test_a_topic_is_described_as_it_is_now(broker, admin):
-    """What was known before is not believed, by nobody who looks or deletes."""
-    for incarnation in ("1" * 16, "2" * 16):
-        broker.incarnation = incarnation
-        assert (await admin.describe_topic("events")).incarnation == incarnation
-
-
 async def test_each_creation_has_its_name(broker, admin):
     """A creation that is sent again is the same one, another one is not."""
     retried = [StorageError("slow")]
@@ -296,94 +192,3 @@ async def test_each_creation_has_its_name(broker, admin):
 
 def group(name, topic):
     return m.GroupInfo(group=name, topic=topic, offsets=[], members=[])
-
-
-async def test_groups_of_topics_that_nobody_knows_are_none(broker, admin):
-    """A topic that was deleted meanwhile takes its groups with it; the others come sorted."""
-    broker.add_topic("a.topic")
-    told = [
-        group("z", "events"),
-        group("x", "deleted"),
-        group("y", "a.topic"),
-        group("a", "events"),
-    ]
-    answers = [UnavailableError("busy"), m.ListGroupsAnswer(groups=told)]
-    broker.answers[m.ListGroups] = lambda _: answers.pop(0)
-    found = [(each.topic, each.group) for each in await admin.groups()]
-    assert found == [("a.topic", "y"), ("events", "a"), ("events", "z")]
-
-
-async def test_lag_of_some_groups(admin):
-    """A group is looked for in each topic; a topic that is deleted meanwhile is left out."""
-    asked = []
-
-    async def groups(topic):
-        return [group("g", "a"), group("h", "a"), group("g", "gone"), group("g", "z")]
-
-    async def lags_of(topic, infos):
-        asked.append((topic, [info.group for info in infos]))
-        if topic == "gone":
-            raise UnknownTopicError(topic)
-        return [f"{topic}:{info.group}" for info in infos]
-
-    admin.groups, admin._lags_of = groups, lags_of
-    assert await admin.lag(group="g") == ["a:g", "z:g"]
-    assert asked == [("a", ["g"]), ("gone", ["g"]), ("z", ["g"])]
-    assert await admin.lag() == ["a:g", "a:h", "z:g"]
-    with pytest.raises(UnknownTopicError):
-        await admin.lag("gone")
-
-
-@pytest.mark.parametrize("outcome", ["lags", StorageError("slow"), "hang", "problems"])
-async def test_the_state_of_a_cluster_does_not_wait_for_lags(admin, monkeypatch, outcome):
-    """They have a time of their own, and are not asked for while something is wrong."""
-
-    class Found(SimpleNamespace):
-        def problems(self):
-            return ["a broker is silent"] if outcome == "problems" else []
-
-        def _replace(self, worst_lag):
-            return Found(worst_lag=worst_lag, within_s=self.within_s)
-
-    async def cluster_status(_, timeout_s):
-        return Found(worst_lag=None, within_s=timeout_s)
-
-    async def every_lag():
-        if outcome == "hang":
-            await asyncio.Event().wait()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return [
-            SimpleNamespace(total=SimpleNamespace(records=records), partitions=partitions)
-            for records, partitions in ((3, [0]), (9, [0]), (5, [0]), (100, []))
-        ]
-
-    monkeypatch.setattr(admin_module, "cluster_status", cluster_status)
-    monkeypatch.setattr(admin_module, "LAG_S", 0.02 if outcome == "hang" else 1.0)
-    admin.lag = every_lag
-    found = await admin.status(timeout_s=7.0)
-    assert found.within_s == 7.0 - admin_module.LAG_S
-    assert (found.worst_lag and found.worst_lag.total.records) == (9 if outcome == "lags" else None)
-
-
-@pytest.mark.parametrize("dry_run", [True, False])
-async def test_a_group_is_moved_from_where_it_was(broker, admin, monkeypatch, caplog, dry_run):
-    """What it had is read before it is overwritten; a report that fails is no failure of that."""
-    offsets = [m.PartitionOffsets(partition=0, start=0, end=9)]
-    broker.answers |= {
-        m.FetchOffsets: m.FetchOffsetsAnswer(partitions=offsets),
-        m.FetchCommitted: m.FetchCommittedAnswer(offsets=[m.PartitionOffset(0, 2)]),
-        m.CommitOffsets: m.Done(),
-    }
-    moved = []
-
-    async def report_moved(_, name, moves):
-        moved.append((name, moves))
-        raise StorageError("no audit")
-
-    monkeypatch.setattr(admin_module, "report_moved", report_moved)
-    assert await admin.reset_offsets("g", "events", "latest", dry_run=dry_run) == {0: 9}
-    changes = [type(each) for each in broker.asked if not isinstance(each, m.FetchOffsets)]
-    assert changes == ([] if dry_run else [m.FetchCommitted, m.CommitOffsets])
-    assert moved == ([] if dry_run else [("g", {0: (2, 9)})])
-    assert ("could not be told" in caplog.text) is not dry_run

@@ -7,11 +7,8 @@ import asyncio
 import pytest
 
 from memq.client.cluster import Cluster, parse_bootstrap
-from memq.core.wire.messages import Metadata
 from memq.errors import (
-    ClosedError,
     ConfigError,
-    UnavailableError,
 )
 from memq.runtime.system import SYSTEM, Runtime
 from tests.fakes.tiny_broker import TinyBroker
@@ -40,11 +37,10 @@ async def make():
 
 
 async def test_any_seed_that_answers_will_do(broker, make):
-    """It is asked first from then on; what it told of a topic is remembered until refreshed."""
+    """What it told of a topic is remembered until refreshed."""
     cluster = make(DEAD, broker.address)
     first = await cluster.topic("events")
     assert first.hosts == [broker.address]
-    assert cluster._choose(set()) == broker.address
     assert await cluster.topic("events") is first
     assert broker.metadata_requests == 1
     await cluster.topic("events", refresh=True)
@@ -71,29 +67,6 @@ async def test_broker_that_comes_up_late_is_found(make):
     await late.stop()
 
 
-async def test_waiting_for_a_broker_is_logged_now_and_then(make, caplog):
-    """A call in vain is silent for a moment, then says what it waits for, and not each time."""
-    now = [0.0]
-
-    async def sleep(seconds):
-        now[0] += 1.0
-        await asyncio.sleep(0)
-
-    cluster = make(DEAD, clock=lambda: now[0], sleep=sleep)
-    with pytest.raises(UnavailableError):
-        await cluster.topic("events", timeout_s=2.5)
-    assert caplog.messages == []
-    for timeout_s in (20, 10):
-        with pytest.raises(UnavailableError):
-            await cluster.topic("events", timeout_s=timeout_s)
-        [line] = caplog.messages
-    assert line.startswith(f"cannot connect to broker {DEAD}")
-    assert line.endswith("; trying again for up to 17 s")
-    with pytest.raises(UnavailableError):
-        await cluster.topic("events", timeout_s=20)
-    assert len(caplog.messages) == 2
-
-
 async def test_caller_that_gives_up_does_not_take_the_attempt_along(broker, make):
     """A cancelled caller leaves the others their connection."""
     cluster = make(broker.address)
@@ -102,17 +75,6 @@ async def test_caller_that_gives_up_does_not_take_the_attempt_along(broker, make
     await asyncio.sleep(0)
     first.cancel()
     assert not (await second).closed
-
-
-async def test_closed_cluster_says_so(broker, make):
-    """After `close` there are no connections, and calls raise."""
-    cluster = make(broker.address)
-    connection = await cluster.connection(broker.address)
-    await cluster.close()
-    assert connection.closed
-    with pytest.raises(ClosedError):
-        await cluster.call(None, Metadata())
-    assert "closed" in repr(cluster)
 
 
 def test_bootstrap_is_a_list_of_addresses():

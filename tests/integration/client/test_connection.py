@@ -6,13 +6,12 @@ import asyncio
 
 import pytest
 
-from memq.client.connection import SLICE_BYTES, BrokerConnection, parse_address
-from memq.core.wire.messages import DeleteTopic, Metadata, MetadataAnswer
+from memq.client.connection import BrokerConnection, parse_address
+from memq.core.wire.messages import DeleteTopic, Metadata
 from memq.errors import (
     ConfigError,
     CorruptDataError,
     MessageTooLargeError,
-    StorageError,
     UnavailableError,
 )
 from tests.fakes.tiny_broker import TinyBroker, write_request
@@ -30,15 +29,6 @@ async def connection(broker):
     connection = await BrokerConnection.open(broker.address, connect_timeout_s=10)
     yield connection
     await connection.close()
-
-
-async def test_request_gets_its_answer(connection):
-    """A request returns the header and the body of its answer."""
-    answer, body = await connection.request(Metadata(), timeout_s=10)
-    assert isinstance(answer, MetadataAnswer)
-    assert answer.topics[0].config.name == "events"
-    assert body == b""
-    assert connection.limits.cluster_id == "tiny"
 
 
 async def test_broken_connection_fails_all_that_wait_at_once(connection, broker):
@@ -79,25 +69,6 @@ async def test_damaged_body_ends_the_connection(connection, broker):
         await connection.request(write_request(), b"x" * 100, body_crc=1, timeout_s=10)
     assert isinstance(caught.value.__cause__, CorruptDataError)
     assert broker.published == {}
-
-
-async def test_large_bodies_wait_outside_the_transport(connection, broker):
-    """To a broker that does not read, the transport holds a slice or two, whatever is sent."""
-    (server_side,) = broker.connections
-    server_side.transport.pause_reading()
-    body = memoryview(bytes(8 << 20))
-    answers = []
-    broker.faults.extend(StorageError("full") for _ in range(4))
-    for _ in range(4):
-        connection.send(write_request(), body, None, lambda answer, _: answers.append(answer))
-    held = connection._transport.get_write_buffer_size()
-    assert held <= 2 * SLICE_BYTES
-    assert connection.unsent_bytes > 16 << 20
-    assert "paused" in repr(connection)
-    server_side.transport.resume_reading()
-    await connection.request(Metadata(), timeout_s=30)
-    assert [type(answer) for answer in answers] == [StorageError] * 4
-    assert connection.unsent_bytes == 0
 
 
 @pytest.mark.parametrize(

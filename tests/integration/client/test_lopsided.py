@@ -13,7 +13,7 @@ from airflow_provider_memq.topics import (
     check_retained_since,
     contents_of,
 )
-from memq import AdminClient, Consumer, OffsetRange, read_range
+from memq import Consumer, OffsetRange, read_range
 from memq.cli.main import main
 from memq.client.topic import SyncTopicClient
 from memq.errors import OffsetOutOfRangeError
@@ -157,21 +157,6 @@ def test_a_group_goes_on_in_each_partition_where_it_was(lopsided):
     expected = [*lopsided.of(0, lopsided.committed[0]), *lopsided.of(1)]
     options = {"group": GROUP, "auto_commit": False, "audit": False}
     assert consumed(lopsided, start="earliest", **options) == expected
-
-
-def test_lag_is_counted_in_each_partition(lopsided, memq):
-    """In Batches that are there, not in offsets; the group has no lag where it never committed."""
-    behind = [each for each in lopsided.batches(0) if each >= lopsided.committed[0]]
-    records = len(lopsided.of(0, lopsided.committed[0]))
-    with AdminClient(lopsided.address) as admin:
-        [found] = admin.lag(TOPIC, GROUP)
-    lag = {each.partition: each.lag for each in found.partitions}[0]
-    assert (lag.batches, lag.records) == (len(behind), records)
-    [shown] = json.loads(memq("lag", TOPIC, "--group", GROUP, "-o", "json"))
-    by_partition = {each["partition"]: each for each in shown["partitions"]}
-    assert by_partition[0]["current_offset"] == lopsided.committed[0]
-    assert by_partition[0]["lag"] == len(behind)
-    assert not shown["removed"]
 
 
 def test_times_that_were_removed_are_told(lopsided, client, memq, tmp_path):

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from memq.client.admin import AsyncAdminClient
-from memq.client.audit.reporter import ReportSender
 from memq.client.cluster import Cluster
-from memq.client.objects import read_broker
 from memq.client.producer.producer import AsyncProducer
 from memq.client.topic import TopicClient
-from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire import messages as m
 from memq.errors import (
     NotHostedError,
     OffsetOutOfRangeError,
-    StorageError,
 )
+from memq.reading.objects import read_broker
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.broker.support import until
-from tests.unit.core.audit.test_produced import report
 
-TIMEOUT_S = 20.0
 POSITIONS = [m.PartitionOffset(0, 0)]
 READ = m.FetchOffsetsAnswer(partitions=[m.PartitionOffsets(partition=0, start=0, end=3)])
 
@@ -117,20 +111,6 @@ async def test_a_producer_learns_of_a_move_at_once():
         assert two.a.writes == 1
 
 
-async def test_a_producer_goes_on_when_the_broker_that_tells_is_gone():
-    """News come from any broker."""
-    async with running() as two:
-        two.place(two.b, version="1")
-        both = f"{two.a.address},{two.b.address}"
-        async with AsyncProducer(both, topic="events", linger="0ms") as producer:
-            await until(lambda: two.a.waiting)
-            await two.a.stop()
-            await until(lambda: two.b.waiting)
-            await (await producer.write(b"1"))
-            await two.a.start()
-        assert numbers(two.b) == [b"1"]
-
-
 # -- reading --------------------------------------------------------------------------------
 
 
@@ -179,29 +159,6 @@ async def test_reading_goes_on_elsewhere_when_the_reader_fails(two):
 # -- watermarks -----------------------------------------------------------------------------
 
 
-def watermark(*by_write):
-    """What a broker tells that owns those that are not -1."""
-    least = min((each for each in by_write if each >= 0), default=-1)
-    return m.WatermarkAnswer(
-        stored_through_ms=least,
-        write_partitions=list(by_write),
-        read_partitions=[max(least, 0)],
-        retained_since_ms=0,
-    )
-
-
-async def test_watermark_of_all_owners():
-    """A topic is stored as far as the owner says that is the least far."""
-    async with running(write_partitions=2) as two:
-        two.place(two.a, two.b, coordinator=two.a)
-        two.a.answers[m.FetchWatermark] = watermark(90, -1)
-        two.b.answers[m.FetchWatermark] = watermark(-1, 40)
-        async with AsyncAdminClient(two.a.address) as admin:
-            found = await admin.watermark("events")
-    assert (found.stored_through_ms, found.write_partitions) == (40, [90, 40])
-    assert found.read_partitions == [40]
-
-
 # -- groups and topics ----------------------------------------------------------------------
 
 
@@ -222,28 +179,4 @@ async def test_groups_of_all_coordinators(two):
     assert found == [("events", "y"), ("other", "x")]
 
 
-async def test_topics_are_altered_by_their_coordinator(two):
-    """A change goes to the coordinator, and follows it."""
-    two.place(two.a, coordinator=two.a)
-    two.a.answers[m.AlterTopic] = NotHostedError("moved", two.b.address)
-    two.b.answers[m.AlterTopic] = lambda _: m.TopicAnswer(topic=two.b._info("events"))
-    async with AsyncAdminClient(two.a.address) as admin:
-        await admin.alter_topic("events", batch_age="1s")
-    assert (two.a.count(m.AlterTopic), two.b.count(m.AlterTopic)) == (1, 1)
-
-
 # -- the audit ------------------------------------------------------------------------------
-
-
-async def test_reports_follow_their_topic(two):
-    """A report waits for an owner, and reaches it within the call, under one name."""
-    for broker in two.both:
-        broker.add_topic(AUDIT_TOPIC)
-    two.place(None)
-    async with reaching(two.a) as cluster:
-        sending = asyncio.ensure_future(ReportSender(cluster).send([report(0, 0)], TIMEOUT_S))
-        await until(lambda: two.a.metadata_requests > 2)
-        two.a.faults.extend([NotHostedError("moved", two.b.address), StorageError("full")])
-        two.place(two.a)
-        await sending
-    assert len(two.a.published) + len(two.b.published) == 1

@@ -17,7 +17,7 @@ from memq.queue.embedded.queue import EmbeddedQueue
 from memq.storage.local import LocalStorage
 from memq.testing.broker import BrokerProcess
 from tests.topics.reading import queue_topic
-from tests.unit.client.batches import notify, seal
+from tests.unit.reading.batches import notify, seal
 
 if TYPE_CHECKING:
     from memq.core.notification import Notification

@@ -32,7 +32,7 @@ from tests.advice import follows
 from tests.integration.spark.conftest import values
 from tests.integration.spark.here import given, inputs, read, reader, table
 from tests.integration.spark.stored import Stored
-from tests.unit.client.batches import Sent, records
+from tests.unit.reading.batches import Sent, records
 
 PLANNED = 20_000
 MAX_PLAN_BYTES = 2_048  # of memory for a notification with ten producers

@@ -10,7 +10,7 @@ from memq import read_range
 from memq.errors import CorruptDataError, DataLossError
 from tests.integration.spark.here import read
 from tests.integration.spark.stored import Stored, change_byte
-from tests.unit.client.batches import Sent, records
+from tests.unit.reading.batches import Sent, records
 
 MESSAGES = [
     Sent("p", sequence, records(*(b"%d-%d" % (sequence, at) for at in range(4))))

@@ -26,11 +26,11 @@ from memq.cli.command import (
     table_options,
 )
 from memq.cli.serve import broker, dev
-from memq.client.start import time_us
 from memq.core.options import Option
 from memq.core.ranges import OffsetRange
 from memq.core.units import iso_ms, iso_us
 from memq.errors import ConfigError, UnavailableError
+from memq.reading.start import time_us
 
 # -- flags are made from the tables of options ----------------------------------------------
 

@@ -23,7 +23,7 @@ from memq.cli.export_job import (
     export_file,
     export_folder,
 )
-from memq.client.read_plan import Piece, ReadPlan, Selection
+from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.errors import (
     ConfigError,
@@ -32,10 +32,11 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.reading.plan import Piece, ReadPlan, Selection
 from memq.runtime.files import lock_exclusively
 
 PIECES = [
-    Piece(range=OffsetRange(partition, start, start + 2, "i"), batches=2, size_bytes=size)
+    Piece(OffsetRange(partition, start, start + 2, "i"), Totals(batches=2, bytes=size))
     for partition, start, size in ((0, 0, 10), (0, 2, 20), (1, 0, 30), (1, 5, 40))
 ]
 
@@ -78,7 +79,7 @@ class Reader:
             partition, start, end, _ = piece.range
             for offset in range(start, end):
                 batch = SimpleNamespace(
-                    notification=SimpleNamespace(size_bytes=piece.size_bytes // 2)
+                    notification=SimpleNamespace(size_bytes=piece.contents.bytes // 2)
                 )
                 rows = pa.record_batch([[partition] * 3, [offset] * 3], schema=self.schema)
                 yield SimpleNamespace(batch=batch, rows=[rows.slice(0, 1), rows.slice(1)])
@@ -221,7 +222,7 @@ def test_whatever_fails_at_a_file_the_next_run_goes_on_with_it(tmp_path, number,
     assert again.reader.checked == [left]
     assert again.reader.read == left
     assert again.reader.planned == []
-    assert again.sizes == [sum(each.size_bytes for each in PIECES[number:])]
+    assert again.sizes == [sum(each.contents.bytes for each in PIECES[number:])]
     files = "1 file" if len(left) == 1 else f"{len(left)} files"
     assert again.said == [f"{tmp_path / 'all'}: {files} to go; {number} there already"]
     assert not list((tmp_path / "all").glob("*.tmp"))
@@ -231,7 +232,7 @@ def test_a_failure_ends_the_files_under_way(tmp_path, monkeypatch):
     """They do not go on reading for minutes, and get no name; none that waits is begun."""
     monkeypatch.setattr(export_job, "WRITERS", 2)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    pieces = [Piece(range=OffsetRange(0, start, start + 2, "i")) for start in range(0, 80, 2)]
+    pieces = [Piece(OffsetRange(0, start, start + 2, "i")) for start in range(0, 80, 2)]
     under_way, begun = threading.Event(), []
 
     def before(piece):

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.cli.lines import json_lines, json_object, raw_lines
-from memq.client.batch import LogMessage
 from memq.core.format.message import encode_records
 from memq.errors import InvalidRequestError
+from memq.reading.batch import LogMessage
 
 ORIGIN = ("topic", 1, 2, 6, "producer", 3, 4, 5)
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from memq.cli.batch_lines import lines_of
 from memq.cli.csv_rows import Dialect, csv_rows
 from memq.cli.json_rows import json_rows
-from memq.client.batch import Batch, Section
 from memq.client.producer.tables import conform
 from memq.core.format.message import encode_records
 from memq.errors import InvalidRequestError
+from memq.reading.batch import Batch, Section
 from tests.advice import follows
 from tests.unit.cli.rows import tables
-from tests.unit.client.batches import Sent, notify, seal
+from tests.unit.reading.batches import Sent, notify, seal
 
 
 def printed(table, form, schema=None):

@@ -101,22 +101,6 @@ def test_when_all_have_failed_the_first_to_fail_is_asked():
     assert client.choice.first(["serves"]) == "serves"
 
 
-def test_whoever_answers_rests_no_more():
-    """A broker that does what it is asked for is as good as before."""
-    client = Client("a", *BROKERS)
-    client.choice.failed("near reads")
-    client.choice.answered("near reads")
-    assert client.reader() == "near reads"
-
-
-def test_a_reader_that_is_gone_is_replaced():
-    """When the brokers change, a reader that is not among them is kept no longer."""
-    client = Client("a", *BROKERS)
-    assert client.reader() == "near reads"
-    client.choice.known(BROKERS[:3])
-    assert client.reader() == "near"
-
-
 def test_who_serves_counts_though_nobody_told_of_it():
     """A topic's own broker may be newer than what is known of the brokers."""
     client = Client("", broker("x"))
@@ -125,14 +109,3 @@ def test_who_serves_counts_though_nobody_told_of_it():
     assert client.reader("new") == "new"
     client.choice.failed("new")
     assert client.reader("new") == "x"
-
-
-def test_rests_are_forgotten():
-    """What is remembered of failures does not grow with the brokers that ever were."""
-    client = Client("")
-    for number in range(1_000):
-        client.choice.failed(str(number))
-        client.now += 1
-    assert repr(client.choice) == (
-        f"<BrokerChoice no zone [0 brokers | {REST_S:.0f} rest] reads at whoever serves the topic>"
-    )

@@ -11,15 +11,12 @@ from memq import errors
 from memq.client.broker_choice import REST_S
 from memq.client.cluster import (
     ANY_BROKER_ATTEMPT_S,
-    MAX_CACHED_TOPICS,
-    METADATA_AGE_S,
     Cluster,
 )
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     BrokerInfo,
     DeleteTopic,
-    DescribeClusterAnswer,
     Done,
     MetadataAnswer,
     TopicInfo,
@@ -29,7 +26,6 @@ from memq.errors import (
     MemqError,
     NotHostedError,
     ProtocolError,
-    RequestTimeoutError,
     StorageError,
     UnauthorizedError,
     UnavailableError,
@@ -125,8 +121,8 @@ class Rig:
         self.asked.clear()
         return found
 
-    async def call(self, address=None, **options):
-        return await self.cluster.call(address, REQUEST, **options)
+    async def call(self, **options):
+        return await self.cluster.call(REQUEST, **options)
 
 
 def topic(name):
@@ -158,47 +154,12 @@ async def test_an_error_where_any_broker_will_do(kind, where):
         assert rig.whom()[-1] == A
         return
     await rig.call()
-    assert rig.whom()[-1] == B
     # One that does not host it is no worse than others.
-    assert rig.slept == [0.0] if kind is not NotHostedError else rig.slept[0] > 0
-    rig.cluster._preferred = A
+    other = A if kind is NotHostedError else B
+    assert rig.whom()[-1] == other
+    assert rig.slept == [0.0] if other == B else rig.slept[0] > 0
     await rig.call()
-    assert rig.whom() == [A if kind is NotHostedError else B]
-
-
-@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
-async def test_an_error_of_the_broker_that_is_meant(kind):
-    """A call to one broker is tried again there, after a back-off, if the error may pass."""
-    rig = Rig()
-    error = kind("why")
-    rig.answers[A] = [error]
-    if error.retriable and kind is not NotHostedError:
-        await rig.call(A)
-        assert rig.whom() == [A, A]
-        assert rig.slept == [0.025]
-    else:
-        with pytest.raises(kind) as caught:
-            await rig.call(A)
-        assert caught.value is error
-        assert rig.whom() == [A]
-    await rig.call()
-    assert rig.whom() == [A]
-
-
-@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.code)
-@pytest.mark.parametrize("where", ["answer", "connect"])
-async def test_an_error_of_one_attempt(kind, where):
-    """It is raised as it is; only a broker that was not reached in time rests."""
-    rig = Rig()
-    error = kind("why")
-    (rig.answers if where == "answer" else rig.refusals)[A].append(error)
-    with pytest.raises(kind) as caught:
-        await rig.cluster.attempt(A, REQUEST, timeout_s=3)
-    assert caught.value is error
-    assert rig.slept == []
-    rig.asked.clear()
-    await rig.call()
-    assert rig.whom() == [B if kind in {UnavailableError, RequestTimeoutError} else A]
+    assert rig.whom() == [other]
 
 
 async def test_a_token_is_wrong_once_every_broker_has_refused_it():
@@ -209,35 +170,10 @@ async def test_a_token_is_wrong_once_every_broker_has_refused_it():
     with pytest.raises(UnauthorizedError, match="c:3"):
         await rig.call()
     assert [len(rig.refusals[address]) for address in (A, B, C)] == [1, 1, 1]
-    rig.answers[A] = [UnauthorizedError("a:1")]
-    rig.refusals.clear()
-    with pytest.raises(UnauthorizedError):
-        await rig.call(A)
-
-
-async def test_a_broker_that_rests_is_no_reason_to_hurry():
-    """Where nobody is left who was not tried, or did not just fail, the next attempt waits."""
-    rig = Rig(A, B)
-    down = UnavailableError("down")
-    rig.answers[A] = [down, down]
-    rig.answers[B] = [down, down]
-    await rig.call()
-    assert rig.whom() == [A, B, A, B, A]
-    assert [seconds == 0 for seconds in rig.slept] == [True, False, False, False]
-    rig.slept.clear()
-    rig.answers[A] = [down]
-    await rig.call()
-    assert rig.whom() == [A, B]
-    assert rig.slept[0] > 0
-    rig.now += REST_S
-    rig.answers[B] = [down]
-    await rig.call()
-    assert rig.whom() == [B, A]
-    assert rig.slept[1:] == [0.0]
 
 
 async def test_brokers_that_were_told_of_are_asked_after_the_seeds():
-    """Each is asked once before any is asked again; who answers is the first from then on."""
+    """Each is asked before one that has failed is asked again, the one that failed first."""
     rig = Rig(A, B)
     rig.cluster.brokers = [BrokerInfo(id="c", address=C), BrokerInfo(id="a", address=A)]
     down = UnavailableError("down")
@@ -246,11 +182,12 @@ async def test_brokers_that_were_told_of_are_asked_after_the_seeds():
     rig.answers[A].append(down)
     await rig.call()
     assert rig.whom() == [A, B, C, A, B]
+    assert [seconds == 0 for seconds in rig.slept] == [True, True, False, False]
     await rig.call()
     assert rig.whom() == [B]
-    await rig.call(C)
+    rig.now += REST_S
     await rig.call()
-    assert rig.whom() == [C, B]
+    assert rig.whom() == [A]
 
 
 async def test_redirects_are_followed_at_once_only_the_first_time():
@@ -268,26 +205,14 @@ async def test_redirects_are_followed_at_once_only_the_first_time():
     assert [seconds == 0 for seconds in rig.slept] == [True, *[False] * 5]
 
 
-@pytest.mark.parametrize("where", [A, None])
-async def test_who_was_pointed_to_is_not_blamed(where):
-    """A call that was led elsewhere goes back; who answered it there is not preferred by it."""
+async def test_a_broker_that_was_pointed_to_may_fail():
+    """Then the call begins anew; who is pointed to has all the time that is left."""
     rig = Rig(A, B)
-    rig.answers[A] = [NotHostedError("no", C), Done()]
+    rig.answers[A] = [NotHostedError("no", C), NotHostedError("no", C)]
     rig.answers[C] = [UnavailableError("down")]
-    await rig.call(where)
-    assert rig.whom() == [A, C, A if where else B]
-    rig.answers[A] = [NotHostedError("no", C)]
-    await rig.call(A)
-    assert rig.whom() == [A, C]
-    await rig.call()
-    assert rig.whom() == [A if where else B]
-    rig.answers[A if where else B] = [NotHostedError("no", C)]
-    rig.asked.clear()
     await rig.call(timeout_s=100)
-    assert rig.asked == [(A if where else B, ANY_BROKER_ATTEMPT_S), (C, pytest.approx(100))]
-    rig.asked.clear()
-    await rig.call()
-    assert rig.whom() == [A if where else B]
+    assert [address for address, _ in rig.asked] == [A, C, A, C]
+    assert rig.asked[:2] == [(A, ANY_BROKER_ATTEMPT_S), (C, pytest.approx(100))]
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 60.0])
@@ -310,8 +235,7 @@ async def test_how_long_an_attempt_may_take(wait_s):
     rig.asked.clear()
     rig.answers.clear()
     await rig.call(timeout_s=100, wait_s=wait_s)
-    await rig.call(A, timeout_s=100, wait_s=wait_s)
-    assert [limit_s for _, limit_s in rig.asked] == [ANY_BROKER_ATTEMPT_S + wait_s, 100 + wait_s]
+    assert [limit_s for _, limit_s in rig.asked] == [ANY_BROKER_ATTEMPT_S + wait_s]
 
 
 async def test_what_a_connection_took_is_not_there_for_the_answer():
@@ -324,12 +248,9 @@ async def test_what_a_connection_took_is_not_there_for_the_answer():
         return await connect(address)
 
     rig.cluster._connect = slowly
-    await rig.call(A)
+    await rig.call()
     await rig.cluster.attempt(A, REQUEST, b"body", body_crc=7, timeout_s=4)
-    assert rig.asked == [(A, 5.0), (A, 4.0)]
-    assert rig.sent[-1] == (REQUEST, b"body", 7)
-    rig.now += 100
-    await rig.call(A, body=b"body", body_crc=7)
+    assert rig.asked == [(A, 2.0), (A, 4.0)]
     assert rig.sent[-1] == (REQUEST, b"body", 7)
 
 
@@ -344,27 +265,6 @@ def told(*names, version="", more=False):
         version=version,
         more=more,
     )
-
-
-async def test_few_topics_are_remembered():
-    """The one that was asked for longest ago goes; asked for again it is among the last."""
-    rig = Rig(A)
-
-    def named(request):
-        return told(*request.topics, version=f"v{request.topics[0]}")
-
-    names = [f"t{number}" for number in range(MAX_CACHED_TOPICS)]
-    rig.answers[A] = [named] * (MAX_CACHED_TOPICS + 4)
-    for name in names:
-        await rig.cluster.topic(name)
-    await rig.cluster.topic("t0", refresh=True)
-    await rig.cluster.topic("one.more")
-    rig.asked.clear()
-    await rig.cluster.topic("t0")
-    await rig.cluster.topic("t2")
-    assert (rig.whom(), rig.cluster.moves("t1"), rig.cluster.moves("t0")) == ([], False, True)
-    await rig.cluster.topic("t1")
-    assert rig.whom() == [A]
 
 
 async def test_news_of_a_topic_are_asked_for_by_what_is_known():
@@ -431,24 +331,6 @@ async def test_all_topics_come_in_pages():
     assert [request.after for request, _, _ in rig.sent] == ["", "b", "d"]
 
 
-async def test_what_is_known_grows_old_since_it_was_told_last():
-    """Any answer that tells of brokers counts, whichever topic it was asked for."""
-    rig = Rig(A)
-    rig.answers[A] = [told("t"), told("u"), told("t", version="1"), told("t")]
-    await rig.cluster.topic("t")
-    rig.now += METADATA_AGE_S - 1
-    await rig.cluster.topic("u")
-    rig.now += METADATA_AGE_S - 1
-    await rig.cluster.topic("t")
-    await rig.cluster.next_topic("t", 1)
-    rig.now += METADATA_AGE_S - 1
-    await rig.cluster.topic("t")
-    assert len(rig.sent) == 3
-    rig.now += 1
-    await rig.cluster.topic("t")
-    assert len(rig.sent) == 4
-
-
 # -- connections ----------------------------------------------------------------------------
 
 
@@ -481,25 +363,3 @@ async def test_nothing_is_open_after_a_close(after):
         await rig.cluster.connection(A)
     with pytest.raises(ClosedError):
         await rig.call()
-
-
-@pytest.mark.parametrize("outcome", ["answer", "error", "silence"])
-async def test_a_state_is_asked_on_a_connection_of_its_own(outcome):
-    """It is closed whatever comes of it, and the one that is shared is left alone."""
-    rig = Rig(A)
-    shared = await rig.cluster.connection(A)
-    answer = DescribeClusterAnswer(cluster_id="x", governor="", brokers=[], moving=[])
-    rig.answers[A] = [StorageError("slow") if outcome == "error" else answer]
-    if outcome == "silence":
-        rig.cluster._connect, connect = lambda _: asyncio.Event().wait(), rig.cluster._connect
-        with pytest.raises(RequestTimeoutError, match=r"no answer within 0\.01 s"):
-            await rig.cluster.status(A, timeout_s=0.01)
-        rig.cluster._connect = connect
-    elif outcome == "error":
-        with pytest.raises(StorageError):
-            await rig.cluster.status(A, timeout_s=5)
-    else:
-        assert await rig.cluster.status(A, timeout_s=5) is answer
-        assert rig.sent[-1][0].own
-    assert [connection.ended for connection in rig.opened] == [False, True][: len(rig.opened)]
-    assert await rig.cluster.connection(A) is shared

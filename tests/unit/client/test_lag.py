@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memq.client.lag import Lag, group_lag, lag_between, lag_of, total_lag
+from memq.client.lag import Lag, group_lag, lag_between
 from memq.core.wire.messages import (
     FetchLagAnswer,
     GroupInfo,
@@ -62,21 +62,7 @@ def test_each_partition_is_shown_as_it_stands():
     assert not found._replace(partitions=found.partitions[3:]).removed
 
 
-def test_lags_together_are_as_old_as_the_oldest():
-    """And nothing together is nothing."""
-    lags = [Lag(1, 2, 3, 4.0), Lag(10, 20, 30, 1.0), Lag(0, 0, 0, 9.0)]
-    assert total_lag(lags) == total_lag(reversed(lags)) == Lag(11, 22, 33, 9.0)
-    assert total_lag([]) == Lag()
-
-
 def test_what_lies_between_two_offsets():
     """As old as what stands at the first; where there is nothing, of no age."""
     assert lag_between(Lag(5, 50, 500, 7.0), Lag(2, 20, 200, 3.0)) == Lag(3, 30, 300, 7.0)
     assert lag_between(Lag(5, 50, 500, 7.0), Lag(5, 50, 500, 7.0)) == Lag(0, 0, 0, 0.0)
-
-
-def test_age_is_by_the_clock_of_the_broker():
-    """Which may have been set back; nothing has no age."""
-    assert lag_of(told(0, 4, batches=1, oldest_us=4_000_000), NOW_US).seconds == 6.0
-    assert lag_of(told(0, 4, batches=1, oldest_us=11_000_000), NOW_US).seconds == 0.0
-    assert lag_of(told(0, 4), NOW_US).seconds == 0.0

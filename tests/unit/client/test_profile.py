@@ -7,18 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from memq import AsyncConsumer, AsyncProducer, profile
-from memq.client.admin import AsyncAdminClient
-from memq.client.cluster import Cluster
-from memq.client.consumer.options import ConsumerOptions
-from memq.client.producer.options import ProducerOptions
+from memq import profile
 from memq.client.profile import (
-    MAX_FILE_BYTES,
     Profile,
     connection_of,
     read_profile,
 )
-from memq.client.topic import TopicClient
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError
 
@@ -87,22 +81,6 @@ def test_a_token_stays_with_its_brokers(folder, monkeypatch):
     assert read_profile("alone").token_for("d:4") == "for any broker"
 
 
-def test_the_zone_is_the_machines(folder, monkeypatch):
-    """A zone that is not given is that of the variable, else of the profile that names brokers."""
-    text = FILE.replace(
-        'token = "of the default"', 'token = "of the default"\nzone = "of the file"'
-    )
-    write(folder / "memq.toml", text)
-    assert profile()["zone"] == "of the file"
-    assert connection_of(None)["zone"] == "of the file"
-    assert connection_of(None, zone="mine")["zone"] == "mine"
-    assert "zone" not in connection_of("e:5")
-    monkeypatch.setenv("MEMQ_ZONE", "of the variable")
-    assert connection_of(None)["zone"] == "of the variable"
-    assert connection_of("e:5")["zone"] == "of the variable"
-    assert connection_of("e:5", zone="mine")["zone"] == "mine"
-
-
 def test_options_of_the_storage(folder, monkeypatch):
     """Options not given are those of the variable, else of the profile that names brokers."""
     write(folder / "memq.toml", f"{FILE}\n[profiles.default.storage_options]\nregion = 'file'\n")
@@ -124,29 +102,6 @@ def test_options_of_the_storage(folder, monkeypatch):
     with pytest.raises(ConfigError, match=r"^MEMQ_STORAGE_OPTIONS: .*at its beg") as refused:
         connection_of("e:5")
     assert "hush" not in str(refused.value)
-
-
-def test_every_client_takes_what_a_profile_says(folder):
-    """The arguments of a profile are those of clients that read no objects, too."""
-    text = f"{FILE}\n[profiles.default.storage_options]\nsecret_access_key = 'hush'\n"
-    write(folder / "memq.toml", text)
-    clients = [
-        AsyncProducer(**profile(), topic="t"),
-        AsyncConsumer(**profile(), topic="t"),
-        AsyncAdminClient(**profile()),
-        TopicClient(Cluster(**profile()), "t"),
-    ]
-
-    assert "hush" not in repr(clients)
-    for options in (ConsumerOptions, ProducerOptions):
-        shown = repr(options.parse(topic="t", **without_bootstrap(profile())))
-        assert "hush" not in shown
-        assert "of the default" not in shown  # its token
-
-
-def without_bootstrap(connection):
-    """What of a connection is an option."""
-    return {name: value for name, value in connection.items() if name != "bootstrap"}
 
 
 def test_without_a_file(tmp_path, monkeypatch):
@@ -176,17 +131,13 @@ def test_a_file_that_was_named_must_be_there(tmp_path, monkeypatch):
     [
         ("[profiles.x\n", "memq.toml is not TOML: .*line 1"),
         ('bootstrap = "a:1"', "unknown 'bootstrap'; a profile begins with a line like"),
-        ("profiles = 3", "'profiles' must be tables"),
         ("[profiles]\ndefault = 3", "'profiles' must be tables"),
         ('[profiles.default]\nbroker = "a:1"', "profile 'default': unknown option 'broker'; known"),
         ('[profiles.default]\nbootstrap = "a:1,b"', "profile 'default': 'b' is not an address"),
         ("[profiles.default]\nbootstrap = 6367", "bootstrap = 6367: expected a text"),
-        ('[profiles.default]\nread_through = "x"', "must be one of storage, broker"),
         ('[profiles.default]\ntoken="a"\ntoken_file="b"', "leave out one"),
         ('[profiles.default]\ntoken_file="none"', "cannot read .*/none: No such file"),
         ('[profiles.default]\ntoken_file="empty"', "empty is empty; it should hold a token"),
-        ("#" * (MAX_FILE_BYTES + 1), "larger than"),
-        ("\ufeff\u00e9", "is not TOML"),
         ("\udcff", "is not text"),
     ],
 )
@@ -200,19 +151,11 @@ def test_what_is_wrong_is_named(folder, text, message):
     assert "\n" not in str(raised.value)
 
 
-def test_an_unknown_profile_lists_those_there_are(folder):
-    """Who mistypes a name sees the right one."""
-    with pytest.raises(ConfigError, match=r"no profile 'prd' in .*; it has default, prod, alone"):
-        profile("prd")
-
-
 @pytest.mark.parametrize(
     ("name", "loose", "holds"),
     [
         ("default", "memq.toml", "a token"),
-        ("default", "secret", ""),
         ("prod", "secret", "a token"),
-        ("prod", "memq.toml", ""),
         ("harmless", "memq.toml", ""),
         ("aws", "memq.toml", "credentials of a storage"),
         ("azure", "memq.toml", "credentials of a storage"),

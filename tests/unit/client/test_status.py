@@ -96,9 +96,9 @@ class Asked:
             raise answer
         return answer
 
-    async def call(self, address, _request, *, timeout_s):
+    async def call(self, _request, *, timeout_s):
         assert timeout_s >= 0
-        self.described.append((address, timeout_s))
+        self.described.append(timeout_s)
         if isinstance(self.governor, Exception):
             raise self.governor
         return self.governor, b""
@@ -134,21 +134,6 @@ async def test_who_is_silent_is_named_by_its_id_where_anybody_knows_it():
     found = await cluster_status(cluster, 60)
     assert found.silent == {"c": "c:1 is away", "x:1": "x:1 is away"}
     assert [each.id for each in found.brokers] == ["b"]
-    moved = DescribeClusterAnswer(
-        cluster_id="c",
-        governor="",
-        brokers=[ClusterBroker(id="b", address="old:1"), ClusterBroker(id="b", address="b:1")],
-        status=BrokerStatus(id="b", address="b:1", version="1"),
-    )
-    found = await cluster_status(Asked("b", b=moved), 60)
-    assert (found.silent, [each.id for each in found.brokers]) == ({}, ["b"])
-
-
-async def test_nobody_answers():
-    """The error is that of a broker; nothing is known."""
-    for seeds in (["x"], ["x", "y"]):
-        with pytest.raises(UnavailableError, match=":1 is away"):
-            await cluster_status(Asked(seeds), 60)
 
 
 async def test_the_governor_is_asked_where_there_is_one_that_can_answer():

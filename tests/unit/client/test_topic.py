@@ -12,9 +12,7 @@ import pytest
 from memq.client import topic as topic_module
 from memq.client.topic import (
     ATTEMPT_S,
-    RetainedSince,
     TopicClient,
-    check_retained,
     merge_watermarks,
     pages_of_groups,
 )
@@ -39,7 +37,6 @@ from memq.core.wire.messages import (
 )
 from memq.errors import (
     CorruptDataError,
-    InvalidRequestError,
     NotHostedError,
     OffsetOutOfRangeError,
     ProtocolError,
@@ -48,6 +45,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from memq.reading.log import RetainedSince, check_retained
 from memq.runtime.retry import Retry
 from memq.runtime.system import SYSTEM, Runtime
 from tests.unit.core.audit.test_consumed import notification
@@ -118,27 +116,11 @@ async def test_follows_the_queue(error):
     assert brokers.asked == ["a:1", "b:2"]
 
 
-async def test_what_cannot_pass_is_raised():
-    """An error that trying again cannot mend is raised at once."""
-    brokers = Brokers(InvalidRequestError("no"))
-    with pytest.raises(InvalidRequestError, match="no"):
-        await TopicClient(brokers, "t").ask(Done())
-    assert len(brokers.asked) == 1
-
-
 async def test_a_broker_that_names_another_is_believed():
     """The broker that an error names is asked before the topic is looked up, and once at once."""
     brokers = Brokers(NotHostedError("no", "c:3"), (Done(), b""), addresses=["a:1", "b:2"])
     await TopicClient(brokers, "t").ask(Done())
     assert brokers.asked == ["a:1", "c:3"]
-
-
-async def test_redirects_in_a_circle_end():
-    """Brokers that point at each other are asked now and then, until the deadline."""
-    brokers = Brokers(NotHostedError("no", "a:1"))
-    with pytest.raises(NotHostedError):
-        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.3)
-    assert 2 <= len(brokers.asked) < 50
 
 
 @pytest.mark.parametrize("error", [UnknownTopicError, TopicRecreatedError])
@@ -205,12 +187,6 @@ def test_watermarks_of_owners():
         read_partitions=[30, 40],
         retained_since_ms=9,
     )
-
-
-def test_two_owners_of_one_write_partition():
-    """While a write partition moves two may tell of it: the lesser holds."""
-    merged = merge_watermarks("t", 2, [told([30, 20], [30]), told([60, -1], [60])])
-    assert (merged.write_partitions, merged.stored_through_ms) == ([30, 20], 20)
 
 
 @pytest.mark.parametrize(
@@ -292,13 +268,8 @@ def message(write_partition):
     [
         (lambda t: t.ask(Done()), 12, ATTEMPT_S),
         (lambda t: t.ask(Done(), timeout_s=7), 7, ATTEMPT_S),
-        (lambda t: t.ask(Done(), timeout_s=3), 3, ATTEMPT_S),
         (lambda t: t.read(FetchOffsets(topic="t"), timeout_s=7, wait_s=2), 9, ATTEMPT_S + 2),
-        (lambda t: t.committed("g", timeout_s=7), 7, ATTEMPT_S),
-        (lambda t: t.commit("g", "m", {0: 1}, timeout_s=7), 7, ATTEMPT_S),
-        (lambda t: t.offsets(timeout_s=7), 7, ATTEMPT_S),
         (lambda t: t.watermark(), 12, ATTEMPT_S),
-        (lambda t: t.write(message(0), b"x", 1), 12, 6),
         (lambda t: t.write(message(0), b"x", 1, timeout_s=8), 8, 4),
     ],
 )
@@ -556,12 +527,3 @@ def test_not_retained(wanted):
     """The error says what there is."""
     with pytest.raises(OffsetOutOfRangeError, match=r"not retained in full; (retained|nothing)"):
         check_retained("clicks", OffsetRange(*wanted), RETAINED)
-
-
-def test_a_partition_is_counted_from_the_first():
-    """One before it is none, as is one past the last."""
-    for partition in (-1, 1):
-        with pytest.raises(InvalidRequestError, match=f"no partition {partition}; it has 0 to 0"):
-            check_retained(
-                "t", OffsetRange(partition, 2, 5), [PartitionOffsets(partition=0, start=2, end=5)]
-            )

@@ -28,9 +28,9 @@ from memq.queue.embedded.folders import TopicFile, TopicFolders
 from memq.queue.kafka.client import Record
 from memq.queue.kafka.state import KafkaState, held_record
 from memq.tables.ledger import decode_ledger
-from tests.unit.client.batches import Sent, notify, records, seal
 from tests.unit.core.audit.test_reports import CONSUMED, REPORT
 from tests.unit.core.test_manifest import MANIFEST
+from tests.unit.reading.batches import Sent, notify, records, seal
 
 DEEP = b"[" * 100_000
 NOTIFICATION = encode_notification(notify(seal(Sent("p", 0, records(b"v")))))

@@ -27,11 +27,12 @@ ROOT = Path(__file__).parents[3]
 ERRORS = ("memq.errors",)
 MACHINE = ("memq.core", "memq.runtime", *ERRORS)
 ADAPTERS = ("memq.bigqueue", "memq.queue", "memq.storage", "memq.zookeeper")
-CLIENT = ("memq.client", "memq.storage", *MACHINE)
+READING = ("memq.reading", "memq.storage", *MACHINE)
+CLIENT = ("memq.client", *READING)
 TABLES = ("memq.tables", *CLIENT)
 
 ALLOWED = {
-    "memq": ("memq.client", "memq.core", "memq.tables", *ERRORS),
+    "memq": ("memq.client", "memq.core", "memq.reading", "memq.tables", *ERRORS),
     "memq.errors": (),
     "memq.core": ERRORS,
     "memq.core.bigqueue": ("memq.bigqueue",),  # where it was; deprecated
@@ -40,7 +41,8 @@ ALLOWED = {
     "memq.storage": MACHINE,
     "memq.queue": ("memq.bigqueue", *MACHINE),
     "memq.zookeeper": MACHINE,
-    "memq.client": ("memq.storage", *MACHINE),
+    "memq.reading": ("memq.storage", *MACHINE),  # is given the calls to brokers that it makes
+    "memq.client": READING,
     "memq.tables": CLIENT,
     "memq.broker": (*ADAPTERS, *MACHINE),
     "memq.testing": ("memq.broker", *CLIENT),

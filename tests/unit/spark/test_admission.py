@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memq.core.notification import PublishedBatch
 from memq.spark.admission import Gate, admit, available
 from memq.spark.checkpoint import StreamPosition
-from tests.unit.client.batches import Sent, notify, records, seal
+from tests.unit.reading.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
 

@@ -8,7 +8,8 @@ import pytest
 
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError, StorageError
-from memq.spark.bounds import EARLIEST, LATEST, Bound
+from memq.reading.start import EARLIEST, LATEST, At
+from memq.spark.bounds import Bound
 from memq.spark.options import parse_read_options, parse_write_options
 
 GIVEN = {"topic": "t"}
@@ -20,8 +21,8 @@ def test_defaults_read_all_that_is_there():
     batch = parse_read_options(GIVEN)
     stream = parse_read_options(GIVEN, stream=True)
 
-    assert (batch.starting, batch.ending) == (Bound(word=EARLIEST), Bound(word=LATEST))
-    assert (stream.starting, stream.ending) == (Bound(word=LATEST), Bound(word=LATEST))
+    assert (batch.starting, batch.ending) == (Bound(EARLIEST), Bound(LATEST))
+    assert (stream.starting, stream.ending) == (Bound(LATEST), Bound(LATEST))
     assert (batch.permissive, batch.read_through) == (False, "storage")
     assert batch.max_trigger_delay == 15 * 60_000
 
@@ -47,8 +48,8 @@ def test_every_option_arrives_in_any_case():
         }
     )
 
-    assert found.starting == Bound(offsets={0: 5, 1: EARLIEST})
-    assert found.ending == Bound(offsets={0: 9, 1: LATEST})
+    assert found.starting == Bound(partitions={0: 5, 1: EARLIEST})
+    assert found.ending == Bound(partitions={0: 9, 1: LATEST})
     assert (found.bootstrap, found.columns) == ("a:1,b:2", ("value", "key"))
     assert (found.permissive, found.fail_on_data_loss) == (True, False)
     assert (found.min_partitions, found.max_bytes_per_partition) == (12, 64 << 20)
@@ -213,23 +214,23 @@ def test_options_of_one_of_several_topics():
     assert [name for name in "abc" if pattern.covers(name)] == ["a"]
     assert not parse_read_options({"subscribePattern": ".*"}).covers("_memq_audit")
     assert (one.topic, one.incarnation, one.subscribe_pattern) == ("a", LIFE, None)
-    assert one.starting == Bound(offsets={0: 5})
-    assert parse_read_options(by_topic | {"topic": "a"}).starting == Bound(offsets={0: 5})
+    assert one.starting == Bound(partitions={0: 5})
+    assert parse_read_options(by_topic | {"topic": "a"}).starting == Bound(partitions={0: 5})
 
 
 def test_times_are_milliseconds_or_iso():
     """One for all, or one for each read partition, which limits the read to those it names."""
     by_number = parse_read_options(GIVEN | {"startingTimestamp": "1751284800000"})
     by_text = parse_read_options(GIVEN | {"startingTimestamp": "2025-06-30T14:00:00+02:00"})
-    assert by_number.starting == by_text.starting == Bound(at_ms=1_751_284_800_000)
+    assert by_number.starting == by_text.starting == Bound(At(1_751_284_800_000))
 
     given = {
         "startingOffsetsByTimestamp": '{"0": 1751284800000, "1": "2025-06-30T12:00:00Z"}',
         "endingOffsetsByTimestamp": '{"1": "1751284800001", "0": 1751284800002}',
     }
     found = parse_read_options(GIVEN | given)
-    assert found.starting == Bound(times={0: 1_751_284_800_000, 1: 1_751_284_800_000})
-    assert found.ending == Bound(times={0: 1_751_284_800_002, 1: 1_751_284_800_001})
+    assert found.starting == Bound(partitions=dict.fromkeys((0, 1), At(1_751_284_800_000)))
+    assert found.ending == Bound(partitions={0: At(1_751_284_800_002), 1: At(1_751_284_800_001)})
     assert set(found.starting.partitions) == {0, 1}
 
 

@@ -46,7 +46,7 @@ def test_files_have_the_size_asked_for():
 
     assert tasks == 4
     assert options.incarnation == "a" * 16
-    assert (options.starting.offsets, options.ending.offsets) == ({0: 3}, {0: 9})
+    assert (options.starting.partitions, options.ending.partitions) == ({0: 3}, {0: 9})
 
 
 class Session:

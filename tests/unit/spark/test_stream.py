@@ -34,7 +34,7 @@ from memq.spark import stream_reports, stream_topics
 from memq.spark.options import parse_read_options
 from memq.spark.stream import MemqStreamReader
 from memq.spark.stream_reports import REPORT_INTERVAL_S
-from tests.unit.client.batches import Sent, notify, records, seal
+from tests.unit.reading.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
 SCHEMA = serialize_schema(DEFAULT_SCHEMA)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
@@ -16,7 +16,6 @@ from memq.errors import (
     OffsetOutOfRangeError,
     UnavailableError,
 )
-from tests.integration.broker.support import until
 from tests.topics.reading import TIMEOUT_S, take, values, world
 
 
@@ -35,22 +34,6 @@ async def test_reads_all_partitions_in_order(tmp_path):
         offsets = [offset for p, offset in places if p == partition]
         assert offsets == sorted(offsets)
     assert sorted(values(batches)) == sorted([b"%d" % n for n in range(9)] + [b"+"] * 9)
-
-
-async def test_start_at_a_time(tmp_path):
-    """A time begins at the first Batch published then or later."""
-    async with world(tmp_path) as w:
-        await w.write(b"before")
-        await asyncio.sleep(0.005)  # so that the Batches differ in time by some milliseconds
-        middle = datetime.now(UTC)
-        await asyncio.sleep(0.005)
-        await w.write(b"after")
-        async with w.consumer(start=middle) as consumer:
-            assert values(await take(consumer, 1)) == [b"after"]
-            await consumer.seek_to_beginning()
-            assert values(await take(consumer, 2)) == [b"before", b"after"]
-            await consumer.seek_to_time(middle)
-            assert values(await take(consumer, 1)) == [b"after"]
 
 
 async def test_seek(tmp_path):
@@ -179,19 +162,6 @@ async def test_missing_object(tmp_path, read_through):
             await consumer.seek(0, after)
             while b"after" not in seen:
                 seen += values(await take(consumer, 1))
-
-
-async def test_partitions_take_turns(tmp_path):
-    """When several partitions have Batches ready, none of them keeps the others waiting."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for n in range(8):
-            await w.write(b"%d" % n)
-        async with w.consumer() as consumer:
-            fetcher = consumer._fetcher
-            await until(lambda: all(buffer.started == 4 for buffer in fetcher._buffers.values()))
-            await until(lambda: not fetcher._fetching)
-            order = [batch.partition for batch in await take(consumer, 8)]
-        assert order in ([0, 1] * 4, [1, 0] * 4)
 
 
 async def expire(w, end):

@@ -8,8 +8,6 @@ import pytest
 
 from memq.errors import (
     ClosedError,
-    InvalidRequestError,
-    MemqError,
     NotOwnerError,
     OffsetOutOfRangeError,
     RequestTimeoutError,
@@ -98,26 +96,6 @@ async def _fail_with(consumer):
     async with consumer:
         await take(consumer, 1)
         raise ZeroDivisionError
-
-
-async def test_where_a_group_begins_is_where_on_assign_has_put_it(tmp_path):
-    """In partitions of which the group had committed nothing; where it had, a seek is not one."""
-    async with world(tmp_path, read_partitions=2) as w:
-        for partition in (0, 1):
-            while (await w.queue.offsets(w.queue_topic, partition))[1] < 4:
-                await w.write_to(partition, b"v")
-        await w.queue.commit("g", w.queue_topic, {0: 1})
-        assigned = []
-
-        async def on_assign(partitions):
-            for partition in partitions:
-                await consumer.seek(partition, 3)
-            assigned.extend(partitions)
-
-        async with w.consumer(group="g", on_assign=on_assign) as consumer:
-            while len(assigned) < 2 or consumer._moving is not None:
-                await consumer.poll(0.01)
-            assert await consumer.committed() == {0: 1, 1: 3}
 
 
 async def test_members_share_the_partitions(tmp_path):
@@ -210,30 +188,6 @@ async def test_what_is_given_up_goes_to_others_whatever_fails(tmp_path, fails):
                     await a.close()
 
 
-async def test_a_move_that_takes_long_is_waited_for_by_later_polls(tmp_path):
-    """Polls end in time meanwhile and hand out nothing; an error of it comes out of a later one."""
-    go_on, assigned = asyncio.Event(), []
-
-    async def on_assign(partitions):
-        assigned.append(partitions)
-        await go_on.wait()
-        raise ZeroDivisionError
-
-    async with world(tmp_path) as w:
-        await w.write(b"v")
-        async with w.consumer(group="g", on_assign=on_assign) as consumer:
-            while not assigned:
-                assert await consumer.poll(0.01) is None
-            await until(lambda: consumer._fetcher._held_bytes and not consumer._fetcher._fetching)
-            for _ in range(3):
-                assert await consumer.poll(0.01) is None
-            go_on.set()
-            with pytest.raises(ZeroDivisionError):
-                await consumer.poll(TIMEOUT_S)
-            assert values(await take(consumer, 1)) == [b"v"]
-            assert assigned == [[0]]
-
-
 @pytest.mark.parametrize("slow", [False, True])
 async def test_a_last_commit_that_fails_does_not_keep_the_partitions(tmp_path, slow):
     """Closing tells of it, leaves the group all the same and lets go of all; once."""
@@ -279,30 +233,6 @@ async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
         async with w.consumer(group="g", **options) as consumer:
             await take(consumer, 1)
         assert revoked == [[0]], "what ends in order calls it once"
-
-
-async def test_an_assignment_that_fails_changes_nothing(tmp_path):
-    """The consumer is a member of its group as before, and goes on where it was."""
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        async with w.consumer(group="g") as consumer:
-            await take(consumer, 1)
-            for wrong in ([7], {7: 0}, {0: -1}):
-                with pytest.raises(InvalidRequestError):
-                    await consumer.assign(wrong)
-            committed, w.queue.committed = w.queue.committed, None
-            with pytest.raises(MemqError):
-                await consumer.assign([0])
-            w.queue.committed = committed
-            assert consumer._session is not None
-            assert values(await take(consumer, 1)) == [b"1"]
-            await consumer.commit()
-            assert await consumer.committed() == {0: 2}
-            await consumer.assign({0: 0})
-            assert consumer._commits.pending() == {}, "what was handed out as a member is over"
-            assert values(await take(consumer, 1)) == [b"0"]
-            assert w.broker.groups.members("g", "t", 0) == []
 
 
 @pytest.mark.parametrize("fails", [False, True])

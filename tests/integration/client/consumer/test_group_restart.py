@@ -11,8 +11,7 @@ from memq.client.connection import BrokerConnection
 from memq.core.wire import messages as m
 from memq.errors import NotOwnerError
 from memq.testing.broker import BrokerProcess
-from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
+from tests.integration.broker.support import TIMEOUT_S, Client
 
 
 class Member:
@@ -96,39 +95,3 @@ async def test_no_two_members_hold_one_partition_over_a_kill(tmp_path) -> None:
             with pytest.raises(NotOwnerError):
                 await away.commit(2)
             assert await committed(c) == [m.PartitionOffset(0, 3)]
-
-
-class GatedOffsets(InMemoryQueue):
-    """A queue whose question for offsets waits while the gate is shut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.waiting = 0
-
-    async def offsets(self, topic, partition):
-        self.waiting += 1
-        await self.gate.wait()
-        self.waiting -= 1
-        return await super().offsets(topic, partition)
-
-
-async def test_a_commit_is_judged_when_it_is_stored(tmp_path) -> None:
-    """A commit that has to wait is refused when its member has lost the partition meanwhile."""
-    queue = GatedOffsets()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        await asyncio.gather(*(c.write(number) for number in range(3)))
-        first, second = Member(c, "first"), Member(c, "second")
-        await first.beat()
-        queue.gate.clear()
-        late = asyncio.ensure_future(first.commit(1))
-        await until(lambda: queue.waiting)
-        await c.ask(m.LeaveGroup(group="g", topic="t", member_id="first"))
-        assert await second.beat() == [0]
-        queue.gate.set()
-        with pytest.raises(NotOwnerError):
-            await late
-        await second.commit(2)
-        assert await committed(c) == [m.PartitionOffset(0, 2)]

@@ -190,30 +190,6 @@ def test_range_is_exact(address, topic, read_through):
     assert read_range(address, start=1, end=3, **arguments).equals(table)
 
 
-def test_range_origins(address, topic):
-    """With metadata each row says which Batch, Message and position it is from."""
-    table = read_range(address, topic=topic, partition=0, start=0, end=4, metadata=True)
-    assert table["partition"].to_pylist() == [0] * 8
-    assert table["offset"].to_pylist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert table["position"].to_pylist() == [0, 1] * 4
-    with Consumer(address, topic=topic) as consumer:
-        consumer.assign({0: 0})
-        read = [message for batch in take(consumer, 4) for message in batch]
-    names = ("key", "value", "offset", "producer_id", "epoch", "sequence", "position")
-    assert [tuple(row[name] for name in names) for row in table.to_pylist()] == [
-        tuple(getattr(message, name) for name in names) for message in read
-    ]
-
-
-def test_range_columns(address, topic):
-    """Only the columns asked for come, in the order asked for."""
-    arguments = {"topic": topic, "partition": 0, "start": 0, "end": 2}
-    table = read_range(address, columns=["offset", "value"], metadata=True, **arguments)
-    assert table.column_names == ["offset", "value"]
-    with pytest.raises(InvalidRequestError, match="no column 'offset'; there are key, value"):
-        read_range(address, columns=["offset"], **arguments)
-
-
 def test_range_that_is_not_retained(address, topic):
     """Offsets that are not retained are an error that says what is."""
     with pytest.raises(

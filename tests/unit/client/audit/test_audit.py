@@ -10,11 +10,11 @@ import pytest
 
 from memq.client.audit import audit
 from memq.client.audit.audit import Window
-from memq.client.topic import RetainedSince
 from memq.core.audit.reports import (
     StoredReport,
 )
 from memq.core.wire.messages import WatermarkAnswer
+from memq.reading.log import RetainedSince
 from tests.unit.client.audit.test_stored import JOB, NOTIFICATION, each
 from tests.unit.core.audit.test_produced import report
 

@@ -29,10 +29,10 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from tests.unit.client.batches import notify
 from tests.unit.core.audit.test_produced import report
 from tests.unit.core.audit.test_reports import CONSUMED
 from tests.unit.core.format.builders import joined, records, seal
+from tests.unit.reading.batches import notify
 
 SEALED = seal([records(2 + number) for number in range(5)])
 DATA = joined(SEALED)
@@ -107,7 +107,7 @@ def test_notification_that_names_other_messages_is_a_finding(deep):
     """Index and notification must agree; the Messages of the index count."""
     found = look(DATA, deep=deep, producers=[])
     assert len(found.sound) == 5
-    assert "name different Messages" in found.findings[0]
+    assert "its notification says producers = []" in found.findings[0]
 
 
 @pytest.mark.parametrize(

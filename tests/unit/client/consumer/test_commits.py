@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from memq.client.consumer.commits import BEGIN_RETRY_S, Commits
+from memq.client.consumer.commits import Commits
 from memq.client.consumer.membership import Membership
 from memq.core.wire.messages import GroupHeartbeatAnswer
 from memq.errors import (
-    InvalidRequestError,
     NotOwnerError,
     OffsetOutOfRangeError,
     UnavailableError,
@@ -174,27 +173,6 @@ async def test_auto_commit_that_failed_is_told_and_tried_again(member):
     assert broker.stored == [{0: 2}]
 
 
-async def test_what_was_committed_is_forgotten_with_the_partition(member):
-    """Another member may have moved the group meanwhile: the same offset is committed again, and
-    what was handed out before the partition was given up is not.
-    """
-    broker = Broker()
-    commits = commits_of(broker, member)
-    for partition in (0, 1):
-        commits.moved(partition, 5)
-    await commits.commit(commits.pending())
-    assert commits.pending() == {}
-    commits.moved(0, 6)
-    commits.forget([0])
-    assert commits.pending() == {}, "it is the other member's business how far partition 0 is"
-    commits.moved(0, 5)
-    assert commits.pending() == {0: 5}
-    await commits.commit(commits.pending())
-    commits.forget([0])
-    await commits.begin({0: 5, 1: 3})
-    assert broker.stored == [{0: 5, 1: 5}, {0: 5}, {0: 5}], "partition 1 was never given up"
-
-
 async def test_each_attempt_has_a_number_of_its_own(member):
     """One that was given up may be stored late: a later one is told from it. No two consumers share
     a name, and who is no member names none.
@@ -221,72 +199,3 @@ async def test_each_attempt_has_a_number_of_its_own(member):
     assert broker.heartbeats == [member.sequence, 0, member.sequence]
     assert len({committer for _, _, committer, _ in ours} | {name}) == 2
     assert sequence == 1
-
-
-async def test_only_what_is_stored_is_told(member):
-    """A commit that failed or was refused is not counted, and is still to be made."""
-    broker, told = Broker(), []
-    commits = commits_of(broker, member, on_stored=lambda offsets: told.append(dict(offsets)))
-    for error in (UnavailableError("no broker"), NotOwnerError("another does")):
-        broker.failing = error
-        commits.moved(0, 2)
-        with pytest.raises(type(error)):
-            await commits.commit(commits.pending())
-        assert (told, commits.pending()) == ([], {0: 2})
-    broker.failing = None
-    await commits.commit({0: 2, 1: 4})
-    await commits.begin({2: 7})
-    assert told == [{0: 2, 1: 4}, {2: 7}]
-
-
-async def test_no_group_has_nowhere_to_commit():
-    """The error says what is missing, also where there is nothing to commit."""
-    commits = Commits(Broker(), None, membership=lambda: None, auto_interval_s=None)
-    with pytest.raises(InvalidRequestError, match="give the consumer one"):
-        await commits.commit({})
-    assert not commits.auto
-
-
-@pytest.mark.usefixtures("virtual_time")
-async def test_a_group_that_commits_by_hand_stores_by_itself_only_where_it_begins(member):
-    """Now and then it is tried again; what was handed out is for the application to commit."""
-    broker = Broker()
-    commits = commits_of(broker, member)
-    commits.moved(1, 6)
-    broker.failing = UnavailableError("no broker")
-    with pytest.raises(UnavailableError):
-        await commits.begin({0: 7})
-    broker.failing = None
-    await asyncio.sleep(BEGIN_RETRY_S - 0.1)
-    commits.auto_commit()
-    await commits.settle()
-    assert broker.stored == []
-    await asyncio.sleep(0.1)
-    commits.auto_commit()
-    await commits.settle()
-    assert broker.stored == [{0: 7}]
-    await asyncio.sleep(2 * BEGIN_RETRY_S)
-    commits.auto_commit()
-    await commits.settle()
-    assert (broker.stored, len(broker.named)) == ([{0: 7}], 2)
-
-
-@pytest.mark.usefixtures("virtual_time")
-async def test_auto_commit_of_what_another_holds_is_only_logged(member, caplog):
-    """Ordinary in a group; so is a beginning there. It is still stored where else it begins."""
-    broker = Broker()
-    commits = commits_of(broker, member, 1.0)
-    commits.moved(0, 2)
-    broker.failing = UnavailableError("no broker")
-    with pytest.raises(UnavailableError):
-        await commits.begin({1: 3})
-    member.lose()
-    broker.failing = None
-    await asyncio.sleep(1)
-    commits.auto_commit()
-    await commits.settle()
-    assert broker.stored == [{1: 3}]
-    assert "auto-commit: this consumer does not hold partition 0" in caplog.text
-    await commits.begin({0: 1})
-    assert broker.stored == [{1: 3}]
-    assert "where the group begins is not stored" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 from types import SimpleNamespace
 
 import msgspec
@@ -18,7 +17,6 @@ from memq.errors import (
     DataLossError,
     OffsetOutOfRangeError,
     StorageError,
-    UnavailableError,
 )
 from tests.integration.broker.support import until
 from tests.unit.core.audit.test_consumed import notification
@@ -196,19 +194,6 @@ async def test_memory_of_a_partition_that_is_dropped_goes_to_the_others(read):
     assert reading.fetcher.positions == {1: 2}
 
 
-async def test_a_partition_that_was_dropped_is_not_asked_for_any_more(read):
-    """What is published there changes nothing, and the others go on."""
-    reading = read(Topic(p0=0, p1=0))
-    reading.fetcher.move({0: 0, 1: 0})
-    await until(lambda: len(reading.topic.asked) == 1)
-    reading.fetcher.drop([0])
-    await until(lambda: len(reading.topic.asked) == 2)
-    reading.topic.publish(0)
-    reading.topic.publish(1)
-    assert await reading.take() == [(1, 0)]
-    assert [set(positions) for positions, *_ in reading.topic.asked[1:]] == [{1}, {1}]
-
-
 async def test_what_is_being_fetched_when_a_partition_moves_is_given_up(read):
     """Its thread and its memory are free again, and it is not handed out; again and again."""
     reading = read(Topic(p0=5), prefetch_bytes=2, concurrency=2)
@@ -232,17 +217,6 @@ async def test_close_ends_all_that_was_begun(read):
     await reading.fetcher.close()
     assert reading.storage.cancelled == 2
     assert (reading.held(), reading.fetcher._tasks) == (0, {})
-
-
-async def test_partitions_with_least_fetched_go_first(read):
-    """One that was planned first does not take all threads."""
-    reading = read(Topic(p0=4, p1=4, p2=4), concurrency=6)
-    reading.storage.gate.clear()
-    reading.fetcher.move({0: 0, 1: 0, 2: 0})
-    await until(lambda: reading.fetcher._fetching == 6)
-    assert sorted(reading.storage.begun) == [(p, at) for p in range(3) for at in range(2)]
-    reading.storage.gate.set()
-    await reading.take(12)
 
 
 async def test_memory_is_bounded_by_what_batches_take_once_decoded(read):
@@ -295,41 +269,6 @@ async def test_a_batch_that_cannot_be_fetched_keeps_its_partition_and_no_other(e
             continue
     assert found == [(0, 1), (0, 2)]
     assert reading.held() == 0
-
-
-async def test_a_bug_in_a_fetch_is_raised_and_no_more_is_begun(read):
-    """What nothing expected is told to who takes, in place of going on without the Batch."""
-    reading = read(Topic(p0=6), concurrency=2)
-    reading.storage.failing = {(0, 0): ZeroDivisionError("bug"), (0, 1): ZeroDivisionError("bug")}
-    reading.fetcher.move({0: 0})
-    assert isinstance(await reading.error(), ZeroDivisionError)
-    assert reading.storage.begun == [(0, 0), (0, 1)]
-
-
-@pytest.mark.usefixtures("virtual_time")
-async def test_a_broker_that_is_away_is_told_once_for_each_try_and_asked_ever_less_often(read):
-    """After what is ready was handed out; when it answers again, the error is forgotten."""
-    reading = read(Topic(p0=1, p1=1))
-    reading.fetcher.move({0: 0, 1: 0})
-    await reading.at_rest()
-    reading.topic.failing = UnavailableError("away")
-    reading.topic.published.set()
-    while reading.fetcher._trouble is None:
-        await asyncio.sleep(0.001)
-    assert sorted(await reading.take(2)) == [(0, 0), (1, 0)]
-    began_s, tries = asyncio.get_running_loop().time(), []
-    for _ in range(4):
-        assert isinstance(await reading.error(), UnavailableError)
-        tries.append(asyncio.get_running_loop().time() - began_s)
-    pauses = [after - before for before, after in pairwise(tries)]
-    assert pauses == sorted(pauses)
-    assert 0 < pauses[0] < pauses[-1]
-    await until(lambda: reading.fetcher._trouble is not None)
-    reading.topic.failing = None
-    reading.topic.publish(1)
-    await until(lambda: reading.held() and not reading.fetcher._fetching)
-    assert await reading.take() == [(1, 1)]
-    assert reading.fetcher.take() is None, "that it was away is of no interest any more"
 
 
 async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer(read):

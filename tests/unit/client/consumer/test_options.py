@@ -27,16 +27,6 @@ def test_every_argument_is_parsed():
     assert [field.name for field in dataclasses.fields(ConsumerOptions)] == fields
 
 
-def test_lost_partitions_are_revoked_ones():
-    """Without a callback of its own, a loss is told like a revocation."""
-
-    def revoke(partitions):
-        raise AssertionError
-
-    assert ConsumerOptions.parse(topic="t", on_revoke=revoke).on_lost is revoke
-    assert ConsumerOptions.parse(topic="t", on_revoke=revoke, on_lost=print).on_lost is print
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [

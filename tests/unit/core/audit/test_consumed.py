@@ -16,8 +16,8 @@ from memq.core.audit.result import LocatedRun, Verdict
 from memq.core.format.batch import ProducerRun
 from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
-from tests.unit.client.batches import Sent, notify, seal
-from tests.unit.client.batches import records as rows
+from tests.unit.reading.batches import Sent, notify, seal
+from tests.unit.reading.batches import records as rows
 
 END = 30  # of the offsets in the histories
 DUE_MS = 50

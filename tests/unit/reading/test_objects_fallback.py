@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from memq.client import objects
-from memq.client.objects import BROKER_TIMEOUT_S, FallbackReader, read_storage
 from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.errors import (
     ConfigError,
@@ -16,6 +14,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.reading.objects import BROKER_TIMEOUT_S, FallbackReader, read_storage
 from memq.storage.keys import BatchKey, object_key
 from tests.advice import follows
 
@@ -23,15 +22,11 @@ KEY = object_key(BatchKey("c", "t", "0" * 16, 0, 1_750_000_000_000, "0" * 28, 7)
 
 
 class Topic:
-    """A topic client, and its cluster, whose broker reads the same storage."""
+    """A topic whose broker reads the same storage."""
 
     topic = "t"
     storage_options = NO_VALUES
     refuses = False
-
-    @property
-    def cluster(self):
-        return self
 
     async def read(self, request, *, timeout_s):
         assert timeout_s == BROKER_TIMEOUT_S
@@ -88,24 +83,3 @@ async def test_options_that_no_storage_knows_are_refused(topic):
     topic.storage_options = parse_storage_options("regoin=x")
     with pytest.raises(ConfigError, match="'regoin'"):
         await asyncio.to_thread(reader.get_range, f"s3://bucket/{KEY}", 0, 1)
-
-
-async def test_an_object_that_could_not_be_read_a_moment_ago_is_read(read, tmp_path, monkeypatch):
-    """Once the storage has answered for another object, it is asked again before it is blamed."""
-    path = tmp_path / "root" / KEY
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"a")
-    read_bytes, failing = objects.read_storage, [StorageError("slow"), StorageError("slow")]
-
-    def at_first(*args):
-        if failing:
-            raise failing.pop()
-        return read_bytes(*args)
-
-    async def away(self, request, *, timeout_s):
-        return None, at_first(request.uri, request.start, request.length)
-
-    monkeypatch.setattr(objects, "read_storage", at_first)
-    monkeypatch.setattr(Topic, "read", away)
-    assert bytes(await read()) == b"a"
-    assert failing == []

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from memq.client.topic import TopicClient
+    from memq.core.wire.messages import PartitionOffsets
+    from memq.reading.log import TopicLog
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
+
+
+class At(NamedTuple):
+    """The first Batch published at a time or later.
+
+    Attributes:
+        ms: the time, milliseconds since 1970 UTC.
+    """
+
+    ms: int
+
+
+Place = int | At
+"""A place in a read partition: an offset, `EARLIEST`, `LATEST`, or a time."""
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """`earliest`: the oldest Batch retained; `latest`: only what is published from then on; a time: the
@@ -77,32 +94,38 @@ def time_us(at: datetime) -> int:
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
-async def resolve(
-    topic: TopicClient, start: Start, partitions: Iterable[int], *, timeout_s: float | None = None
-) -> dict[int, int]:
-    """The offset at which each partition begins.
+async def resolve(topic: TopicLog, start: Start, partitions: Iterable[int]) -> dict[int, int]:
+    """Return the offset at which each partition begins.
 
     Raises:
         InvalidRequestError: the topic has no such partition.
         MemqError: the broker failed until the deadline.
     """
-    at_ms = time_ms(start) if isinstance(start, datetime) else None
-    retained = {each.partition: each for each in await topic.offsets(at_ms, timeout_s=timeout_s)}
+    at = At(time_ms(start)) if isinstance(start, datetime) else None
+    retained = await topic.offsets(at and at.ms)
     given = start if isinstance(start, Mapping) else {}
+    everywhere = at or (LATEST if start == "latest" else EARLIEST)
     resolved: dict[int, int] = {}
     for partition in partitions:
-        if partition not in retained:
+        if partition not in range(len(retained)):
             raise InvalidRequestError(
                 f"topic {topic.topic!r} has no partition {partition}; it has 0 to "
                 f"{len(retained) - 1}"
             )
-        offsets = retained[partition]
-        if partition in given:
-            resolved[partition] = given[partition]
-        elif start == "latest":
-            resolved[partition] = offsets.end
-        elif offsets.at is not None:
-            resolved[partition] = offsets.at
-        else:
-            resolved[partition] = offsets.start
+        there = retained[partition]
+        resolved[partition] = offset_of(given.get(partition, everywhere), there, there.at)
     return resolved
+
+
+def offset_of(place: Place, there: PartitionOffsets, at: int | None) -> int:
+    """Return the offset of a place in a read partition.
+
+    Args:
+        place: the place.
+        there: what is retained. What is published later does not count.
+        at: the first offset published at the time that the place is, or later; None for no place
+            that is a time.
+    """
+    if isinstance(place, At):
+        return there.end if at is None else min(at, there.end)
+    return {EARLIEST: there.start, LATEST: there.end}.get(place, place)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain, compress, islice, repeat
+from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -183,16 +183,14 @@ class Batch:
             raise ConfigError(f"to_pandas() needs pandas: pip install pandas ({exc})") from exc
 
     def slice(self, start: int, length: int) -> Batch:
-        """Up to `length` of its LogMessages, from the one at `start` on; nothing is copied."""
-        parts = []
+        """Up to `length` of its LogMessages, from the one at `start` on."""
+        sections, at = [], -start
         for section in self.sections:
             count = section.rows.num_rows
-            end = min(start + length, count)
-            if start < end:
-                parts.append(_part(section, start, end))
-                length -= end - start
-            start = max(0, start - count)
-        return self.of(parts)
+            flags = [0 <= at + number < length for number in range(count)]
+            sections.append(_chosen(section, pa.array(flags, pa.bool_())))
+            at += count
+        return self.of(sections)
 
     def where(self, wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Batch:
         """Those of its LogMessages whose rows are wanted: a function says so for many at a time."""
@@ -224,28 +222,15 @@ class Batch:
         )
 
 
-def _part(section: Section, start: int, end: int) -> Section:
-    rows = section.rows.slice(start, end - start)
-    return _of_rows(section, rows, lambda origins: islice(origins, start, end))
-
-
 def _chosen(section: Section, wanted: pa.BooleanArray) -> Section:
+    """Some rows of a section, with their origins."""
     if wanted.true_count == len(wanted):
         return section
     flags = wanted.to_pylist()
-    rows = section.rows.filter(wanted)
-    return _of_rows(section, rows, lambda origins: compress(origins, flags))
-
-
-def _of_rows(
-    section: Section, rows: pa.RecordBatch, part: Callable[[Iterable[Any]], Iterable[Any]]
-) -> Section:
-    """Some rows of a section, with that part of their origins."""
-
-    def of(origins: Any) -> Any:
-        return origins if isinstance(origins, repeat) else list(part(origins))
-
-    return Section(rows, *map(of, section[1:]))
+    origins: list[Any] = [
+        each if isinstance(each, repeat) else list(compress(each, flags)) for each in section[1:]
+    ]
+    return Section(section.rows.filter(wanted), *origins)
 
 
 def _default_columns(rows: pa.RecordBatch, _: str) -> _Columns:

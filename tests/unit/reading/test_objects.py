@@ -6,25 +6,26 @@ import asyncio
 import random
 from concurrent.futures import Executor, Future
 from contextlib import aclosing
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from memq.client.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
-from memq.client.topic import Page
-from memq.core.notification import PublishedBatch, encode_notification
-from memq.core.wire.messages import FetchBatch, NotificationEntry, PartitionOffsets
+from memq.core.named_values import NO_VALUES
+from memq.core.notification import PublishedBatch
+from memq.core.ranges import OffsetRange
+from memq.core.wire.messages import FetchBatch, PartitionOffsets
 from memq.errors import (
     CorruptDataError,
     DataLossError,
-    MemqError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
     StorageError,
     UnavailableError,
 )
-from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
+from memq.reading.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
+from memq.runtime.retry import Retry
+from memq.runtime.system import Runtime
+from tests.unit.reading.batches import Sent, notify, object_bytes, records, seal
 from tests.unit.zookeeper.conftest import virtual_time  # noqa: F401 - a fixture
 
 TIMEOUT_S = 30.0
@@ -45,7 +46,6 @@ class Topic:
     Attributes:
         uris: where its object is: the next answer is the first of them, the last one stays.
         retained: of its partition.
-        at: offset of the first notification from there on.
         objects: bytes by URI; an error is raised.
         timeouts: that reads through the broker were given.
     """
@@ -54,24 +54,22 @@ class Topic:
 
     def __init__(self, *uris):
         loop = asyncio.get_running_loop()
-        runtime = SimpleNamespace(mono_s=loop.time, random=random.Random(1).random)
-        self.cluster = SimpleNamespace(
-            request_timeout_s=TIMEOUT_S, runtime=runtime, storage_options={}
-        )
-        self.uris, self.retained, self.at = list(uris), (0, 9), 3
+        self.runtime = Runtime(mono_s=loop.time, random=random.Random(1).random)
+        self.storage_options = NO_VALUES
+        self.uris, self.retained = list(uris), (0, 9)
         self.objects, self.timeouts, self.pages = {}, [], []
 
     async def offsets(self):
         spans = [(0, 0), self.retained, (9, 9)]
         return [PartitionOffsets(p, *span, None) for p, span in enumerate(spans)]
 
-    async def page(self, positions, *, max_entries):
-        self.pages.append((positions, max_entries))
-        if not self.uris:
-            return Page([], {1: 4})
-        uri = self.uris.pop(0) if len(self.uris) > 1 else self.uris[0]
-        payload = encode_notification(named(uri))
-        return Page([NotificationEntry(1, self.at, 0, payload)], {1: 9})
+    def retry(self):
+        return Retry(TIMEOUT_S, self.runtime)
+
+    async def batches(self, ranges):
+        self.pages.append(ranges)
+        if self.uris:
+            yield published(self.uris.pop(0) if len(self.uris) > 1 else self.uris[0])
 
     async def read(self, request, *, timeout_s):
         assert isinstance(request, FetchBatch)
@@ -118,7 +116,7 @@ async def test_a_batch_that_has_moved_is_read_where_it_is_now(ways):
     topic = Topic(*ways)
     topic.objects[ways[-1]] = object_bytes(SEALED)
     assert await values(topic) == [b"v"]
-    assert topic.pages == [({1: 3}, 1)] * len(dict.fromkeys(ways))
+    assert topic.pages == [[OffsetRange(1, 3, 4)]] * len(dict.fromkeys(ways))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +193,7 @@ async def test_what_is_not_the_batch_is_damaged_and_not_tried_again(how):
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 async def test_an_object_is_read_in_ranges(extra, monkeypatch):
     """Each has the timeout; it ends where the object does."""
-    monkeypatch.setattr("memq.client.objects.RANGE_BYTES", RANGE_BYTES)
+    monkeypatch.setattr("memq.reading.objects.RANGE_BYTES", RANGE_BYTES)
     topic = Topic()
     topic.objects["memory:a"] = data = bytes(range(256)) * (2 * RANGE_BYTES // 256) + b"x" * 5
     length = 2 * RANGE_BYTES + extra
@@ -205,28 +203,6 @@ async def test_an_object_is_read_in_ranges(extra, monkeypatch):
     assert await read_broker(topic, "memory:a", len(data) - 2, RANGE_BYTES) == b"xx"
     assert topic.timeouts == [None]
     assert await read_broker(topic, "memory:a", 0, 0) == b""
-
-
-async def test_times_are_not_known_where_the_index_cannot_be_read():
-    """Whatever fails: reading the Batch says why. One Message without times is enough."""
-    topic = Topic()
-    batch = published()
-    for error in (StorageError("away"), ObjectNotFoundError("gone"), CorruptDataError("bad")):
-        assert isinstance(error, MemqError)
-        topic.objects["memory:a"] = error
-        assert not await source(topic).times_are_known(batch)
-    topic.objects["memory:a"] = object_bytes(SEALED)[:-1]
-    assert not await source(topic).times_are_known(batch)
-    timed = records(b"v", times_us=[5])
-    for messages, known in (
-        ([timed], True),
-        ([timed, records(b"w", times_us=[0])], False),
-        ([records(b"w", times_us=[0]), timed], False),
-    ):
-        sealed = seal(*(Sent("p", at, rows) for at, rows in enumerate(messages)))
-        topic.objects["memory:a"] = object_bytes(sealed)
-        there = PublishedBatch(1, 3, 0, notify(sealed, "memory:a"))
-        assert await source(topic).times_are_known(there) is known
 
 
 # -- work done ahead on items, such as the notifications of a range -----------------------------

@@ -22,27 +22,28 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.client.start import time_us
-from memq.client.topic import check_retained
 from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import deserialize_schema
+from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.core.units import iso_ms
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.reading.log import check_retained
+from memq.reading.start import time_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from memq.client.topic import TopicClient
     from memq.core.notification import Notification, PublishedBatch
     from memq.core.wire.messages import PartitionOffsets, TopicInfo
+    from memq.reading.log import TopicLog
 
 log = logging.getLogger("memq.client.read")
 
@@ -66,7 +67,7 @@ class EventTimes(NamedTuple):
 
     @classmethod
     def between(cls, start: datetime | None, end: datetime | None) -> EventTimes | None:
-        """The times between two; None where neither is given.
+        """Return the times between two; None where neither is given.
 
         Raises:
             ConfigError: one has no time zone.
@@ -74,17 +75,16 @@ class EventTimes(NamedTuple):
         """
         if start is None and end is None:
             return None
-        times = cls(
-            None if start is None else time_us(start), None if end is None else time_us(end)
-        )
-        if start is not None and end is not None and time_us(end) < time_us(start):
+        start_us, end_us = (None if each is None else time_us(each) for each in (start, end))
+        times = cls(start_us, end_us)
+        if start is not None and end is not None and end < start:
             raise InvalidRequestError(
                 f"the times end at {end.isoformat()}, before they start at {start.isoformat()}"
             )
         return times
 
     def of_topic(self, info: TopicInfo) -> EventTimes:
-        """These times in a topic.
+        """Return these times with the column of a topic.
 
         Raises:
             InvalidRequestError: its rows have no time.
@@ -98,30 +98,24 @@ class EventTimes(NamedTuple):
             )
         return self._replace(column=column)
 
-    def includes(self, timestamp_us: int) -> bool:
-        """Whether this is one of the times."""
-        return (self.start_us is None or self.start_us <= timestamp_us) and (
-            self.end_us is None or timestamp_us < self.end_us
-        )
-
     def may_be_in(self, notification: Notification) -> bool:
-        """Whether a record of the Batch may have one of the times."""
-        # A Message whose times are not known, or all 0, is not in the range of its Batch.
-        return self.overlap(notification) or self.includes(0)
+        """Return whether a record of the Batch may have one of the times.
 
-    def overlap(self, notification: Notification) -> bool:
-        """Whether the range of times that the Batch is known to have meets these."""
-        return (self.start_us is None or notification.max_timestamp_us >= self.start_us) and (
-            self.end_us is None or notification.min_timestamp_us < self.end_us
-        )
+        A Message whose times are not known, or all 0, is not in the range of its Batch. So a Batch
+        of any times may have a record of 1970.
+        """
+        first = -math.inf if self.start_us is None else self.start_us
+        end = math.inf if self.end_us is None else self.end_us
+        meets = notification.max_timestamp_us >= first and notification.min_timestamp_us < end
+        return meets or first <= 0 < end
 
     def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that have one of the times; nothing is copied where all have."""
+        """Return the rows that have one of the times; nothing is copied where all have."""
         wanted = self.wanted(rows)
         return rows if wanted.true_count == len(rows) else rows.filter(wanted)
 
     def wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray:
-        """Which rows have one of the times."""
+        """Return which rows have one of the times."""
         position = time_position(rows.schema, self.column)
         if position < 0:
             return pa.repeat(pa.scalar(False), len(rows))
@@ -136,35 +130,29 @@ class EventTimes(NamedTuple):
 
 
 def _not_before(ticks: pa.Int64Array, time_us: int, per_second: int) -> pa.BooleanArray:
-    """Which ticks are at a time or later; nulls stay null."""
+    """Return which ticks are at a time or later; nulls stay null."""
     first = -(-time_us * per_second // 10**6)  # rounded up, so that the comparison is exact
     if first > _INT64_MAX:
         return pa.repeat(pa.scalar(False), len(ticks))
     return pc.greater_equal(ticks, pa.scalar(max(first, _INT64_MIN), pa.int64()))
 
 
-@dataclass(kw_only=True)
-class Piece:
+class Piece(NamedTuple):
     """Consecutive Batches of a read partition that are to be read; those between them are not.
 
     Attributes:
         range: from the first of them to the last.
-        batches: how many are to be read.
-        records: LogMessages in them, of whatever time.
-        size_bytes: of their objects.
+        contents: of the Batches that are to be read, with records of whatever time.
     """
 
     range: OffsetRange
-    batches: int = 0
-    records: int = 0
-    size_bytes: int = 0
+    contents: Totals = Totals()
 
-    def add(self, batch: PublishedBatch) -> None:
-        """Another Batch, after all that are in it."""
-        self.range = self.range._replace(end=batch.offset + 1)
-        self.batches += 1
-        self.records += batch.notification.records
-        self.size_bytes += batch.notification.size_bytes
+    def plus(self, batch: PublishedBatch) -> Piece:
+        """Return it with another Batch, after all that are in it."""
+        return Piece(
+            self.range._replace(end=batch.offset + 1), self.contents.plus(batch.notification)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,26 +167,16 @@ class ReadPlan:
     """
 
     times: EventTimes | None
-    pieces: list[Piece]
+    pieces: list[Piece] = field(default_factory=list)
     incomplete_before_ms: float | None = None
-
-    @property
-    def ranges(self) -> list[OffsetRange]:
-        """The offsets of each read partition that has something to read."""
-        spans: dict[int, OffsetRange] = {}
-        for partition, start, end, incarnation in (each.range for each in self.pieces):
-            first = spans.get(partition)
-            begin = start if first is None else first.start
-            spans[partition] = OffsetRange(partition, begin, end, incarnation)
-        return list(spans.values())
 
     @property
     def size_bytes(self) -> int:
         """Of all objects that are to be read."""
-        return sum(each.size_bytes for each in self.pieces)
+        return sum(each.contents.bytes for each in self.pieces)
 
     def reads(self, batch: PublishedBatch) -> bool:
-        """Whether a Batch within the ranges is to be read."""
+        """Return whether a Batch within the pieces is to be read."""
         return self.times is None or self.times.may_be_in(batch.notification)
 
 
@@ -218,6 +196,16 @@ class Selection(NamedTuple):
     end: int | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None
+
+    @property
+    def times(self) -> EventTimes | None:
+        """Of the records wanted; None for all.
+
+        Raises:
+            ConfigError: one has no time zone.
+            InvalidRequestError: the end is before the start.
+        """
+        return EventTimes.between(self.start_time, self.end_time)
 
     def check(self, topic: str) -> None:
         """Refuse what no topic can have.
@@ -241,20 +229,10 @@ class Selection(NamedTuple):
             )
         _ = self.times
 
-    @property
-    def times(self) -> EventTimes | None:
-        """Of the records wanted; None for all.
-
-        Raises:
-            ConfigError: one has no time zone.
-            InvalidRequestError: the end is before the start.
-        """
-        return EventTimes.between(self.start_time, self.end_time)
-
     def ranges(
         self, topic: str, retained: Sequence[PartitionOffsets], incarnation: str
     ) -> list[OffsetRange]:
-        """What of the topic they are.
+        """Return the offsets of a topic that are selected.
 
         Raises:
             InvalidRequestError: there is no such partition, or this is no range.
@@ -273,7 +251,7 @@ class Selection(NamedTuple):
 
 
 async def plan_read(
-    topic: TopicClient, selection: Selection, *, piece_bytes: float = math.inf
+    topic: TopicLog, selection: Selection, *, piece_bytes: float = math.inf
 ) -> ReadPlan:
     """Settle what a read reads.
 
@@ -300,29 +278,28 @@ async def plan_read(
     return await _plan(topic, selection, piece_bytes)
 
 
-async def _plan(topic: TopicClient, selection: Selection, piece_bytes: float) -> ReadPlan:
-    retained = await topic.offsets()
-    ranges = selection.ranges(topic.topic, retained, topic.incarnation)
+async def _plan(topic: TopicLog, selection: Selection, piece_bytes: float) -> ReadPlan:
+    ranges = selection.ranges(topic.topic, await topic.offsets(), topic.incarnation)
     times = selection.times and selection.times.of_topic(await topic.info())
-    plan = ReadPlan(times=times, pieces=[])
-    open_pieces: dict[int, Piece] = {}
+    plan, pieces = ReadPlan(times=times), list[Piece]()
     async with aclosing(topic.batches(ranges)) as batches:
         async for batch in batches:
-            if not plan.reads(batch):
-                continue
-            piece = open_pieces.get(batch.partition)
-            if piece is None or piece.size_bytes >= piece_bytes:
-                span = OffsetRange(batch.partition, batch.offset, batch.offset, topic.incarnation)
-                piece = open_pieces[batch.partition] = Piece(range=span)
-                plan.pieces.append(piece)
-            piece.add(batch)
-    return replace(
-        plan, incomplete_before_ms=await _incomplete_before_ms(topic, ranges, plan.times)
-    )
+            if plan.reads(batch):
+                place = OffsetRange(batch.partition, batch.offset, batch.offset, topic.incarnation)
+                if not pieces or _ends(pieces[-1], batch, piece_bytes):
+                    pieces.append(Piece(place))
+                pieces[-1] = pieces[-1].plus(batch)
+    incomplete_before_ms = await _incomplete_before_ms(topic, ranges, times)
+    return ReadPlan(times=times, pieces=pieces, incomplete_before_ms=incomplete_before_ms)
+
+
+def _ends(piece: Piece, batch: PublishedBatch, piece_bytes: float) -> bool:
+    """Return whether a piece ends before a Batch."""
+    return piece.range.partition != batch.partition or piece.contents.bytes >= piece_bytes
 
 
 async def _incomplete_before_ms(
-    topic: TopicClient, ranges: Sequence[OffsetRange], times: EventTimes | None
+    topic: TopicLog, ranges: Sequence[OffsetRange], times: EventTimes | None
 ) -> float | None:
     """Until when what was published is removed, where that may have been wanted."""
     if times is None or times.start_us is None or all(each.start == 0 for each in ranges):

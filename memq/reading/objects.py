@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from memq.client.batch import Batch, Order, arrange
-from memq.client.topic import published_batch
-from memq.core.format.index import decode_tail
-from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.reader import BatchReader
 from memq.core.named_values import NO_VALUES
-from memq.core.ranges import retained_in_words
+from memq.core.ranges import OffsetRange, retained_in_words
 from memq.core.wire.messages import FetchBatch
 from memq.errors import (
     ConfigError,
@@ -32,7 +30,8 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from memq.runtime.retry import Retry
+from memq.reading.batch import Batch, Order, arrange
+from memq.reading.index import check_length
 from memq.storage.keys import key_of_uri, object_key, parse_object_key
 from memq.storage.open import open_uri
 
@@ -42,10 +41,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from memq.client.topic import TopicClient
     from memq.core.format.index import IndexEntry
     from memq.core.named_values import NamedValues
     from memq.core.notification import PublishedBatch
+    from memq.reading.log import TopicLog
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -94,7 +93,7 @@ def read_storage(uri: str, start: int, length: int, options: NamedValues = NO_VA
 
 
 async def read_broker(
-    topic: TopicClient, uri: str, start: int, length: int, *, timeout_s: float | None = None
+    topic: TopicLog, uri: str, start: int, length: int, *, timeout_s: float | None = None
 ) -> bytearray:
     """Bytes of an object through a broker; fewer where it ends sooner.
 
@@ -140,7 +139,7 @@ class FallbackReader:
         loop: on which the broker is asked.
     """
 
-    def __init__(self, topic: TopicClient, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, topic: TopicLog, loop: asyncio.AbstractEventLoop) -> None:
         self._topic = topic
         self._loop = loop
 
@@ -177,7 +176,7 @@ class FallbackReader:
             ) from exc
 
     def _read(self, uri: str, start: int, length: int) -> Any:
-        options = self._topic.cluster.storage_options
+        options = self._topic.storage_options
         try:
             return read_storage(uri, start, length, options)
         except (ObjectNotFoundError, StorageError, ConfigError) as exc:
@@ -221,7 +220,7 @@ class BatchSource:
 
     def __init__(
         self,
-        topic: TopicClient,
+        topic: TopicLog,
         executor: Executor,
         *,
         read_through: ReadThrough = "storage",
@@ -245,76 +244,41 @@ class BatchSource:
             StorageError: the storage failed until the deadline.
             MemqError: the broker failed until the deadline.
         """
-        cluster = self._topic.cluster
-        retry = Retry(cluster.request_timeout_s, cluster.runtime)
-        last_uri = ""
+        retry = self._topic.retry()
+        looked_at = {published.notification.uri}
         while True:
             try:
                 return await self._read(published, retry.left_s)
             except ObjectNotFoundError as exc:
-                present = await self._present(published)
-                uri = present.notification.uri
-                if uri in (published.notification.uri, last_uri):
+                published = await self._present(published)
+                if published.notification.uri in looked_at:
                     raise _lost(published) from exc
-                published, last_uri = present, published.notification.uri
+                looked_at.add(published.notification.uri)
                 continue
-            except CorruptDataError:  # names the Batch itself
-                raise
+            except CorruptDataError as exc:
+                raise _damaged(published, exc) from exc
             except MemqError as exc:
                 delay_s = retry.after(type(exc)(f"{published}: {exc}"))
             await asyncio.sleep(delay_s)
-
-    async def times_are_known(self, published: PublishedBatch) -> bool:
-        """Whether the index says of each Message between which times its LogMessages are.
-
-        It says no as well where the index cannot be read now: then reading the Batch says why.
-        """
-        it = published.notification
-        length = it.size_bytes - it.index_offset
-        try:
-            if self._read_through == "storage":
-                tail = await self.run(lambda uri: self._bytes(uri, it.index_offset, length), it.uri)
-            else:
-                tail = await read_broker(self._topic, it.uri, it.index_offset, length)
-            entries = decode_tail(tail, it.size_bytes).entries
-        except MemqError:
-            return False
-        times = [(entry.min_timestamp_us, entry.max_timestamp_us) for entry in entries]
-        return UNKNOWN_RANGE not in times
 
     async def run(self, work: Callable[[T], R], item: T) -> R:
         """Do work on an item in one of the threads that read and decode."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, item)
 
     async def _read(self, published: PublishedBatch, left_s: float) -> FetchedBatch:
-        run = asyncio.get_running_loop().run_in_executor
         if self._read_through == "storage":
-            return await run(self._executor, self._read_storage, published)
+            return await self.run(self._read_storage, published)
         it = published.notification
-        try:
-            check_span(it.uri, 0, it.size_bytes)
-        except CorruptDataError as exc:
-            raise _damaged(published, str(exc)) from exc
         data = await read_broker(self._topic, it.uri, 0, it.size_bytes, timeout_s=left_s)
-        if len(data) != it.size_bytes:
-            raise _damaged(
-                published, f"it has {len(data)} bytes, and its notification says {it.size_bytes}"
-            )
-        return await run(self._executor, decode, data, published, self._order)
+        return await self.run(partial(decode, published=published, order=self._order), data)
 
     def _read_storage(self, published: PublishedBatch) -> FetchedBatch:
         it = published.notification
-        try:
-            data = self._bytes(it.uri, 0, it.size_bytes)
-        except CorruptDataError as exc:
-            raise _damaged(published, str(exc)) from exc
+        data = read_storage(it.uri, 0, it.size_bytes, self._topic.storage_options)
         return decode(data, published, self._order)
 
-    def _bytes(self, uri: str, start: int, length: int) -> Any:
-        return read_storage(uri, start, length, self._topic.cluster.storage_options)
-
     async def _present(self, published: PublishedBatch) -> PublishedBatch:
-        """The Batch as the broker names it now: its object may have been moved meanwhile.
+        """Return the Batch as the broker names it now: its object may have been moved meanwhile.
 
         Raises:
             OffsetOutOfRangeError: retention has removed it.
@@ -327,9 +291,10 @@ class BatchSource:
                 f"offset {offset} of {self._topic.topic}/{partition} was "
                 f"removed by retention; {retained_in_words(retained.start, retained.end)}"
             )
-        page = await self._topic.page({partition: offset}, max_entries=1)
-        found = [published_batch(self._topic.topic, entry) for entry in page.entries]
-        return next((each for each in found if each.offset == offset), published)
+        place = OffsetRange(partition, offset, offset + 1)
+        async with aclosing(self._topic.batches([place])) as batches:
+            found = [each async for each in batches]
+        return found[0] if found else published
 
 
 def _lost(published: PublishedBatch) -> DataLossError:
@@ -340,7 +305,7 @@ def _lost(published: PublishedBatch) -> DataLossError:
     )
 
 
-def _damaged(published: PublishedBatch, how: str) -> CorruptDataError:
+def _damaged(published: PublishedBatch, how: CorruptDataError) -> CorruptDataError:
     return CorruptDataError(
         f"{published} is damaged: {how}. `memq batch verify {published.notification.topic}` names "
         f"all that is; {_way_on(published)}"
@@ -348,7 +313,7 @@ def _damaged(published: PublishedBatch, how: str) -> CorruptDataError:
 
 
 def _way_on(published: PublishedBatch) -> str:
-    """What to do about a Batch that cannot be had."""
+    """Say what to do about a Batch that cannot be had."""
     topic, then = published.notification.topic, published.offset + 1
     return (
         f"restore the object from a copy, or seek past it, a group with `memq group reset-offsets "
@@ -356,28 +321,29 @@ def _way_on(published: PublishedBatch) -> str:
     )
 
 
-def decode(data: Any, published: PublishedBatch, order: Order) -> FetchedBatch:
-    """The Batch in the bytes of its object.
+def decode(data: Any, published: PublishedBatch, order: Order = "none") -> FetchedBatch:
+    """Decode the Batch in the bytes of its object.
 
     Raises:
         CorruptDataError: the bytes are damaged, or another Batch's.
         SchemaMismatchError: its rows cannot be sorted by key.
         MessageTooLargeError: likewise.
     """
-    notification = published.notification
+    it = published.notification
+    check_length(data, it.size_bytes)
     try:
         reader = BatchReader(data)
         rows = [reader.read(number) for number in range(len(reader))]
-    except (CorruptDataError, SchemaMismatchError, MessageTooLargeError) as exc:
-        raise _damaged(published, str(exc)) from exc
-    if reader.metadata.batch_id != notification.batch_id:
-        raise _damaged(published, f"the object holds Batch {reader.metadata.batch_id}")
+    except (SchemaMismatchError, MessageTooLargeError) as exc:
+        raise CorruptDataError(str(exc)) from exc
+    if reader.metadata.batch_id != it.batch_id:
+        raise CorruptDataError(f"the object holds another Batch, {reader.metadata.batch_id}")
     sections = arrange(list(zip(reader.entries, rows, strict=True)), reader.schema, order)
-    batch = Batch(notification, published.partition, published.offset, reader.schema, sections)
+    batch = Batch(it, published.partition, published.offset, reader.schema, sections)
     batch.time_column = reader.metadata.time_column
     # Compressed rows take more than their bytes did, all others refer to these.
     decoded_bytes = sum(message.get_total_buffer_size() for message in rows)
-    return FetchedBatch(batch, reader.entries, rows, max(decoded_bytes, notification.size_bytes))
+    return FetchedBatch(batch, reader.entries, rows, max(decoded_bytes, it.size_bytes))
 
 
 async def map_ahead(
@@ -385,6 +351,7 @@ async def map_ahead(
     items: AsyncIterator[T],
     most: int,
     weigh: Callable[[T], int] = lambda _: 1,
+    wanted: Callable[[T], bool] = lambda _: True,
 ) -> AsyncGenerator[tuple[T, R], None]:
     """Each item with the result of the work on it, in order; some are worked on at a time.
 
@@ -396,11 +363,14 @@ async def map_ahead(
         most: what the items that are worked on, or wait for their turn, may weigh together; one
             that is heavier is worked on by itself.
         weigh: the weight of an item; each counts for 1 without it.
+        wanted: whether an item is worked on at all.
     """
     pending: deque[tuple[T, asyncio.Future[R]]] = deque()
     held = 0
     try:
         async for item in items:
+            if not wanted(item):
+                continue
             while pending and held + weigh(item) > most:
                 first, result = pending.popleft()
                 held -= weigh(first)

@@ -1,0 +1,1 @@
+"""Planning and reading ranges of offsets, for every client, Spark, tables and the audit."""
