@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, get_args
 
 from memq.bigqueue.cursor import Cursor
-from memq.bigqueue.files import failure, sync_directory, sync_file
+from memq.bigqueue.files import sync_file, translated
 from memq.bigqueue.layout import (
     CONTROL_FILE,
     CONTROL_MAGIC,
@@ -56,6 +56,7 @@ from memq.errors import (
     PublishUncertainError,
     QueueFailedError,
 )
+from memq.runtime.files import sync_folder
 
 if TYPE_CHECKING:
     import os
@@ -301,11 +302,9 @@ class BigArray:
             with self._pool.lock:
                 page = self._pool.map(DATA, entry.page)
                 page[entry.offset : entry.offset + entry.length] = data
-            try:
+            with translated("flush", self.path):
                 sync_file(self._layout.file(DATA, entry.page))
-                sync_directory(self.path / DATA)
-            except OSError as exc:
-                raise failure("flush", self.path, exc) from exc
+                sync_folder(self.path / DATA)
 
     def sync(self) -> None:
         """Flush everything appended so far to the device.
@@ -464,10 +463,8 @@ class BigArray:
         except CorruptDataError as exc:
             # The entry of a damaged item may name any page; a later truncation will delete more.
             _log.warning("%s: no data pages are deleted yet: %s", self.path, exc)
-        try:
+        with translated("delete pages of", self.path):
             self._files.delete_before(keep)
-        except OSError as exc:
-            raise failure("delete pages of", self.path, exc) from exc
 
     def _page_of_whole(self, index: int) -> int:
         """The data page of an item, which must be whole: a wrong one would delete good pages."""

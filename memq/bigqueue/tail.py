@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.bigqueue.files import sync_directory, sync_file
+from memq.bigqueue.files import sync_file
 from memq.bigqueue.layout import (
     CONTROL_FILE,
     DATA,
@@ -30,6 +30,7 @@ from memq.bigqueue.layout import (
 )
 from memq.core.checksum import crc32c
 from memq.errors import InvalidRequestError, MessageTooLargeError
+from memq.runtime.files import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -324,7 +325,7 @@ class PageFiles:
                 self._flush_page(kind, number)
         if tail.grew:
             for kind in KINDS:
-                sync_directory(self._layout.path / kind)
+                sync_folder(self._layout.path / kind)
             tail.grew = False
         self._unflushed = current
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING
 
-from memq.bigqueue.files import failure, preallocate
+from memq.bigqueue.files import preallocate, translated
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -31,18 +31,17 @@ class Words:
     def __init__(self, path: Path, magic: bytes, *, writable: bool) -> None:
         self.path = path
         self._magic = int.from_bytes(magic, "little")
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         try:
-            if writable:
-                preallocate(path, FILE_BYTES)
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            with path.open("r+b" if writable else "rb") as file:
-                self._map = mmap.mmap(file.fileno(), FILE_BYTES, access=access)
+            with translated("map", path):
+                if writable:
+                    preallocate(path, FILE_BYTES)
+                with path.open("r+b" if writable else "rb") as file:
+                    self._map = mmap.mmap(file.fileno(), FILE_BYTES, access=access)
         except ValueError as exc:
             raise CorruptDataError(
                 f"{path} is shorter than {FILE_BYTES} bytes; open for writing once to repair it"
             ) from exc
-        except OSError as exc:
-            raise failure("map", path, exc) from exc
         self.cells = memoryview(self._map).cast("Q")
 
     @property

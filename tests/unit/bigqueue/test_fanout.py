@@ -50,7 +50,7 @@ def test_any_name_that_fits_a_file_name_will_do(queue, name, tmp_path):
     """Names are encoded, so none leaves the folder or clashes, and all survive a reopen."""
     queue.create_front(name, position=5)
     queue.close()
-    with FanOutQueue(queue._array.path) as again:
+    with FanOutQueue(queue.path) as again:
         assert name in again.fronts()
         assert again.position(name) == 5
         again.delete_front(name)
@@ -66,7 +66,7 @@ def test_a_name_that_does_not_fit_is_refused(queue, name):
 
 def test_a_reader_follows_fronts(queue):
     """A read-only queue sees fronts come, move and go, and may change none."""
-    with FanOutQueue(queue._array.path, read_only=True) as reader:
+    with FanOutQueue(queue.path, read_only=True) as reader:
         queue.dequeue_many("fast", 6)
         assert (reader.position("fast"), reader.peek("fast")) == (6, ITEMS[6])
         queue.delete_front("fast")

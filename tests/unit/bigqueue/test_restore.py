@@ -98,7 +98,7 @@ def test_an_entry_that_points_past_its_page_is_damaged_too(array):
     assert array.get(4) == ITEMS[4]
 
 
-@pytest.mark.parametrize("call", ["sync_file", "sync_directory"])
+@pytest.mark.parametrize("call", ["sync_file", "sync_folder"])
 def test_what_is_not_durable_is_not_restored(array, monkeypatch, call):
     """The flush fails: that is said, and it can be tried again."""
 
