@@ -12,15 +12,12 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from memq.core.clock import SavedTimes
 from memq.core.queue import not_owned
 from memq.errors import (
     ClosedError,
-    DataLossError,
     FencedError,
     MemqError,
     PublishUncertainError,
@@ -29,7 +26,6 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka.state import times_record
-from memq.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -40,12 +36,11 @@ if TYPE_CHECKING:
         OnFailure,
         Transactions,
     )
-    from memq.queue.kafka.state_topic import StateTopic
+    from memq.queue.kafka.state import StateTopic
     from memq.runtime.system import Runtime
 
 log = logging.getLogger(__name__)
 
-ADOPT_AGAIN = Backoff(0.5, 30.0)
 ATTEMPTS = 5  # to own what others want as well, or to write with another producer
 MAX_WAITING = 10_000  # calls that wait for a transaction; as in the embedded queue
 ROUND_BYTES = 16 << 20  # of one transaction, about,
@@ -142,7 +137,6 @@ class Publisher:
         self._wanted = asyncio.Event()
         self._broken: Exception | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._adopter: asyncio.Task[None] | None = None
         # Of the producer. Only turns use it, one after the other.
         self._producer: Transactions | None = None
         self._id = ""
@@ -153,38 +147,32 @@ class Publisher:
         self._doubtful: dict[Owner, None] = {}
         self._reclaim = False
         self._fenced: OrderedDict[str, None] = OrderedDict()
-        self._fencing: dict[str, asyncio.Task[None]] = {}
+        self._fencing = asyncio.Lock()
         self._times = self._said_times = SavedTimes(0, 0)
 
     def __repr__(self) -> str:
         return f"<Publisher {self._id} [{len(self._owned)} owned | {len(self._waiting)} waiting]>"
 
-    @property
-    def owned_topics(self) -> dict[str, None]:
-        """Topics of which a write partition is owned here."""
-        return {topic: None for topic, _ in self._owned}
-
     async def start(self) -> None:
         """Fence the earlier lives of this broker, whose transactions may be open; begin to work.
 
         What they have said of the time is where this life goes on. What they have claimed it may
-        release: nobody else does, and others wait for a broker that lives.
+        release: nobody else does, and others wait for a broker that lives. A transaction that
+        another broker left open hides such claims for up to 20 s, so all is read before.
         """
+        await self._adopt()
+        await self._state_topic.see_all()
         await self._adopt()
         state = self._state_topic.state
         said = state.times.get(self._broker_id, SavedTimes(0, 0))
         self._times = self._said_times = said
-        loop = asyncio.get_running_loop()
-        self._worker = loop.create_task(self._work())
-        self._adopter = loop.create_task(self._adopt_late())
+        self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def close(self, error: ClosedError) -> None:
         """Work no more; those who wait are told why."""
-        own = [each for each in (self._worker, self._adopter) if each is not None]
-        tasks = [*self._fencing.values(), *own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
         for under_way in (*self._taken, *self._waiting):
             under_way.fail(error)
         self._waiting.clear()
@@ -196,7 +184,7 @@ class Publisher:
         return owner in self._owned and self._is_ours(owner)
 
     def forget_topic(self, topic: str) -> None:
-        """It was deleted, here or by another broker."""
+        """Forget what was claimed of a topic that was deleted, here or by another broker."""
         self._forget([owner for owner in self._claimed if owner[0] == topic])
 
     # -- what is asked for ------------------------------------------------------------------
@@ -400,7 +388,7 @@ class Publisher:
 
     # -- claims of earlier lives ------------------------------------------------------------
 
-    async def _adopt(self) -> list[Owner]:
+    async def _adopt(self) -> None:
         """Fence the earlier lives that are seen; what they have claimed is ours from now on."""
         state = self._state_topic.state
         lives = [
@@ -411,37 +399,9 @@ class Publisher:
         for owner in lives:
             await self._fence_id(owner)
             self._ids[owner] = None
-        if not lives:
-            return []
-        await self._state_topic.see()
-        claimed = list(state.claimed_by(lives))
-        self._claimed |= dict.fromkeys(claimed)
-        return claimed
-
-    async def _adopt_late(self) -> None:
-        """Release what an earlier life has claimed, and what is seen of it only after the start.
-
-        A transaction of another broker that is open, for it has died as well, hides a claim for
-        some seconds. Nobody would release it, and others would wait for us, who live.
-        """
-        for failures in count(1):
-            try:
-                await self._state_topic.see()
-                await self._turn(self._release_late)
-            except (ClosedError, QueueFailedError, DataLossError) as exc:
-                log.info("claims of earlier lives are not looked for any more: %s", exc)
-                return
-            except MemqError as exc:
-                log.warning("claims of earlier lives are not released yet: %s", exc)
-                await asyncio.sleep(ADOPT_AGAIN.equal_jitter_s(failures, self._runtime.random))
-            except Exception as exc:  # noqa: BLE001 - a bug; whoever started us is told
-                self._on_failure("what releases claims of earlier lives", exc)
-                return
-            else:
-                return
-
-    async def _release_late(self) -> None:
-        await self._release(await self._adopt())
+        if lives:
+            await self._state_topic.see_all()
+            self._claimed |= dict.fromkeys(state.claimed_by(lives))
 
     # -- the producer and its claims --------------------------------------------------------
 
@@ -455,8 +415,8 @@ class Publisher:
 
     async def _ready_producer(self) -> Transactions:
         """A producer whose id has claimed all that is owned here."""
-        if self._state_topic.reached.error is not None:
-            raise self._state_topic.reached.error
+        if self._state_topic.error is not None:
+            raise self._state_topic.error
         if self._producer is None:
             name = f"{self._name}.{self._runtime.token_hex(8)}"
             self._producer = await self._client.transactions(name)
@@ -471,7 +431,7 @@ class Publisher:
 
     async def _claim_again(self, producer: Transactions) -> None:
         """Claim with this id what an earlier one of ours has, and nobody else has taken over."""
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         self._drop_lost()
         await self._claim(producer, self._claimed)
         self._drop_lost()
@@ -499,7 +459,7 @@ class Publisher:
             finally:
                 if producer.over:
                     self._give_up_producer()
-            await self._state_topic.see()
+            await self._state_topic.see_all()
 
     def _drop_lost(self) -> None:
         """What others have claimed is theirs, and what we have let go is nobody's."""
@@ -524,30 +484,15 @@ class Publisher:
             await self._ready_producer()
 
     async def _fence_others(self, wanted: Sequence[Owner]) -> None:
-        """Fence the owners before us, as far as they are known."""
-        under_way = []
-        for other in self._unfenced(wanted):
-            if other not in self._fencing:
-                fencing = asyncio.get_running_loop().create_task(self._fence_id(other))
-                self._fencing[other] = fencing
-                fencing.add_done_callback(partial(self._fenced_id, other))
-            under_way.append(self._fencing[other])
-        if under_way:
-            await asyncio.wait(under_way)
-        for fencing in under_way:
-            if fencing.cancelled():
-                raise ClosedError("this queue was closed while it fenced other brokers")
-            fencing.result()
-
-    def _fenced_id(self, transactional_id: str, fencing: asyncio.Task[None]) -> None:
-        del self._fencing[transactional_id]
-        if not fencing.cancelled():
-            fencing.exception()  # whoever waits is told; it may be that nobody does any more
+        """Fence the owners before us, as far as they are known; each once, for all who ask."""
+        async with self._fencing:
+            for other in self._unfenced(wanted):
+                await self._fence_id(other)
 
     async def _claim_fenced(self, wanted: Sequence[Owner], *, again: bool) -> bool:
         """Be the latest to claim write partitions, if the owners before us are fenced."""
         producer = await self._ready_producer()
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         if again:
             self._check_still_ours(wanted)
         if self._unfenced(wanted):
@@ -575,7 +520,7 @@ class Publisher:
             if not any(owner in self._claimed for owner in wanted):
                 return
             producer = await self._ready_producer()
-            await self._state_topic.see()
+            await self._state_topic.see_all()
             self._drop_lost()
             ours = [owner for owner in wanted if owner in self._claimed]
             records = [record for owner in ours for record in state.next_claim(*owner, "")]

@@ -18,7 +18,6 @@ from memq.errors import (
 )
 from memq.queue.kafka import publisher as publisher_module
 from memq.queue.kafka.client import NewRecord, Place
-from memq.runtime.retry import Backoff
 from tests.fakes.kafka import InMemoryTransactions
 from tests.unit.queue.conftest import payloads, publish
 
@@ -124,31 +123,20 @@ async def test_what_fails_when_nobody_waits_any_more_is_nobodys_error(queue, kaf
     assert not unheard
 
 
-async def test_who_waits_when_the_queue_is_closed_is_told(queue, kafka, process, unheard):
-    """What is under way, what waits, turns and fences of others; nothing goes on after that."""
-    other = await process("other")
-    await other.fence("t", 2)
-    kafka.marker_s = (60.0, 60.0)
-    await publish(other, b"late marker", write_partition=2)
-    fencing = asyncio.ensure_future(queue.fence("t", 2))
-    await asyncio.sleep(0)
+async def test_who_waits_when_the_queue_is_closed_is_told(queue, kafka, unheard):
+    """What is under way, what waits, and turns; nothing goes on after that."""
     kafka.latency_s = (60.0, 60.0)
     calls = [publish(queue, b"a"), queue.save_times(SavedTimes(1, 1)), queue.release("t", 1)]
-    waiting = [fencing, *map(asyncio.ensure_future, calls)]
+    waiting = [*map(asyncio.ensure_future, calls)]
     for _ in range(10):
         await asyncio.sleep(0)
     producer = queue._publisher._producer
-    fences = [*queue._publisher._fencing.values()]
-    assert len(fences) == 1
-    queue._publisher._adopter = asyncio.ensure_future(queue._publisher._adopt_late())
-    await asyncio.sleep(0)
     await queue.close()
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [ClosedError] * 4
+    assert [type(each) for each in outcomes] == [ClosedError] * 3
     assert producer.over
-    tasks = [*fences, queue._publisher._worker, queue._publisher._adopter]
-    assert all(each.done() for each in tasks)
+    assert queue._publisher._worker.done()
     kafka.latency_s = (0.0, 0.0)
     gc.collect()
     assert not unheard
@@ -405,28 +393,3 @@ async def test_what_an_earlier_life_had_is_released_and_not_owned(process, queue
     assert await other.wait_released("t", [0, 1], lambda _: True, 0)
     await again.fence("t", 0)
     assert again.owns("t", 0)
-
-
-async def test_a_release_of_an_earlier_lifes_claims_is_tried_again(
-    kafka, process, queue, monkeypatch
-):
-    """While Kafka refuses it, others wait; then it takes effect by itself."""
-    monkeypatch.setattr(publisher_module, "ADOPT_AGAIN", Backoff(0.001, 0.001))
-    hides, _ = kafka.begin([NewRecord(STATE, b"1", b'["times","x"]')])
-    claims = queue._state.next_claim("t", 2, "c.again.0123456789abcdef")
-    claim, _ = kafka.begin([NewRecord(STATE, each.value, each.key) for each in claims])
-    kafka.end(claim, committed=True)
-    again = await process("again")
-    make, tried = again._client.transactions, []
-
-    async def refused(transactional_id):
-        tried.append(transactional_id)
-        if len(tried) < 4:
-            raise QueueError("refused")
-        return await make(transactional_id)
-
-    again._client.transactions = refused
-    kafka.end(hides, committed=False)
-    async with asyncio.timeout(20):
-        assert await queue.wait_released("t", [2], lambda _: True, 60)
-    assert tried[0] == "c.again.0123456789abcdef"

@@ -1,15 +1,14 @@
-"""How far a partition was read, for those who wait until it was read further."""
+"""A partition that is followed: how far it was read, and who waits until it was read further."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from memq.errors import DataLossError, OffsetOutOfRangeError, QueueError
-from memq.queue.kafka.client import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from memq.errors import MemqError
     from memq.queue.kafka.client import Bounds, KafkaClient, Place, Record
@@ -19,37 +18,49 @@ AT_ONCE = 1_000  # records that are read at a time, to see what was written
 AT_ONCE_BYTES = 4 << 20
 
 
-class Reached:
-    """How far a partition was read, and who waits for more.
+class Followed:
+    """A `Reader` of one partition, for those who wait. Records may come to it twice.
+
+    Args:
+        client: of Kafka.
+        place: the partition.
+        reached: everything before this offset was read.
 
     Attributes:
-        offset: everything before it was read.
+        place: as given.
+        reached: as given, and later ones.
         error: why it is read no further.
     """
 
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
+    def __init__(self, client: KafkaClient, place: Place, reached: int) -> None:
+        self.place = place
+        self.reached = reached
         self.error: MemqError | None = None
+        self._client = client
         self._waiting: dict[asyncio.Future[None], int] = {}
 
     def __repr__(self) -> str:
-        return f"<Reached {self.offset} [{len(self._waiting)} waiting]>"
+        return f"<{type(self).__name__} {self.place} to {self.reached}>"
 
-    def advance(self, offset: int) -> None:
-        """Everything before the offset was read."""
-        self.offset = max(self.offset, offset)
+    def read(self, records: Sequence[Record], reached: int) -> None:  # noqa: ARG002 - for subclasses
+        """Take the next records; everything before the offset `reached` was read."""
+        self.reached = max(self.reached, reached)
         for future, wanted in list(self._waiting.items()):
-            if wanted <= self.offset and not future.done():
+            if wanted <= self.reached and not future.done():
                 future.set_result(None)
 
-    def fail(self, error: MemqError) -> None:
-        """It is read no further."""
+    def failed(self, error: MemqError) -> None:
+        """Tell those who wait why nothing is read any more."""
         self.error = error
         for future in self._waiting:
             if not future.done():
                 future.set_exception(error)
 
-    async def wait_for(self, offset: int, timeout_s: float, name: object) -> None:
+    def unread(self, records: Sequence[Record]) -> list[Record]:
+        """Leave out the records that were read before."""
+        return [each for each in records if each.offset >= self.reached]
+
+    async def wait_for(self, offset: int, timeout_s: float) -> None:
         """Wait until everything before an offset was read.
 
         Raises:
@@ -58,7 +69,7 @@ class Reached:
         """
         if self.error is not None:
             raise self.error
-        if offset <= self.offset:
+        if offset <= self.reached:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = offset
@@ -67,7 +78,7 @@ class Reached:
                 await future
         except TimeoutError as exc:
             raise QueueError(
-                f"{name} was read up to offset {self.offset} and not to {offset} within "
+                f"{self.place} was read up to offset {self.reached} and not to {offset} within "
                 f"{timeout_s:g} s: Kafka is slow or away, or a broker that has died has left a "
                 "transaction open, which Kafka ends after some seconds. Try again. If the first "
                 "offset stays the same for minutes, see in Kafka whether a transaction hangs there"
@@ -75,9 +86,26 @@ class Reached:
         finally:
             del self._waiting[future]
 
+    async def see(self, bounds: Bounds, timeout_s: float) -> None:
+        """Read all that was written to the partition, as its bounds say.
+
+        What is stable is read at once: who follows is told of a marker, after which nothing comes,
+        only with the next answer that is empty. For the rest is waited.
+
+        Raises:
+            QueueError: it is not all stable within the timeout.
+            MemqError: it cannot be read.
+        """
+        if self.error is None and self.reached < bounds.stable:
+            start = max(self.reached, bounds.start)
+            async for records in pages(self._client, self.place, start, bounds.stable):
+                self.read(records, records[-1].offset + 1)
+            self.read((), bounds.stable)
+        await self.wait_for(bounds.written, timeout_s)
+
 
 def lost(place: Place, end: int, bounds: Bounds) -> DataLossError:
-    """The error for a partition of which Kafka has less than was written to it."""
+    """Return the error for a partition of which Kafka has less than was written to it."""
     return DataLossError(
         f"Kafka has lost data of {place}: it was written up to offset {end}, and is there up to "
         f"{bounds.written} only. See in Kafka's log whether an election was not clean, or a disk "
@@ -85,37 +113,10 @@ def lost(place: Place, end: int, bounds: Bounds) -> DataLossError:
     )
 
 
-class Followed(Reader, Protocol):
-    """A reader that knows how far it has come. It takes nothing twice that comes twice."""
-
-    reached: Reached
-
-
-async def see(
-    client: KafkaClient, place: Place, followed: Followed, bounds: Bounds, timeout_s: float = SEEN_S
-) -> None:
-    """Let a reader see all that was written to a partition, as its bounds say.
-
-    What is stable is read at once: who follows is told of a marker, after which nothing comes, only
-    with the next answer that is empty. For the rest is waited.
-
-    Raises:
-        QueueError: it is not all stable within the timeout.
-        MemqError: it cannot be read.
-    """
-    reached = followed.reached
-    if reached.error is None and reached.offset < bounds.stable:
-        start = max(reached.offset, bounds.start)
-        async for records in pages(client, place, start, bounds.stable):
-            followed.read(records, records[-1].offset + 1)
-        followed.read((), bounds.stable)
-    await reached.wait_for(bounds.written, timeout_s, place)
-
-
 async def pages(
     client: KafkaClient, place: Place, start: int, end: int
 ) -> AsyncIterator[list[Record]]:
-    """What is committed between two offsets, page by page: any may end early, but the empty one.
+    """Read what is committed between two offsets: any page may end early, but the empty one.
 
     Raises:
         QueueError: it was truncated meanwhile.
