@@ -19,11 +19,9 @@ from memq.runtime.files import make_folders, sync_folder
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
     from pathlib import Path
 
     from memq.bigqueue.array import ArrayOptions
-    from memq.bigqueue.tail import BytesLike
 
 FRONT_SUFFIX = ".front"
 # Each front keeps a descriptor open, of which a process has 1,024 by default.
@@ -55,18 +53,8 @@ class FanOutQueue(BigArray):
             self.close()
             raise
 
-    # -- items ------------------------------------------------------------------------------
-
-    def enqueue(self, data: BytesLike, timestamp_ms: int | None = None) -> int:
-        """Append one item; returns its index. Raises: as `BigArray.append`."""
-        return self.append(data, timestamp_ms)
-
-    def enqueue_many(self, items: Sequence[BytesLike], timestamp_ms: int | None = None) -> int:
-        """Append the items as neighbours, all or none; returns the index of the first.
-
-        Raises: as `BigArray.append`.
-        """
-        return self.append_many(items, timestamp_ms)
+    enqueue = BigArray.append
+    enqueue_many = BigArray.append_many
 
     # -- fronts -----------------------------------------------------------------------------
 

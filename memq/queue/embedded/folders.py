@@ -84,9 +84,6 @@ class TopicFolders:
         self._times = directory / "times.json"
         self._topics = directory / "topics"
         self._moving = directory / "moving"
-        # Folders of group files whose names are durable, whatever an earlier process left; two for
-        # each topic.
-        self._settled: set[Path] = set()
 
     def __repr__(self) -> str:
         return f"<TopicFolders {self._topics}>"
@@ -154,7 +151,6 @@ class TopicFolders:
                     shutil.rmtree(old)
                 here.rename(old)
             sync_folder(self._topics)
-            self._settled -= {here / "groups", here / "members"}
             if old.exists():
                 shutil.rmtree(old)
 
@@ -287,14 +283,12 @@ class TopicFolders:
 
     def _names_in(self, folder: Path) -> list[str]:
         with _errors("list", folder):
-            self._settle(folder)
             return sorted(file.stem for file in folder.iterdir() if file.suffix == _GROUP_SUFFIX)
 
     def _read(self, file: Path, kind: type[_Content]) -> _Content:
         """What a group's file says; empty when there is none."""
         try:
             with _errors("read", file):
-                self._settle(file.parent)
                 return msgspec.json.decode(file.read_bytes(), type=kind)
         except UNDECODABLE as exc:
             raise CorruptDataError(
@@ -305,12 +299,6 @@ class TopicFolders:
             if isinstance(exc.__cause__, FileNotFoundError):
                 return kind()
             raise
-
-    def _settle(self, folder: Path) -> None:
-        """See to it that no power cut takes back what is about to be shown of a topic's groups."""
-        if folder not in self._settled:
-            sync_folder(folder)
-            self._settled.add(folder)
 
     def _group_file(self, topic: str, group: str) -> Path:
         return self._topics / topic / "groups" / (group + _GROUP_SUFFIX)
@@ -332,6 +320,8 @@ def _load(folder: Path) -> TopicFile | CorruptDataError:
     for name in ("groups", "members", *map(str, range(file.partitions))):
         if not (folder / name).is_dir():
             return CorruptDataError(f"{folder / name} is missing; {way_out}")
+    for name in ("groups", "members"):  # no power cut may take back what is shown from now on
+        sync_folder(folder / name)
     return file
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from memq.errors import DataLossError, OffsetOutOfRangeError, QueueError
+from memq.queue.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -37,7 +37,7 @@ class Followed:
         self.reached = reached
         self.error: MemqError | None = None
         self._client = client
-        self._waiting: dict[asyncio.Future[None], int] = {}
+        self._readers = Waiters()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.place} to {self.reached}>"
@@ -45,16 +45,12 @@ class Followed:
     def read(self, records: Sequence[Record], reached: int) -> None:  # noqa: ARG002 - for subclasses
         """Take the next records; everything before the offset `reached` was read."""
         self.reached = max(self.reached, reached)
-        for future, wanted in list(self._waiting.items()):
-            if wanted <= self.reached and not future.done():
-                future.set_result(None)
+        self._readers.wake_all()
 
     def failed(self, error: MemqError) -> None:
         """Tell those who wait why nothing is read any more."""
         self.error = error
-        for future in self._waiting:
-            if not future.done():
-                future.set_exception(error)
+        self._readers.wake_all()
 
     def unread(self, records: Sequence[Record]) -> list[Record]:
         """Leave out the records that were read before."""
@@ -67,24 +63,19 @@ class Followed:
             QueueError: it was not, in that time.
             MemqError: it is read no further.
         """
-        if self.error is not None:
-            raise self.error
-        if offset <= self.reached:
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = offset
-        try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError as exc:
+
+        def ready() -> bool:
+            if self.error is not None:
+                raise self.error
+            return offset <= self.reached
+
+        if not await self._readers.wait(str(self.place), ready, timeout_s):
             raise QueueError(
                 f"{self.place} was read up to offset {self.reached} and not to {offset} within "
                 f"{timeout_s:g} s: Kafka is slow or away, or a broker that has died has left a "
                 "transaction open, which Kafka ends after some seconds. Try again. If the first "
                 "offset stays the same for minutes, see in Kafka whether a transaction hangs there"
-            ) from exc
-        finally:
-            del self._waiting[future]
+            )
 
     async def see(self, bounds: Bounds, timeout_s: float) -> None:
         """Read all that was written to the partition, as its bounds say.

@@ -62,6 +62,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
@@ -166,7 +167,7 @@ class KafkaQueue:
             on_failure=on_failure,
         )
         self._tails: OrderedDict[Place, Tail] = OrderedDict()  # asked about longest ago first
-        self._opening: dict[Place, asyncio.Task[Tail]] = {}
+        self._opening: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         self._written: dict[Place, int] = {}  # one past the last that was written or read here
         self._last_times: dict[Place, tuple[int, int]] = {}  # that were given to a publication
         self._waiters = Waiters()
@@ -201,10 +202,6 @@ class KafkaQueue:
         for waiters in (self._waiters, self._releases):
             waiters.wake_all()
         await self._publisher.close(error)
-        opening = list(self._opening.values())
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
         await self._client.close()
         self._state_topic.failed(error)
         for tail in self._tails.values():
@@ -567,12 +564,8 @@ class KafkaQueue:
             self._note_end(place, tail.reached)
             tail = None
         if tail is None:
-            opening = self._opening.get(place)
-            if opening is None:
-                opening = asyncio.get_running_loop().create_task(self._open(topic, place))
-                self._opening[place] = opening
-                opening.add_done_callback(lambda opened: self._opened(place, opened))
-            tail = await asyncio.shield(opening)
+            async with self._opening.setdefault(place, asyncio.Lock()):
+                tail = self._tails.get(place) or await self._open(topic, place)
         if place in self._tails:
             self._tails.move_to_end(place)
         written = self._written.get(place, 0)
@@ -619,17 +612,13 @@ class KafkaQueue:
             tail.failed(error)
         return error
 
-    def _opened(self, place: Place, opening: asyncio.Task[Tail]) -> None:
-        del self._opening[place]
-        if not opening.cancelled():
-            opening.exception()  # whoever waits is told; it may be that nobody does any more
-
     async def _open(self, topic: str, place: Place) -> Tail:
         """Begin to follow a partition."""
         bounds = (await self._bounds([place]))[0]
         last = await self._last_entries(place, bounds)
         tail = Tail(self._client, place, bounds, last, lambda: self._waiters.wake(topic))
         tail.looked_s = self._runtime.mono_s()
+        self._check_open()
         self._client.follow(place, bounds.stable, tail)
         self._tails[place] = tail
         while len(self._tails) > MAX_TAILS:
