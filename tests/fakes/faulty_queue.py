@@ -46,7 +46,6 @@ _APPLICABLE = {
     "delete_group": _WRITE,
     "hold": _WRITE,
     "holdings": _NONE,
-    "holders": _NONE,
 }
 
 
@@ -130,7 +129,6 @@ class FaultyQueue:
     delete_group = _as_planned(NotificationQueue.delete_group)
     hold = _as_planned(NotificationQueue.hold)
     holdings = _as_planned(NotificationQueue.holdings)
-    holders = _as_planned(NotificationQueue.holders)
 
     async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
         """As the queue does, or as planned."""

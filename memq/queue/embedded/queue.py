@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, TypeVar
 from memq.core.group import check_group_name
 from memq.core.queue import (
     GROUPS,
+    NotificationQueue,
     check_fetch,
     check_group_offsets,
     check_partition,
@@ -109,8 +110,8 @@ class _Topic:
                 closing.callback(partition.close)
 
 
-class EmbeddedQueue:
-    """A `NotificationQueue` in a directory. It belongs to the event loop that first uses it.
+class EmbeddedQueue(NotificationQueue):
+    """A queue in a directory. It belongs to the event loop that first uses it.
 
     Args:
         directory: of the queue; made when it does not exist.
@@ -208,10 +209,6 @@ class EmbeddedQueue:
             await self._run(self._maker, lambda: self._folders.remove(topic))
             del self._damaged[topic]
 
-    async def service_id(self) -> str:
-        """Empty: it is no service."""
-        return ""
-
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted; also those that are damaged and can only be deleted."""
         self._check_open()
@@ -269,9 +266,6 @@ class EmbeddedQueue:
         self._topic(topic)
         return True
 
-    def wake_owners(self) -> None:
-        """Nobody waits."""
-
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
     ) -> list[int]:
@@ -293,10 +287,6 @@ class EmbeddedQueue:
                 offsets=[-1] * len(publications),
             )
         )
-
-    async def see_published(self, topic: str) -> None:
-        """Nothing is waited for: what is published is seen."""
-        self._topic(topic)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -375,9 +365,6 @@ class EmbeddedQueue:
         """
         await self._run(self._committer, lambda: self._folders.store_times(times))
 
-    async def check(self) -> None:
-        """Nothing is asked: its disk is looked at by others."""
-
     # -- groups -----------------------------------------------------------------------------
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -423,20 +410,10 @@ class EmbeddedQueue:
         stored = dict(holdings)
         await self._run(self._committer, lambda: self._folders.store_holdings(topic, group, stored))
 
-    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
-        """What the members of a group may hold, as stored last.
-
-        Raises:
-            CorruptDataError: what was stored is damaged.
-        """
-        check_group_name(group)
+    async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
+        """What the members of each group may hold, as stored last; None where that is damaged."""
         self._topic(topic)
-        return await self._run(self._committer, lambda: self._folders.holdings(topic, group))
-
-    async def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
-        self._topic(topic)
-        return await self._run(self._committer, lambda: self._folders.holders(topic))
+        return await self._run(self._committer, lambda: self._folders.holdings(topic))
 
     async def close(self) -> None:
         """Finish what was asked for, then release all files; further calls raise `ClosedError`.

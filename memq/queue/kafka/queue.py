@@ -472,16 +472,10 @@ class KafkaQueue:
         await self._partitions(topic)
         await self._say([held_record(topic, group, holdings)], (topic, GROUPS))
 
-    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
-        """What the members of a group may hold, as stored last."""
-        check_group_name(group)
+    async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
+        """What the members of each group may hold, as stored last."""
         await self._see_groups(topic)
-        return self._state.held(topic, group)
-
-    async def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
-        await self._see_groups(topic)
-        return self._state.holders(topic)
+        return {**self._state.held(topic)}
 
     # -- times ------------------------------------------------------------------------------
 

@@ -127,13 +127,9 @@ class KafkaState:
         """Groups with offsets, sorted."""
         return sorted(self._offsets.get(topic, {}))
 
-    def held(self, topic: str, group: str) -> dict[str, Holding]:
-        """What the members of a group may hold."""
-        return dict(self._held.get(topic, {}).get(group, {}))
-
-    def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
-        return sorted(self._held.get(topic, {}))
+    def held(self, topic: str) -> Mapping[str, dict[str, Holding]]:
+        """What the members of each group may hold."""
+        return self._held.get(topic, {})
 
     def read(self, record: Record) -> str | None:
         """Take over the next record. One that is not ours changes nothing, and is told.

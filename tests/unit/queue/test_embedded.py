@@ -262,6 +262,10 @@ async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
         await queue.committed("bad", "t")
     with pytest.raises(CorruptDataError):
         await queue.commit("bad", "t", {1: 1})
+    for group in ("good", "bad"):
+        await queue.hold(group, "t", {"m": Holding(1_000, [0])})
+    (tmp_path / "queue/topics/t/members/bad.json").write_bytes(b"[]")
+    assert await queue.holdings("t") == {"bad": None, "good": {"m": Holding(1_000, [0])}}
     assert await queue.committed("good", "t") == {0: 1}
     await queue.delete_group("bad", "t")
     await queue.commit("bad", "t", {1: 5})
@@ -415,7 +419,7 @@ async def test_what_was_asked_for_takes_effect_though_nobody_waits(queue, held_u
     await asyncio.gather(*calls, return_exceptions=True)
     go_on()
     assert await queue.committed("g", "t") == {0: 1}
-    assert await queue.holdings("g", "t") == {"m": Holding(1_000, [0])}
+    assert await queue.holdings("t") == {"g": {"m": Holding(1_000, [0])}}
     assert await queue.times() == SavedTimes(5, 7)
     assert queue.owns("t", 5)
     assert await queue.offsets("t", 0) == (1, 2)
@@ -470,7 +474,8 @@ async def test_what_was_asked_for_before_a_deletion_is_not_in_the_next_topic(que
     assert not making.done()
     go_on()
     await asyncio.gather(making, *calls, return_exceptions=True)
-    assert await queue.groups("t") == await queue.holders("t") == []
+    assert not await queue.groups("t")
+    assert not await queue.holdings("t")
     assert await queue.offsets("t", 0) == (0, 0)
     assert not queue.owns("t", 0)
 
@@ -563,7 +568,7 @@ async def test_a_file_that_cannot_be_read_is_not_none(queue, tmp_path, what):
     calls = {
         "times": [queue.times],
         "group": [lambda: queue.committed("g", "t"), lambda: queue.commit("g", "t", {0: 1})],
-        "members": [lambda: queue.holdings("g", "t")],
+        "members": [lambda: queue.holdings("t")],
     }[what]
     path.mkdir()
     for call in calls:

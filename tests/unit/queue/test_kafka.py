@@ -492,7 +492,7 @@ async def test_who_deletes_a_topic_of_another_broker_takes_back_all_of_it(queue,
 # -- groups that others see late ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["committed", "groups", "holdings", "holders", "delete_group"])
+@pytest.mark.parametrize("call", ["committed", "groups", "holdings", "delete_group"])
 async def test_groups_of_a_topic_that_another_has_deleted_are_not_none(queue, process, kafka, call):
     """Its deletion may be learned while they are looked up: the topic is unknown then."""
     await queue.commit("g", "t", {0: 1})
@@ -500,7 +500,7 @@ async def test_groups_of_a_topic_that_another_has_deleted_are_not_none(queue, pr
     kafka.told_s = None
     await other.delete_topic("t")
     assert "t" in queue._state.topics
-    arguments = ("t",) if call in ("groups", "holders") else ("g", "t")
+    arguments = ("t",) if call in ("groups", "holdings") else ("g", "t")
     with pytest.raises(UnknownTopicError):
         await getattr(queue, call)(*arguments)
 
@@ -551,8 +551,8 @@ def test_what_is_forgotten_of_a_topic_is_all_of_it_and_nothing_else():
 
     def all_of(state, topic):
         claims = [state.claim(topic, each).owner for each in (0, 1)]
-        groups = [state.offsets(topic, "g"), state.held(topic, "g")]
-        return [topic in state.topics, claims, groups, state.groups(topic), state.holders(topic)]
+        groups = [state.offsets(topic, "g"), state.held(topic)]
+        return [topic in state.topics, claims, groups, state.groups(topic)]
 
     for topic in ("t", "u"):
         say([topic_record(topic, 2)])
@@ -565,7 +565,7 @@ def test_what_is_forgotten_of_a_topic_is_all_of_it_and_nothing_else():
     assert kept == all_of(whole, "t")
     forgotten = list(whole.forget("t"))
     say(forgotten)
-    none = [False, ["", ""], [{}, {}], [], []]
+    none = [False, ["", ""], [{}, {}], []]
     assert all_of(whole, "t") == none
     assert all_of(whole, "u") == kept
     assert [*whole.owners()] == ["b"]
