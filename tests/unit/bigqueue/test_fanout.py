@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from memq.bigqueue import FanOutQueue
-from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.errors import InvalidRequestError
 
 ITEMS = [b"%02d" % n * 500 for n in range(20)]  # four in a data page
 
@@ -16,33 +16,6 @@ def queue(tmp_path, small):
         queue.create_front("fast")
         queue.create_front("slow")
         yield queue
-
-
-def test_positions_are_committed_and_reset(queue):
-    """A front moves where it is told inside the array, and no further."""
-    queue.set_position("slow", 15)
-    assert queue.dequeue("slow") == ITEMS[15]
-    queue.reset_front("slow")
-    assert queue.dequeue("slow") == ITEMS[0]
-    queue.set_position("slow", 20)
-    for outside in (-1, 21):
-        with pytest.raises(OffsetOutOfRangeError, match="move to 0 up to 20"):
-            queue.set_position("slow", outside)
-    assert queue.position("slow") == 20
-
-
-def test_a_new_front_starts_where_it_is_told(queue):
-    """By default a front sees all items that are kept."""
-    queue.truncate_front(4)
-    queue.create_front("from the start")
-    queue.create_front("new items only", position=queue.end)
-
-    assert queue.dequeue("from the start") == ITEMS[4]
-    assert queue.dequeue("new items only") is None
-    for outside in (3, 21):
-        with pytest.raises(OffsetOutOfRangeError):
-            queue.create_front("outside", position=outside)
-    assert "outside" not in queue.fronts()
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "ünïcode", "with space", "100%", "x" * 240])

@@ -416,15 +416,6 @@ async def test_those_who_wait_share_a_look_that_begins_after_they_asked(client):
 # -- topics ----------------------------------------------------------------------------------
 
 
-async def test_a_topic_is_made_with_what_it_needs_and_what_was_given(client):
-    """What memq needs stands over what the user gave for every topic, and the rest beside it."""
-    client._admin.there["c.u"] = 2
-    assert await client.create_topic("c.u", 2, {"cleanup.policy": "delete"}) == 2
-    ((_, new, _),) = client._admin.asked
-    assert (new.topic, new.num_partitions, new.replication_factor) == ("c.u", 2, -1)
-    assert new.config == {"segment.bytes": "9", "cleanup.policy": "delete"}
-
-
 async def test_a_topic_serves_once_each_of_its_partitions_does(client, monkeypatch):
     """Whoever makes one waits for the last of them, and not for ever."""
     monkeypatch.setattr(confluent, "SETTLED_S", 0.1)
@@ -509,17 +500,6 @@ async def test_a_read_gives_what_was_asked_for(client, limits, expected):
     assert consumer.changes == [6]
     assert consumer.told == [("c.t", False)]
     client._idle.put(consumer)  # as many are closed in the end
-
-
-async def test_a_read_that_ends_early_is_no_end(client, monkeypatch):
-    """Records that were asked for and are not to be had yet are not taken for none."""
-    monkeypatch.setattr(confluent, "REQUEST_S", 0.01)
-    the_only_reader(client).messages.put(end(A, 5))
-    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
-    assert type(error) is QueueError
-    assert "was not read within" in str(error)
-    for _ in range(confluent.READERS - 1):  # as many are closed in the end
-        client._idle.put(Consumer.made[-1])
 
 
 # -- following -------------------------------------------------------------------------------

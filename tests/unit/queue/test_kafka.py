@@ -402,14 +402,6 @@ async def test_a_state_topic_of_somebody_else_is_refused(kafka):
     await queue.close()
 
 
-async def test_clusters_do_not_see_each_other(process, queue):
-    """Topics of another cluster in the same Kafka are not listed, though its name begins alike."""
-    other = await process("b", "c.t")
-    await other.create_topic("u", 1)
-    assert await queue.topics() == ["t"]
-    assert await other.topics() == ["u"]
-
-
 @pytest.fixture
 def _impatient(monkeypatch):
     """Who waits for what is not seen does so for a moment."""
@@ -423,22 +415,6 @@ async def fetch(queue, offset=0, partition=0):
 
 
 # -- fetch, wait, offsets ---------------------------------------------------------------------
-
-
-async def test_an_entry_that_goes_while_it_is_read_was_removed(queue, kafka, monkeypatch):
-    """Who reads what is truncated meanwhile learns where the partition begins now."""
-    monkeypatch.setattr(tail_module, "KEPT_BYTES", 0)
-    offsets = await publish(queue, *(b"%d" % n for n in range(9)))
-    await queue.offsets("t", 0)
-    read = queue._client.read
-
-    async def late(place, *given, **how):
-        kafka.truncate(place, offsets[5])
-        return await read(place, *given, **how)
-
-    monkeypatch.setattr(queue._client, "read", late)
-    with pytest.raises(OffsetOutOfRangeError, match=r"offset 2 of 't'/0 .*\b5\b"):
-        await fetch(queue, offsets[2])
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -576,33 +552,6 @@ def test_what_is_forgotten_of_a_topic_is_all_of_it_and_nothing_else():
             compacted.read(Record(number, 1, each.value, each.key))
     assert all_of(compacted, "t") == none
     assert all_of(compacted, "u") == kept
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (None, b"1"),
-        (b"[[]]", b"1"),
-        (b'["news"]', b"1"),
-        (b'["topic","t"]', b'"x"'),
-        (b'["owner","t",0,"x","o"]', b"true"),
-        (b'["offset","t","g",0]', b"{}"),
-        (b'["held","t","g"]', b"[1]"),
-        (b'["times","b"]', b"\xff"),
-        (b"\xff", None),
-    ],
-)
-def test_a_record_that_makes_no_sense_stops_none_after_it(caplog, key, value):
-    """Whatever is wrong with it; it is told by its offset, and is no topic that is gone."""
-    state = KafkaState()
-    said = topic_record("t", 3)
-    assert state.read(Record(1, 1, said.value, said.key)) is None
-    assert state.read(Record(5, 1, value, key)) is None
-    said = topic_record("u", 4)
-    assert state.read(Record(6, 1, said.value, said.key)) is None
-    assert state.topics == {"t": 3, "u": 4}
-    assert "offset 5 of the state topic" in caplog.text
-    assert state.read(Record(7, 1, None, topic_record("u", 1).key)) == "u"
 
 
 # -- how far was read --------------------------------------------------------------------------

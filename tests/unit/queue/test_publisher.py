@@ -17,7 +17,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka import publisher as publisher_module
-from memq.queue.kafka.client import NewRecord, Place
+from memq.queue.kafka.client import Place
 from tests.fakes.kafka import InMemoryTransactions
 from tests.unit.queue.conftest import payloads, publish
 
@@ -42,39 +42,7 @@ async def lose_the_producer(queue, kafka, fault="loses"):
     assert queue._publisher._producer is None
 
 
-def watch_transactions(queue):
-    """The numbers of notifications in each transaction from now on."""
-    commit, found = queue._publisher._producer.commit, []
-
-    async def watched(records):
-        found.append(len([each for each in records if each.place != STATE]))
-        return await commit(records)
-
-    queue._publisher._producer.commit = watched
-    return found
-
-
 # -- transactions ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "bound", "expected"),
-    [
-        ("ROUND_RECORDS", 3, [4, 4, 2]),
-        ("ROUND_RECORDS", 4, [4, 4, 2]),
-        ("ROUND_RECORDS", 5, [6, 4]),
-        ("ROUND_BYTES", 4 * 103, [4, 4, 2]),
-        ("ROUND_BYTES", 4 * 103 + 1, [6, 4]),
-        ("ROUND_BYTES", 1, [2] * 5),
-    ],
-)
-async def test_a_transaction_takes_so_much_and_no_more(queue, monkeypatch, name, bound, expected):
-    """What waits is cut at calls, once there are so many records or bytes; none is lost."""
-    monkeypatch.setattr(publisher_module, name, bound)
-    sizes = watch_transactions(queue)
-    await asyncio.gather(*(publish(queue, b"%03d" % n, b"...") for n in range(5)))
-    assert sizes == expected
-    assert (await payloads(queue))[::2] == [b"%03d" % n for n in range(5)]
 
 
 @pytest.mark.parametrize("error", [UnknownTopicError("gone"), QueueFailedError("refused")])
@@ -163,30 +131,6 @@ async def test_a_bug_ends_all_that_waits_behind_it(process, monkeypatch, kafka):
 
 
 # -- producers that are given up -------------------------------------------------------------
-
-
-async def test_what_a_producer_may_have_left_open_is_ended_first(queue, kafka):
-    """Until its id is fenced nothing else is written, however often that fails."""
-    await lose_the_producer(queue, kafka, "drops")
-    (loose,) = queue._publisher._loose
-    kafka.begin([NewRecord(Place("c.t", 0), b"never")])
-    make, tried = queue._client.transactions, []
-
-    async def refused(transactional_id):
-        if transactional_id == loose and len(tried) < 2:
-            tried.append(transactional_id)
-            raise QueueError("refused")
-        return await make(transactional_id)
-
-    queue._client.transactions = refused
-    for _ in range(2):
-        with pytest.raises(QueueError, match="refused"):
-            await publish(queue, b"a")
-    log = kafka.partition(STATE)
-    assert len(log.unstable) == 1
-    await publish(queue, b"a")
-    assert not log.unstable
-    assert not queue._publisher._loose
 
 
 async def test_who_asks_for_groups_decides_first_what_became_of_a_commit(queue, kafka):
@@ -302,27 +246,6 @@ async def test_a_producer_that_is_taken_over_is_followed_by_another(queue, kafka
 
 
 # -- fences ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("released", [0, 1])
-async def test_a_fence_of_several_is_nothing_when_one_was_released(queue, monkeypatch, released):
-    """None of them is owned then, whichever it was."""
-    entered, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(_topic):
-        entered.set()
-        await go_on.wait()
-
-    await queue.release("t", 0, 1)
-    monkeypatch.setattr(queue._publisher, "_see_topic", slow)
-    fencing = asyncio.ensure_future(queue.fence("t", 0, 1))
-    await entered.wait()
-    await queue.release("t", released)
-    go_on.set()
-    with pytest.raises(QueueError, match="or released; try again"):
-        await fencing
-    assert not queue.owns("t", 0)
-    assert not queue.owns("t", 1)
 
 
 @pytest.mark.parametrize("taken", [0, 1])

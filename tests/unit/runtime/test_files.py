@@ -5,32 +5,13 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import random
 from pathlib import Path
 
 import pytest
 
 from memq.errors import LockedError
 from memq.runtime import files
-from memq.runtime.files import _write_some, opened, read_exactly, write_durably
-
-
-def test_partial_writes_are_continued_where_they_ended():
-    """When the system takes a part of the buffers, the rest follows, byte for byte."""
-    rng = random.Random(3)
-    pending = [memoryview(rng.randbytes(rng.randint(1, 100_000))) for _ in range(50)]
-    expected = b"".join(pending)
-    reader, writer = os.pipe()  # takes at most 64 KiB at a time
-    os.set_blocking(writer, False)
-    received, position, steps = b"", 0, 0
-    while position < len(pending):
-        position = _write_some(writer, pending, position)
-        received += os.read(reader, 1 << 20)
-        steps += 1
-    os.close(reader)
-    os.close(writer)
-    assert received == expected
-    assert steps > len(expected) // (64 << 10)
+from memq.runtime.files import opened, read_exactly, write_durably
 
 
 def test_a_file_that_shrank_is_an_error_not_a_crash(tmp_path):
@@ -130,25 +111,6 @@ def test_a_lock_is_one_processes(tmp_path):
     assert path.read_bytes() == b"%d" % os.getpid()
     os.close(fd)
     os.close(files.lock_exclusively(path))
-
-
-def test_writing_is_given_up_between_calls(tmp_path):
-    """Before each of them and after the last, it is asked whether to go on."""
-    for calls in itertools.count(1):
-        left = iter([None] * (calls - 1))
-
-        def check(left=left):
-            if next(left, "none") == "none":
-                raise TimeoutError
-
-        path = tmp_path / f"{calls}"
-        try:
-            files.write_durably(path, [memoryview(b"x")] * 3000, check)
-        except TimeoutError:
-            continue
-        break
-    assert calls == 6
-    assert path.stat().st_size == 3000
 
 
 def test_what_a_killed_process_left_half_written_is_replaced(tmp_path):
