@@ -93,12 +93,6 @@ _GONE = {
     ck.KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - its public name
     ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
-_MOVED = {
-    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
-    ck.KafkaError.LEADER_NOT_AVAILABLE,
-    ck.KafkaError.FENCED_LEADER_EPOCH,
-    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
-}
 _OUT_OF_RANGE = {
     ck.KafkaError.OFFSET_OUT_OF_RANGE,
     ck.KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
@@ -198,16 +192,10 @@ class ConfluentClient:
             asked = self._admin.create_topics([new], request_timeout=REQUEST_S)[name]
             await self._asked(asked, f"make topic {name}")
         except _AlreadyThereError:  # not every broker of Kafka knows at once what was just made
-            found: dict[str, int] = {}
-
-            async def look() -> str:
-                found.update(await self.topics())
-                return "" if name in found else "it is not listed, or is being deleted"
-
-            await self._until(look, f"topic {name} is there and cannot be used")
-            partitions = found[name]
+            what = f"topic {name} is there and cannot be used"
+            partitions = await self._until(lambda: self._listed(name), what)
         places = [Place(name, partition) for partition in range(partitions)]
-        await self._until(lambda: self._problem(places), f"topic {name} does not serve")
+        await self._until(lambda: self.bounds(places), f"topic {name} does not serve")
         return partitions
 
     async def delete_topic(self, name: str) -> None:
@@ -217,7 +205,7 @@ class ConfluentClient:
             await self._asked(asked, f"delete topic {name}")
         except UnknownTopicError:
             return
-        await self._until(lambda: self._rest(name), f"topic {name} is not gone")
+        await self._until(lambda: self._check_gone(name), f"topic {name} is not gone")
 
     async def topics(self) -> dict[str, int]:
         """The number of partitions of each topic there is."""
@@ -274,7 +262,7 @@ class ConfluentClient:
         try:
             return self._bounds_as_told(places)
         except ck.KafkaException as exc:
-            if exc.args[0].code() not in _GONE | _MOVED:
+            if exc.args[0].code() in _NO_ANSWER:
                 raise
         for consumer in (self._looks_at_all, self._looks_at_committed):
             for topic in dict.fromkeys(place.topic for place in places):
@@ -288,33 +276,32 @@ class ConfluentClient:
         found = zip(places, starts, stable, written, strict=True)
         return {place: Bounds(*each) for place, *each in found}
 
-    async def _problem(self, places: Sequence[Place]) -> str:
-        """Why these do not serve; empty when they do."""
-        try:
-            await self.bounds(places)
-        except (UnknownTopicError, QueueError) as exc:
-            return str(exc)
-        return ""
+    async def _listed(self, name: str) -> int:
+        """Return the partitions of a topic."""
+        found = await self.topics()
+        if name not in found:
+            raise QueueError("it is not listed, or is being deleted")
+        return found[name]
 
-    async def _rest(self, name: str) -> str:
-        """What there still is of a topic; empty when it is gone."""
+    async def _check_gone(self, name: str) -> None:
         if name in await self.topics():
-            return "it is listed"
-        try:
+            raise QueueError("it is listed")
+        with contextlib.suppress(UnknownTopicError):
             await self.bounds([Place(name, 0)])
-        except UnknownTopicError:
-            return ""
-        return "it has offsets"
+            raise QueueError("it has offsets")
 
-    async def _until(self, look: Callable[[], Awaitable[str]], what: str) -> None:
-        """Wait until a look finds no problem."""
-        problem = ""
-        for _ in range(int(SETTLED_S / LOOK_AGAIN_S)):
-            problem = await look()
-            if not problem:
-                return
+    async def _until(self, attempt: Callable[[], Awaitable[_Result]], what: str) -> _Result:
+        """Try until Kafka has settled, and give the result."""
+        clock_s = asyncio.get_running_loop().time
+        until_s = clock_s() + SETTLED_S
+        while True:
+            try:
+                return await attempt()
+            except (UnknownTopicError, QueueError) as exc:
+                if clock_s() >= until_s:
+                    problem = f"{what} after {SETTLED_S:g} s: {exc}; look at Kafka's log"
+                    raise QueueError(problem) from exc
             await asyncio.sleep(LOOK_AGAIN_S)
-        raise QueueError(f"{what} after {SETTLED_S:g} s: {problem}; look at Kafka's log")
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -454,13 +441,7 @@ class ConfluentClient:
             raise ConfigError(f"queue_options: {exc}") from exc
 
     async def _asked(self, asked: Future[_Result], doing: str) -> _Result:
-        try:
-            async with asyncio.timeout(2 * REQUEST_S):
-                return await asyncio.wrap_future(asked)
-        except TimeoutError as exc:
-            raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
-        except ck.KafkaException as exc:
-            raise self._translated(exc.args[0], doing) from exc
+        return await self._answered(asyncio.wrap_future(asked), doing, 2 * REQUEST_S)
 
     async def _in(self, threads: Executor, doing: str, work: Callable[[], _Result]) -> _Result:
         def work_if_open() -> _Result:
@@ -468,13 +449,12 @@ class ConfluentClient:
             return work()
 
         self._check_open(doing)
-        return await self._answered(
-            asyncio.get_running_loop().run_in_executor(threads, work_if_open), doing
-        )
+        answer = asyncio.get_running_loop().run_in_executor(threads, work_if_open)
+        return await self._answered(answer, doing, WAIT_S)  # others may be before it
 
-    async def _answered(self, answer: Awaitable[_Result], doing: str) -> _Result:
+    async def _answered(self, answer: Awaitable[_Result], doing: str, timeout_s: float) -> _Result:
         try:
-            async with asyncio.timeout(WAIT_S):  # others may be before it
+            async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError as exc:
             raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
