@@ -1,9 +1,9 @@
 """What a broker writes to Kafka: in turns, by transactions, for write partitions that it owns.
 
-`memq.queue.kafka.queue` has the theory of operation. One task does one thing at a time,
-in the order in which they were asked for: a transaction of all the calls that wait, a claim, or
-whatever else must come between what was asked for before and after it. What takes long, as to fence
-others may while Kafka is slow, is not done there.
+`memq.queue.kafka.queue` has the theory of operation. One thing is done at a time, in the order in
+which they were asked for: a transaction of all the calls that wait, a claim, or whatever else must
+come between what was asked for before and after it. What takes long, as to fence others may while
+Kafka is slow, is not done there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memq.core.clock import SavedTimes
 from memq.core.queue import not_owned
@@ -54,24 +54,8 @@ Owner = tuple[str, int]
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting:
-    """What waits for the one task.
-
-    Attributes:
-        done: what came of it, or why nothing did.
-    """
-
-    done: asyncio.Future[Any]
-
-    def fail(self, error: MemqError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # it may be that nobody waits any more
-
-
-@dataclass(eq=False, slots=True)
-class _Call(_Waiting):
-    """Records that wait for a transaction; what comes of them is their offsets.
+class _Call:
+    """Records that wait for a transaction.
 
     Attributes:
         records: to write.
@@ -79,23 +63,20 @@ class _Call(_Waiting):
         doubtful: they are notifications: when their outcome is not known, the write partition
             takes no more of them.
         cancelled: nobody waits any more; it is not begun then.
+        offsets: of the records, once they are written.
+        error: why they are not.
     """
 
     records: Sequence[NewRecord]
     owner: Owner | None
     doubtful: bool
     cancelled: bool = False
+    offsets: list[int] = field(default_factory=list)
+    error: MemqError | None = None
 
     @property
     def size_bytes(self) -> int:
         return sum(len(each.value or b"") + 100 for each in self.records)
-
-
-@dataclass(eq=False, slots=True)
-class _Turn(_Waiting):
-    """Something else that waits for its turn among the transactions."""
-
-    work: Callable[[], Awaitable[Any]]
 
 
 class Publisher:
@@ -109,7 +90,7 @@ class Publisher:
         runtime: chance, for transactional ids.
         see_topic: sees all that was published to a topic of the queue up to now.
         on_written: told the records of each transaction, and their offsets.
-        on_failure: told of a bug that has ended the one task.
+        on_failure: told of a bug, after which nothing is written any more.
     """
 
     def __init__(
@@ -132,11 +113,10 @@ class Publisher:
         self._see_topic = see_topic
         self._on_written = on_written
         self._on_failure = on_failure
-        self._waiting: deque[_Call | _Turn] = deque()
-        self._taken: list[_Call | _Turn] = []  # what is being done
-        self._wanted = asyncio.Event()
+        self._waiting: deque[_Call] = deque()
+        self._turns: dict[asyncio.Task[Any], None] = {}
+        self._turn_lock = asyncio.Lock()
         self._broken: Exception | None = None
-        self._worker: asyncio.Task[None] | None = None
         # Of the producer. Only turns use it, one after the other.
         self._producer: Transactions | None = None
         self._id = ""
@@ -154,7 +134,7 @@ class Publisher:
         return f"<Publisher {self._id} [{len(self._owned)} owned | {len(self._waiting)} waiting]>"
 
     async def start(self) -> None:
-        """Fence the earlier lives of this broker, whose transactions may be open; begin to work.
+        """Fence the earlier lives of this broker, whose transactions may be open.
 
         What they have said of the time is where this life goes on. What they have claimed it may
         release: nobody else does, and others wait for a broker that lives. A transaction that
@@ -166,16 +146,13 @@ class Publisher:
         state = self._state_topic.state
         said = state.times.get(self._broker_id, SavedTimes(0, 0))
         self._times = self._said_times = said
-        self._worker = asyncio.get_running_loop().create_task(self._work())
 
-    async def close(self, error: ClosedError) -> None:
-        """Work no more; those who wait are told why."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        for under_way in (*self._taken, *self._waiting):
-            under_way.fail(error)
-        self._waiting.clear()
+    async def close(self) -> None:
+        """End all turns; those who wait are told why."""
+        turns = [*self._turns]
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)
         if self._producer is not None:
             self._producer.close()
 
@@ -199,13 +176,15 @@ class Publisher:
             PublishUncertainError: they may have been written.
             QueueError: they were not.
         """
-        call = _Call(asyncio.get_running_loop().create_future(), records, owner, doubtful)
-        self._enqueue(call)
+        call = _Call(records, owner, doubtful)
         try:
-            return await asyncio.shield(call.done)
+            await self._turn(self._commit_waiting, call)
         except asyncio.CancelledError:
             call.cancelled = True
             raise
+        if call.error is not None:
+            raise call.error
+        return call.offsets
 
     async def save_times(self, times: SavedTimes) -> None:
         """Say how far time has come; running time is what it was, if that is later."""
@@ -247,59 +226,57 @@ class Publisher:
 
     # -- turns ------------------------------------------------------------------------------
 
-    async def _turn(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        turn = _Turn(asyncio.get_running_loop().create_future(), work)
-        self._enqueue(turn)
-        return cast("_Result", await asyncio.shield(turn.done))
+    async def _turn(
+        self, work: Callable[[], Awaitable[_Result]], call: _Call | None = None
+    ) -> _Result:
+        """Do something in its turn, to its end even when the caller is cancelled.
 
-    def _enqueue(self, waiting: _Call | _Turn) -> None:
-        if self._broken is not None:
-            raise QueueFailedError(f"nothing is written to Kafka any more: {self._broken!r}")
-        if len(self._waiting) >= MAX_WAITING:
+        A call is carried out by then, perhaps in an earlier turn: each takes the first that wait.
+        """
+        if len(self._turns) >= MAX_WAITING:
             raise QueueError(
                 f"{MAX_WAITING} calls wait for Kafka already; try again, and look at Kafka"
             )
-        self._waiting.append(waiting)
-        self._wanted.set()
+        if call is not None:
+            self._waiting.append(call)
+        turn = asyncio.get_running_loop().create_task(self._in_turn(work))
+        self._turns[turn] = None
+        turn.add_done_callback(self._ended)
+        return await asyncio.shield(turn)
 
-    async def _work(self) -> None:
+    def _ended(self, turn: asyncio.Task[Any]) -> None:
+        del self._turns[turn]
+        if not turn.cancelled():
+            turn.exception()  # whoever waits is told; it may be that nobody does any more
+
+    async def _in_turn(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         try:
-            while True:
-                await self._wanted.wait()
-                while self._waiting:
-                    if isinstance(first := self._waiting[0], _Turn):
-                        self._taken = [self._waiting.popleft()]
-                        await self._take(first)
-                    else:
-                        calls = self._next_calls()
-                        self._taken = [*calls]
-                        await self._commit(calls)
-                self._wanted.clear()
-        except Exception as exc:  # noqa: BLE001 - a bug; whoever asks is told as well
+            async with self._turn_lock:
+                self._check_works()
+                return await work()
+        except asyncio.CancelledError:
+            raise ClosedError("this queue was closed before it was done") from None
+        except MemqError:
+            raise
+        except Exception as exc:  # a bug; whoever asks is told as well
             self._on_failure("what publishes to Kafka", exc)
             self._broken = exc
-            for lost in (*self._taken, *self._waiting):
-                lost.fail(QueueFailedError(f"nothing is written to Kafka any more: {exc!r}"))
-            self._waiting.clear()
+            raise QueueFailedError(f"nothing is written to Kafka any more: {exc!r}") from exc
 
-    async def _take(self, turn: _Turn) -> None:
-        try:
-            result = await turn.work()
-        except MemqError as exc:
-            turn.fail(exc)
-        else:
-            if not turn.done.done():
-                turn.done.set_result(result)
+    def _check_works(self) -> None:
+        if self._broken is not None:
+            raise QueueFailedError(f"nothing is written to Kafka any more: {self._broken!r}")
+
+    async def _commit_waiting(self) -> None:
+        if calls := self._next_calls():
+            await self._commit(calls)
 
     def _next_calls(self) -> list[_Call]:
-        """The calls of one transaction: all up to the next turn, but of so much."""
+        """Take the calls of one transaction: all that wait, but of so much."""
         calls: list[_Call] = []
         size_bytes = count = 0
         while self._waiting and size_bytes < ROUND_BYTES and count < ROUND_RECORDS:
-            call = self._waiting[0]
-            if not isinstance(call, _Call):
-                break
-            self._waiting.popleft()
+            call = self._waiting.popleft()
             if not call.cancelled:
                 calls.append(call)
                 size_bytes += call.size_bytes
@@ -314,7 +291,7 @@ class Publisher:
             await self._commit_owned(calls)
         except PublishUncertainError as exc:
             for call in calls:
-                if call.owner is not None and call.doubtful and not call.done.done():
+                if call.owner is not None and call.doubtful and call.error is None:
                     self._doubtful[call.owner] = None
             _fail(calls, exc)
         except (UnknownTopicError, QueueFailedError) as exc:
@@ -366,7 +343,7 @@ class Publisher:
 
     def _may_write(self, call: _Call) -> bool:
         """Whether a call is for what is owned here; it is told if it is not."""
-        if call.done.done():
+        if call.error is not None:
             return False
         if call.owner is None:
             return True
@@ -374,9 +351,9 @@ class Publisher:
             return True
         topic, write_partition = call.owner
         if topic in self._state_topic.state.topics:
-            call.fail(not_owned(topic, write_partition))
+            call.error = not_owned(topic, write_partition)
         else:
-            call.fail(UnknownTopicError(f"topic {topic!r} has been deleted"))
+            call.error = UnknownTopicError(f"topic {topic!r} has been deleted")
         return False
 
     def _times_with(self, records: Sequence[NewRecord]) -> SavedTimes:
@@ -571,11 +548,11 @@ def _tell(calls: Iterable[_Call], offsets: Sequence[int]) -> None:
     begin = 0
     for call in calls:
         end = begin + len(call.records)
-        if not call.done.done():
-            call.done.set_result(list(offsets[begin:end]))
+        call.offsets = list(offsets[begin:end])
         begin = end
 
 
 def _fail(calls: Iterable[_Call], error: MemqError) -> None:
+    """Give each call the error, but for those that have another one."""
     for call in calls:
-        call.fail(type(error)(str(error)))
+        call.error = call.error or type(error)(str(error))

@@ -201,7 +201,7 @@ class KafkaQueue:
         error = _closed()
         for waiters in (self._waiters, self._releases):
             waiters.wake_all()
-        await self._publisher.close(error)
+        await self._publisher.close()
         await self._client.close()
         self._state_topic.failed(error)
         for tail in self._tails.values():

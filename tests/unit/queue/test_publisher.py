@@ -104,7 +104,7 @@ async def test_who_waits_when_the_queue_is_closed_is_told(queue, kafka, unheard)
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in outcomes] == [ClosedError] * 3
     assert producer.over
-    assert queue._publisher._worker.done()
+    assert not queue._publisher._turns
     kafka.latency_s = (0.0, 0.0)
     gc.collect()
     assert not unheard
