@@ -95,8 +95,6 @@ class _Topic:
                 name,
                 number,
                 folders.partition(name, number),
-                page_bytes=file.page_bytes,
-                index_page_items=file.index_page_items,
                 committed_end=partial(folders.committed_end, name, number),
                 clock_s=clock_s,
             )

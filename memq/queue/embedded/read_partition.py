@@ -73,8 +73,6 @@ class Partition:
         topic: the topic, for messages.
         number: of the read partition.
         path: folder of its array.
-        page_bytes: of the array.
-        index_page_items: of the array.
         committed_end: gives the least end that groups have proven, by committing offsets up to it.
         clock_s: monotonic seconds; pages that were not used for long are unmapped.
 
@@ -90,8 +88,6 @@ class Partition:
         number: int,
         path: Path,
         *,
-        page_bytes: int,
-        index_page_items: int,
         committed_end: Callable[[], int] = int,
         clock_s: Callable[[], float],
     ) -> None:
@@ -100,8 +96,6 @@ class Partition:
         self._topic = topic
         self._number = number
         self._path = path
-        self._page_bytes = page_bytes
-        self._index_page_items = index_page_items
         self._committed_end = committed_end
         self._clock_s = clock_s
         self._array: BigArray | None = None
@@ -306,8 +300,6 @@ class Partition:
         try:
             array = BigArray(
                 self._path,
-                page_bytes=self._page_bytes,
-                index_page_items=self._index_page_items,
                 sync="batch",
                 max_mapped_pages=_MAX_MAPPED_PAGES,
                 create=False,
