@@ -332,14 +332,17 @@ class Publisher:
         if times != self._said_times or not records:
             said = self._state_topic.new_records([times_record(self._broker_id, times)])
         written = [*records, *said]
-        try:
-            offsets = await producer.commit(written)
-        finally:
-            if producer.over:
-                self._give_up_producer()
+        offsets = await self._commit_all(producer, written)
         self._said_times = times
         self._on_written(written, offsets)
         return offsets
+
+    async def _commit_all(self, producer: Transactions, records: Sequence[NewRecord]) -> list[int]:
+        try:
+            return await producer.commit(records)
+        finally:
+            if producer.over:
+                self._give_up_producer()
 
     def _may_write(self, call: _Call) -> bool:
         """Whether a call is for what is owned here; it is told if it is not."""
@@ -430,12 +433,9 @@ class Publisher:
         ]
         if records:
             try:
-                await producer.commit(self._state_topic.new_records(records))
+                await self._commit_all(producer, self._state_topic.new_records(records))
             except (PublishUncertainError, FencedError) as exc:
                 raise QueueError(f"cannot claim write partitions: {exc}") from exc
-            finally:
-                if producer.over:
-                    self._give_up_producer()
             await self._state_topic.see_all()
 
     def _drop_lost(self) -> None:
@@ -503,7 +503,7 @@ class Publisher:
             records = [record for owner in ours for record in state.next_claim(*owner, "")]
             try:
                 if records:
-                    await producer.commit(self._state_topic.new_records(records))
+                    await self._commit_all(producer, self._state_topic.new_records(records))
             except FencedError as exc:  # and nothing was written
                 log.warning("%s; going on with another producer", exc)
             except MemqError as exc:
@@ -511,9 +511,6 @@ class Publisher:
             else:
                 self._forget(ours)
                 return
-            finally:
-                if producer.over:
-                    self._give_up_producer()
         raise QueueError("others have taken over each of our producers; try again")
 
     def _check_still_ours(self, wanted: Iterable[Owner]) -> None:

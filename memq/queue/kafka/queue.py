@@ -359,20 +359,25 @@ class KafkaQueue:
             await self.offsets(topic, partition)  # what is known here may be old
         if not tail.start <= offset <= tail.end:
             raise out_of_range(topic, partition, offset, tail.start, tail.end)
+        try:
+            found = await self._entries(tail, offset, tail.end, max_entries, max_bytes)
+        except OffsetOutOfRangeError:
+            start, end = await self.offsets(topic, partition)
+            raise out_of_range(topic, partition, offset, start, end) from None
+        if not found and offset < tail.end:
+            raise QueueError(f"{tail.place} was not read from {offset} to {tail.end}; try again")
+        return found
+
+    async def _entries(
+        self, tail: Tail, offset: int, end: int, max_entries: int, max_bytes: int
+    ) -> list[QueueEntry]:
+        """Entries from an offset on, from memory or from Kafka."""
         found = tail.fetch(offset, max_entries, max_bytes)
         if found is None:
-            place = self._place(topic, partition)
-            try:
-                found = entries_of(
-                    await self._client.read(
-                        place, offset, tail.end, max_records=max_entries, max_bytes=max_bytes
-                    )
-                )
-            except OffsetOutOfRangeError:
-                start, end = await self.offsets(topic, partition)
-                raise out_of_range(topic, partition, offset, start, end) from None
-            if not found and offset < tail.end:
-                raise QueueError(f"{place} was not read from {offset} to {tail.end}; try again")
+            records = await self._client.read(
+                tail.place, offset, end, max_records=max_entries, max_bytes=max_bytes
+            )
+            found = entries_of(records)
         return found
 
     async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
@@ -637,21 +642,15 @@ class KafkaQueue:
         """One past the last entry that is not late, in a partition of which the later ones are."""
         low, high = await self.offsets(topic, partition)
         tail = await self._tail(topic, partition)
-        place = self._place(topic, partition)
         while low < high:
             # All before `low` is early, and it is the start, or one past an entry; all from `high`
             # on is late, or has no entry.
             middle = low if high - low <= SEARCH_RECORDS else (low + high) // 2
-            entries = tail.fetch(middle, SEARCH_RECORDS, 1 << 30)
-            if entries is None:
-                try:
-                    records = await self._client.read(
-                        place, middle, high, max_records=SEARCH_RECORDS, max_bytes=1 << 30
-                    )
-                except OffsetOutOfRangeError as exc:
-                    problem = f"{place} was truncated while it was searched; try again"
-                    raise QueueError(problem) from exc
-                entries = entries_of(records)
+            try:
+                entries = await self._entries(tail, middle, high, SEARCH_RECORDS, 1 << 30)
+            except OffsetOutOfRangeError as exc:
+                problem = f"{tail.place} was truncated while it was searched; try again"
+                raise QueueError(problem) from exc
             entries = [each for each in entries if each.offset < high]
             late = next((number for number, each in enumerate(entries) if is_late(each)), None)
             if late is None and entries:
