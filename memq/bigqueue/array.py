@@ -178,7 +178,6 @@ class BigArray:
                 self._start_reading()
             else:
                 self._start_writing(least_end)
-                opened.callback(self._files.close)
             self._opened = opened.pop_all()
 
     def _start_reading(self) -> None:

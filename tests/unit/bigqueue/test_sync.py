@@ -74,19 +74,13 @@ def test_a_flush_that_fails_is_not_tried_again(tmp_path, small, monkeypatch):
         assert again.append(b"after") == 1
 
 
-@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
-def test_a_page_that_loses_its_file_between_two_flushes_fails_the_second(tmp_path, small, how):
+def test_a_page_that_loses_its_file_between_two_flushes_fails_the_second(tmp_path, small):
     """A flush never says that items are durable in a file that no restart will find."""
     array = BigArray(tmp_path, **small)
     array.append(b"kept")
     array.sync()
     page = tmp_path / "data" / "000000000000.page"
-    if how == "deleted":
-        page.unlink()
-    else:
-        page.rename(tmp_path / "elsewhere")
-    if how == "replaced":
-        page.write_bytes((tmp_path / "elsewhere").read_bytes())
+    page.unlink()
     array.append(b"lost")
 
     with pytest.raises(PublishUncertainError, match="000000000000"):
