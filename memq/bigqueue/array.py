@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, get_args
 
 from memq.bigqueue.cursor import Cursor
-from memq.bigqueue.files import sync_file, translated
+from memq.bigqueue.files import Words, sync_file, translated
 from memq.bigqueue.layout import (
     CONTROL_FILE,
     CONTROL_MAGIC,
@@ -44,7 +44,6 @@ from memq.bigqueue.pool import DEFAULT_MAX_MAPPED_PAGES, DEFAULT_PAGE_TTL_S, Pag
 from memq.bigqueue.recovery import Recovery, recover
 from memq.bigqueue.tail import BytesLike, PageFiles, Tail, flat
 from memq.bigqueue.turn import Turn
-from memq.bigqueue.words import Words
 from memq.core.checksum import crc32c
 from memq.errors import (
     ClosedError,

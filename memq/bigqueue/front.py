@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from memq.bigqueue.files import sync_file, translated
+from memq.bigqueue.files import Words, sync_file, translated
 from memq.bigqueue.layout import FRONT_MAGIC, POSITION
 from memq.bigqueue.turn import Turn
-from memq.bigqueue.words import Words
 from memq.errors import (
     ClosedError,
     CorruptDataError,

@@ -13,8 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from memq.bigqueue.files import sync_file, translated
-from memq.bigqueue.words import Words
+from memq.bigqueue.files import Words, sync_file, translated
 from memq.core.checksum import crc32c
 from memq.errors import ConfigError, CorruptDataError
 from memq.runtime.files import lock_exclusively, make_folders, replace_durably, sync_folder

@@ -51,8 +51,8 @@ from memq.runtime.files import sync_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from memq.bigqueue.files import Words
     from memq.bigqueue.pool import PagePool
-    from memq.bigqueue.words import Words
 
 # With sync="none" the checkpoint may be arbitrarily far back. The kernel writes dirty pages back
 # within about half a minute, so older ones are on disk; these bounds keep opening to seconds.

@@ -86,10 +86,9 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka.client import NewRecord, Place, log_failure
-from memq.queue.kafka.followed import SEEN_S, lost, pages
+from memq.queue.kafka.followed import SEEN_S, Tail, entries_of, lost, pages
 from memq.queue.kafka.publisher import ROUND_RECORDS, Publisher
 from memq.queue.kafka.state import StateTopic, held_record, offset_records, topic_record
-from memq.queue.kafka.tail import Tail, entries_of
 from memq.queue.waiters import Waiters
 from memq.runtime.system import SYSTEM, Runtime
 

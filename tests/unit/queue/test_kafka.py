@@ -22,14 +22,14 @@ from memq.errors import (
     QueueError,
     UnknownTopicError,
 )
+from memq.queue.kafka import followed as followed_module
 from memq.queue.kafka import publisher as publisher_module
 from memq.queue.kafka import queue as queue_module
 from memq.queue.kafka import state as state_module
-from memq.queue.kafka import tail as tail_module
 from memq.queue.kafka.client import Bounds, NewRecord, Place, Record
+from memq.queue.kafka.followed import Tail
 from memq.queue.kafka.queue import KafkaQueue
 from memq.queue.kafka.state import KafkaState, held_record, offset_records, topic_record
-from memq.queue.kafka.tail import Tail
 from memq.runtime.retry import Backoff
 from tests.unit.queue.conftest import payloads, publish
 
@@ -576,7 +576,7 @@ STEPS = st.lists(
 def test_a_tail_gives_what_is_there_or_nothing(start, sizes, steps):
     """Whatever comes, comes again or is forgotten: the very entries, or that they are not kept."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tail_module, "KEPT_BYTES", 20)
+        patch.setattr(followed_module, "KEPT_BYTES", 20)
         there = [entry(start + 2 + 2 * n, size) for n, size in enumerate(sizes)]
         at = there[-1].offset + 2 if there else start + 1
         woken = []
