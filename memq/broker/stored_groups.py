@@ -37,11 +37,9 @@ async def restore_groups(
     queue, name = context.queue, topic.queue_topic
     for group, holdings in (await queue.holdings(name)).items():
         if holdings is None:
+            problem = "what is stored of its members is damaged"
             log.warning(
-                "group %s of %s waits for its longest session: what is stored of its members is "
-                "damaged",
-                group,
-                topic.name,
+                "group %s of %s waits for its longest session: %s", group, topic.name, problem
             )
         partitions, now_ms = topic.config.read_partitions, context.now().mono_ms
         coordinator.restore(group, topic.name, partitions, holdings, now_ms)
