@@ -275,25 +275,17 @@ class NotificationQueue(Protocol):
 # -- what every queue refuses ----------------------------------------------------------------
 
 
-def check_queue_topic(name: str) -> None:
-    """Refuse a name that no topic of a queue can have.
+def check_new_topic(topic: str, partitions: int) -> None:
+    """Refuse a name, or a number of read partitions, that no topic of a queue can have.
 
     Raises:
         InvalidRequestError: naming the value and what is allowed.
     """
-    if len(name) > MAX_QUEUE_TOPIC or _QUEUE_TOPIC.fullmatch(name) is None:
+    if len(topic) > MAX_QUEUE_TOPIC or _QUEUE_TOPIC.fullmatch(topic) is None:
         raise InvalidRequestError(
-            f"queue topic {name[:300]!r} is not valid: use 1 to {MAX_QUEUE_TOPIC} of letters, "
+            f"queue topic {topic[:300]!r} is not valid: use 1 to {MAX_QUEUE_TOPIC} of letters, "
             "digits, '.', '_' and '-', starting with a letter, digit or '_'"
         )
-
-
-def check_partition_count(topic: str, partitions: int) -> None:
-    """Refuse a number of read partitions that no topic can have.
-
-    Raises:
-        InvalidRequestError: it is not between 1 and `MAX_PARTITIONS`.
-    """
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidRequestError(
             f"topic {topic!r} cannot have {partitions} read partitions; choose 1 to "

@@ -16,10 +16,9 @@ from memq.core.queue import (
     check_fetch,
     check_group_count,
     check_group_offsets,
+    check_new_topic,
     check_partition,
-    check_partition_count,
     check_publications,
-    check_queue_topic,
     not_owned,
     out_of_range,
 )
@@ -109,8 +108,7 @@ class InMemoryQueue(NotificationQueue):
             TopicExistsError: it exists with another number of partitions.
         """
         self._check_open()
-        check_queue_topic(topic)
-        check_partition_count(topic, partitions)
+        check_new_topic(topic, partitions)
         held = len(self._shared.topics.setdefault(topic, _Topic(partitions)).partitions)
         if held != partitions:
             raise TopicExistsError(

@@ -42,10 +42,9 @@ from memq.core.queue import (
     NotificationQueue,
     check_fetch,
     check_group_offsets,
+    check_new_topic,
     check_partition,
-    check_partition_count,
     check_publications,
-    check_queue_topic,
     not_owned,
     out_of_range,
 )
@@ -185,8 +184,7 @@ class EmbeddedQueue(NotificationQueue):
             LimitReachedError: there would be too many.
         """
         self._check_open()
-        check_queue_topic(topic)
-        check_partition_count(topic, partitions)
+        check_new_topic(topic, partitions)
         there = sum(len(each.partitions) for each in self._topics.values())
         if topic not in self._topics and there + partitions > self._max_partitions:
             raise LimitReachedError(

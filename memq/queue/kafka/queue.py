@@ -71,10 +71,9 @@ from memq.core.queue import (
     check_fetch,
     check_group_count,
     check_group_offsets,
+    check_new_topic,
     check_partition,
-    check_partition_count,
     check_publications,
-    check_queue_topic,
     out_of_range,
 )
 from memq.core.units import counted
@@ -216,8 +215,7 @@ class KafkaQueue:
             TopicExistsError: it exists with another number of partitions.
         """
         self._check_open()
-        check_queue_topic(topic)
-        check_partition_count(topic, partitions)
+        check_new_topic(topic, partitions)
         name = self._kafka_topic(topic)
         found = await self._client.create_topic(name, partitions, TOPIC_SETTINGS)
         if found != partitions:
