@@ -428,27 +428,6 @@ def test_times_that_are_damaged_are_told_and_forgotten(tmp_path, caplog):
         assert "its checksum does not match" in caplog.text
 
 
-async def test_a_publication_that_is_refused_leaves_no_times_behind(queue, monkeypatch):
-    """What was not appended makes no later entry look as late as it."""
-    array = queue._topics["t"].partitions[0].open()
-
-    def refused(*_):
-        raise QueueError("no room")
-
-    await queue.publish("t", 0, [Publication(0, b"a", 10, 10)])
-    with monkeypatch.context() as patch:
-        patch.setattr(array, "append_many", refused)
-        with pytest.raises(QueueError, match="no room"):
-            await queue.publish("t", 0, [Publication(0, b"x", 90, 90)])
-    assert (await queue.times()).running_ms == 11
-    await queue.publish("t", 0, [Publication(0, b"b", 20, 20)])
-    found = await queue.fetch("t", 0, 0, max_entries=9, max_bytes=99)
-    assert [(each.timestamp_ms, each.running_ms) for each in found] == [(10, 10), (20, 20)]
-    assert (await queue.times()).running_ms == 21
-    await queue.truncate("t", 0, 2)
-    assert (await queue.times()).running_ms == 0
-
-
 # -- damage -----------------------------------------------------------------------------------
 
 

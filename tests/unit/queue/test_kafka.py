@@ -339,56 +339,27 @@ async def test_what_kafka_has_lost_is_named_at_once(kafka, queue, caplog, follow
     assert await payloads(queue) == [b"0", b"1", b"2", b"next"]
 
 
-@pytest.mark.parametrize("call", ["fetch", "fence", "truncate", "offset_at"])
-async def test_whoever_asks_first_learns_what_is_lost(kafka, process, queue, call):
-    """What others have written, and was read here, is missed as well, by whatever is asked."""
-    offsets = await publish(queue, *(b"%d" % n for n in range(5)))
-    other = await process("other")
-    assert len(await payloads(other)) == 5
-    await other.fence("t", 7)
-    kafka.lose(Place("c.t", 0), offsets[3])
-    calls = {
-        "fetch": lambda: other.fetch("t", 0, offsets[4], max_entries=9, max_bytes=1 << 20),
-        "fence": lambda: other.fence("t", 7, again=True),
-        "truncate": lambda: other.truncate("t", 0, offsets[4]),
-        "offset_at": lambda: other.offset_at("t", 0, 1),
-    }
-    async with asyncio.timeout(20):
-        with pytest.raises(DataLossError, match=r"lost data of c\.t/0"):
-            await calls[call]()
-    await other.fence("t", 7)
-
-
-@pytest.mark.parametrize("notice", ["see", "follow", "commit", "publish"])
-async def test_a_broker_ends_when_kafka_has_lost_what_brokers_said(kafka, process, notice):
+@pytest.mark.parametrize("follows", [True, False])
+async def test_a_broker_ends_when_kafka_has_lost_what_brokers_said(kafka, process, follows):
     """Claims may be lost: whoever reads what is left does not know whom to fence."""
     failures = []
     queue = await process("b", on_failure=lambda *failure: failures.append(failure))
     await queue.create_topic("t", 1)
     await queue.fence("t", 0)
-    if notice != "follow":
-        queue._client.unfollow(queue._state_topic.place)
-    if notice == "commit":
-        await queue.commit("g", "t", {0: 1})
+    if not follows:
+        queue._client.unfollow(STATE)
     end = queue._state_topic.reached
-    if notice == "commit":
-        await queue.commit("g", "t", {0: 2})
-        kafka.lose(queue._state_topic.place, end)
-    elif notice == "publish":  # how far time has come is written with it
-        await queue.publish("t", 0, [Publication(0, b"x", 1, running_ms=500)])
-        kafka.lose(queue._state_topic.place, end)
-    else:
-        kafka.lose(queue._state_topic.place, end - 2)
-    if notice != "follow":
+    await queue.commit("g", "t", {0: 2})
+    kafka.lose(STATE, end - 2 if follows else end)
+    if not follows:
         with pytest.raises(DataLossError, match=r"lost data of c\.memq-state/0"):
             await queue.committed("g", "t")
     async with asyncio.timeout(20):
         while not failures:
             await asyncio.sleep(0.01)
-    with pytest.raises(DataLossError):
-        await publish(queue, b"late")
-    with pytest.raises(DataLossError):
-        await queue.fence("t", 0)
+    for call in (publish(queue, b"late"), queue.fence("t", 0)):
+        with pytest.raises(DataLossError):
+            await call
     ((_, error),) = failures
     assert isinstance(error, DataLossError)
 

@@ -79,25 +79,6 @@ def test_whichever_call_fails_is_told_and_no_file_stays_open(tmp_path, monkeypat
     assert failing > 0
 
 
-def test_a_folder_that_is_another_users_is_used(tmp_path, monkeypatch):
-    """Its name cannot be synced by this user, and it is there; one made meanwhile is as good."""
-
-    def refuse(folder):
-        raise PermissionError(errno.EACCES, "not yours")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "sync_folder", refuse)
-        files.make_folders(tmp_path)
-        with pytest.raises(PermissionError):
-            files.make_folders(tmp_path / "new")
-    is_dir = type(tmp_path).is_dir
-    monkeypatch.setattr(
-        type(tmp_path), "is_dir", lambda path: path != tmp_path / "new" and is_dir(path)
-    )
-    files.make_folders(tmp_path / "new")
-    assert (tmp_path / "new").exists()
-
-
 def test_a_lock_is_one_processes(tmp_path):
     """The error names the folder and who has it; when that one lets go it is free."""
     path = tmp_path / "lock"
