@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memq.core.clock import SavedTimes
@@ -71,7 +71,7 @@ class _Call:
     owner: Owner | None
     doubtful: bool
     cancelled: bool = False
-    offsets: list[int] = field(default_factory=list)
+    offsets: list[int] | None = None
     error: MemqError | None = None
 
     @property
@@ -182,9 +182,12 @@ class Publisher:
         except asyncio.CancelledError:
             call.cancelled = True
             raise
+        except (ClosedError, QueueFailedError):
+            if call.error is None and call.offsets is None:
+                raise  # else an earlier turn has carried it out
         if call.error is not None:
             raise call.error
-        return call.offsets
+        return call.offsets or []
 
     async def save_times(self, times: SavedTimes) -> None:
         """Say how far time has come; running time is what it was, if that is later."""

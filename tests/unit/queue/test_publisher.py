@@ -130,6 +130,23 @@ async def test_a_bug_ends_all_that_waits_behind_it(process, monkeypatch, kafka):
     assert len(failures) == 1
 
 
+async def test_what_was_written_is_said_though_its_own_turn_never_came(queue, monkeypatch):
+    """A bug comes between: who was carried out in an earlier turn learns what came of it."""
+    calls = [publish(queue, b"a"), publish(queue, b"b")]
+    commit_waiting, turns = queue._publisher._commit_waiting, []
+
+    async def broken_later():
+        turns.append(1)
+        if len(turns) > 1:
+            raise RuntimeError("a bug")
+        await commit_waiting()
+
+    monkeypatch.setattr(queue._publisher, "_commit_waiting", broken_later)
+    first, second = await asyncio.gather(*calls)
+    assert await payloads(queue) == [b"a", b"b"]
+    assert second == [first[0] + 1]
+
+
 # -- producers that are given up -------------------------------------------------------------
 
 
