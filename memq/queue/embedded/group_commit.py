@@ -1,15 +1,16 @@
 """Group commit: publications that come while a flush is going on share the next one.
 
 A flush to disk takes about a millisecond whether it carries one entry or a thousand. So there is
-one thread that flushes, and while it does, publications gather. Each asks the thread to carry out
-all that wait: it appends their entries, each partition's together and flushed once. So what is
-asked of the thread after a publication is done after it.
+one thread that flushes, and while it does, publications gather in the next *round*. When the
+thread gets to it, it appends the entries of all of them, each partition's together and flushed
+once, and answers them all. Rounds and the other jobs of the thread run in the order in which they
+were asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,15 @@ from memq.core.queue import not_owned
 from memq.errors import MemqError, PublishUncertainError, QueueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Executor
 
     from memq.core.queue import Publication
     from memq.queue.embedded.read_partition import Partition
 
-MAX_WAITING = 10_000
-"""Publications that wait. A write partition has one on its way, so this is more write partitions
-than a broker can serve; the bound is against a flush that hangs."""
+MAX_ROUND = 10_000
+"""Publications in one round. A write partition has one on its way, so this is more write
+partitions than a broker can serve; the bound is against a flush that hangs."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +41,6 @@ class Publish:
         publications: what to publish, with the partition of each.
         offsets: of the publications, once they are published.
         error: why they are not.
-        carried_out: one of these says what became of it.
         cancelled: nobody waits any more; it is not begun then.
     """
 
@@ -50,52 +50,66 @@ class Publish:
     publications: Sequence[tuple[Partition, Publication]]
     offsets: list[int]
     error: MemqError | None = None
-    carried_out: bool = False
     cancelled: bool = False
 
 
+class _Round:
+    def __init__(self) -> None:
+        self.calls: list[Publish] = []
+        self.done: asyncio.Future[None]
+
+
 class GroupCommit:
-    """Gathers the calls of one event loop for one thread.
+    """Gathers calls of one event loop into rounds on one thread.
 
     Args:
         thread: an executor of one thread.
-        on_published: told, on the event loop, the topic of each call.
+        on_published: told, on the event loop, the topics of each round.
     """
 
-    def __init__(self, thread: Executor, on_published: Callable[[str], None]) -> None:
+    def __init__(self, thread: Executor, on_published: Callable[[Iterable[str]], None]) -> None:
         self._thread = thread
         self._on_published = on_published
-        self._waiting: deque[Publish] = deque()
+        self._lock = threading.Lock()
+        self._open: _Round | None = None
 
     def __repr__(self) -> str:
-        return f"<GroupCommit [{len(self._waiting)} waiting]>"
+        return f"<GroupCommit [{len(self._open.calls) if self._open else 0} waiting]>"
 
     async def publish(self, call: Publish) -> list[int]:
-        """Carry the call out with all that wait, and give its outcome."""
-        if len(self._waiting) >= MAX_WAITING:
-            raise QueueError(
-                f"{MAX_WAITING} publications wait for the disk already; try again, and look at "
-                "the disk"
-            )
-        self._waiting.append(call)
-        done = asyncio.get_running_loop().run_in_executor(self._thread, self._commit_all)
-        done.add_done_callback(lambda _: self._on_published(call.topic))
+        """Make the call part of the next round, and give its outcome."""
+        with self._lock:
+            if self._open is None:
+                self._open = self._begin()
+            current = self._open
+            if len(current.calls) >= MAX_ROUND:
+                raise QueueError(
+                    f"{MAX_ROUND} publications wait for the disk already; try again, and look at "
+                    "the disk"
+                )
+            current.calls.append(call)
         try:
-            await asyncio.shield(done)
+            # Others wait for the same round: to cancel one call must not cancel them.
+            await asyncio.shield(current.done)
         except asyncio.CancelledError:
             call.cancelled = True
             raise
         if call.error is not None:
             raise call.error
-        if not call.carried_out:
-            raise PublishUncertainError("a bug has stopped what publishes; see the log")
         return call.offsets
 
-    def _commit_all(self) -> None:
-        calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        commit([call for call in calls if not call.cancelled])
-        for call in calls:
-            call.carried_out = True
+    def _begin(self) -> _Round:
+        new = _Round()
+        new.done = asyncio.get_running_loop().run_in_executor(self._thread, self._run, new)
+        new.done.add_done_callback(
+            lambda _: self._on_published(dict.fromkeys(call.topic for call in new.calls))
+        )
+        return new
+
+    def _run(self, current: _Round) -> None:
+        with self._lock:
+            self._open = None
+        commit([call for call in current.calls if not call.cancelled])
 
 
 def commit(calls: Sequence[Publish]) -> None:

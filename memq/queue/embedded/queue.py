@@ -5,7 +5,7 @@ Theory of operation
 Each read partition is a big array (`partition`); topics and group offsets are folders and small
 files (`folders`). The event loop never touches a file. Four threads do, each with its own order:
 
-- *writer*: publications (`group_commit`), fences, truncation, topics that appear;
+- *writer*: publications in rounds (`group_commit`), fences, truncation, topics that appear;
 - *reader*: fetches and searches by time;
 - *committer*: group offsets, so that a slow commit holds no publication back;
 - *maker*: the files of new topics and of deleted ones, which take seconds where there are many.
@@ -65,7 +65,7 @@ from memq.runtime.files import explain, lock_exclusively, make_folders
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -162,7 +162,7 @@ class EmbeddedQueue(NotificationQueue):
         self._reader = runtime.threads(1, "memq-queue-reader")
         self._committer = runtime.threads(1, "memq-queue-committer")
         self._waiters = Waiters()
-        self._group_commit = GroupCommit(self._writer, self._waiters.wake)
+        self._group_commit = GroupCommit(self._writer, self._wake)
         self._closing: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -505,3 +505,7 @@ class EmbeddedQueue(NotificationQueue):
         """Run a job on a thread, to its end even when the caller is cancelled."""
         self._check_open()
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(thread, job))
+
+    def _wake(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._waiters.wake(topic)

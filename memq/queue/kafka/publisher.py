@@ -75,6 +75,10 @@ class _Call:
     error: MemqError | None = None
 
     @property
+    def ended(self) -> bool:
+        return self.error is not None or self.offsets is not None
+
+    @property
     def size_bytes(self) -> int:
         return sum(len(each.value or b"") + 100 for each in self.records)
 
@@ -178,12 +182,12 @@ class Publisher:
         """
         call = _Call(records, owner, doubtful)
         try:
-            await self._turn(self._commit_waiting, call)
+            await self._turn(lambda: self._commit_waiting(call), call)
         except asyncio.CancelledError:
             call.cancelled = True
             raise
         except (ClosedError, QueueFailedError):
-            if call.error is None and call.offsets is None:
+            if not call.ended:
                 raise  # else an earlier turn has carried it out
         if call.error is not None:
             raise call.error
@@ -270,8 +274,13 @@ class Publisher:
         if self._broken is not None:
             raise QueueFailedError(f"nothing is written to Kafka any more: {self._broken!r}")
 
-    async def _commit_waiting(self) -> None:
-        if calls := self._next_calls():
+    async def _commit_waiting(self, call: _Call) -> None:
+        """Write a call with all that wait, unless an earlier turn has.
+
+        Then this turn writes nothing: those who were told of their offsets in that turn call again
+        one after the other, and their calls are to gather.
+        """
+        if not call.ended and (calls := self._next_calls()):
             await self._commit(calls)
 
     def _next_calls(self) -> list[_Call]:

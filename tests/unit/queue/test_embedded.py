@@ -27,7 +27,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.embedded.folders import TopicFolders
-from memq.queue.embedded.group_commit import MAX_WAITING, GroupCommit, Publish
+from memq.queue.embedded.group_commit import MAX_ROUND, GroupCommit, Publish
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.queue.waiters import Waiters
 from tests.unit.queue.conftest import payloads, publish
@@ -244,14 +244,14 @@ async def test_publications_that_wait_are_bounded():
         group_commit = GroupCommit(thread, lambda _: None)
         calls = [
             asyncio.ensure_future(group_commit.publish(Publish("t", 0, {0}, [], [])))
-            for _ in range(MAX_WAITING)
+            for _ in range(MAX_ROUND)
         ]
         await asyncio.sleep(0)
-        assert repr(group_commit) == f"<GroupCommit [{MAX_WAITING} waiting]>"
-        with pytest.raises(QueueError, match=f"{MAX_WAITING} publications wait"):
+        assert repr(group_commit) == f"<GroupCommit [{MAX_ROUND} waiting]>"
+        with pytest.raises(QueueError, match=f"{MAX_ROUND} publications wait"):
             await group_commit.publish(Publish("t", 0, {0}, [], []))
         released.set()
-        assert await asyncio.gather(*calls) == [[]] * MAX_WAITING
+        assert await asyncio.gather(*calls) == [[]] * MAX_ROUND
 
 
 async def test_the_event_loop_runs_while_the_disk_hangs(queue):

@@ -45,6 +45,27 @@ async def lose_the_producer(queue, kafka, fault="loses"):
 # -- transactions ----------------------------------------------------------------------------
 
 
+async def test_calls_gather_while_a_transaction_is_under_way(queue, kafka):
+    """Of writers that publish again and again each transaction carries all, but for the first."""
+    kafka.latency_s = (0.001, 0.001)
+    commit, sizes = queue._publisher._producer.commit, []
+
+    async def watched(records):
+        sizes.append(len([each for each in records if each.place != STATE]))
+        await asyncio.sleep(0.001)
+        return await commit(records)
+
+    queue._publisher._producer.commit = watched
+
+    async def write(number):
+        for _ in range(5):
+            await publish(queue, b"%d" % number)
+
+    await asyncio.gather(*map(write, range(10)))
+    assert sum(sizes) == 50
+    assert len(sizes) <= 7
+
+
 @pytest.mark.parametrize("error", [UnknownTopicError("gone"), QueueFailedError("refused")])
 async def test_one_call_that_kafka_refuses_for_good_fails_alone(queue, error):
     """Each of the others is written by itself, and what is in doubt of one is so of it alone."""
@@ -135,11 +156,11 @@ async def test_what_was_written_is_said_though_its_own_turn_never_came(queue, mo
     calls = [publish(queue, b"a"), publish(queue, b"b")]
     commit_waiting, turns = queue._publisher._commit_waiting, []
 
-    async def broken_later():
+    async def broken_later(call):
         turns.append(1)
         if len(turns) > 1:
             raise RuntimeError("a bug")
-        await commit_waiting()
+        await commit_waiting(call)
 
     monkeypatch.setattr(queue._publisher, "_commit_waiting", broken_later)
     first, second = await asyncio.gather(*calls)
