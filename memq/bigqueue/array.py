@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, get_args
 
 from memq.bigqueue.cursor import Cursor
-from memq.bigqueue.files import failure, sync_directory, sync_file
+from memq.bigqueue.files import Words, sync_file, translated
 from memq.bigqueue.layout import (
     CONTROL_FILE,
     CONTROL_MAGIC,
@@ -44,7 +44,6 @@ from memq.bigqueue.pool import DEFAULT_MAX_MAPPED_PAGES, DEFAULT_PAGE_TTL_S, Pag
 from memq.bigqueue.recovery import Recovery, recover
 from memq.bigqueue.tail import BytesLike, PageFiles, Tail, flat
 from memq.bigqueue.turn import Turn
-from memq.bigqueue.words import Words
 from memq.core.checksum import crc32c
 from memq.errors import (
     ClosedError,
@@ -56,6 +55,7 @@ from memq.errors import (
     PublishUncertainError,
     QueueFailedError,
 )
+from memq.runtime.files import sync_folder
 
 if TYPE_CHECKING:
     import os
@@ -177,7 +177,6 @@ class BigArray:
                 self._start_reading()
             else:
                 self._start_writing(least_end)
-                opened.callback(self._files.close)
             self._opened = opened.pop_all()
 
     def _start_reading(self) -> None:
@@ -301,11 +300,9 @@ class BigArray:
             with self._pool.lock:
                 page = self._pool.map(DATA, entry.page)
                 page[entry.offset : entry.offset + entry.length] = data
-            try:
+            with translated("flush", self.path):
                 sync_file(self._layout.file(DATA, entry.page))
-                sync_directory(self.path / DATA)
-            except OSError as exc:
-                raise failure("flush", self.path, exc) from exc
+                sync_folder(self.path / DATA)
 
     def sync(self) -> None:
         """Flush everything appended so far to the device.
@@ -464,10 +461,8 @@ class BigArray:
         except CorruptDataError as exc:
             # The entry of a damaged item may name any page; a later truncation will delete more.
             _log.warning("%s: no data pages are deleted yet: %s", self.path, exc)
-        try:
+        with translated("delete pages of", self.path):
             self._files.delete_before(keep)
-        except OSError as exc:
-            raise failure("delete pages of", self.path, exc) from exc
 
     def _page_of_whole(self, index: int) -> int:
         """The data page of an item, which must be whole: a wrong one would delete good pages."""

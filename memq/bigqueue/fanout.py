@@ -7,24 +7,21 @@ Every front sees every item. Items stay until `gc` finds that all fronts have pa
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 from urllib.parse import quote, unquote
 
 from memq.bigqueue.array import BigArray
-from memq.bigqueue.files import failure, make_directories, sync_directory
+from memq.bigqueue.files import translated
 from memq.bigqueue.front import Front
 from memq.bigqueue.layout import FRONTS_FOLDER, HEAD_FILE
 from memq.errors import ConfigError, InvalidRequestError
+from memq.runtime.files import make_folders, sync_folder
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
     from pathlib import Path
 
     from memq.bigqueue.array import ArrayOptions
-    from memq.bigqueue.recovery import Recovery
-    from memq.bigqueue.tail import BytesLike
 
 FRONT_SUFFIX = ".front"
 # Each front keeps a descriptor open, of which a process has 1,024 by default.
@@ -33,16 +30,13 @@ MAX_FRONTS = 256
 MAX_NAME_BYTES = 240
 
 
-class FanOutQueue:
-    """A persistent queue that any number of named fronts read independently. Thread-safe.
+class FanOutQueue(BigArray):
+    """A big array that any number of named fronts read independently. Thread-safe.
 
     Args:
         path: folder of the queue; made when it does not exist.
         options: those of `BigArray`. With sync="each" every dequeue is flushed too, with "batch"
             every `dequeue_many` and `set_position`.
-
-    Attributes:
-        recovery: what opening had to repair; `Recovery()` when nothing.
 
     Raises: as `BigArray`, and ConfigError when `path` holds a plain queue.
     """
@@ -50,55 +44,17 @@ class FanOutQueue:
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[ArrayOptions]) -> None:
         self._fronts_lock = threading.Lock()
         self._fronts: dict[str, Front] = {}
-        with ExitStack() as opened:
-            self._array = opened.enter_context(BigArray(path, **options))
-            self.recovery: Recovery = self._array.recovery
-            self._folder = self._array.path / FRONTS_FOLDER
-            if (self._array.path / HEAD_FILE).exists():
-                raise ConfigError(f"{path} holds a plain queue; open it with BigQueue")
-            opened.callback(self._close_fronts)
-            if not self._array.read_only:
-                self._open_fronts()
-            self._opened = opened.pop_all()
+        super().__init__(path, **options)
+        self._folder = self.path / FRONTS_FOLDER
+        self._opened.callback(self._close_fronts)
+        try:
+            self._open_fronts()
+        except BaseException:
+            self.close()
+            raise
 
-    # -- items ------------------------------------------------------------------------------
-
-    def enqueue(self, data: BytesLike, timestamp_ms: int | None = None) -> int:
-        """Append one item; returns its index. Raises: as `BigArray.append`."""
-        return self._array.append(data, timestamp_ms)
-
-    def enqueue_many(self, items: Sequence[BytesLike], timestamp_ms: int | None = None) -> int:
-        """Append the items as neighbours, all or none; returns the index of the first.
-
-        Raises: as `BigArray.append`.
-        """
-        return self._array.append_many(items, timestamp_ms)
-
-    @property
-    def start(self) -> int:
-        """The index of the first item that is kept."""
-        return self._array.start
-
-    @property
-    def end(self) -> int:
-        """The index that the next item will get."""
-        return self._array.end
-
-    def get(self, index: int) -> bytes:
-        """The item at `index`, whatever the fronts say. Raises: as `BigArray.get`."""
-        return self._array.get(index)
-
-    def get_many(self, start: int, count: int, max_bytes: int | None = None) -> list[bytes]:
-        """Up to `count` items from `start` on. Raises: as `BigArray.get_many`."""
-        return self._array.get_many(start, count, max_bytes)
-
-    def timestamp_ms(self, index: int) -> int:
-        """The timestamp of the item at `index`. Raises: as `BigArray.timestamp_ms`."""
-        return self._array.timestamp_ms(index)
-
-    def find_timestamp(self, timestamp_ms: int) -> int:
-        """The first index at or after that time. Raises: as `BigArray.find_timestamp`."""
-        return self._array.find_timestamp(timestamp_ms)
+    enqueue = BigArray.append
+    enqueue_many = BigArray.append_many
 
     # -- fronts -----------------------------------------------------------------------------
 
@@ -126,7 +82,7 @@ class FanOutQueue:
                     f"there are {MAX_FRONTS} fronts; delete one before adding {name!r}"
                 )
             self._remove(file)  # what is left when making or deleting it failed before
-            self._fronts[name] = Front(self._array, file, position)
+            self._fronts[name] = Front(self, file, position)
 
     def delete_front(self, name: str) -> None:
         """Remove a front and its position.
@@ -162,7 +118,7 @@ class FanOutQueue:
 
     def reset_front(self, name: str) -> None:
         """Move a front back to the start of the array. Raises: as `set_position`."""
-        self._front(name).seek(self._array.start)
+        self._front(name).seek(self.start)
 
     def dequeue(self, name: str) -> bytes | None:
         """Take the next item of a front; None when it has taken all.
@@ -199,7 +155,7 @@ class FanOutQueue:
         with self._fronts_lock:
             positions = [front.position for front in self._fronts.values()]
             if positions:
-                self._array.truncate_front(min(positions))
+                super().truncate_front(min(positions))
 
     def truncate_front(self, index: int) -> None:
         """Drop the items below `index`; fronts that are before it move there.
@@ -207,35 +163,29 @@ class FanOutQueue:
         Raises: as `BigArray.truncate_front`.
         """
         with self._fronts_lock:
-            if index <= self._array.end:
+            if index <= self.end:
                 for front in self._fronts.values():
                     front.pass_to(index)
-            self._array.truncate_front(index)
+            super().truncate_front(index)
 
     def sync(self) -> None:
         """Flush everything enqueued, and all positions, to the device.
 
         Raises: as `BigArray.sync`, and QueueError when a position could not be flushed.
         """
-        self._array.sync()
+        super().sync()
         with self._fronts_lock:
             for front in self._fronts.values():
                 front.sync()
-
-    def close(self) -> None:
-        """Flush, unmap and release the lock. Closing twice does nothing."""
-        self._opened.close()
 
     def _front(self, name: str) -> Front:
         front = self._fronts.get(name)
         if front is not None:
             return front
         # A reader opens the file each time: the writer may delete the front and make it anew.
-        if self._array.read_only and self._file(name).exists():
-            return Front(self._array, self._file(name))
-        raise InvalidRequestError(
-            f"{self._array.path} has no front {name!r}; make it with create_front"
-        )
+        if self.read_only and self._file(name).exists():
+            return Front(self, self._file(name))
+        raise InvalidRequestError(f"{self.path} has no front {name!r}; make it with create_front")
 
     def _file(self, name: str) -> Path:
         stem = quote(name, safe="")
@@ -247,35 +197,29 @@ class FanOutQueue:
         return self._folder / (stem + FRONT_SUFFIX)
 
     def _check_writable(self) -> None:
-        if self._array.read_only:
+        if self.read_only:
             raise InvalidRequestError(
-                f"{self._array.path} is open read-only; open it without read_only=True"
+                f"{self.path} is open read-only; open it without read_only=True"
             )
 
     def _remove(self, file: Path) -> None:
-        try:
+        with translated("delete", file):
             file.unlink(missing_ok=True)
-            sync_directory(self._folder)
-        except OSError as exc:
-            raise failure("delete", file, exc) from exc
+            sync_folder(self._folder)
 
     def _open_fronts(self) -> None:
-        try:
-            make_directories(self._folder)
-        except OSError as exc:
-            raise failure("make", self._folder, exc) from exc
+        if (self.path / HEAD_FILE).exists():
+            raise ConfigError(f"{self.path} holds a plain queue; open it with BigQueue")
+        if self.read_only:
+            return
+        with translated("make", self._folder):
+            make_folders(self._folder)
         for name in self.fronts():
-            self._fronts[name] = Front(self._array, self._file(name))
+            self._fronts[name] = Front(self, self._file(name))
 
     def _close_fronts(self) -> None:
         for front in self._fronts.values():
             front.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        return f"<FanOutQueue {len(self._fronts)} fronts of {self._array!r}>"
+        return f"<FanOutQueue {len(self._fronts)} fronts of {super().__repr__()}>"

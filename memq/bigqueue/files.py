@@ -1,15 +1,20 @@
-"""The few file system calls that durability rests on. They raise `OSError`; callers translate."""
+"""What mapped pages need of files beside `memq.runtime.files`, and the smallest mapped file."""
 
 from __future__ import annotations
 
-import fcntl
+import mmap
 import os
-from typing import TYPE_CHECKING, BinaryIO
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from memq.errors import LockedError, QueueError
+from memq.errors import CorruptDataError, QueueError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+# A page of memory, so that the kernel never shares the block with anything else.
+FILE_BYTES = 4096
 
 
 def sync_file(path: Path) -> None:
@@ -23,23 +28,6 @@ def sync_file(path: Path) -> None:
         os.fdatasync(fd)
     finally:
         os.close(fd)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the creation, renaming and removal of files in the folder `path` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_directories(path: Path) -> None:
-    """Make the folder `path`, and those above it that are missing, durably."""
-    if not path.is_dir():
-        make_directories(path.parent)
-        path.mkdir(exist_ok=True)
-        sync_directory(path.parent)
 
 
 def preallocate(path: Path, size_bytes: int) -> bool:
@@ -67,48 +55,62 @@ def preallocate(path: Path, size_bytes: int) -> bool:
         os.close(fd)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Put `content` at `path` durably: a crash leaves the old file or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def lock_for_writing(path: Path) -> BinaryIO:
-    """Take the writer's lock on the file `path`; closing the returned file releases it.
-
-    The kernel releases it when the process dies, so a crash never leaves a stale lock.
-
-    Raises:
-        LockedError: another array object, here or in another process, holds it.
-    """
-    file = path.open("a+b", buffering=0)
+@contextmanager
+def translated(doing: str, path: Path) -> Iterator[None]:
+    """Raise a `QueueError` for an `OSError` met while `doing` something to `path`."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.truncate(0)
-        file.write(str(os.getpid()).encode())
-    except BlockingIOError as exc:
-        file.seek(0)
-        holder = file.read(20).decode("ascii", "replace") or "unknown"
-        file.close()
-        raise LockedError(
-            f"{path.parent} has a writer already (process {holder}); "
-            "close that one first, or open with read_only=True"
+        yield
+    except OSError as exc:
+        raise QueueError(
+            f"cannot {doing} {path}: {exc.strerror or exc}; nothing was changed. "
+            "Check space, limits and permissions there, then try again"
         ) from exc
-    except OSError:
-        file.close()
-        raise
-    return file
 
 
-def failure(doing: str, path: Path, exc: OSError) -> QueueError:
-    """The typed error for an `OSError` met while `doing` something to `path`."""
-    return QueueError(
-        f"cannot {doing} {path}: {exc.strerror or exc}; nothing was changed. "
-        "Check space, limits and permissions there, then try again"
-    )
+class Words:
+    """A tiny mapped file of 64-bit words: how positions are published to other processes.
+
+    Each word is stored with one aligned 8-byte store, so another process reads the old value or the
+    new one, never a mixture, and a killed process leaves the last value stored. The first word is a
+    magic number that tells a formatted file from one that was zeroed or cut; `cells[1]` onwards are
+    the values.
+
+    Attributes:
+        cells: the mapped words, index 0 being the magic number. Reads and stores are atomic.
+        path: the file.
+    """
+
+    def __init__(self, path: Path, magic: bytes, *, writable: bool) -> None:
+        self.path = path
+        self._magic = int.from_bytes(magic, "little")
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        try:
+            with translated("map", path):
+                if writable:
+                    preallocate(path, FILE_BYTES)
+                with path.open("r+b" if writable else "rb") as file:
+                    self._map = mmap.mmap(file.fileno(), FILE_BYTES, access=access)
+        except ValueError as exc:
+            raise CorruptDataError(
+                f"{path} is shorter than {FILE_BYTES} bytes; open for writing once to repair it"
+            ) from exc
+        self.cells = memoryview(self._map).cast("Q")
+
+    @property
+    def formatted(self) -> bool:
+        """Whether the file carries its magic number, so that its values mean something."""
+        return self.cells[0] == self._magic
+
+    def format(self, *values: int) -> None:
+        """Store the values and then the magic number."""
+        for position, value in enumerate(values, start=1):
+            self.cells[position] = value
+        self.cells[0] = self._magic
+
+    def close(self) -> None:
+        """Unmap the file. Using `cells` afterwards raises ValueError."""
+        self.cells.release()
+        self._map.close()
+
+    def __repr__(self) -> str:
+        return f"<Words {self.path}>"

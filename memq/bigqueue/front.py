@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from memq.bigqueue.files import failure, sync_directory, sync_file
+from memq.bigqueue.files import Words, sync_file, translated
 from memq.bigqueue.layout import FRONT_MAGIC, POSITION
 from memq.bigqueue.turn import Turn
-from memq.bigqueue.words import Words
 from memq.errors import (
     ClosedError,
     CorruptDataError,
     InvalidRequestError,
     OffsetOutOfRangeError,
 )
+from memq.runtime.files import sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,10 +183,9 @@ class Front:
         formatted, position = self._words.formatted, self._cells[POSITION]
         if not (formatted and start <= position <= end):
             self._give_position(existed, wanted)
-        try:
-            sync_directory(self._words.path.parent)  # who made it may have died before this
-        except OSError as exc:
-            raise failure("flush", self._words.path.parent, exc) from exc
+        folder = self._words.path.parent
+        with translated("flush", folder):
+            sync_folder(folder)  # who made it may have died before this
 
     def _give_position(self, existed: bool, wanted: int | None) -> None:
         start, end = self._array.start, self._array.end
@@ -217,11 +216,8 @@ class Front:
             raise
 
     def _flush(self) -> None:
-        path = self._words.path
-        try:
-            sync_file(path)
-        except OSError as exc:
-            raise failure("flush", path, exc) from exc
+        with translated("flush", self._words.path):
+            sync_file(self._words.path)
 
     def _check_range(self, index: int) -> None:
         start, end = self._array.start, self._array.end

@@ -7,22 +7,16 @@ a folder is claimed and filled by the writer that opens it first.
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from memq.bigqueue.files import (
-    failure,
-    lock_for_writing,
-    make_directories,
-    sync_directory,
-    sync_file,
-    write_whole,
-)
-from memq.bigqueue.words import Words
+from memq.bigqueue.files import Words, sync_file, translated
 from memq.core.checksum import crc32c
 from memq.errors import ConfigError, CorruptDataError
+from memq.runtime.files import lock_exclusively, make_folders, replace_durably, sync_folder
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -128,19 +122,6 @@ def new_layout(path: Path, page_bytes: int | None, index_page_items: int | None)
     return layout
 
 
-def save_layout(layout: Layout) -> None:
-    """Write the metadata file, durably.
-
-    Raises:
-        QueueError: the file system refused.
-    """
-    file = layout.path / METADATA_FILE
-    try:
-        write_whole(file, _to_json(layout).encode())
-    except OSError as exc:
-        raise failure("write", file, exc) from exc
-
-
 def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
     """Read the metadata of an existing array; a size that is given must be the recorded one.
 
@@ -150,16 +131,15 @@ def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None
         CorruptDataError: the metadata file cannot be understood.
     """
     file = path / METADATA_FILE
-    try:
-        recorded: Any = json.loads(file.read_bytes())
-        version = int(recorded["format"])
-        layout = Layout(path, int(recorded["page_bytes"]), int(recorded["index_page_items"]))
-    except FileNotFoundError as exc:
+    if not file.exists():
         raise ConfigError(
             f"{path} holds no big array ({METADATA_FILE} is missing); open it for writing first"
-        ) from exc
-    except OSError as exc:
-        raise failure("read", file, exc) from exc
+        )
+    try:
+        with translated("read", file):
+            recorded: Any = json.loads(file.read_bytes())
+        version = int(recorded["format"])
+        layout = Layout(path, int(recorded["page_bytes"]), int(recorded["index_page_items"]))
     except (ValueError, TypeError, KeyError, RecursionError) as exc:
         raise CorruptDataError(f"{file} is damaged ({exc!r}); restore it from a copy") from exc
     if version != FORMAT_VERSION:
@@ -187,38 +167,32 @@ def claim_folder(path: Path, opened: ExitStack) -> None:
         LockedError: it has a writer already.
         QueueError: the file system refused.
     """
-    try:
-        make_directories(path)
+    with translated("open", path):
+        make_folders(path)
         for folder in (DATA, INDEX):
             (path / folder).mkdir(exist_ok=True)
-        opened.enter_context(lock_for_writing(path / LOCK_FILE))
-    except OSError as exc:
-        raise failure("open", path, exc) from exc
+        opened.callback(os.close, lock_exclusively(path / LOCK_FILE))
 
 
 def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
     """The layout of the array at `path`, which is made when there is none.
 
-    Raises: as `load_layout`, `new_layout` and `save_layout`.
+    Raises:
+        QueueError: the file system refused; and as `load_layout` and `new_layout`.
     """
     if (path / METADATA_FILE).exists():
         layout = load_layout(path, page_bytes, index_page_items)
-        try:
-            sync_directory(path)  # who wrote the file may have died before its name was durable
-        except OSError as exc:
-            raise failure("flush", path, exc) from exc
+        with translated("flush", path):
+            sync_folder(path)  # who wrote the file may have died before its name was durable
         return layout
     layout = new_layout(path, page_bytes, index_page_items)
     control = Words(path / CONTROL_FILE, CONTROL_MAGIC, writable=True)
     control.format(0, 0, 0, 0)
     control.close()
-    try:
+    with translated("flush", control.path):
         sync_file(control.path)
-        sync_directory(path.parent)  # who made the folder may have died before it was durable
-    except OSError as exc:
-        raise failure("flush", control.path, exc) from exc
-    # The metadata comes last: who finds it finds everything, after a power cut as well.
-    save_layout(layout)
+        # The metadata comes last: who finds it finds everything, after a power cut as well.
+        replace_durably(path / METADATA_FILE, _to_json(layout).encode())
     return layout
 
 

@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from memq.bigqueue.files import failure, preallocate
+from memq.bigqueue.files import preallocate, translated
 from memq.errors import ClosedError, ConfigError, CorruptDataError
 
 if TYPE_CHECKING:
@@ -98,10 +98,8 @@ class PagePool:
             QueueError: the disk is full or the system refused; nothing was changed.
         """
         file = self._layout.file(kind, number)
-        try:
+        with translated("allocate a page in", file):
             grew = preallocate(file, self._layout.size_bytes(kind))
-        except OSError as exc:
-            raise failure("allocate a page in", file, exc) from exc
         if grew:
             self.unmap(kind, number)  # a map of the shorter file would not see the rest
         return grew
@@ -122,15 +120,14 @@ class PagePool:
 
     def _map_file(self, kind: Kind, number: int) -> mmap.mmap:
         path = self._layout.file(kind, number)
+        if not path.exists():
+            raise CorruptDataError(f"{kind} page {path} is missing; restore it")
+        mode = "r+b" if self._access == mmap.ACCESS_WRITE else "rb"
         try:
-            with path.open("r+b" if self._access == mmap.ACCESS_WRITE else "rb") as file:
+            with translated("map", path), path.open(mode) as file:
                 return mmap.mmap(file.fileno(), 0, access=self._access)
-        except FileNotFoundError as exc:
-            raise CorruptDataError(f"{kind} page {path} is missing; restore it") from exc
         except ValueError as exc:  # an empty file cannot be mapped
             raise CorruptDataError(f"{kind} page {path} is empty; restore it") from exc
-        except OSError as exc:
-            raise failure("map", path, exc) from exc
 
     def _unmap_expired(self, now_s: float) -> None:
         while self._pages:

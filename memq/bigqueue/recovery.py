@@ -30,7 +30,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from memq.bigqueue.cursor import Cursor, ItemEntry
-from memq.bigqueue.files import failure, sync_directory, sync_file
+from memq.bigqueue.files import sync_file, translated
 from memq.bigqueue.layout import (
     CONTROL_FILE,
     DATA,
@@ -46,12 +46,13 @@ from memq.bigqueue.layout import (
 )
 from memq.bigqueue.tail import TailPosition
 from memq.errors import CorruptDataError
+from memq.runtime.files import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from memq.bigqueue.files import Words
     from memq.bigqueue.pool import PagePool
-    from memq.bigqueue.words import Words
 
 # With sync="none" the checkpoint may be arbitrarily far back. The kernel writes dirty pages back
 # within about half a minute, so older ones are on disk; these bounds keep opening to seconds.
@@ -196,7 +197,8 @@ def recover(
             _rewrite(pool, _unflushed(scanner, extent))
         _flush_pages(layout, _unflushed(scanner, extent))
         control.format(extent.start, end, end, extent.start, 0)
-        _flush_control(layout)
+        with translated("flush", layout.path):  # last: below the checkpoint all is on the device
+            sync_file(layout.path / CONTROL_FILE)
     if recovery != Recovery():
         _log.warning(
             "%s opened with end %d: %d items (%d bytes) dropped, %d damaged ones and %d "
@@ -315,21 +317,11 @@ def _rewrite(pool: PagePool, pages: Iterable[tuple[Kind, int]]) -> None:
 
 def _flush_pages(layout: Layout, pages: Iterable[tuple[Kind, int]]) -> None:
     """Make the pages and their names durable."""
-    try:
+    with translated("flush", layout.path):
         for kind, number in pages:
             sync_file(layout.file(kind, number))
-        sync_directory(layout.path / DATA)
-        sync_directory(layout.path / INDEX)
-    except OSError as exc:
-        raise failure("flush", layout.path, exc) from exc
-
-
-def _flush_control(layout: Layout) -> None:
-    """Make the positions durable. They come last: below the checkpoint all is on the device."""
-    try:
-        sync_file(layout.path / CONTROL_FILE)
-    except OSError as exc:
-        raise failure("flush", layout.path, exc) from exc
+        sync_folder(layout.path / DATA)
+        sync_folder(layout.path / INDEX)
 
 
 def _position(scanner: _Scanner, whole: int, end: int) -> TailPosition:

@@ -7,15 +7,13 @@ before anything is written, so a full disk leaves the tail where it was.
 
 from __future__ import annotations
 
-import errno
-import os
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.bigqueue.files import sync_directory, sync_file
+from memq.bigqueue.files import sync_file
 from memq.bigqueue.layout import (
     CONTROL_FILE,
     DATA,
@@ -30,10 +28,10 @@ from memq.bigqueue.layout import (
 )
 from memq.core.checksum import crc32c
 from memq.errors import InvalidRequestError, MessageTooLargeError
+from memq.runtime.files import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from memq.bigqueue.pool import PagePool
 
@@ -290,19 +288,10 @@ def plan_runs(lengths: Sequence[int], page: int, offset: int, page_bytes: int) -
 KINDS: tuple[Kind, ...] = (DATA, INDEX)
 
 
-class _OpenPage(NamedTuple):
-    number: int
-    path: Path
-    descriptor: int
-    inode: int
-
-
 class PageFiles:
     """Knows the first page of each kind that exists, and the first that may be unflushed.
 
-    It keeps the page of each kind that was flushed last open, since the next flush is most often
-    for the same one. Not thread-safe: the array calls it under its lock for files. Methods raise
-    `OSError`.
+    Not thread-safe: the array calls it under its lock for files. Methods raise `OSError`.
     """
 
     def __init__(self, layout: Layout, pool: PagePool, tail: Tail) -> None:
@@ -313,7 +302,6 @@ class PageFiles:
             kind: min(layout.numbers(kind), default=0) for kind in KINDS
         }
         self._unflushed = self._pages_of(tail)
-        self._open: dict[Kind, _OpenPage] = {}
 
     def flush(self, tail: Tail) -> None:
         """Flush all pages written since the last flush, data before index."""
@@ -321,10 +309,10 @@ class PageFiles:
         for kind in KINDS:
             first = max(self._unflushed[kind], self._lowest[kind])
             for number in range(first, current[kind] + 1):
-                self._flush_page(kind, number)
+                sync_file(self._layout.file(kind, number))
         if tail.grew:
             for kind in KINDS:
-                sync_directory(self._layout.path / kind)
+                sync_folder(self._layout.path / kind)
             tail.grew = False
         self._unflushed = current
 
@@ -340,32 +328,6 @@ class PageFiles:
                 self._pool.unmap(kind, number)
                 self._layout.file(kind, number).unlink()
             self._lowest[kind] = max(first, self._lowest[kind])
-
-    def close(self) -> None:
-        """Close the pages that were kept open."""
-        while self._open:
-            _, page = self._open.popitem()
-            os.close(page.descriptor)
-
-    def _flush_page(self, kind: Kind, number: int) -> None:
-        page = self._opened(kind, number)
-        os.fdatasync(page.descriptor)
-        # What was flushed into a file that lost its name meanwhile is not there after a restart.
-        if page.path.stat().st_ino != page.inode:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(page.path))
-
-    def _opened(self, kind: Kind, number: int) -> _OpenPage:
-        page = self._open.get(kind)
-        if page is not None:
-            if page.number == number:
-                return page
-            del self._open[kind]
-            os.close(page.descriptor)
-        path = self._layout.file(kind, number)
-        descriptor = os.open(path, os.O_RDONLY)
-        page = _OpenPage(number, path, descriptor, os.fstat(descriptor).st_ino)
-        self._open[kind] = page
-        return page
 
     def _pages_of(self, tail: Tail) -> dict[Kind, int]:
         return {DATA: tail.page, INDEX: max(0, tail.index - 1) // self._items}

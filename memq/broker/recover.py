@@ -357,8 +357,6 @@ class _Recovery:
                     topic.queue_topic,
                     number,
                     self._folders.partition(topic.queue_topic, number),
-                    page_bytes=file.page_bytes,
-                    index_page_items=file.index_page_items,
                     clock_s=self._runtime.mono_s,
                 )
                 closing.callback(partition.close)

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from memq.errors import CorruptDataError, FencedError, NotHostedError
+from memq.errors import FencedError, NotHostedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +35,12 @@ async def restore_groups(
         QueueError: it cannot be read.
     """
     queue, name = context.queue, topic.queue_topic
-    for group in await queue.holders(name):
-        try:
-            holdings = await queue.holdings(group, name)
-        except CorruptDataError as exc:
-            log.warning("group %s of %s waits for its longest session: %s", group, topic.name, exc)
-            holdings = None
+    for group, holdings in (await queue.holdings(name)).items():
+        if holdings is None:
+            problem = "what is stored of its members is damaged"
+            log.warning(
+                "group %s of %s waits for its longest session: %s", group, topic.name, problem
+            )
         partitions, now_ms = topic.config.read_partitions, context.now().mono_ms
         coordinator.restore(group, topic.name, partitions, holdings, now_ms)
 

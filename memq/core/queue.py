@@ -90,6 +90,7 @@ class NotificationQueue(Protocol):
     So nobody who means an earlier incarnation can read, commit to or delete a later one.
 
     Every method may raise `QueueError` (nothing happened, retriable) and `UnknownTopicError`.
+    Those that only a service needs which brokers share do nothing here.
     """
 
     async def create_topic(self, topic: str, partitions: int) -> None:
@@ -103,6 +104,7 @@ class NotificationQueue(Protocol):
 
     async def service_id(self) -> str:
         """What the service behind it is called by itself; empty where there is none, or no name."""
+        return ""
 
     async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
         """Make this process the only one that can publish for these write partitions.
@@ -161,6 +163,7 @@ class NotificationQueue(Protocol):
 
     def wake_owners(self) -> None:
         """Let those who wait for owners to let go ask again who lives."""
+        return
 
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
@@ -172,7 +175,7 @@ class NotificationQueue(Protocol):
             QueueError: none of them was.
         """
 
-    async def see_published(self, topic: str) -> None:
+    async def see_published(self, topic: str) -> None:  # noqa: ARG002 - of services
         """Wait until everybody sees what this process has published to a topic before.
 
         From then on it is before the end that `offsets` gives, at each process.
@@ -180,6 +183,7 @@ class NotificationQueue(Protocol):
         Raises:
             QueueError: it is not seen yet; a broker that has died may have left a transaction open.
         """
+        return
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
@@ -245,15 +249,11 @@ class NotificationQueue(Protocol):
         Calls take effect in their order. That nobody holds anything need not be durable.
         """
 
-    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
-        """What the members of a group may hold, as stored last; nothing for an unknown group.
+    async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
+        """What the members of each group may hold, as stored last; None where that is damaged.
 
-        Raises:
-            CorruptDataError: what was stored is damaged.
+        Groups of which nothing is held are absent.
         """
-
-    async def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
 
     async def times(self) -> SavedTimes:
         """How far time had come in the life before; zeros for a new queue.
@@ -266,6 +266,7 @@ class NotificationQueue(Protocol):
 
     async def check(self) -> None:
         """Ask the service that has the queue for something small, to see that it answers."""
+        return
 
     async def close(self) -> None:
         """Release files and connections; further calls raise `ClosedError`."""
@@ -274,25 +275,17 @@ class NotificationQueue(Protocol):
 # -- what every queue refuses ----------------------------------------------------------------
 
 
-def check_queue_topic(name: str) -> None:
-    """Refuse a name that no topic of a queue can have.
+def check_new_topic(topic: str, partitions: int) -> None:
+    """Refuse a name, or a number of read partitions, that no topic of a queue can have.
 
     Raises:
         InvalidRequestError: naming the value and what is allowed.
     """
-    if len(name) > MAX_QUEUE_TOPIC or _QUEUE_TOPIC.fullmatch(name) is None:
+    if len(topic) > MAX_QUEUE_TOPIC or _QUEUE_TOPIC.fullmatch(topic) is None:
         raise InvalidRequestError(
-            f"queue topic {name[:300]!r} is not valid: use 1 to {MAX_QUEUE_TOPIC} of letters, "
+            f"queue topic {topic[:300]!r} is not valid: use 1 to {MAX_QUEUE_TOPIC} of letters, "
             "digits, '.', '_' and '-', starting with a letter, digit or '_'"
         )
-
-
-def check_partition_count(topic: str, partitions: int) -> None:
-    """Refuse a number of read partitions that no topic can have.
-
-    Raises:
-        InvalidRequestError: it is not between 1 and `MAX_PARTITIONS`.
-    """
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidRequestError(
             f"topic {topic!r} cannot have {partitions} read partitions; choose 1 to "

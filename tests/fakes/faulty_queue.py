@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from memq.core.queue import NotificationQueue
@@ -20,34 +21,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _WRITE = frozenset({"disk_full", "lose_answer"})
-_NONE: frozenset[str] = frozenset()
 _APPLICABLE = {
-    "create_topic": _WRITE,
-    "delete_topic": _WRITE,
-    "topics": _NONE,
-    "service_id": _NONE,
-    "fence": frozenset({"lose_answer"}),
-    "release": _WRITE,
-    "wait_released": _NONE,
-    "publish": _WRITE | {"uncertain", "partial"},
-    "see_published": _NONE,
-    "fetch": _NONE,
-    "wait": _NONE,
-    "offsets": _NONE,
-    "offset_at": _NONE,
-    "offset_since": _NONE,
-    "times": _NONE,
-    "check": _NONE,
-    "save_times": _WRITE,
-    "truncate": _WRITE,
-    "commit": _WRITE,
-    "committed": _NONE,
-    "groups": _NONE,
-    "delete_group": _WRITE,
-    "hold": _WRITE,
-    "holdings": _NONE,
-    "holders": _NONE,
-}
+    name: _WRITE if name in (
+        "create_topic", "delete_topic", "release", "save_times", "truncate",
+        "commit", "delete_group", "hold",
+    ) else frozenset[str]()
+    for name, each in vars(NotificationQueue).items()
+    if iscoroutinefunction(each) and name != "close"
+} | {"fence": frozenset({"lose_answer"}), "publish": _WRITE | {"uncertain", "partial"}}  # fmt: skip
 
 
 def _as_planned(
@@ -63,8 +44,8 @@ def _as_planned(
     return call
 
 
-class FaultyQueue:
-    """A `NotificationQueue` around another one, with faults.
+class FaultyQueue(NotificationQueue):
+    """A queue around another one, with faults.
 
     After an uncertain publication the write partition is refused until it is fenced, as the seam
     asks for.
@@ -107,30 +88,6 @@ class FaultyQueue:
     def end_hangs(self) -> None:
         """Let the calls that hang go on; those that would hang later do not."""
         self._hangs_ended.set()
-
-    create_topic = _as_planned(NotificationQueue.create_topic)
-    delete_topic = _as_planned(NotificationQueue.delete_topic)
-    topics = _as_planned(NotificationQueue.topics)
-    service_id = _as_planned(NotificationQueue.service_id)
-    release = _as_planned(NotificationQueue.release)
-    wait_released = _as_planned(NotificationQueue.wait_released)
-    fetch = _as_planned(NotificationQueue.fetch)
-    wait = _as_planned(NotificationQueue.wait)
-    offsets = _as_planned(NotificationQueue.offsets)
-    offset_at = _as_planned(NotificationQueue.offset_at)
-    offset_since = _as_planned(NotificationQueue.offset_since)
-    times = _as_planned(NotificationQueue.times)
-    save_times = _as_planned(NotificationQueue.save_times)
-    check = _as_planned(NotificationQueue.check)
-    see_published = _as_planned(NotificationQueue.see_published)
-    truncate = _as_planned(NotificationQueue.truncate)
-    commit = _as_planned(NotificationQueue.commit)
-    committed = _as_planned(NotificationQueue.committed)
-    groups = _as_planned(NotificationQueue.groups)
-    delete_group = _as_planned(NotificationQueue.delete_group)
-    hold = _as_planned(NotificationQueue.hold)
-    holdings = _as_planned(NotificationQueue.holdings)
-    holders = _as_planned(NotificationQueue.holders)
 
     async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
         """As the queue does, or as planned."""
@@ -212,3 +169,7 @@ class FaultyQueue:
         if "disk_full" in strike:
             raise QueueError(f"{strike}: No space left on device")
         return strike
+
+
+for _name in _APPLICABLE.keys() - {"fence", "publish"}:
+    setattr(FaultyQueue, _name, _as_planned(getattr(NotificationQueue, _name)))

@@ -10,15 +10,15 @@ from memq.core.group import check_group_name
 from memq.core.queue import (
     GROUPS,
     Holding,
+    NotificationQueue,
     Publication,
     QueueEntry,
     check_fetch,
     check_group_count,
     check_group_offsets,
+    check_new_topic,
     check_partition,
-    check_partition_count,
     check_publications,
-    check_queue_topic,
     not_owned,
     out_of_range,
 )
@@ -70,8 +70,8 @@ class _Shared:
         self.times = SavedTimes(0, 0)
 
 
-class InMemoryQueue:
-    """A `NotificationQueue` in memory. It grows without bound.
+class InMemoryQueue(NotificationQueue):
+    """A queue in memory. It grows without bound.
 
     `another_process` gives a second queue on the same notifications, as another broker would have
     it, so that fencing can be tested.
@@ -108,8 +108,7 @@ class InMemoryQueue:
             TopicExistsError: it exists with another number of partitions.
         """
         self._check_open()
-        check_queue_topic(topic)
-        check_partition_count(topic, partitions)
+        check_new_topic(topic, partitions)
         held = len(self._shared.topics.setdefault(topic, _Topic(partitions)).partitions)
         if held != partitions:
             raise TopicExistsError(
@@ -121,10 +120,6 @@ class InMemoryQueue:
         self._check_open()
         self._shared.topics.pop(topic, None)
         self._wake(topic)
-
-    async def service_id(self) -> str:
-        """Empty: it is no service."""
-        return ""
 
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted."""
@@ -193,13 +188,6 @@ class InMemoryQueue:
         offsets = [found.partitions[each.partition].append(each) for each in publications]
         self._wake(topic)
         return offsets
-
-    async def see_published(self, topic: str) -> None:
-        """Nothing is waited for: what is published is seen."""
-        self._topic(topic)
-
-    async def check(self) -> None:
-        """It always answers."""
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
@@ -295,7 +283,8 @@ class InMemoryQueue:
         self._check_owner(topic, GROUPS)
         if group not in found.groups:
             check_group_count(topic, group, len(found.groups))
-        found.groups.setdefault(group, {}).update(offsets)
+        if offsets:
+            found.groups.setdefault(group, {}).update(offsets)
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """A group's stored offsets; partitions without one are absent."""
@@ -321,14 +310,9 @@ class InMemoryQueue:
         if holdings:
             found.holdings[group] = dict(holdings)
 
-    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
-        """What the members of a group may hold, as stored last."""
-        check_group_name(group)
-        return dict(self._topic(topic).holdings.get(group, {}))
-
-    async def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
-        return sorted(self._topic(topic).holdings)
+    async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
+        """What the members of each group may hold, as stored last."""
+        return {**self._topic(topic).holdings}
 
     async def close(self) -> None:
         """Close this process's queue; further calls raise `ClosedError`."""

@@ -247,7 +247,7 @@ async def all_of(queue):
             entries.append([each.payload for each in page])
             starts.append(start)
         groups = {each: await queue.committed(each, topic) for each in await queue.groups(topic)}
-        held = {each: await queue.holdings(each, topic) for each in await queue.holders(topic)}
+        held = await queue.holdings(topic)
         found[topic] = entries, starts, groups, held
     return found, await queue.times()
 

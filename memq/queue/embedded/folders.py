@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -84,9 +84,6 @@ class TopicFolders:
         self._times = directory / "times.json"
         self._topics = directory / "topics"
         self._moving = directory / "moving"
-        # Folders of group files whose names are durable, whatever an earlier process left; two for
-        # each topic.
-        self._settled: set[Path] = set()
 
     def __repr__(self) -> str:
         return f"<TopicFolders {self._topics}>"
@@ -154,7 +151,6 @@ class TopicFolders:
                     shutil.rmtree(old)
                 here.rename(old)
             sync_folder(self._topics)
-            self._settled -= {here / "groups", here / "members"}
             if old.exists():
                 shutil.rmtree(old)
 
@@ -166,26 +162,22 @@ class TopicFolders:
         """Groups with stored offsets, sorted.
 
         Raises:
-            QueueError: the file system refused.
+            QueueError: the file system refused; as do the next ones.
         """
-        return self._names_in(self._topics / topic / "groups")
+        return self._names(topic, "groups")
 
     def offsets(self, topic: str, group: str) -> dict[int, int]:
         """A group's stored offsets; none when it has stored none.
 
         Raises:
             CorruptDataError: the file cannot be understood.
-            QueueError: the file system refused.
         """
-        return self._read(self._group_file(topic, group), dict[int, int])
+        return self._read(self._file(topic, "groups", group), dict[int, int])
 
     def committed_end(self, topic: str, partition: int) -> int:
         """The furthest offset that a group has committed: those before it were handed out.
 
         A group whose file cannot be understood is left out; reading its offsets tells of it.
-
-        Raises:
-            QueueError: the file system refused.
         """
         furthest = 0
         for group in self.groups(topic):
@@ -199,25 +191,30 @@ class TopicFolders:
         Raises:
             CorruptDataError: the offsets that should stay cannot be read.
             LimitReachedError: the group is new and there are as many as there may be.
-            QueueError: the file system refused; the offsets are as they were.
         """
         merged = self.offsets(topic, group) | dict(offsets)
-        file = self._group_file(topic, group)
+        file = self._file(topic, "groups", group)
         if not file.exists():
             check_group_count(topic, group, len(self.groups(topic)))
-        with _errors("write", file):
-            replace_durably(file, msgspec.json.encode(dict(sorted(merged.items()))))
+        _write(file, merged)
 
     def remove_offsets(self, topic: str, group: str) -> None:
-        """Forget a group's offsets, durably.
+        """Forget a group's offsets, durably."""
+        _write(self._file(topic, "groups", group), {})
 
-        Raises:
-            QueueError: the file system refused.
-        """
-        file = self._group_file(topic, group)
-        with _errors("delete", file):
-            file.unlink(missing_ok=True)
-            sync_folder(file.parent)
+    def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
+        """What the members of each group may hold; None where the file cannot be understood."""
+        found: dict[str, dict[str, Holding] | None] = {}
+        for group in self._names(topic, "members"):
+            try:
+                found[group] = self._read(self._file(topic, "members", group), dict[str, Holding])
+            except CorruptDataError:
+                found[group] = None
+        return found
+
+    def store_holdings(self, topic: str, group: str, holdings: Mapping[str, Holding]) -> None:
+        """Store what the members of a group may hold, durably."""
+        _write(self._file(topic, "members", group), holdings)
 
     def times(self) -> SavedTimes:
         """How far time had come when it was saved last; zeros when that is not known.
@@ -252,49 +249,18 @@ class TopicFolders:
         with _errors("write", self._times):
             replace_durably(self._times, msgspec.json.encode(file))
 
-    def holders(self, topic: str) -> list[str]:
-        """Groups whose members hold something, sorted.
+    def _file(self, topic: str, kind: str, group: str) -> Path:
+        return self._topics / topic / kind / (group + _GROUP_SUFFIX)
 
-        Raises:
-            QueueError: the file system refused.
-        """
-        return self._names_in(self._topics / topic / "members")
-
-    def holdings(self, topic: str, group: str) -> dict[str, Holding]:
-        """What the members of a group may hold.
-
-        Raises:
-            CorruptDataError: the file cannot be understood.
-            QueueError: the file system refused.
-        """
-        return self._read(self._members_file(topic, group), dict[str, Holding])
-
-    def store_holdings(self, topic: str, group: str, holdings: Mapping[str, Holding]) -> None:
-        """Store what the members of a group may hold, durably.
-
-        Raises:
-            QueueError: the file system refused; what was stored is as it was.
-        """
-        file = self._members_file(topic, group)
-        with _errors("write", file):
-            if holdings:
-                replace_durably(file, msgspec.json.encode(dict(sorted(holdings.items()))))
-            else:  # when a crash brings it back, members are waited for that are gone
-                file.unlink(missing_ok=True)
-
-    def _members_file(self, topic: str, group: str) -> Path:
-        return self._topics / topic / "members" / (group + _GROUP_SUFFIX)
-
-    def _names_in(self, folder: Path) -> list[str]:
+    def _names(self, topic: str, kind: str) -> list[str]:
+        folder = self._topics / topic / kind
         with _errors("list", folder):
-            self._settle(folder)
             return sorted(file.stem for file in folder.iterdir() if file.suffix == _GROUP_SUFFIX)
 
     def _read(self, file: Path, kind: type[_Content]) -> _Content:
         """What a group's file says; empty when there is none."""
         try:
             with _errors("read", file):
-                self._settle(file.parent)
                 return msgspec.json.decode(file.read_bytes(), type=kind)
         except UNDECODABLE as exc:
             raise CorruptDataError(
@@ -306,14 +272,15 @@ class TopicFolders:
                 return kind()
             raise
 
-    def _settle(self, folder: Path) -> None:
-        """See to it that no power cut takes back what is about to be shown of a topic's groups."""
-        if folder not in self._settled:
-            sync_folder(folder)
-            self._settled.add(folder)
 
-    def _group_file(self, topic: str, group: str) -> Path:
-        return self._topics / topic / "groups" / (group + _GROUP_SUFFIX)
+def _write(file: Path, content: Mapping[Any, Any]) -> None:
+    """Give a group's file new content; where that is nothing, remove it."""
+    with _errors("write", file):
+        if content:
+            replace_durably(file, msgspec.json.encode(dict(sorted(content.items()))))
+        else:
+            file.unlink(missing_ok=True)
+            sync_folder(file.parent)
 
 
 def _crc_of(times: SavedTimes) -> int:
@@ -332,6 +299,8 @@ def _load(folder: Path) -> TopicFile | CorruptDataError:
     for name in ("groups", "members", *map(str, range(file.partitions))):
         if not (folder / name).is_dir():
             return CorruptDataError(f"{folder / name} is missing; {way_out}")
+    for name in ("groups", "members"):  # no power cut may take back what is shown from now on
+        sync_folder(folder / name)
     return file
 
 

@@ -39,12 +39,12 @@ from typing import TYPE_CHECKING, TypeVar
 from memq.core.group import check_group_name
 from memq.core.queue import (
     GROUPS,
+    NotificationQueue,
     check_fetch,
     check_group_offsets,
+    check_new_topic,
     check_partition,
-    check_partition_count,
     check_publications,
-    check_queue_topic,
     not_owned,
     out_of_range,
 )
@@ -94,8 +94,6 @@ class _Topic:
                 name,
                 number,
                 folders.partition(name, number),
-                page_bytes=file.page_bytes,
-                index_page_items=file.index_page_items,
                 committed_end=partial(folders.committed_end, name, number),
                 clock_s=clock_s,
             )
@@ -109,8 +107,8 @@ class _Topic:
                 closing.callback(partition.close)
 
 
-class EmbeddedQueue:
-    """A `NotificationQueue` in a directory. It belongs to the event loop that first uses it.
+class EmbeddedQueue(NotificationQueue):
+    """A queue in a directory. It belongs to the event loop that first uses it.
 
     Args:
         directory: of the queue; made when it does not exist.
@@ -186,8 +184,7 @@ class EmbeddedQueue:
             LimitReachedError: there would be too many.
         """
         self._check_open()
-        check_queue_topic(topic)
-        check_partition_count(topic, partitions)
+        check_new_topic(topic, partitions)
         there = sum(len(each.partitions) for each in self._topics.values())
         if topic not in self._topics and there + partitions > self._max_partitions:
             raise LimitReachedError(
@@ -207,10 +204,6 @@ class EmbeddedQueue:
         elif topic in self._damaged:
             await self._run(self._maker, lambda: self._folders.remove(topic))
             del self._damaged[topic]
-
-    async def service_id(self) -> str:
-        """Empty: it is no service."""
-        return ""
 
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted; also those that are damaged and can only be deleted."""
@@ -269,9 +262,6 @@ class EmbeddedQueue:
         self._topic(topic)
         return True
 
-    def wake_owners(self) -> None:
-        """Nobody waits."""
-
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
     ) -> list[int]:
@@ -293,10 +283,6 @@ class EmbeddedQueue:
                 offsets=[-1] * len(publications),
             )
         )
-
-    async def see_published(self, topic: str) -> None:
-        """Nothing is waited for: what is published is seen."""
-        self._topic(topic)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -375,9 +361,6 @@ class EmbeddedQueue:
         """
         await self._run(self._committer, lambda: self._folders.store_times(times))
 
-    async def check(self) -> None:
-        """Nothing is asked: its disk is looked at by others."""
-
     # -- groups -----------------------------------------------------------------------------
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -423,20 +406,10 @@ class EmbeddedQueue:
         stored = dict(holdings)
         await self._run(self._committer, lambda: self._folders.store_holdings(topic, group, stored))
 
-    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
-        """What the members of a group may hold, as stored last.
-
-        Raises:
-            CorruptDataError: what was stored is damaged.
-        """
-        check_group_name(group)
+    async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
+        """What the members of each group may hold, as stored last; None where that is damaged."""
         self._topic(topic)
-        return await self._run(self._committer, lambda: self._folders.holdings(topic, group))
-
-    async def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
-        self._topic(topic)
-        return await self._run(self._committer, lambda: self._folders.holders(topic))
+        return await self._run(self._committer, lambda: self._folders.holdings(topic))
 
     async def close(self) -> None:
         """Finish what was asked for, then release all files; further calls raise `ClosedError`.

@@ -31,7 +31,7 @@ from memq.core.units import counted
 from memq.errors import CorruptDataError, PublishUncertainError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 PAGE_BYTES = 4 << 20
@@ -73,8 +73,6 @@ class Partition:
         topic: the topic, for messages.
         number: of the read partition.
         path: folder of its array.
-        page_bytes: of the array.
-        index_page_items: of the array.
         committed_end: gives the least end that groups have proven, by committing offsets up to it.
         clock_s: monotonic seconds; pages that were not used for long are unmapped.
 
@@ -90,8 +88,6 @@ class Partition:
         number: int,
         path: Path,
         *,
-        page_bytes: int,
-        index_page_items: int,
         committed_end: Callable[[], int] = int,
         clock_s: Callable[[], float],
     ) -> None:
@@ -100,8 +96,6 @@ class Partition:
         self._topic = topic
         self._number = number
         self._path = path
-        self._page_bytes = page_bytes
-        self._index_page_items = index_page_items
         self._committed_end = committed_end
         self._clock_s = clock_s
         self._array: BigArray | None = None
@@ -226,7 +220,8 @@ class Partition:
 
     def _damaged(self, array: BigArray, offset: int, cause: CorruptDataError) -> CorruptDataError:
         last = min(self.end, offset + MAX_DAMAGED_NAMED) - 1
-        sound = next((i for i in range(offset + 1, last + 1) if _is_whole(array, i)), last + 1)
+        later = range(offset + 1, last + 1)
+        sound = next((each for each in later if _whole_item(array, each) is not None), last + 1)
         more = " or more" if sound == last + 1 < self.end else ""
         names = f"{offsets_in_words(offset, sound)}{more} of {self._topic!r}/{self._number}"
         return CorruptDataError(
@@ -250,10 +245,7 @@ class Partition:
         return self._search(running_ms, self._running_ms)
 
     def _running_ms(self, array: BigArray, offset: int) -> int:
-        for each in range(offset, self.end):
-            with contextlib.suppress(CorruptDataError):
-                return times_of(array.get(each))[1]
-        return 1 << 64  # later than all
+        return next(_running_times(array, range(offset, self.end)), 1 << 64)  # later than all
 
     def _search(self, time_ms: int, time_of: Callable[[BigArray, int], int]) -> int:
         with self._lock:
@@ -297,7 +289,8 @@ class Partition:
             with contextlib.ExitStack() as undo:
                 array = undo.enter_context(self._open_array())
                 self._last_ms = array.last_timestamp_ms
-                self.last_running_ms = _last_running(array)
+                backwards = reversed(range(array.start, array.end))
+                self.last_running_ms = next(_running_times(array, backwards), -1)
                 self._array, self.start, self.end = array, array.start, array.end
                 undo.pop_all()
         return self._array
@@ -306,8 +299,6 @@ class Partition:
         try:
             array = BigArray(
                 self._path,
-                page_bytes=self._page_bytes,
-                index_page_items=self._index_page_items,
                 sync="batch",
                 max_mapped_pages=_MAX_MAPPED_PAGES,
                 create=False,
@@ -337,17 +328,16 @@ def times_of(item: bytes) -> tuple[int, int]:
     return timestamp_ms, running_ms
 
 
-def _last_running(array: BigArray) -> int:
-    """Of the last entry that can be read; -1 when none is retained."""
-    for index in reversed(range(array.start, array.end)):
-        with contextlib.suppress(CorruptDataError):
-            return times_of(array.get(index))[1]
-    return -1
-
-
-def _is_whole(array: BigArray, index: int) -> bool:
+def _whole_item(array: BigArray, index: int) -> bytes | None:
+    """The item, unless it is damaged."""
     try:
-        array.get(index)
+        return array.get(index)
     except CorruptDataError:
-        return False
-    return True
+        return None
+
+
+def _running_times(array: BigArray, indexes: Iterable[int]) -> Iterator[int]:
+    """Running times of those items that are whole."""
+    for item in (_whole_item(array, each) for each in indexes):
+        if item is not None:
+            yield times_of(item)[1]

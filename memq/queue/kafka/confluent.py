@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import queue
 import threading
 from dataclasses import dataclass, field
@@ -38,7 +37,6 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka.client import Bounds, Place, Record, log_failure
-from memq.queue.kafka.looks import Looks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -51,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _Partition = tuple[str, int]
-_Change = tuple[Place, int | None, int]  # what to follow, from where on, by which call
+_Change = tuple[Place, int, "Reader | None"]  # what to follow, from where on, who is told
 
 REQUEST_S = 10.0  # of an ordinary request; Kafka answers in milliseconds, or is away
 COMMIT_S = 60.0  # a commit that is not answered is asked for again until then
@@ -69,33 +67,31 @@ MAX_TOLD = 10_000  # topics that a consumer is known to know
 READ_AT_ONCE = 2_000  # records that a consumer hands over at a time
 
 TOPIC_PREFIX = "topic."  # of options that are of topics, not of connections
-_OURS = {
-    "bootstrap.servers": "it is the address in `queue`",
-    "transactional.id": "a broker makes one of its own",
-    "enable.idempotence": "transactions need it",
-    "acks": "transactions need all",
-    "isolation.level": "what is not committed must not be read",
-    "group.id": "groups are those of memq, and Kafka has none",
-    "enable.auto.commit": "offsets are committed to memq",
-    "enable.auto.offset.store": "offsets are committed to memq",
-    "enable.partition.eof": "it tells how far was read",
-    "auto.offset.reset": "what is gone must be told, not skipped",
-    "client.rack": "what a leader has committed must be seen at once",
-    "delivery.report.only.error": "offsets come with these reports",
-    "queue.buffering.max.messages": "transactions have their own bounds",
-    "queue.buffering.max.kbytes": "transactions have their own bounds",
+_CONSUMER: dict[str, Any] = {
+    "group.id": "memq",  # asked for, and never used
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,  # it tells how far was read
+    "auto.offset.reset": "error",  # what is gone must be told, not skipped
+    "client.rack": "",  # what a leader has committed must be seen at once
 }
+_PRODUCER: dict[str, Any] = {
+    "transaction.timeout.ms": TRANSACTION_MS,
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 0,
+    "message.max.bytes": MAX_PAYLOAD_BYTES * 2,
+    "delivery.report.only.error": False,  # offsets come with these reports
+    "queue.buffering.max.messages": 100_000,  # transactions have their own bounds
+    "queue.buffering.max.kbytes": 1 << 20,
+}
+OURS = {**_CONSUMER, **_PRODUCER, "bootstrap.servers": None, "transactional.id": None}
 
 _GONE = {
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - its public name
     ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-}
-_MOVED = {
-    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
-    ck.KafkaError.LEADER_NOT_AVAILABLE,
-    ck.KafkaError.FENCED_LEADER_EPOCH,
-    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
 }
 _OUT_OF_RANGE = {
     ck.KafkaError.OFFSET_OUT_OF_RANGE,
@@ -120,7 +116,6 @@ _REFUSED = {
 _NO_ANSWER = {ck.KafkaError._TIMED_OUT, ck.KafkaError._TRANSPORT}  # noqa: SLF001
 _SAYS_WHY = {"FAIL", "ERROR"}  # kinds of lines in librdkafka's log
 _HUNG_UP = ": Disconnected"  # in such a line
-_FILES = ".location"  # ends the names of options that are files
 _EOF = ck.KafkaError._PARTITION_EOF  # noqa: SLF001
 
 _RUNNING = "running-ms"  # the header that has a record's running time
@@ -149,8 +144,8 @@ class ConfluentClient:
         on_failure: OnFailure = log_failure,
     ) -> None:
         for name in options:
-            if name in _OURS:
-                raise ConfigError(f"queue_options: {name} cannot be set: {_OURS[name]}")
+            if name in OURS:
+                raise ConfigError(f"queue_options: {name} cannot be set: memq does so itself")
         of_topics = {
             name.removeprefix(TOPIC_PREFIX): value
             for name, value in options.items()
@@ -166,8 +161,7 @@ class ConfluentClient:
         self._log = _Log(runtime.mono_s)
         self._admin = self._made(admin.AdminClient, {})
         self._closed = threading.Event()
-        self._readers: dict[Place, tuple[Reader, int]] = {}  # and which call of `follow` it was
-        self._follows = 0
+        self._readers: dict[Place, Reader] = {}
         self._tail = self._consumer({"fetch.wait.max.ms": FOLLOW_WAIT_MS})
         self._looks_at_committed = self._consumer({})
         self._looks_at_all = self._consumer({"isolation.level": "read_uncommitted"})
@@ -179,7 +173,9 @@ class ConfluentClient:
         self._fencing = runtime.threads(4, "memq-kafka-fence")
         self._reading = runtime.threads(READERS, "memq-kafka-read")
         self._asking = runtime.threads(1, "memq-kafka-ask")
-        self._looks = Looks(self._asking, self._look)
+        self._looking = asyncio.Lock()
+        self._wanted: dict[Place, None] = {}  # by those who share the next look
+        self._next_look: asyncio.Task[dict[Place, Bounds]] | None = None
         self._follower: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -196,16 +192,10 @@ class ConfluentClient:
             asked = self._admin.create_topics([new], request_timeout=REQUEST_S)[name]
             await self._asked(asked, f"make topic {name}")
         except _AlreadyThereError:  # not every broker of Kafka knows at once what was just made
-            found: dict[str, int] = {}
-
-            async def look() -> str:
-                found.update(await self.topics())
-                return "" if name in found else "it is not listed, or is being deleted"
-
-            await self._until(look, f"topic {name} is there and cannot be used")
-            partitions = found[name]
+            what = f"topic {name} is there and cannot be used"
+            partitions = await self._until(lambda: self._listed(name), what)
         places = [Place(name, partition) for partition in range(partitions)]
-        await self._until(lambda: self._problem(places), f"topic {name} does not serve")
+        await self._until(lambda: self.bounds(places), f"topic {name} does not serve")
         return partitions
 
     async def delete_topic(self, name: str) -> None:
@@ -215,7 +205,7 @@ class ConfluentClient:
             await self._asked(asked, f"delete topic {name}")
         except UnknownTopicError:
             return
-        await self._until(lambda: self._rest(name), f"topic {name} is not gone")
+        await self._until(lambda: self._check_gone(name), f"topic {name} is not gone")
 
     async def topics(self) -> dict[str, int]:
         """The number of partitions of each topic there is."""
@@ -237,35 +227,42 @@ class ConfluentClient:
         await self._asked(asked, f"truncate {place}")
 
     async def bounds(self, places: Sequence[Place]) -> list[Bounds]:
-        """What each of these partitions has now, as their leaders say."""
-        doing = f"look up the offsets of {places[0]}"
-        self._check_open(doing)
-        return await self._answered(self._looks.bounds(places), doing)
+        """Return what each of these partitions has now, as their leaders say.
 
-    def _look(self, places: Sequence[Place]) -> dict[Place, Bounds | MemqError]:
-        """What these partitions have, or why one is to blame; in the thread that asks."""
-        found: dict[Place, Bounds | MemqError] = {}
+        One thread looks, and every commit of a group asks. So questions that come while it is busy
+        share the next look. None shares one that has begun: what was written before somebody asked
+        must be in the answer.
+        """
+        self._wanted.update(dict.fromkeys(places))
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().create_task(self._look())
+            self._next_look.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            found = await asyncio.shield(self._next_look)
+        except MemqError as exc:
+            if exc.retriable or isinstance(exc, ClosedError):
+                raise
+            found = await self._bounds(places)  # what another one asked about may be to blame
+        return [found[place] for place in places]
+
+    async def _look(self) -> dict[Place, Bounds]:
+        async with self._looking:
+            places, self._wanted, self._next_look = [*self._wanted], {}, None
+            return await self._bounds(places)
+
+    async def _bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        found: dict[Place, Bounds] = {}
         for first in range(0, len(places), LOOK_AT_ONCE):
             some = places[first : first + LOOK_AT_ONCE]
-            self._check_open("reach Kafka")
-            try:
-                found |= self._bounds(some)
-            except ck.KafkaException as exc:
-                if exc.args[0].code() in _NO_ANSWER:
-                    raise
-                if len(some) == 1:
-                    doing = f"look up the offsets of {some[0]}"
-                    found[some[0]] = _translated(exc.args[0], doing)
-                else:
-                    for place in some:
-                        found |= self._look([place])
+            looking = partial(self._bounds_of, some)
+            found |= await self._in(self._asking, f"look up the offsets of {some[0]}", looking)
         return found
 
-    def _bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+    def _bounds_of(self, places: Sequence[Place]) -> dict[Place, Bounds]:
         try:
             return self._bounds_as_told(places)
         except ck.KafkaException as exc:
-            if exc.args[0].code() not in _GONE | _MOVED:
+            if exc.args[0].code() in _NO_ANSWER:
                 raise
         for consumer in (self._looks_at_all, self._looks_at_committed):
             for topic in dict.fromkeys(place.topic for place in places):
@@ -279,33 +276,32 @@ class ConfluentClient:
         found = zip(places, starts, stable, written, strict=True)
         return {place: Bounds(*each) for place, *each in found}
 
-    async def _problem(self, places: Sequence[Place]) -> str:
-        """Why these do not serve; empty when they do."""
-        try:
-            await self.bounds(places)
-        except (UnknownTopicError, QueueError) as exc:
-            return str(exc)
-        return ""
+    async def _listed(self, name: str) -> int:
+        """Return the partitions of a topic."""
+        found = await self.topics()
+        if name not in found:
+            raise QueueError("it is not listed, or is being deleted")
+        return found[name]
 
-    async def _rest(self, name: str) -> str:
-        """What there still is of a topic; empty when it is gone."""
+    async def _check_gone(self, name: str) -> None:
         if name in await self.topics():
-            return "it is listed"
-        try:
+            raise QueueError("it is listed")
+        with contextlib.suppress(UnknownTopicError):
             await self.bounds([Place(name, 0)])
-        except UnknownTopicError:
-            return ""
-        return "it has offsets"
+            raise QueueError("it has offsets")
 
-    async def _until(self, look: Callable[[], Awaitable[str]], what: str) -> None:
-        """Wait until a look finds no problem."""
-        problem = ""
-        for _ in range(int(SETTLED_S / LOOK_AGAIN_S)):
-            problem = await look()
-            if not problem:
-                return
+    async def _until(self, attempt: Callable[[], Awaitable[_Result]], what: str) -> _Result:
+        """Try until Kafka has settled, and give the result."""
+        clock_s = asyncio.get_running_loop().time
+        until_s = clock_s() + SETTLED_S
+        while True:
+            try:
+                return await attempt()
+            except (UnknownTopicError, QueueError) as exc:
+                if clock_s() >= until_s:
+                    problem = f"{what} after {SETTLED_S:g} s: {exc}; look at Kafka's log"
+                    raise QueueError(problem) from exc
             await asyncio.sleep(LOOK_AGAIN_S)
-        raise QueueError(f"{what} after {SETTLED_S:g} s: {problem}; look at Kafka's log")
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -341,9 +337,8 @@ class ConfluentClient:
 
     def follow(self, place: Place, offset: int, reader: Reader) -> None:
         """From now on tell a reader, and no other, of what is committed from an offset on."""
-        self._follows += 1
-        self._readers[place] = reader, self._follows
-        self._changes.put((place, offset, self._follows))
+        self._readers[place] = reader
+        self._changes.put((place, offset, reader))
         if self._follower is None:
             follow = partial(self._follow, asyncio.get_running_loop())
             # A daemon keeps no process alive that ends without closing this.
@@ -353,16 +348,15 @@ class ConfluentClient:
     def unfollow(self, place: Place) -> None:
         """Tell of it no more."""
         if self._readers.pop(place, None) is not None:
-            self._changes.put((place, None, 0))
+            self._changes.put((place, 0, None))
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand over what comes, until the end; in its own thread."""
-        assigned: dict[_Partition, int] = {}  # and by which call of `follow`
+        assigned: dict[_Partition, Reader] = {}
         try:
             while not self._closed.is_set():
-                while (
-                    not self._changes.empty() and not self._closed.is_set()
-                ):  # a consumer that polls cannot be told by others
+                # A consumer that polls cannot be told by others.
+                while not self._changes.empty() and not self._closed.is_set():
                     self._assign(assigned, *self._changes.get())
                 if news := _news(_polled(self._tail, LOOK_S), assigned):
                     loop.call_soon_threadsafe(self._hand_over, news)
@@ -371,50 +365,43 @@ class ConfluentClient:
                 loop.call_soon_threadsafe(self._tell_all, exc)
 
     def _assign(
-        self, assigned: dict[_Partition, int], place: Place, offset: int | None, by: int
+        self, assigned: dict[_Partition, Reader], place: Place, offset: int, reader: Reader | None
     ) -> None:
         """Follow a partition from an offset on, or no more."""
         if assigned.pop(place, None) is not None:
             self._tail.incremental_unassign([ck.TopicPartition(*place)])
-        if offset is None:
+        if reader is None:
             return
         try:
             self._tail.tell(place.topic)
         except ck.KafkaException as exc:
             log.debug("Kafka is slow to say what %s has: %s", place.topic, exc)
         self._tail.incremental_assign([ck.TopicPartition(*place, offset)])
-        assigned[place] = by
+        assigned[place] = reader
 
     def _tell_all(self, error: Exception) -> None:
-        """Nothing is followed any more."""
+        """Tell everybody that nothing is followed any more."""
         self._on_failure("what follows Kafka", error)
         while self._readers:
-            _, (reader, _) = self._readers.popitem()
+            _, reader = self._readers.popitem()
             reader.failed(QueueFailedError(f"Kafka is followed no more: {error!r}"))
 
-    def _hand_over(self, news: Mapping[tuple[_Partition, int], _News]) -> None:
+    def _hand_over(self, news: Iterable[_News]) -> None:
         """Tell each partition's reader what is new of it, unless another one has come meanwhile."""
-        for (partition, by), each in news.items():
-            place = Place(*partition)
-            reader, latest = self._readers.get(place, (None, 0))
-            if reader is None or latest != by:
+        for each in news:
+            if self._readers.get(each.place) is not each.reader:
                 continue
             if each.records or each.reached:
-                reader.read(each.records, each.reached)
+                each.reader.read(each.records, each.reached)
             if each.error is not None:
-                self.unfollow(place)
-                reader.failed(_translated(each.error, f"follow {place}"))
+                self.unfollow(each.place)
+                each.reader.failed(_translated(each.error, f"follow {each.place}"))
 
     # -- publishing -------------------------------------------------------------------------
 
     async def transactions(self, transactional_id: str) -> ConfluentTransactions:
         """A producer, the only one of its id from now on."""
-        settings = {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": TRANSACTION_MS,
-            "linger.ms": 0,
-            "message.max.bytes": MAX_PAYLOAD_BYTES * 2,
-        }
+        settings = _PRODUCER | {"transactional.id": transactional_id}
         producer: ck.Producer = self._made(ck.Producer, settings)
         beginning = partial(producer.init_transactions, BEGIN_S)
         await self._in(self._fencing, f"begin transactions of {transactional_id}", beginning)
@@ -443,42 +430,18 @@ class ConfluentClient:
     # -- inside -----------------------------------------------------------------------------
 
     def _consumer(self, settings: Mapping[str, Any]) -> _Consumer:
-        ours = {
-            "group.id": "memq",  # asked for, and never used
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        }
-        return self._made(_Consumer, ours | {**settings})
+        return self._made(_Consumer, _CONSUMER | {**settings})
 
     def _made(self, kind: Callable[..., _Result], settings: Mapping[str, Any]) -> _Result:
         try:
             return kind(self._settings | {**settings}, logger=self._log)
         except ck.KafkaException as exc:
-            problem = exc.args[0].str() + self._unreadable()
-            raise ConfigError(f"queue_options: {problem}") from exc
+            raise ConfigError(f"queue_options: {exc.args[0].str()}") from exc
         except (TypeError, ValueError, AttributeError) as exc:  # of what only Python can give
             raise ConfigError(f"queue_options: {exc}") from exc
 
-    def _unreadable(self) -> str:
-        """Which files cannot be read, in brackets; librdkafka does not say it clearly."""
-        found = [
-            f"{name} = {value!r}"
-            for name, value in self._settings.items()
-            if name.endswith(_FILES) and not os.access(value, os.R_OK)
-        ]
-        return f" (cannot be read: {', '.join(found)})" if found else ""
-
     async def _asked(self, asked: Future[_Result], doing: str) -> _Result:
-        try:
-            async with asyncio.timeout(2 * REQUEST_S):
-                return await asyncio.wrap_future(asked)
-        except TimeoutError as exc:
-            raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
-        except ck.KafkaException as exc:
-            raise self._translated(exc.args[0], doing) from exc
+        return await self._answered(asyncio.wrap_future(asked), doing, 2 * REQUEST_S)
 
     async def _in(self, threads: Executor, doing: str, work: Callable[[], _Result]) -> _Result:
         def work_if_open() -> _Result:
@@ -486,13 +449,12 @@ class ConfluentClient:
             return work()
 
         self._check_open(doing)
-        return await self._answered(
-            asyncio.get_running_loop().run_in_executor(threads, work_if_open), doing
-        )
+        answer = asyncio.get_running_loop().run_in_executor(threads, work_if_open)
+        return await self._answered(answer, doing, WAIT_S)  # others may be before it
 
-    async def _answered(self, answer: Awaitable[_Result], doing: str) -> _Result:
+    async def _answered(self, answer: Awaitable[_Result], doing: str, timeout_s: float) -> _Result:
         try:
-            async with asyncio.timeout(WAIT_S):  # others may be before it
+            async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError as exc:
             raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
@@ -712,24 +674,24 @@ def _first_records(
 class _News:
     """What is new of a partition: records, how far it was read, or why it is not."""
 
+    place: Place
+    reader: Reader
     records: list[Record] = field(default_factory=list)
     reached: int = 0
     error: ck.KafkaError | None = None
 
 
-def _news(
-    messages: Iterable[Any], assigned: Mapping[_Partition, int]
-) -> dict[tuple[_Partition, int], _News]:
-    """What messages say, by partition and by the call that it is followed by."""
-    found: dict[tuple[_Partition, int], _News] = {}
+def _news(messages: Iterable[Any], assigned: Mapping[_Partition, Reader]) -> list[_News]:
+    """Gather what messages say, by partition."""
+    found: dict[_Partition, _News] = {}
     for message in messages:
         partition, error = (message.topic(), message.partition()), message.error()
-        by = assigned.get(partition)
-        if by is None or (error is not None and error.code() != _EOF and _is_passing(error)):
+        reader = assigned.get(partition)
+        if reader is None or (error is not None and error.code() != _EOF and _is_passing(error)):
             if error is not None:
                 log.debug("Kafka: %s", error.str())
             continue
-        news = found.setdefault((partition, by), _News())
+        news = found.setdefault(partition, _News(Place(*partition), reader))
         if error is None:
             news.records.append(_record(message))
             news.reached = message.offset() + 1
@@ -737,7 +699,7 @@ def _news(
             news.reached = message.offset()
         else:
             news.error = error
-    return found
+    return [*found.values()]
 
 
 def _polled(consumer: ck.Consumer, timeout_s: float) -> list[Any]:

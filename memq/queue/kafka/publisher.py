@@ -1,9 +1,9 @@
 """What a broker writes to Kafka: in turns, by transactions, for write partitions that it owns.
 
-`memq.queue.kafka.queue` has the theory of operation. One task does one thing at a time,
-in the order in which they were asked for: a transaction of all the calls that wait, a claim, or
-whatever else must come between what was asked for before and after it. What takes long, as to fence
-others may while Kafka is slow, is not done there.
+`memq.queue.kafka.queue` has the theory of operation. One thing is done at a time, in the order in
+which they were asked for: a transaction of all the calls that wait, a claim, or whatever else must
+come between what was asked for before and after it. What takes long, as to fence others may while
+Kafka is slow, is not done there.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memq.core.clock import SavedTimes
 from memq.core.queue import not_owned
 from memq.errors import (
     ClosedError,
-    DataLossError,
     FencedError,
     MemqError,
     PublishUncertainError,
@@ -29,7 +26,6 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka.state import times_record
-from memq.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -40,12 +36,11 @@ if TYPE_CHECKING:
         OnFailure,
         Transactions,
     )
-    from memq.queue.kafka.state_topic import StateTopic
+    from memq.queue.kafka.state import StateTopic
     from memq.runtime.system import Runtime
 
 log = logging.getLogger(__name__)
 
-ADOPT_AGAIN = Backoff(0.5, 30.0)
 ATTEMPTS = 5  # to own what others want as well, or to write with another producer
 MAX_WAITING = 10_000  # calls that wait for a transaction; as in the embedded queue
 ROUND_BYTES = 16 << 20  # of one transaction, about,
@@ -59,24 +54,8 @@ Owner = tuple[str, int]
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting:
-    """What waits for the one task.
-
-    Attributes:
-        done: what came of it, or why nothing did.
-    """
-
-    done: asyncio.Future[Any]
-
-    def fail(self, error: MemqError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # it may be that nobody waits any more
-
-
-@dataclass(eq=False, slots=True)
-class _Call(_Waiting):
-    """Records that wait for a transaction; what comes of them is their offsets.
+class _Call:
+    """Records that wait for a transaction.
 
     Attributes:
         records: to write.
@@ -84,23 +63,24 @@ class _Call(_Waiting):
         doubtful: they are notifications: when their outcome is not known, the write partition
             takes no more of them.
         cancelled: nobody waits any more; it is not begun then.
+        offsets: of the records, once they are written.
+        error: why they are not.
     """
 
     records: Sequence[NewRecord]
     owner: Owner | None
     doubtful: bool
     cancelled: bool = False
+    offsets: list[int] | None = None
+    error: MemqError | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.error is not None or self.offsets is not None
 
     @property
     def size_bytes(self) -> int:
         return sum(len(each.value or b"") + 100 for each in self.records)
-
-
-@dataclass(eq=False, slots=True)
-class _Turn(_Waiting):
-    """Something else that waits for its turn among the transactions."""
-
-    work: Callable[[], Awaitable[Any]]
 
 
 class Publisher:
@@ -114,7 +94,7 @@ class Publisher:
         runtime: chance, for transactional ids.
         see_topic: sees all that was published to a topic of the queue up to now.
         on_written: told the records of each transaction, and their offsets.
-        on_failure: told of a bug that has ended the one task.
+        on_failure: told of a bug, after which nothing is written any more.
     """
 
     def __init__(
@@ -137,12 +117,10 @@ class Publisher:
         self._see_topic = see_topic
         self._on_written = on_written
         self._on_failure = on_failure
-        self._waiting: deque[_Call | _Turn] = deque()
-        self._taken: list[_Call | _Turn] = []  # what is being done
-        self._wanted = asyncio.Event()
+        self._waiting: deque[_Call] = deque()
+        self._turns: dict[asyncio.Task[Any], None] = {}
+        self._turn_lock = asyncio.Lock()
         self._broken: Exception | None = None
-        self._worker: asyncio.Task[None] | None = None
-        self._adopter: asyncio.Task[None] | None = None
         # Of the producer. Only turns use it, one after the other.
         self._producer: Transactions | None = None
         self._id = ""
@@ -153,41 +131,32 @@ class Publisher:
         self._doubtful: dict[Owner, None] = {}
         self._reclaim = False
         self._fenced: OrderedDict[str, None] = OrderedDict()
-        self._fencing: dict[str, asyncio.Task[None]] = {}
+        self._fencing = asyncio.Lock()
         self._times = self._said_times = SavedTimes(0, 0)
 
     def __repr__(self) -> str:
         return f"<Publisher {self._id} [{len(self._owned)} owned | {len(self._waiting)} waiting]>"
 
-    @property
-    def owned_topics(self) -> dict[str, None]:
-        """Topics of which a write partition is owned here."""
-        return {topic: None for topic, _ in self._owned}
-
     async def start(self) -> None:
-        """Fence the earlier lives of this broker, whose transactions may be open; begin to work.
+        """Fence the earlier lives of this broker, whose transactions may be open.
 
         What they have said of the time is where this life goes on. What they have claimed it may
-        release: nobody else does, and others wait for a broker that lives.
+        release: nobody else does, and others wait for a broker that lives. A transaction that
+        another broker left open hides such claims for up to 20 s, so all is read before.
         """
+        await self._adopt()
+        await self._state_topic.see_all()
         await self._adopt()
         state = self._state_topic.state
         said = state.times.get(self._broker_id, SavedTimes(0, 0))
         self._times = self._said_times = said
-        loop = asyncio.get_running_loop()
-        self._worker = loop.create_task(self._work())
-        self._adopter = loop.create_task(self._adopt_late())
 
-    async def close(self, error: ClosedError) -> None:
-        """Work no more; those who wait are told why."""
-        own = [each for each in (self._worker, self._adopter) if each is not None]
-        tasks = [*self._fencing.values(), *own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for under_way in (*self._taken, *self._waiting):
-            under_way.fail(error)
-        self._waiting.clear()
+    async def close(self) -> None:
+        """End all turns; those who wait are told why."""
+        turns = [*self._turns]
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)
         if self._producer is not None:
             self._producer.close()
 
@@ -196,7 +165,7 @@ class Publisher:
         return owner in self._owned and self._is_ours(owner)
 
     def forget_topic(self, topic: str) -> None:
-        """It was deleted, here or by another broker."""
+        """Forget what was claimed of a topic that was deleted, here or by another broker."""
         self._forget([owner for owner in self._claimed if owner[0] == topic])
 
     # -- what is asked for ------------------------------------------------------------------
@@ -211,13 +180,18 @@ class Publisher:
             PublishUncertainError: they may have been written.
             QueueError: they were not.
         """
-        call = _Call(asyncio.get_running_loop().create_future(), records, owner, doubtful)
-        self._enqueue(call)
+        call = _Call(records, owner, doubtful)
         try:
-            return await asyncio.shield(call.done)
+            await self._turn(lambda: self._commit_waiting(call), call)
         except asyncio.CancelledError:
             call.cancelled = True
             raise
+        except (ClosedError, QueueFailedError):
+            if not call.ended:
+                raise  # else an earlier turn has carried it out
+        if call.error is not None:
+            raise call.error
+        return call.offsets or []
 
     async def save_times(self, times: SavedTimes) -> None:
         """Say how far time has come; running time is what it was, if that is later."""
@@ -259,59 +233,62 @@ class Publisher:
 
     # -- turns ------------------------------------------------------------------------------
 
-    async def _turn(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        turn = _Turn(asyncio.get_running_loop().create_future(), work)
-        self._enqueue(turn)
-        return cast("_Result", await asyncio.shield(turn.done))
+    async def _turn(
+        self, work: Callable[[], Awaitable[_Result]], call: _Call | None = None
+    ) -> _Result:
+        """Do something in its turn, to its end even when the caller is cancelled.
 
-    def _enqueue(self, waiting: _Call | _Turn) -> None:
-        if self._broken is not None:
-            raise QueueFailedError(f"nothing is written to Kafka any more: {self._broken!r}")
-        if len(self._waiting) >= MAX_WAITING:
+        A call is carried out by then, perhaps in an earlier turn: each takes the first that wait.
+        """
+        if len(self._turns) >= MAX_WAITING:
             raise QueueError(
                 f"{MAX_WAITING} calls wait for Kafka already; try again, and look at Kafka"
             )
-        self._waiting.append(waiting)
-        self._wanted.set()
+        if call is not None:
+            self._waiting.append(call)
+        turn = asyncio.get_running_loop().create_task(self._in_turn(work))
+        self._turns[turn] = None
+        turn.add_done_callback(self._ended)
+        return await asyncio.shield(turn)
 
-    async def _work(self) -> None:
+    def _ended(self, turn: asyncio.Task[Any]) -> None:
+        del self._turns[turn]
+        if not turn.cancelled():
+            turn.exception()  # whoever waits is told; it may be that nobody does any more
+
+    async def _in_turn(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         try:
-            while True:
-                await self._wanted.wait()
-                while self._waiting:
-                    if isinstance(first := self._waiting[0], _Turn):
-                        self._taken = [self._waiting.popleft()]
-                        await self._take(first)
-                    else:
-                        calls = self._next_calls()
-                        self._taken = [*calls]
-                        await self._commit(calls)
-                self._wanted.clear()
-        except Exception as exc:  # noqa: BLE001 - a bug; whoever asks is told as well
+            async with self._turn_lock:
+                self._check_works()
+                return await work()
+        except asyncio.CancelledError:
+            raise ClosedError("this queue was closed before it was done") from None
+        except MemqError:
+            raise
+        except Exception as exc:  # a bug; whoever asks is told as well
             self._on_failure("what publishes to Kafka", exc)
             self._broken = exc
-            for lost in (*self._taken, *self._waiting):
-                lost.fail(QueueFailedError(f"nothing is written to Kafka any more: {exc!r}"))
-            self._waiting.clear()
+            raise QueueFailedError(f"nothing is written to Kafka any more: {exc!r}") from exc
 
-    async def _take(self, turn: _Turn) -> None:
-        try:
-            result = await turn.work()
-        except MemqError as exc:
-            turn.fail(exc)
-        else:
-            if not turn.done.done():
-                turn.done.set_result(result)
+    def _check_works(self) -> None:
+        if self._broken is not None:
+            raise QueueFailedError(f"nothing is written to Kafka any more: {self._broken!r}")
+
+    async def _commit_waiting(self, call: _Call) -> None:
+        """Write a call with all that wait, unless an earlier turn has.
+
+        Then this turn writes nothing: those who were told of their offsets in that turn call again
+        one after the other, and their calls are to gather.
+        """
+        if not call.ended and (calls := self._next_calls()):
+            await self._commit(calls)
 
     def _next_calls(self) -> list[_Call]:
-        """The calls of one transaction: all up to the next turn, but of so much."""
+        """Take the calls of one transaction: all that wait, but of so much."""
         calls: list[_Call] = []
         size_bytes = count = 0
         while self._waiting and size_bytes < ROUND_BYTES and count < ROUND_RECORDS:
-            call = self._waiting[0]
-            if not isinstance(call, _Call):
-                break
-            self._waiting.popleft()
+            call = self._waiting.popleft()
             if not call.cancelled:
                 calls.append(call)
                 size_bytes += call.size_bytes
@@ -326,7 +303,7 @@ class Publisher:
             await self._commit_owned(calls)
         except PublishUncertainError as exc:
             for call in calls:
-                if call.owner is not None and call.doubtful and not call.done.done():
+                if call.owner is not None and call.doubtful and call.error is None:
                     self._doubtful[call.owner] = None
             _fail(calls, exc)
         except (UnknownTopicError, QueueFailedError) as exc:
@@ -367,18 +344,21 @@ class Publisher:
         if times != self._said_times or not records:
             said = self._state_topic.new_records([times_record(self._broker_id, times)])
         written = [*records, *said]
-        try:
-            offsets = await producer.commit(written)
-        finally:
-            if producer.over:
-                self._give_up_producer()
+        offsets = await self._commit_all(producer, written)
         self._said_times = times
         self._on_written(written, offsets)
         return offsets
 
+    async def _commit_all(self, producer: Transactions, records: Sequence[NewRecord]) -> list[int]:
+        try:
+            return await producer.commit(records)
+        finally:
+            if producer.over:
+                self._give_up_producer()
+
     def _may_write(self, call: _Call) -> bool:
         """Whether a call is for what is owned here; it is told if it is not."""
-        if call.done.done():
+        if call.error is not None:
             return False
         if call.owner is None:
             return True
@@ -386,9 +366,9 @@ class Publisher:
             return True
         topic, write_partition = call.owner
         if topic in self._state_topic.state.topics:
-            call.fail(not_owned(topic, write_partition))
+            call.error = not_owned(topic, write_partition)
         else:
-            call.fail(UnknownTopicError(f"topic {topic!r} has been deleted"))
+            call.error = UnknownTopicError(f"topic {topic!r} has been deleted")
         return False
 
     def _times_with(self, records: Sequence[NewRecord]) -> SavedTimes:
@@ -400,7 +380,7 @@ class Publisher:
 
     # -- claims of earlier lives ------------------------------------------------------------
 
-    async def _adopt(self) -> list[Owner]:
+    async def _adopt(self) -> None:
         """Fence the earlier lives that are seen; what they have claimed is ours from now on."""
         state = self._state_topic.state
         lives = [
@@ -411,37 +391,9 @@ class Publisher:
         for owner in lives:
             await self._fence_id(owner)
             self._ids[owner] = None
-        if not lives:
-            return []
-        await self._state_topic.see()
-        claimed = list(state.claimed_by(lives))
-        self._claimed |= dict.fromkeys(claimed)
-        return claimed
-
-    async def _adopt_late(self) -> None:
-        """Release what an earlier life has claimed, and what is seen of it only after the start.
-
-        A transaction of another broker that is open, for it has died as well, hides a claim for
-        some seconds. Nobody would release it, and others would wait for us, who live.
-        """
-        for failures in count(1):
-            try:
-                await self._state_topic.see()
-                await self._turn(self._release_late)
-            except (ClosedError, QueueFailedError, DataLossError) as exc:
-                log.info("claims of earlier lives are not looked for any more: %s", exc)
-                return
-            except MemqError as exc:
-                log.warning("claims of earlier lives are not released yet: %s", exc)
-                await asyncio.sleep(ADOPT_AGAIN.equal_jitter_s(failures, self._runtime.random))
-            except Exception as exc:  # noqa: BLE001 - a bug; whoever started us is told
-                self._on_failure("what releases claims of earlier lives", exc)
-                return
-            else:
-                return
-
-    async def _release_late(self) -> None:
-        await self._release(await self._adopt())
+        if lives:
+            await self._state_topic.see_all()
+            self._claimed |= dict.fromkeys(state.claimed_by(lives))
 
     # -- the producer and its claims --------------------------------------------------------
 
@@ -455,8 +407,8 @@ class Publisher:
 
     async def _ready_producer(self) -> Transactions:
         """A producer whose id has claimed all that is owned here."""
-        if self._state_topic.reached.error is not None:
-            raise self._state_topic.reached.error
+        if self._state_topic.error is not None:
+            raise self._state_topic.error
         if self._producer is None:
             name = f"{self._name}.{self._runtime.token_hex(8)}"
             self._producer = await self._client.transactions(name)
@@ -471,7 +423,7 @@ class Publisher:
 
     async def _claim_again(self, producer: Transactions) -> None:
         """Claim with this id what an earlier one of ours has, and nobody else has taken over."""
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         self._drop_lost()
         await self._claim(producer, self._claimed)
         self._drop_lost()
@@ -493,13 +445,10 @@ class Publisher:
         ]
         if records:
             try:
-                await producer.commit(self._state_topic.new_records(records))
+                await self._commit_all(producer, self._state_topic.new_records(records))
             except (PublishUncertainError, FencedError) as exc:
                 raise QueueError(f"cannot claim write partitions: {exc}") from exc
-            finally:
-                if producer.over:
-                    self._give_up_producer()
-            await self._state_topic.see()
+            await self._state_topic.see_all()
 
     def _drop_lost(self) -> None:
         """What others have claimed is theirs, and what we have let go is nobody's."""
@@ -524,30 +473,15 @@ class Publisher:
             await self._ready_producer()
 
     async def _fence_others(self, wanted: Sequence[Owner]) -> None:
-        """Fence the owners before us, as far as they are known."""
-        under_way = []
-        for other in self._unfenced(wanted):
-            if other not in self._fencing:
-                fencing = asyncio.get_running_loop().create_task(self._fence_id(other))
-                self._fencing[other] = fencing
-                fencing.add_done_callback(partial(self._fenced_id, other))
-            under_way.append(self._fencing[other])
-        if under_way:
-            await asyncio.wait(under_way)
-        for fencing in under_way:
-            if fencing.cancelled():
-                raise ClosedError("this queue was closed while it fenced other brokers")
-            fencing.result()
-
-    def _fenced_id(self, transactional_id: str, fencing: asyncio.Task[None]) -> None:
-        del self._fencing[transactional_id]
-        if not fencing.cancelled():
-            fencing.exception()  # whoever waits is told; it may be that nobody does any more
+        """Fence the owners before us, as far as they are known; each once, for all who ask."""
+        async with self._fencing:
+            for other in self._unfenced(wanted):
+                await self._fence_id(other)
 
     async def _claim_fenced(self, wanted: Sequence[Owner], *, again: bool) -> bool:
         """Be the latest to claim write partitions, if the owners before us are fenced."""
         producer = await self._ready_producer()
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         if again:
             self._check_still_ours(wanted)
         if self._unfenced(wanted):
@@ -575,13 +509,13 @@ class Publisher:
             if not any(owner in self._claimed for owner in wanted):
                 return
             producer = await self._ready_producer()
-            await self._state_topic.see()
+            await self._state_topic.see_all()
             self._drop_lost()
             ours = [owner for owner in wanted if owner in self._claimed]
             records = [record for owner in ours for record in state.next_claim(*owner, "")]
             try:
                 if records:
-                    await producer.commit(self._state_topic.new_records(records))
+                    await self._commit_all(producer, self._state_topic.new_records(records))
             except FencedError as exc:  # and nothing was written
                 log.warning("%s; going on with another producer", exc)
             except MemqError as exc:
@@ -589,9 +523,6 @@ class Publisher:
             else:
                 self._forget(ours)
                 return
-            finally:
-                if producer.over:
-                    self._give_up_producer()
         raise QueueError("others have taken over each of our producers; try again")
 
     def _check_still_ours(self, wanted: Iterable[Owner]) -> None:
@@ -626,11 +557,11 @@ def _tell(calls: Iterable[_Call], offsets: Sequence[int]) -> None:
     begin = 0
     for call in calls:
         end = begin + len(call.records)
-        if not call.done.done():
-            call.done.set_result(list(offsets[begin:end]))
+        call.offsets = list(offsets[begin:end])
         begin = end
 
 
 def _fail(calls: Iterable[_Call], error: MemqError) -> None:
+    """Give each call the error, but for those that have another one."""
     for call in calls:
-        call.fail(type(error)(str(error)))
+        call.error = call.error or type(error)(str(error))

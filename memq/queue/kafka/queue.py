@@ -40,9 +40,9 @@ offset. The end of a partition is one past its last notification, whatever marke
 when it is committed, and whoever reads here waits until it is seen. A reader at another broker asks
 Kafka how far the partition was written, and waits for that. A broker that dies may leave a
 transaction open, and nobody sees what others have written after it until it is fenced or Kafka
-gives it up, after ten seconds or twenty. So a broker that starts may see only then what an earlier
-life of its own has claimed; it releases that as soon as it sees it, or those who wait for it to let
-go, for it lives, would wait in vain.
+gives it up, after ten seconds or twenty. So a broker that starts waits for
+that: it must know what an earlier life of its own has claimed, and release it, or those who wait
+for it to let go, for it lives, would wait in vain.
 
 *A Kafka that has lost what it has confirmed*, as after an election that was not clean, has less of
 a partition than was written or read here. That is noticed when it is asked how far the partition
@@ -62,6 +62,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
@@ -70,10 +71,9 @@ from memq.core.queue import (
     check_fetch,
     check_group_count,
     check_group_offsets,
+    check_new_topic,
     check_partition,
-    check_partition_count,
     check_publications,
-    check_queue_topic,
     out_of_range,
 )
 from memq.core.units import counted
@@ -85,11 +85,9 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka.client import NewRecord, Place, log_failure
+from memq.queue.kafka.followed import SEEN_S, Tail, entries_of, lost, pages
 from memq.queue.kafka.publisher import ROUND_RECORDS, Publisher
-from memq.queue.kafka.reached import SEEN_S, lost, pages, see
-from memq.queue.kafka.state import held_record, offset_records, topic_record
-from memq.queue.kafka.state_topic import StateTopic
-from memq.queue.kafka.tail import Tail, entries_of
+from memq.queue.kafka.state import StateTopic, held_record, offset_records, topic_record
 from memq.queue.waiters import Waiters
 from memq.runtime.system import SYSTEM, Runtime
 
@@ -108,9 +106,8 @@ START_S = 5.0  # for which the start of a partition is believed, where others ma
 SETTLED_S = 1.0  # how long a look at the end of a partition waits for open transactions
 TAIL_RECORDS = 64  # that are looked at for the last entry, first; eight times as many then
 SEARCH_RECORDS = 500  # that a search by time reads at once
-MAX_TAILS = 10_000  # partitions that are followed, beside those of topics that are owned here
+MAX_TAILS = 10_000  # partitions that are followed: those asked about last
 CLAIMS_SEEN_S = 0.5  # for which claims are waited for that were written just now
-IDLE_S = 600.0  # after which a partition that nobody asks about is followed no more
 
 TOPIC_SETTINGS = {
     "cleanup.policy": "delete",
@@ -168,7 +165,7 @@ class KafkaQueue:
             on_failure=on_failure,
         )
         self._tails: OrderedDict[Place, Tail] = OrderedDict()  # asked about longest ago first
-        self._opening: dict[Place, asyncio.Task[Tail]] = {}
+        self._opening: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         self._written: dict[Place, int] = {}  # one past the last that was written or read here
         self._last_times: dict[Place, tuple[int, int]] = {}  # that were given to a publication
         self._waiters = Waiters()
@@ -202,11 +199,7 @@ class KafkaQueue:
         error = _closed()
         for waiters in (self._waiters, self._releases):
             waiters.wake_all()
-        await self._publisher.close(error)
-        opening = list(self._opening.values())
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        await self._publisher.close()
         await self._client.close()
         self._state_topic.failed(error)
         for tail in self._tails.values():
@@ -222,36 +215,35 @@ class KafkaQueue:
             TopicExistsError: it exists with another number of partitions.
         """
         self._check_open()
-        check_queue_topic(topic)
-        check_partition_count(topic, partitions)
+        check_new_topic(topic, partitions)
         name = self._kafka_topic(topic)
         found = await self._client.create_topic(name, partitions, TOPIC_SETTINGS)
         if found != partitions:
             raise TopicExistsError(
                 f"topic {topic!r} has {counted(found, 'read partition')}, not {partitions}"
             )
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         if topic not in self._state.topics:
             await self._say([topic_record(topic, partitions)])
-            await self._state_topic.see()
+            await self._state_topic.see_all()
 
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic with its notifications and group offsets; unknown ones are fine."""
         self._check_open()
         self._publisher.forget_topic(topic)  # what waits is not published to what is gone
         await self._client.delete_topic(self._kafka_topic(topic))
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         if topic in self._state.topics:
             forgotten = list(self._state.forget(topic))
             for first in range(0, len(forgotten), ROUND_RECORDS):
                 await self._say(forgotten[first : first + ROUND_RECORDS])
-            await self._state_topic.see()
+            await self._state_topic.see_all()
 
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted."""
         self._check_open()
         there = await self._client.topics()
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         return sorted(each for each in self._state.topics if self._kafka_topic(each) in there)
 
     async def service_id(self) -> str:
@@ -310,7 +302,7 @@ class KafkaQueue:
         # is at worst a claim of somebody alive, who is then fenced without need.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(timeout_s, CLAIMS_SEEN_S)):
-                await self._state_topic.see()
+                await self._state_topic.see_all()
         return await self._releases.wait(topic, ready, timeout_s)
 
     def wake_owners(self) -> None:
@@ -364,20 +356,25 @@ class KafkaQueue:
             await self.offsets(topic, partition)  # what is known here may be old
         if not tail.start <= offset <= tail.end:
             raise out_of_range(topic, partition, offset, tail.start, tail.end)
+        try:
+            found = await self._entries(tail, offset, tail.end, max_entries, max_bytes)
+        except OffsetOutOfRangeError:
+            start, end = await self.offsets(topic, partition)
+            raise out_of_range(topic, partition, offset, start, end) from None
+        if not found and offset < tail.end:
+            raise QueueError(f"{tail.place} was not read from {offset} to {tail.end}; try again")
+        return found
+
+    async def _entries(
+        self, tail: Tail, offset: int, end: int, max_entries: int, max_bytes: int
+    ) -> list[QueueEntry]:
+        """Entries from an offset on, from memory or from Kafka."""
         found = tail.fetch(offset, max_entries, max_bytes)
         if found is None:
-            place = self._place(topic, partition)
-            try:
-                found = entries_of(
-                    await self._client.read(
-                        place, offset, tail.end, max_records=max_entries, max_bytes=max_bytes
-                    )
-                )
-            except OffsetOutOfRangeError:
-                start, end = await self.offsets(topic, partition)
-                raise out_of_range(topic, partition, offset, start, end) from None
-            if not found and offset < tail.end:
-                raise QueueError(f"{place} was not read from {offset} to {tail.end}; try again")
+            records = await self._client.read(
+                tail.place, offset, end, max_records=max_entries, max_bytes=max_bytes
+            )
+            found = entries_of(records)
         return found
 
     async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
@@ -387,8 +384,8 @@ class KafkaQueue:
         def ready() -> bool:
             self._check_open()
             for tail, offset in tails:
-                if tail.reached.error is not None:
-                    raise tail.reached.error
+                if tail.error is not None:
+                    raise tail.error
                 if tail.end > offset:
                     return True
             return False
@@ -403,9 +400,9 @@ class KafkaQueue:
         tail.looked_s = self._runtime.mono_s()
         tail.forget_before(bounds.start)
         try:
-            await see(self._client, place, tail, bounds, SETTLED_S)
+            await tail.see(bounds, SETTLED_S)
         except QueueError:  # a transaction that stays open hides only what comes after it
-            await tail.reached.wait_for(bounds.stable, SEEN_S, place)
+            await tail.wait_for(bounds.stable, SEEN_S)
         return tail.start, tail.end
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
@@ -450,7 +447,7 @@ class KafkaQueue:
             check_group_count(topic, group, len(self._state.groups(topic)))
         await self._say(offset_records(topic, group, offsets), (topic, GROUPS))
         if new:
-            await self._state_topic.see()  # the next one is counted with it
+            await self._state_topic.see_all()  # the next one is counted with it
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """A group's stored offsets; partitions without one are absent."""
@@ -469,7 +466,7 @@ class KafkaQueue:
         await self._see_groups(topic)
         gone = dict.fromkeys(self._state.offsets(topic, group))
         await self._say(offset_records(topic, group, gone), (topic, GROUPS))
-        await self._state_topic.see()
+        await self._state_topic.see_all()
 
     async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
         """Store what the members of a group may hold, durably, in place of what was stored."""
@@ -477,16 +474,10 @@ class KafkaQueue:
         await self._partitions(topic)
         await self._say([held_record(topic, group, holdings)], (topic, GROUPS))
 
-    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
-        """What the members of a group may hold, as stored last."""
-        check_group_name(group)
+    async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
+        """What the members of each group may hold, as stored last."""
         await self._see_groups(topic)
-        return self._state.held(topic, group)
-
-    async def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
-        await self._see_groups(topic)
-        return self._state.holders(topic)
+        return {**self._state.held(topic)}
 
     # -- times ------------------------------------------------------------------------------
 
@@ -494,7 +485,7 @@ class KafkaQueue:
         """How far time has come at any broker; zeros for a new queue."""
         self._check_open()
         await self._publisher.settle()
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         known = self._state.times.values()
         return SavedTimes(
             max((each.running_ms for each in known), default=0),
@@ -533,7 +524,7 @@ class KafkaQueue:
         """See what is stored of a topic's groups, and what was asked to be before this."""
         await self._partitions(topic)
         await self._publisher.settle()
-        await self._state_topic.see()
+        await self._state_topic.see_all()
         await self._partitions(topic)
 
     async def _see_topic(self, topic: str) -> None:
@@ -541,15 +532,15 @@ class KafkaQueue:
         partitions = await self._partitions(topic)
         places = [self._place(topic, each) for each in range(partitions)]
         tails = [await self._tail(topic, each) for each in range(partitions)]
-        for tail, place, bounds in zip(tails, places, await self._bounds(places), strict=True):
+        for tail, bounds in zip(tails, await self._bounds(places), strict=True):
             tail.forget_before(bounds.start)
-            await see(self._client, place, tail, bounds)
+            await tail.see(bounds, SEEN_S)
 
     async def _partitions(self, topic: str) -> int:
         """How many read partitions a topic has."""
         self._check_open()
         if topic not in self._state.topics:
-            await self._state_topic.see()
+            await self._state_topic.see_all()
         if topic not in self._state.topics:
             raise _unknown(topic)
         return self._state.topics[topic]
@@ -564,32 +555,27 @@ class KafkaQueue:
         check_partition(topic, partition, await self._partitions(topic))
         place = self._place(topic, partition)
         tail = self._tails.get(place)
-        if tail is not None and tail.reached.error is not None:
+        if tail is not None and tail.error is not None:
             del self._tails[place]  # it may be there again
-            self._note_end(place, tail.reached.offset)
+            self._note_end(place, tail.reached)
             tail = None
         if tail is None:
-            opening = self._opening.get(place)
-            if opening is None:
-                opening = asyncio.get_running_loop().create_task(self._open(topic, place))
-                self._opening[place] = opening
-                opening.add_done_callback(lambda opened: self._opened(place, opened))
-            tail = await asyncio.shield(opening)
-        tail.used_s = self._runtime.mono_s()
+            async with self._opening.setdefault(place, asyncio.Lock()):
+                tail = self._tails.get(place) or await self._open(topic, place)
         if place in self._tails:
             self._tails.move_to_end(place)
         written = self._written.get(place, 0)
-        if tail.reached.offset < written:
-            await self._see_written(place, tail, written)
+        if tail.reached < written:
+            await self._see_written(tail, written)
         return tail
 
-    async def _see_written(self, place: Place, tail: Tail, written: int) -> None:
+    async def _see_written(self, tail: Tail, written: int) -> None:
         """Wait until what was written here is seen: a little later, unless Kafka has lost it."""
         try:
-            await tail.reached.wait_for(written, SETTLED_S, place)
+            await tail.wait_for(written, SETTLED_S)
         except QueueError:  # who follows may be told late, or never
-            bounds = (await self._bounds([place]))[0]
-            await see(self._client, place, tail, bounds._replace(written=written), SEEN_S)
+            bounds = (await self._bounds([tail.place]))[0]
+            await tail.see(bounds._replace(written=written), SEEN_S)
 
     async def _bounds(self, places: Sequence[Place]) -> list[Bounds]:
         """What these partitions have now.
@@ -600,7 +586,7 @@ class KafkaQueue:
         before = []
         for place in places:
             tail = self._tails.get(place)
-            read = 0 if tail is None else tail.reached.offset
+            read = 0 if tail is None else tail.reached
             before.append(max(read, self._written.get(place, 0)))
         found = await self._client.bounds(places)
         losses = [
@@ -622,20 +608,18 @@ class KafkaQueue:
             tail.failed(error)
         return error
 
-    def _opened(self, place: Place, opening: asyncio.Task[Tail]) -> None:
-        del self._opening[place]
-        if not opening.cancelled():
-            opening.exception()  # whoever waits is told; it may be that nobody does any more
-
     async def _open(self, topic: str, place: Place) -> Tail:
         """Begin to follow a partition."""
         bounds = (await self._bounds([place]))[0]
         last = await self._last_entries(place, bounds)
-        tail = Tail(bounds.start, bounds.stable, last, lambda: self._waiters.wake(topic))
-        tail.used_s = tail.looked_s = self._runtime.mono_s()
+        tail = Tail(self._client, place, bounds, last, lambda: self._waiters.wake(topic))
+        tail.looked_s = self._runtime.mono_s()
+        self._check_open()
         self._client.follow(place, bounds.stable, tail)
         self._tails[place] = tail
-        self._let_idle_go()
+        while len(self._tails) > MAX_TAILS:
+            unused, _ = self._tails.popitem(last=False)
+            self._client.unfollow(unused)
         return tail
 
     async def _last_entries(self, place: Place, bounds: Bounds) -> list[QueueEntry]:
@@ -651,36 +635,19 @@ class KafkaQueue:
                 break
         return found
 
-    def _let_idle_go(self) -> None:
-        """Follow no more what nobody asks about."""
-        limit_s = self._runtime.mono_s() - IDLE_S
-        owned = {self._kafka_topic(topic): None for topic in self._publisher.owned_topics}
-        spare = [place for place in self._tails if place.topic not in owned]
-        for number, place in enumerate(spare):
-            if self._tails[place].used_s > limit_s and len(spare) - number <= MAX_TAILS:
-                break
-            del self._tails[place]
-            self._client.unfollow(place)
-
     async def _find(self, topic: str, partition: int, is_late: Callable[[QueueEntry], bool]) -> int:
         """One past the last entry that is not late, in a partition of which the later ones are."""
         low, high = await self.offsets(topic, partition)
         tail = await self._tail(topic, partition)
-        place = self._place(topic, partition)
         while low < high:
             # All before `low` is early, and it is the start, or one past an entry; all from `high`
             # on is late, or has no entry.
             middle = low if high - low <= SEARCH_RECORDS else (low + high) // 2
-            entries = tail.fetch(middle, SEARCH_RECORDS, 1 << 30)
-            if entries is None:
-                try:
-                    records = await self._client.read(
-                        place, middle, high, max_records=SEARCH_RECORDS, max_bytes=1 << 30
-                    )
-                except OffsetOutOfRangeError as exc:
-                    problem = f"{place} was truncated while it was searched; try again"
-                    raise QueueError(problem) from exc
-                entries = entries_of(records)
+            try:
+                entries = await self._entries(tail, middle, high, SEARCH_RECORDS, 1 << 30)
+            except OffsetOutOfRangeError as exc:
+                problem = f"{tail.place} was truncated while it was searched; try again"
+                raise QueueError(problem) from exc
             entries = [each for each in entries if each.offset < high]
             late = next((number for number, each in enumerate(entries) if is_late(each)), None)
             if late is None and entries:

@@ -23,21 +23,41 @@ beside claim N + 1.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from memq.core.clock import SavedTimes
 from memq.core.decoding import UNDECODABLE
 from memq.core.queue import Holding
+from memq.core.units import counted
+from memq.errors import ClosedError, ConfigError, MemqError
+from memq.queue.kafka.client import NewRecord, Place
+from memq.queue.kafka.followed import SEEN_S, Followed, lost
+from memq.runtime.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from memq.queue.kafka.client import Record
+    from memq.queue.kafka.client import KafkaClient, OnFailure, Record
+    from memq.runtime.system import Runtime
 
 log = logging.getLogger(__name__)
+
+FOLLOW_AGAIN = Backoff(0.5, 30.0)
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    # What is not compacted yet is read by each broker that starts.
+    "segment.ms": "3600000",
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "message.timestamp.after.max.ms": str((1 << 63) - 1),  # whatever clocks show
+}
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 _encode = msgspec.json.Encoder().encode
 _decode_key = msgspec.json.Decoder(list[Any]).decode
@@ -107,13 +127,9 @@ class KafkaState:
         """Groups with offsets, sorted."""
         return sorted(self._offsets.get(topic, {}))
 
-    def held(self, topic: str, group: str) -> dict[str, Holding]:
-        """What the members of a group may hold."""
-        return dict(self._held.get(topic, {}).get(group, {}))
-
-    def holders(self, topic: str) -> list[str]:
-        """Groups of which something is held, sorted."""
-        return sorted(self._held.get(topic, {}))
+    def held(self, topic: str) -> Mapping[str, dict[str, Holding]]:
+        """What the members of each group may hold."""
+        return self._held.get(topic, {})
 
     def read(self, record: Record) -> str | None:
         """Take over the next record. One that is not ours changes nothing, and is told.
@@ -122,12 +138,8 @@ class KafkaState:
             The topic that is gone, if it says so.
         """
         try:
-            kind, *names = _decode_key(record.key or b"")
-            apply = _KINDS[kind]
-            apply(self, *names, record.value)
-            if kind == "topic" and record.value is None:
-                return str(names[0])
-        except (*UNDECODABLE, KeyError, TypeError, ValueError) as exc:
+            return self._apply(_decode_key(record.key or b""), record.value)
+        except (*UNDECODABLE, TypeError, ValueError) as exc:
             log.error(  # noqa: TRY400 - where it stands is what matters
                 "the record at offset %d of the state topic is not of this version of memq, and "
                 "changes nothing: %r (%s)",
@@ -156,53 +168,46 @@ class KafkaState:
         if latest.number:
             yield StateRecord(_owner_key(topic, write_partition, latest), None)
 
-    # -- kinds of records -------------------------------------------------------------------
+    def _apply(self, key: list[Any], value: bytes | None) -> str | None:
+        match key:
+            case ["topic", str(topic)]:
+                if value is None:
+                    for of_topics in (self.topics, self._claims, self._offsets, self._held):
+                        of_topics.pop(topic, None)
+                    return topic
+                self.topics[topic] = _decode_number(value)
+            case ["owner", str(topic), int(write_partition), int(number), str(owner)]:
+                claims = self._claims.setdefault(topic, {})
+                if value is not None and number > claims.get(write_partition, Claim()).number:
+                    claims[write_partition] = Claim(number, owner)
+            case ["offset", str(topic), str(group), int(partition)]:
+                offset = None if value is None else _decode_number(value)
+                self._set_offset(self._offsets.setdefault(topic, {}), group, partition, offset)
+            case ["held", str(topic), str(group)]:
+                held = {} if value is None else _decode_held(value)
+                _set(self._held.setdefault(topic, {}), group, held or None)
+            case ["times", str(broker)]:
+                _set(self.times, broker, None if value is None else _decode_times(value))
+            case _:
+                raise ValueError("no such kind of record")
+        return None
 
-    def _read_topic(self, topic: str, value: bytes | None) -> None:
-        if value is not None:
-            self.topics[topic] = _decode_number(value)
-            return
-        for of_topics in (self.topics, self._claims, self._offsets, self._held):
-            of_topics.pop(topic, None)
-
-    def _read_owner(
-        self, topic: str, write_partition: int, number: int, owner: str, value: bytes | None
+    @staticmethod
+    def _set_offset(
+        groups: dict[str, dict[int, int]], group: str, partition: int, offset: int | None
     ) -> None:
-        claims = self._claims.setdefault(topic, {})
-        if value is not None and number > claims.get(write_partition, Claim()).number:
-            claims[write_partition] = Claim(number, owner)
-
-    def _read_offset(self, topic: str, group: str, partition: int, value: bytes | None) -> None:
-        groups = self._offsets.setdefault(topic, {})
-        if value is not None:
-            groups.setdefault(group, {})[partition] = _decode_number(value)
-            return
-        offsets = groups.get(group, {})
-        offsets.pop(partition, None)
+        offsets = groups.setdefault(group, {})
+        _set(offsets, partition, offset)
         if not offsets:
-            groups.pop(group, None)
-
-    def _read_held(self, topic: str, group: str, value: bytes | None) -> None:
-        groups = self._held.setdefault(topic, {})
-        if value is not None:
-            groups[group] = _decode_held(value)
-        else:
-            groups.pop(group, None)
-
-    def _read_times(self, broker: str, value: bytes | None) -> None:
-        if value is not None:
-            self.times[broker] = _decode_times(value)
-        else:
-            self.times.pop(broker, None)
+            del groups[group]
 
 
-_KINDS: dict[str, Callable[..., None]] = {
-    "topic": KafkaState._read_topic,  # noqa: SLF001 - its own
-    "owner": KafkaState._read_owner,  # noqa: SLF001
-    "offset": KafkaState._read_offset,  # noqa: SLF001
-    "held": KafkaState._read_held,  # noqa: SLF001
-    "times": KafkaState._read_times,  # noqa: SLF001
-}
+def _set(values: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:
+    """Set a value, or remove it."""
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value
 
 
 def topic_record(topic: str, partitions: int) -> StateRecord:
@@ -234,3 +239,115 @@ def times_record(broker: str, times: SavedTimes) -> StateRecord:
 
 def _owner_key(topic: str, write_partition: int, claim: Claim) -> bytes:
     return _encode(["owner", topic, write_partition, *claim])
+
+
+class StateTopic(Followed):
+    """The topic, as one broker reads it from its start on.
+
+    Args:
+        client: of Kafka.
+        cluster_id: of the cluster whose topic it is.
+        on_forgotten: told of each topic of the queue that is said to be gone.
+        on_read: called when something was read.
+        on_failure: told that Kafka has lost what was said.
+        runtime: chance, and the time for records.
+
+    Attributes:
+        state: all that was said, up to where it was read.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        cluster_id: str,
+        *,
+        on_forgotten: Callable[[str], None],
+        on_read: Callable[[], None],
+        on_failure: OnFailure,
+        runtime: Runtime,
+    ) -> None:
+        super().__init__(client, Place(f"{cluster_id}.memq-state", 0), 0)
+        self._on_forgotten = on_forgotten
+        self._on_read = on_read
+        self._on_failure = on_failure
+        self._runtime = runtime
+        self._failures = 0  # to follow it, one after the other
+        self._written = 0  # one past the last record that was written here
+        self._looking: asyncio.Task[None] | None = None
+        self.state = KafkaState()
+
+    async def start(self) -> None:
+        """Make it where there is none, and read it, but for what an open transaction hides.
+
+        Raises:
+            ConfigError: somebody else made it, with more than one partition.
+        """
+        partitions = await self._client.create_topic(self.place.topic, 1, _SETTINGS)
+        if partitions != 1:
+            raise ConfigError(
+                f"topic {self.place.topic} of Kafka has {counted(partitions, 'partition')}, not 1: "
+                "memq did not make it; choose another cluster_id"
+            )
+        bounds = (await self._client.bounds([self.place]))[0]
+        self.reached = bounds.start
+        self._client.follow(self.place, bounds.start, self)
+        await self.see(bounds._replace(written=bounds.stable), SEEN_S)
+
+    async def see_all(self) -> None:
+        """See all that was said up to now, by whichever broker.
+
+        Raises:
+            QueueError: Kafka does not show it.
+            DataLossError: Kafka has less of it than it had.
+        """
+        end = max(self.reached, self._written)
+        bounds = (await self._client.bounds([self.place]))[0]
+        if bounds.written < end and self.error is None:
+            error = lost(self.place, end, bounds)
+            super().failed(error)
+            self._on_failure("what brokers have said", error)
+        await self.see(bounds, SEEN_S)
+
+    def note_written(self, end: int) -> None:
+        """Note that this was written here; it may be read a little later."""
+        self._written = max(self._written, end)
+
+    def new_records(self, records: Iterable[StateRecord]) -> list[NewRecord]:
+        """Return these records as they are written to it."""
+        now_ms = self._runtime.wall_ms()
+        return [NewRecord(self.place, each.value, each.key, now_ms) for each in records]
+
+    def read(self, records: Sequence[Record], reached: int) -> None:
+        """Take over what was said."""
+        for record in self.unread(records):
+            gone = self.state.read(record)
+            if gone is not None:
+                self._on_forgotten(gone)
+        self._failures = 0
+        super().read(records, reached)
+        self._on_read()
+
+    def failed(self, error: MemqError) -> None:
+        """Follow it again a little later: Kafka may only have to come to itself."""
+        if isinstance(error, ClosedError):
+            super().failed(error)
+            if self._looking is not None:
+                self._looking.cancel()
+            return
+        again_s = FOLLOW_AGAIN.equal_jitter_s(self._failures, self._runtime.random)
+        self._failures += 1
+        log.error("%s cannot be followed, again in %.1f s: %s", self.place, again_s, error)
+        asyncio.get_running_loop().call_later(again_s, self._follow_again)
+
+    def _follow_again(self) -> None:
+        if self.error is None:
+            self._client.follow(self.place, self.reached, self)
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """Learn whether there is nothing to follow any more."""
+        try:
+            await self.see_all()
+        except MemqError as exc:
+            log.warning("%s is not read: %s", self.place, exc)

@@ -202,9 +202,9 @@ async def test_a_kafka_that_is_not_there_is_an_error_in_time(monkeypatch):
     ("options", "problem"),
     [
         ("no.such=1", 'No such configuration property: "no.such"'),
-        ("transactional.id=x", "transactional.id cannot be set: a broker makes one of its own"),
+        ("transactional.id=x", "transactional.id cannot be set: memq does so itself"),
         ("topic.replication.factor=three", "expected a number"),
-        ("security.protocol=ssl,ssl.ca.location=/no.pem", "cannot be read: ssl.ca.location = '/no"),
+        ("security.protocol=ssl,ssl.ca.location=/no.pem", "ssl.ca.location failed"),
     ],
 )
 async def test_options_that_make_no_sense_are_refused(options, problem):

@@ -166,7 +166,7 @@ class QueueModel(RuleBasedStateMachine):
         assert (self.queue.start, self.queue.end) == (self.start, len(self.items))
         assert self.queue.fronts() == sorted(self.positions)
         assert {n: self.queue.position(n) for n in self.positions} == self.positions
-        assert len(self.queue._array._pool) <= self.options["max_mapped_pages"]
+        assert len(self.queue._pool) <= self.options["max_mapped_pages"]
 
     def teardown(self):
         if hasattr(self, "queue"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from memq.bigqueue import FanOutQueue
-from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.errors import InvalidRequestError
 
 ITEMS = [b"%02d" % n * 500 for n in range(20)]  # four in a data page
 
@@ -18,39 +18,12 @@ def queue(tmp_path, small):
         yield queue
 
 
-def test_positions_are_committed_and_reset(queue):
-    """A front moves where it is told inside the array, and no further."""
-    queue.set_position("slow", 15)
-    assert queue.dequeue("slow") == ITEMS[15]
-    queue.reset_front("slow")
-    assert queue.dequeue("slow") == ITEMS[0]
-    queue.set_position("slow", 20)
-    for outside in (-1, 21):
-        with pytest.raises(OffsetOutOfRangeError, match="move to 0 up to 20"):
-            queue.set_position("slow", outside)
-    assert queue.position("slow") == 20
-
-
-def test_a_new_front_starts_where_it_is_told(queue):
-    """By default a front sees all items that are kept."""
-    queue.truncate_front(4)
-    queue.create_front("from the start")
-    queue.create_front("new items only", position=queue.end)
-
-    assert queue.dequeue("from the start") == ITEMS[4]
-    assert queue.dequeue("new items only") is None
-    for outside in (3, 21):
-        with pytest.raises(OffsetOutOfRangeError):
-            queue.create_front("outside", position=outside)
-    assert "outside" not in queue.fronts()
-
-
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "ünïcode", "with space", "100%", "x" * 240])
 def test_any_name_that_fits_a_file_name_will_do(queue, name, tmp_path):
     """Names are encoded, so none leaves the folder or clashes, and all survive a reopen."""
     queue.create_front(name, position=5)
     queue.close()
-    with FanOutQueue(queue._array.path) as again:
+    with FanOutQueue(queue.path) as again:
         assert name in again.fronts()
         assert again.position(name) == 5
         again.delete_front(name)
@@ -66,7 +39,7 @@ def test_a_name_that_does_not_fit_is_refused(queue, name):
 
 def test_a_reader_follows_fronts(queue):
     """A read-only queue sees fronts come, move and go, and may change none."""
-    with FanOutQueue(queue._array.path, read_only=True) as reader:
+    with FanOutQueue(queue.path, read_only=True) as reader:
         queue.dequeue_many("fast", 6)
         assert (reader.position("fast"), reader.peek("fast")) == (6, ITEMS[6])
         queue.delete_front("fast")

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import errno
-import os
-
 import pytest
 
-from memq.bigqueue.files import preallocate
 from memq.bigqueue.layout import DATA, INDEX, Layout
 from memq.bigqueue.pool import PagePool
 from memq.errors import CorruptDataError
@@ -61,20 +57,3 @@ def test_missing_and_empty_pages_are_damage(pool, tmp_path):
     (tmp_path / DATA / "000000000001.page").write_bytes(b"")
     with pytest.raises(CorruptDataError, match=r"000000000001\.page is empty"):
         pool.map(DATA, 1)
-
-
-def test_a_page_that_the_disk_has_no_room_for_is_put_back(tmp_path, monkeypatch):
-    """Blocks that were claimed in vain are given back, and a file that was made for them goes."""
-
-    def full(fd, _start, size_bytes):
-        os.ftruncate(fd, size_bytes // 2)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    there, new = tmp_path / "there", tmp_path / "new"
-    there.write_bytes(b"x")
-    for file in (there, new):
-        with pytest.raises(OSError, match="No space left"):
-            preallocate(file, 4096)
-    assert there.read_bytes() == b"x"
-    assert not new.exists()

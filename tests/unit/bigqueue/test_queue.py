@@ -35,16 +35,6 @@ def test_first_in_first_out(queue):
     assert queue.dequeue_many(1000) == items[30:]
 
 
-def test_an_empty_queue_gives_none(queue):
-    """Nothing to take is None, or an empty list, and an empty item is not nothing."""
-    assert queue.dequeue() is None
-    assert queue.peek() is None
-    assert queue.dequeue_many(5) == []
-    queue.enqueue(b"")
-    assert queue.dequeue() == b""
-    assert queue.dequeue() is None
-
-
 def test_the_position_survives(tmp_path, small, crash):
     """What was taken is not given again after a close, nor after a kill."""
     with BigQueue(tmp_path / "queue", **small) as queue:

@@ -73,16 +73,6 @@ def test_a_torn_last_item_is_dropped_at_every_byte(writer, crash, zeroed):
             check_usable(array, 19)
 
 
-@pytest.mark.parametrize("kept", range(17))  # zeros follow: the high bytes of the timestamp
-def test_a_torn_last_entry_is_dropped_at_every_byte(writer, crash, kept):
-    """Wherever the index entry of the last item was cut off, the item before it is the last."""
-    copy = crash(writer.path)
-    cut(page(copy, "index", 2), 3 * ENTRY_BYTES + kept)
-    with BigArray(copy) as array:
-        assert array.recovery.items_dropped == 1
-        check_usable(array, 19)
-
-
 def test_every_flipped_bit_is_detected(tmp_path, small):
     """Each single bit flip in an item or in its index entry makes reading it an error.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import struct
 
 import pytest
@@ -13,7 +12,6 @@ from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
     OffsetOutOfRangeError,
-    QueueError,
 )
 from tests.unit.bigqueue.conftest import overwrite, page
 
@@ -79,35 +77,3 @@ def test_a_damaged_item_is_whole_again(array, crash, index, damage):
             array.restore(each, ITEMS[each])
     with BigArray(crash(array.path), read_only=True) as again:
         assert again.get_many(0, 99) == ITEMS
-
-
-def test_an_entry_that_points_past_its_page_is_damaged_too(array):
-    """Nothing is written there; what ends with the page is within it."""
-    number, offset, file, at = place_of(array, 4)
-    assert offset + len(ITEMS[4]) <= 4096
-    whole = page(array.path, "data", number).read_bytes()
-    for moved in (4096 - 96 + 1, 4096, (1 << 32) - 1):
-        overwrite(file, at + 4, struct.pack("<I", moved))
-        array._pool.unmap("index", 0)
-        with pytest.raises(CorruptDataError, match=r"item 4 .* past the end of its page"):
-            array.restore(4, ITEMS[4])
-        assert page(array.path, "data", number).read_bytes() == whole
-    overwrite(file, at + 4, struct.pack("<I", 4096 - 96))
-    array._pool.unmap("index", 0)
-    array.restore(4, ITEMS[4])
-    assert array.get(4) == ITEMS[4]
-
-
-@pytest.mark.parametrize("call", ["sync_file", "sync_directory"])
-def test_what_is_not_durable_is_not_restored(array, monkeypatch, call):
-    """The flush fails: that is said, and it can be tried again."""
-
-    def fails(_path):
-        raise OSError(errno.EIO, "planned")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"memq.bigqueue.array.{call}", fails)
-        with pytest.raises(QueueError, match="cannot flush"):
-            array.restore(3, ITEMS[3])
-    array.restore(3, ITEMS[3])
-    assert array.get(3) == ITEMS[3]

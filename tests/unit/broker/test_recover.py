@@ -120,7 +120,6 @@ class Data:
             number,
             self.folders.partition(self.topic.queue_topic, number),
             clock_s=lambda: 0.0,
-            **PAGES,
         )
         partition.append([Publication(number, payload, sealed_ms, running_ms)])
         partition.close()

@@ -12,7 +12,6 @@ from memq.core.group import MAX_SESSION_TIMEOUT_MS, GroupCoordinator
 from memq.core.queue import Holding
 from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, PartitionOffset
 from memq.errors import (
-    CorruptDataError,
     FencedError,
     NotHostedError,
     NotOwnerError,
@@ -288,15 +287,11 @@ async def test_groups_are_restored_as_stored_and_from_now_on():
     broker = Broker()
     broker.now_ms = 1_000
 
-    async def holders(topic):
-        return ["f", "g", "h"] if topic == "t.i" else []
+    async def holdings(topic):
+        assert topic == "t.i"
+        return {each: {"a": Holding(SESSION_MS, [1])} for each in "fh"} | {"g": None}
 
-    async def holdings(group, topic):
-        if group == "g":
-            raise CorruptDataError("not JSON")
-        return {"a": Holding(SESSION_MS, [1])}
-
-    broker.queue.holders, broker.queue.holdings = holders, holdings
+    broker.queue.holdings = holdings
     await restore_groups(broker.topic(), broker.coordinator, broker)
     for group, until_ms in (("f", SESSION_MS), ("g", MAX_SESSION_TIMEOUT_MS), ("h", SESSION_MS)):
         broker.coordinator.check_idle("other", "t", 0)
@@ -307,6 +302,6 @@ async def test_groups_are_restored_as_stored_and_from_now_on():
     async def away(topic):
         raise QueueError("cannot be read")
 
-    broker.queue.holders = away
+    broker.queue.holdings = away
     with pytest.raises(QueueError):
         await restore_groups(broker.topic(), broker.coordinator, broker)

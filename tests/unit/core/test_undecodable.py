@@ -86,7 +86,7 @@ def test_files_of_the_queue_that_are_damaged_are_named(tmp_path):
     reads = {
         "topics/t/topic.json": folders.load,
         "topics/t/groups/g.json": lambda: folders.offsets("t", "g"),
-        "topics/t/members/g.json": lambda: folders.holdings("t", "g"),
+        "topics/t/members/g.json": lambda: folders.holdings("t"),
         "times.json": folders.times,
     }
     for name, read in reads.items():
@@ -123,7 +123,7 @@ def test_a_record_of_the_state_that_is_damaged_changes_nothing(caplog):
     for value in damaged(record.value):
         state.read(Record(0, 0, value, record.key))
     state.read(Record(0, 0, record.value, record.key))
-    assert state.held("t", "g") == {"m": Holding(1_000, [0])}
+    assert state.held("t") == {"g": {"m": Holding(1_000, [0])}}
 
 
 def test_errors_of_decoding_are_named_together():

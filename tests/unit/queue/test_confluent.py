@@ -382,31 +382,38 @@ async def test_bounds_are_what_leaders_say(client):
     assert await client.bounds([C, A, B]) == [expected[C], expected[A], expected[B]]
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("name", [*sorted(MOVED), *MEANINGS[UnknownTopicError]])
-async def test_where_leaders_are_is_looked_up_once_more(client, name, which):
+async def test_where_leaders_are_is_looked_up_once_more(client, name):
     """Whatever is known of leaders may be old: one more look finds the new ones, of each topic."""
-    places = [A, Place("c.u", 0)]
     both = client._looks_at_all, client._looks_at_committed
-    if which < 2:
-        client._looks_at_all.failures = [*[None] * which, name]
-    else:
-        client._looks_at_committed.failures = [name]
-    assert await client.bounds(places) == [Bounds(0, 0, 0)] * 2
     for looks in both:
-        assert {("c.t", True), ("c.u", True)} <= {*looks.told}
+        looks.failures = [name]
+        assert await client.bounds([A, Place("c.u", 0)]) == [Bounds(0, 0, 0)] * 2
+        for each in both:
+            assert {("c.t", True), ("c.u", True)} <= {*each.told}
+
+
+async def test_those_who_wait_share_a_look_that_begins_after_they_asked(client):
+    """None has an older answer than its question, or the error of what another one asked about."""
+    busy = threading.Event()
+    client._asking.submit(busy.wait)
+    client._looks_at_all.bounds[C] = "UNKNOWN_TOPIC_OR_PART"
+    asked = []
+    look = client._looks_at_all.offsets_for_times
+    client._looks_at_all.offsets_for_times = lambda at, s: asked.append(len(at)) or look(at, s)
+    first = asyncio.ensure_future(client.bounds([A]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    others = [asyncio.ensure_future(client.bounds([each])) for each in (A, B, B)]
+    busy.set()
+    assert [(await each) for each in (first, *others)] == [[Bounds(0, 0, 0)]] * 4
+    assert asked == [1, 1, 2, 2]
+    sound, unknown = (asyncio.ensure_future(client.bounds([each])) for each in (A, C))
+    assert await sound == [Bounds(0, 0, 0)]
+    assert type(await error_of(unknown)) is UnknownTopicError
 
 
 # -- topics ----------------------------------------------------------------------------------
-
-
-async def test_a_topic_is_made_with_what_it_needs_and_what_was_given(client):
-    """What memq needs stands over what the user gave for every topic, and the rest beside it."""
-    client._admin.there["c.u"] = 2
-    assert await client.create_topic("c.u", 2, {"cleanup.policy": "delete"}) == 2
-    ((_, new, _),) = client._admin.asked
-    assert (new.topic, new.num_partitions, new.replication_factor) == ("c.u", 2, -1)
-    assert new.config == {"segment.bytes": "9", "cleanup.policy": "delete"}
 
 
 async def test_a_topic_serves_once_each_of_its_partitions_does(client, monkeypatch):
@@ -452,12 +459,10 @@ async def test_a_question_that_nobody_answers_ends(client, monkeypatch):
     monkeypatch.setattr(confluent, "REQUEST_S", 0.005)
     client._admin.silent = True
     error = await error_of(client.delete_records(A, 1))
-    assert type(error) is QueueError
     assert str(error) == "cannot truncate c.t/0: Kafka does not answer"
     client._log.log(logging.ERROR, "", "FAIL", "", "[thrd:x]: kafka:1/bootstrap: Disconnected")
     error = await error_of(client.delete_records(A, 1))
     assert "(kafka:1/bootstrap: Disconnected; a Kafka that expects another" in str(error)
-    assert isinstance(error.__cause__, TimeoutError)
     monkeypatch.setattr(confluent, "WAIT_S", 0.01)
     blocked = threading.Event()
     client._asking.submit(blocked.wait)
@@ -497,17 +502,6 @@ async def test_a_read_gives_what_was_asked_for(client, limits, expected):
     client._idle.put(consumer)  # as many are closed in the end
 
 
-async def test_a_read_that_ends_early_is_no_end(client, monkeypatch):
-    """Records that were asked for and are not to be had yet are not taken for none."""
-    monkeypatch.setattr(confluent, "REQUEST_S", 0.01)
-    the_only_reader(client).messages.put(end(A, 5))
-    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
-    assert type(error) is QueueError
-    assert "was not read within" in str(error)
-    for _ in range(confluent.READERS - 1):  # as many are closed in the end
-        client._idle.put(Consumer.made[-1])
-
-
 # -- following -------------------------------------------------------------------------------
 
 
@@ -516,23 +510,21 @@ async def test_news_is_for_the_follower_that_asked_last(client):
     first, second = Followed(), Followed()
     client.follow(A, 5, first)
     client.follow(A, 2, second)
-    news = confluent._News([Record(5, 1, b"x")], 6)
-    client._hand_over({((A), 1): news})
-    assert (first.told, second.told) == ([], [])
-    client._hand_over({(B, 2): news, (A, 2): news})
+
+    def news(place, reader):
+        return confluent._News(place, reader, [Record(5, 1, b"x")], 6)
+
+    client._hand_over([news(A, first), news(B, second), news(A, second)])
     assert (first.told, second.told) == ([], [([5], 6)])
     async with asyncio.timeout(30):
-        while client._tail.assigned != {A: 2}:
+        while client._tail.changes != [5, 2]:
             await asyncio.sleep(0.001)
-    assert client._tail.changes == [5, 2]
     client.unfollow(A)
-    client._hand_over({(A, 2): news})
+    client._hand_over([news(A, second)])
     assert len(second.told) == 1
     async with asyncio.timeout(30):
         while client._tail.assigned:
             await asyncio.sleep(0.001)
-    client.unfollow(A)
-    assert client._changes.empty()
 
 
 async def test_the_end_of_following_is_told_to_each_reader(client, monkeypatch):
@@ -680,50 +672,14 @@ async def test_a_commit_is_given_up_when_the_queue_is_closed(producer, transacti
     assert transactions.over
 
 
-async def test_a_producer_has_what_transactions_need(client, monkeypatch):
-    """Its id, and the time in which Kafka ends what it has left open."""
-    made = []
-
-    def make(*given, **how):
-        made.append(Producer(*given, **how))
-        return made[-1]
-
-    monkeypatch.setattr(confluent.ck, "Producer", make)
-    found = await client.transactions("c.b.1")
-    (producer,) = made
-    settings = producer.settings
-    assert settings["transactional.id"] == "c.b.1"
-    assert settings["transaction.timeout.ms"] == 10_000
-    assert settings["message.max.bytes"] == 4 << 20
-    assert settings["bootstrap.servers"] == "kafka:1"
-    assert settings["security.protocol"] == "ssl"
-    assert not [name for name in settings if name.startswith("topic.")]
-    assert producer.steps == ["init"]
-    assert await found.commit([]) == []
-
-
 # -- settings and the end --------------------------------------------------------------------
 
 
-async def test_consumers_read_what_is_committed_and_skip_nothing(client):
-    """All but the one that looks for what is open; each tells where a partition ends."""
-    assert len(Consumer.made) == 3 + confluent.READERS
-    for consumer in Consumer.made:
-        settings = consumer.settings
-        assert settings["enable.partition.eof"] is True
-        assert settings["auto.offset.reset"] == "error"
-        assert settings["enable.auto.commit"] is settings["enable.auto.offset.store"] is False
-        committed = consumer is not client._looks_at_all
-        isolation = "read_committed" if committed else "read_uncommitted"
-        assert settings["isolation.level"] == isolation
-        assert consumer.logger is client._log
-
-
-@pytest.mark.parametrize("name", confluent._OURS)
-def test_an_option_that_is_ours_is_refused(name):
+def test_an_option_that_is_ours_is_refused():
     """Whatever its value, beside others that may be set."""
-    with pytest.raises(ConfigError, match=f"{name} cannot be set"):
-        ConfluentClient("kafka:1", {"security.protocol": "ssl", name: "1"}, Runtime())
+    for name in confluent.OURS:
+        with pytest.raises(ConfigError, match=f"{name} cannot be set"):
+            ConfluentClient("kafka:1", {"security.protocol": "ssl", name: "1"}, Runtime())
 
 
 async def test_all_is_closed_once(client):

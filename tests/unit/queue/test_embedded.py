@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -23,17 +22,13 @@ from memq.errors import (
     FencedError,
     LimitReachedError,
     LockedError,
-    OffsetOutOfRangeError,
     PublishUncertainError,
     QueueError,
     UnknownTopicError,
 )
-from memq.queue.embedded import folders as folders_module
-from memq.queue.embedded import read_partition
 from memq.queue.embedded.folders import TopicFolders
 from memq.queue.embedded.group_commit import MAX_ROUND, GroupCommit, Publish
 from memq.queue.embedded.queue import EmbeddedQueue
-from memq.queue.embedded.read_partition import PAGE_BYTES
 from memq.queue.waiters import Waiters
 from tests.unit.queue.conftest import payloads, publish
 
@@ -132,26 +127,6 @@ async def test_a_publication_of_which_one_partition_takes_nothing_is_uncertain(q
     assert await publish(queue, b"c") == [2], "a refusal of all is certain, and the owner stays"
 
 
-async def test_a_fence_that_cannot_settle_changes_no_owner(queue, tmp_path):
-    """What was in doubt stays refused, and what was wanted with it is not owned."""
-    await publish(queue, b"a")
-    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
-        await publish(queue, b"b")
-    (tmp_path / "queue/topics/t/0").rename(tmp_path / "away")
-    with pytest.raises(CorruptDataError):
-        await queue.fence("t", 0, 5)
-    assert [queue.owns("t", each) for each in (0, 1, 5)] == [True, True, False]
-    for each in (0, 5):
-        with pytest.raises(FencedError):
-            await publish(queue, b"c", partition=1, write_partition=each)
-    await publish(queue, b"d", partition=1, write_partition=1)
-    (tmp_path / "away").rename(tmp_path / "queue/topics/t/0")
-    await queue.fence("t", 0, 5)
-    assert queue.owns("t", 5)
-    await publish(queue, b"e", write_partition=5)
-    assert (await payloads(queue))[-1] == b"e"
-
-
 # -- damage ---------------------------------------------------------------------------------
 
 
@@ -239,20 +214,6 @@ async def test_what_is_missing_of_a_topic_is_not_empty(queue, tmp_path, place, d
     await again.close()
 
 
-async def test_an_emptied_partition_is_not_a_new_one(queue, tmp_path):
-    """A partition whose folder is empty is refused: its offsets would begin anew."""
-    await publish(queue, b"first")
-    await queue.close()
-    folder = tmp_path / "queue/topics/t/0"
-    shutil.rmtree(folder)
-    folder.mkdir()
-    again = EmbeddedQueue(tmp_path / "queue")
-    with pytest.raises(CorruptDataError, match=r"meta\.json is missing"):
-        await again.offsets("t", 0)
-    assert await again.offsets("t", 1) == (0, 0)
-    await again.close()
-
-
 async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
     """A group whose file makes no sense is an error that names the file; deleting it helps."""
     await queue.commit("good", "t", {0: 1})
@@ -262,6 +223,10 @@ async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
         await queue.committed("bad", "t")
     with pytest.raises(CorruptDataError):
         await queue.commit("bad", "t", {1: 1})
+    for group in ("good", "bad"):
+        await queue.hold(group, "t", {"m": Holding(1_000, [0])})
+    (tmp_path / "queue/topics/t/members/bad.json").write_bytes(b"[]")
+    assert await queue.holdings("t") == {"bad": None, "good": {"m": Holding(1_000, [0])}}
     assert await queue.committed("good", "t") == {0: 1}
     await queue.delete_group("bad", "t")
     await queue.commit("bad", "t", {1: 5})
@@ -269,33 +234,6 @@ async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
 
 
 # -- the rest -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-async def test_what_is_forgotten_is_gone_though_its_page_cannot_be_deleted(
-    queue, tmp_path, monkeypatch, kept
-):
-    """Truncation moves the start, also on an error; the next one deletes what the first left."""
-    end = 7
-
-    def refused(_path):
-        raise OSError(errno.EIO, "Input/output error")
-
-    for _ in range(end):
-        await publish(queue, b"x" * (PAGE_BYTES // 2 - 100))
-    pages = data_page(tmp_path).parent
-    with monkeypatch.context() as patched:
-        patched.setattr("pathlib.Path.unlink", refused)
-        with pytest.raises(QueueError, match="cannot delete"):
-            await queue.truncate("t", 0, end - kept)
-    assert len(list(pages.iterdir())) == 4
-    assert await queue.offsets("t", 0) == (end - kept, end)
-    assert await queue.offset_since("t", 0, 0) == end - kept
-    assert len(await payloads(queue, offset=end - kept)) == kept
-    with pytest.raises(OffsetOutOfRangeError):
-        await payloads(queue, offset=0)
-    await queue.truncate("t", 0, end - kept)
-    assert len(list(pages.iterdir())) == 1
 
 
 async def test_publications_that_wait_are_bounded():
@@ -415,7 +353,7 @@ async def test_what_was_asked_for_takes_effect_though_nobody_waits(queue, held_u
     await asyncio.gather(*calls, return_exceptions=True)
     go_on()
     assert await queue.committed("g", "t") == {0: 1}
-    assert await queue.holdings("g", "t") == {"m": Holding(1_000, [0])}
+    assert await queue.holdings("t") == {"g": {"m": Holding(1_000, [0])}}
     assert await queue.times() == SavedTimes(5, 7)
     assert queue.owns("t", 5)
     assert await queue.offsets("t", 0) == (1, 2)
@@ -436,25 +374,6 @@ async def test_a_publication_that_was_given_up_is_not_begun(queue, held_up):
 # -- order ------------------------------------------------------------------------------------
 
 
-async def test_what_was_asked_for_before_a_release_is_done_before_it(queue, held_up):
-    """A commit, and a publication that waits for the disk, take effect; none does after it."""
-    go_on = held_up("_committer")
-    calls = await begun(queue.commit("g", "t", {0: 7}), publish(queue, b"a"), queue.release("t", 0))
-    assert await calls[1] == [0]
-    assert not calls[2].done()
-    assert queue.owns("t", 0)
-    go_on()
-    await calls[2]
-    assert calls[0].done()
-    assert [queue.owns("t", each) for each in (0, 1)] == [False, True]
-    with pytest.raises(FencedError):
-        await publish(queue, b"late")
-    with pytest.raises(FencedError):
-        await queue.commit("g", "t", {0: 8})
-    assert await publish(queue, b"b", write_partition=1) == [1]
-    assert await queue.committed("g", "t") == {0: 7}
-
-
 @pytest.mark.parametrize("busy", ["_writer", "_committer"])
 async def test_what_was_asked_for_before_a_deletion_is_not_in_the_next_topic(queue, held_up, busy):
     """Whichever thread is late: a topic of the same name begins with nothing."""
@@ -470,72 +389,13 @@ async def test_what_was_asked_for_before_a_deletion_is_not_in_the_next_topic(que
     assert not making.done()
     go_on()
     await asyncio.gather(making, *calls, return_exceptions=True)
-    assert await queue.groups("t") == await queue.holders("t") == []
+    assert not await queue.groups("t")
+    assert not await queue.holdings("t")
     assert await queue.offsets("t", 0) == (0, 0)
     assert not queue.owns("t", 0)
 
 
 # -- failures ---------------------------------------------------------------------------------
-
-
-def failing(monkeypatch, name, times=1):
-    """Let a function of the folders fail so often."""
-    real, left = getattr(folders_module, name), [OSError(errno.EIO, "planned")] * times
-
-    def fails(*given, **how):
-        if left:
-            raise left.pop()
-        return real(*given, **how)
-
-    monkeypatch.setattr(folders_module, name, fails)
-
-
-async def test_what_is_forgotten_of_a_group_is_so_durably(queue, monkeypatch):
-    """A removal that may come back after a power cut is an error, and can be repeated."""
-    await queue.commit("g", "t", {0: 1})
-    failing(monkeypatch, "sync_folder")
-    with pytest.raises(QueueError, match="planned"):
-        await queue.delete_group("g", "t")
-    await queue.delete_group("g", "t")
-    assert await queue.groups("t") == []
-
-
-@pytest.mark.parametrize("name", ["make_partition", "replace_durably", "sync_folder"])
-async def test_a_topic_whose_making_failed_is_made_by_the_next(queue, tmp_path, monkeypatch, name):
-    """What the first attempt left is in nobody's way, and nothing is half there meanwhile."""
-    failing(monkeypatch, name)
-    with pytest.raises(QueueError, match="planned"):
-        await queue.create_topic("u", 2)
-    assert await queue.topics() == ["t"]
-    await queue.create_topic("u", 3)
-    await queue.fence("u", 0)
-    assert await queue.publish("u", 0, [Publication(2, b"x", 1)]) == [0]
-    await queue.close()
-    again = EmbeddedQueue(tmp_path / "queue")
-    assert list((tmp_path / "queue/moving").iterdir()) == []
-    assert await again.topics() == ["t", "u"]
-    await again.close()
-
-
-async def test_a_topic_whose_deletion_failed_is_there_as_before(queue, monkeypatch):
-    """With all that was in it; its owner fences it anew."""
-    await publish(queue, b"a")
-
-    def fails(*_):
-        raise OSError(errno.EIO, "planned")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fails)
-        with pytest.raises(QueueError, match="planned"):
-            await queue.delete_topic("t")
-    assert await queue.topics() == ["t"]
-    assert await payloads(queue) == [b"a"]
-    await queue.fence("t", 0)
-    assert await publish(queue, b"b") == [1]
-    await queue.delete_topic("t")
-    assert await queue.topics() == []
-    with pytest.raises(UnknownTopicError):
-        await payloads(queue)
 
 
 async def test_a_directory_that_cannot_be_opened_is_let_go(queue, tmp_path):
@@ -552,30 +412,6 @@ async def test_a_directory_that_cannot_be_opened_is_let_go(queue, tmp_path):
     await again.close()
 
 
-@pytest.mark.parametrize("what", ["times", "group", "members"])
-async def test_a_file_that_cannot_be_read_is_not_none(queue, tmp_path, what):
-    """The file system refuses it: that is an error which may pass, and no loss is made of it."""
-    path = {
-        "times": tmp_path / "queue/times.json",
-        "group": tmp_path / "queue/topics/t/groups/g.json",
-        "members": tmp_path / "queue/topics/t/members/g.json",
-    }[what]
-    calls = {
-        "times": [queue.times],
-        "group": [lambda: queue.committed("g", "t"), lambda: queue.commit("g", "t", {0: 1})],
-        "members": [lambda: queue.holdings("g", "t")],
-    }[what]
-    path.mkdir()
-    for call in calls:
-        with pytest.raises(QueueError, match=rf"cannot \w+ .*{path.name}") as caught:
-            await call()
-        assert type(caught.value) is QueueError
-    path.rmdir()
-    assert await queue.times() == SavedTimes(0, 0)
-    await queue.commit("g", "t", {0: 1})
-    assert await queue.committed("g", "t") == {0: 1}
-
-
 def test_times_that_are_damaged_are_told_and_forgotten(tmp_path, caplog):
     """Numbers that do not match their checksum are none; a queue that is new tells nothing."""
     folders = TopicFolders(tmp_path)
@@ -590,27 +426,6 @@ def test_times_that_are_damaged_are_told_and_forgotten(tmp_path, caplog):
         file.write_bytes(msgspec.json.encode(whole | changed))
         assert folders.times() == SavedTimes(0, 0)
         assert "its checksum does not match" in caplog.text
-
-
-async def test_a_publication_that_is_refused_leaves_no_times_behind(queue, monkeypatch):
-    """What was not appended makes no later entry look as late as it."""
-    array = queue._topics["t"].partitions[0].open()
-
-    def refused(*_):
-        raise QueueError("no room")
-
-    await queue.publish("t", 0, [Publication(0, b"a", 10, 10)])
-    with monkeypatch.context() as patch:
-        patch.setattr(array, "append_many", refused)
-        with pytest.raises(QueueError, match="no room"):
-            await queue.publish("t", 0, [Publication(0, b"x", 90, 90)])
-    assert (await queue.times()).running_ms == 11
-    await queue.publish("t", 0, [Publication(0, b"b", 20, 20)])
-    found = await queue.fetch("t", 0, 0, max_entries=9, max_bytes=99)
-    assert [(each.timestamp_ms, each.running_ms) for each in found] == [(10, 10), (20, 20)]
-    assert (await queue.times()).running_ms == 21
-    await queue.truncate("t", 0, 2)
-    assert (await queue.times()).running_ms == 0
 
 
 # -- damage -----------------------------------------------------------------------------------
@@ -643,33 +458,6 @@ async def test_a_damaged_entry_stops_no_retention(queue, tmp_path, monkeypatch):
     assert (await last.times()).running_ms == 21
     assert await last.offset_since("t", 0, 25) == 2
     await last.close()
-
-
-async def test_what_is_whole_before_damage_keeps_the_limits_of_a_fetch(
-    queue, tmp_path, monkeypatch
-):
-    """Entries and bytes bound what is given, whether or not damage follows."""
-    await publish(queue, *(b"entry%d" % n for n in range(6)))
-    again = await damaged(queue, tmp_path, monkeypatch, b"entry4", b"entry5")
-
-    async def given(offset, max_entries, max_bytes):
-        limits = {"max_entries": max_entries, "max_bytes": max_bytes}
-        return [each.offset for each in await again.fetch("t", 0, offset, **limits)]
-
-    assert await given(0, 99, 1 << 20) == [0, 1, 2, 3]
-    assert await given(0, 3, 1 << 20) == [0, 1, 2]
-    assert await given(0, 99, 12) == [0, 1]
-    assert await given(0, 99, 11) == [0]
-    assert await given(0, 99, 0) == [0]
-    assert await given(3, 99, 1 << 20) == [3]
-    with pytest.raises(CorruptDataError, match=r"offsets 4 to 5 of 't'/0 .*go on at offset 6"):
-        await given(4, 99, 1 << 20)
-    monkeypatch.setattr(read_partition, "MAX_DAMAGED_NAMED", 1)
-    with pytest.raises(CorruptDataError, match=r"offset 4 or more of 't'/0 .*at offset 5"):
-        await given(4, 99, 1 << 20)
-    with pytest.raises(CorruptDataError, match=r"offset 5 of 't'/0 damaged.*at offset 6"):
-        await given(5, 99, 1 << 20)
-    await again.close()
 
 
 # -- who waits --------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka import publisher as publisher_module
-from memq.queue.kafka.client import NewRecord, Place
-from memq.runtime.retry import Backoff
+from memq.queue.kafka.client import Place
 from tests.fakes.kafka import InMemoryTransactions
 from tests.unit.queue.conftest import payloads, publish
 
@@ -43,39 +42,28 @@ async def lose_the_producer(queue, kafka, fault="loses"):
     assert queue._publisher._producer is None
 
 
-def watch_transactions(queue):
-    """The numbers of notifications in each transaction from now on."""
-    commit, found = queue._publisher._producer.commit, []
-
-    async def watched(records):
-        found.append(len([each for each in records if each.place != STATE]))
-        return await commit(records)
-
-    queue._publisher._producer.commit = watched
-    return found
-
-
 # -- transactions ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "bound", "expected"),
-    [
-        ("ROUND_RECORDS", 3, [4, 4, 2]),
-        ("ROUND_RECORDS", 4, [4, 4, 2]),
-        ("ROUND_RECORDS", 5, [6, 4]),
-        ("ROUND_BYTES", 4 * 103, [4, 4, 2]),
-        ("ROUND_BYTES", 4 * 103 + 1, [6, 4]),
-        ("ROUND_BYTES", 1, [2] * 5),
-    ],
-)
-async def test_a_transaction_takes_so_much_and_no_more(queue, monkeypatch, name, bound, expected):
-    """What waits is cut at calls, once there are so many records or bytes; none is lost."""
-    monkeypatch.setattr(publisher_module, name, bound)
-    sizes = watch_transactions(queue)
-    await asyncio.gather(*(publish(queue, b"%03d" % n, b"...") for n in range(5)))
-    assert sizes == expected
-    assert (await payloads(queue))[::2] == [b"%03d" % n for n in range(5)]
+async def test_calls_gather_while_a_transaction_is_under_way(queue, kafka):
+    """Of writers that publish again and again each transaction carries all, but for the first."""
+    kafka.latency_s = (0.001, 0.001)
+    commit, sizes = queue._publisher._producer.commit, []
+
+    async def watched(records):
+        sizes.append(len([each for each in records if each.place != STATE]))
+        await asyncio.sleep(0.001)
+        return await commit(records)
+
+    queue._publisher._producer.commit = watched
+
+    async def write(number):
+        for _ in range(5):
+            await publish(queue, b"%d" % number)
+
+    await asyncio.gather(*map(write, range(10)))
+    assert sum(sizes) == 50
+    assert len(sizes) <= 7
 
 
 @pytest.mark.parametrize("error", [UnknownTopicError("gone"), QueueFailedError("refused")])
@@ -124,31 +112,20 @@ async def test_what_fails_when_nobody_waits_any_more_is_nobodys_error(queue, kaf
     assert not unheard
 
 
-async def test_who_waits_when_the_queue_is_closed_is_told(queue, kafka, process, unheard):
-    """What is under way, what waits, turns and fences of others; nothing goes on after that."""
-    other = await process("other")
-    await other.fence("t", 2)
-    kafka.marker_s = (60.0, 60.0)
-    await publish(other, b"late marker", write_partition=2)
-    fencing = asyncio.ensure_future(queue.fence("t", 2))
-    await asyncio.sleep(0)
+async def test_who_waits_when_the_queue_is_closed_is_told(queue, kafka, unheard):
+    """What is under way, what waits, and turns; nothing goes on after that."""
     kafka.latency_s = (60.0, 60.0)
     calls = [publish(queue, b"a"), queue.save_times(SavedTimes(1, 1)), queue.release("t", 1)]
-    waiting = [fencing, *map(asyncio.ensure_future, calls)]
+    waiting = [*map(asyncio.ensure_future, calls)]
     for _ in range(10):
         await asyncio.sleep(0)
     producer = queue._publisher._producer
-    fences = [*queue._publisher._fencing.values()]
-    assert len(fences) == 1
-    queue._publisher._adopter = asyncio.ensure_future(queue._publisher._adopt_late())
-    await asyncio.sleep(0)
     await queue.close()
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [ClosedError] * 4
+    assert [type(each) for each in outcomes] == [ClosedError] * 3
     assert producer.over
-    tasks = [*fences, queue._publisher._worker, queue._publisher._adopter]
-    assert all(each.done() for each in tasks)
+    assert not queue._publisher._turns
     kafka.latency_s = (0.0, 0.0)
     gc.collect()
     assert not unheard
@@ -174,31 +151,24 @@ async def test_a_bug_ends_all_that_waits_behind_it(process, monkeypatch, kafka):
     assert len(failures) == 1
 
 
+async def test_what_was_written_is_said_though_its_own_turn_never_came(queue, monkeypatch):
+    """A bug comes between: who was carried out in an earlier turn learns what came of it."""
+    calls = [publish(queue, b"a"), publish(queue, b"b")]
+    commit_waiting, turns = queue._publisher._commit_waiting, []
+
+    async def broken_later(call):
+        turns.append(1)
+        if len(turns) > 1:
+            raise RuntimeError("a bug")
+        await commit_waiting(call)
+
+    monkeypatch.setattr(queue._publisher, "_commit_waiting", broken_later)
+    first, second = await asyncio.gather(*calls)
+    assert await payloads(queue) == [b"a", b"b"]
+    assert second == [first[0] + 1]
+
+
 # -- producers that are given up -------------------------------------------------------------
-
-
-async def test_what_a_producer_may_have_left_open_is_ended_first(queue, kafka):
-    """Until its id is fenced nothing else is written, however often that fails."""
-    await lose_the_producer(queue, kafka, "drops")
-    (loose,) = queue._publisher._loose
-    kafka.begin([NewRecord(Place("c.t", 0), b"never")])
-    make, tried = queue._client.transactions, []
-
-    async def refused(transactional_id):
-        if transactional_id == loose and len(tried) < 2:
-            tried.append(transactional_id)
-            raise QueueError("refused")
-        return await make(transactional_id)
-
-    queue._client.transactions = refused
-    for _ in range(2):
-        with pytest.raises(QueueError, match="refused"):
-            await publish(queue, b"a")
-    log = kafka.partition(STATE)
-    assert len(log.unstable) == 1
-    await publish(queue, b"a")
-    assert not log.unstable
-    assert not queue._publisher._loose
 
 
 async def test_who_asks_for_groups_decides_first_what_became_of_a_commit(queue, kafka):
@@ -316,27 +286,6 @@ async def test_a_producer_that_is_taken_over_is_followed_by_another(queue, kafka
 # -- fences ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("released", [0, 1])
-async def test_a_fence_of_several_is_nothing_when_one_was_released(queue, monkeypatch, released):
-    """None of them is owned then, whichever it was."""
-    entered, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(_topic):
-        entered.set()
-        await go_on.wait()
-
-    await queue.release("t", 0, 1)
-    monkeypatch.setattr(queue._publisher, "_see_topic", slow)
-    fencing = asyncio.ensure_future(queue.fence("t", 0, 1))
-    await entered.wait()
-    await queue.release("t", released)
-    go_on.set()
-    with pytest.raises(QueueError, match="or released; try again"):
-        await fencing
-    assert not queue.owns("t", 0)
-    assert not queue.owns("t", 1)
-
-
 @pytest.mark.parametrize("taken", [0, 1])
 async def test_who_fences_again_has_lost_what_another_has_fenced(process, queue, taken):
     """It is told so, fences nobody, and keeps the other ones; what it released it does not own."""
@@ -405,28 +354,3 @@ async def test_what_an_earlier_life_had_is_released_and_not_owned(process, queue
     assert await other.wait_released("t", [0, 1], lambda _: True, 0)
     await again.fence("t", 0)
     assert again.owns("t", 0)
-
-
-async def test_a_release_of_an_earlier_lifes_claims_is_tried_again(
-    kafka, process, queue, monkeypatch
-):
-    """While Kafka refuses it, others wait; then it takes effect by itself."""
-    monkeypatch.setattr(publisher_module, "ADOPT_AGAIN", Backoff(0.001, 0.001))
-    hides, _ = kafka.begin([NewRecord(STATE, b"1", b'["times","x"]')])
-    claims = queue._state.next_claim("t", 2, "c.again.0123456789abcdef")
-    claim, _ = kafka.begin([NewRecord(STATE, each.value, each.key) for each in claims])
-    kafka.end(claim, committed=True)
-    again = await process("again")
-    make, tried = again._client.transactions, []
-
-    async def refused(transactional_id):
-        tried.append(transactional_id)
-        if len(tried) < 4:
-            raise QueueError("refused")
-        return await make(transactional_id)
-
-    again._client.transactions = refused
-    kafka.end(hides, committed=False)
-    async with asyncio.timeout(20):
-        assert await queue.wait_released("t", [2], lambda _: True, 60)
-    assert tried[0] == "c.again.0123456789abcdef"

@@ -36,15 +36,6 @@ def known(count=400, seed=1):
     return hedging
 
 
-def test_nothing_is_hedged_before_enough_is_known():
-    """The first puts have no delay after which they would be overdue."""
-    hedging = Hedging()
-    for _ in range(MIN_KNOWN):
-        assert hedging.began(8 * MIB).delay_s is None
-        hedging.ended(hedging.began(8 * MIB), 0.1, succeeded=True)
-    assert hedging.began(8 * MIB).delay_s == 0.1
-
-
 def test_a_put_is_overdue_above_97_of_100_of_its_size():
     """The delay is the 97th percentile of the latest puts, of each size by itself."""
     hedging = Hedging()
@@ -80,22 +71,6 @@ def test_there_is_no_hedge_while_puts_fail():
     assert not hedging.overdue(hedging.began(8 * MIB))
     fed(hedging, [0.15] * RECENT)
     assert hedging.overdue(hedging.began(8 * MIB))
-
-
-def test_what_was_denied_a_hedge_may_have_one_later():
-    """A put that is still under way asks again, and counts as overdue once."""
-    hedging = Hedging()
-    fed(hedging, [0.1] * 19)
-    fed(hedging, [0.1])
-    first, second = hedging.began(8 * MIB), hedging.began(8 * MIB)
-    assert hedging.overdue(first)
-    assert not hedging.overdue(second)
-    hedging.ended(first, 0.2, succeeded=True)
-    fed(hedging, [0.1] * 20)
-    assert hedging.overdue(second)
-    assert "1 of 1 under way overdue" in repr(hedging)
-    hedging.ended(second, 1.0, succeeded=True)
-    assert "0 of 0 under way overdue" in repr(hedging)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "overdue", "ok", "bad"]), st.integers(0, 9))))
@@ -174,29 +149,3 @@ async def test_whichever_attempt_succeeds_is_the_answer(winner, other_fails):
     assert await attempts.task == "stored"
     assert len(attempts.under_way) == 2
     assert attempts.under_way[1 - winner].done() == other_fails
-
-
-async def test_what_may_not_be_hedged_waits_for_its_attempt():
-    """However long it takes, and it counts with the time that it took."""
-    hedging = Hedging()
-    fed(hedging, [0.0] * MIN_KNOWN)  # any request is overdue at once
-    attempts = Attempts(hedging, may_hedge=False)
-    await rest()
-    await asyncio.sleep(0.001)
-    attempts.now_s += 7
-    attempts.under_way[0].set_result("stored")
-    assert await attempts.task == "stored"
-    assert (len(attempts.under_way), hedging.hedges) == (1, 0)
-    assert max(attempts.hedging.began(8 * MIB).size_class._latest) == 7
-
-
-async def test_a_request_that_is_given_up_is_under_way_no_more():
-    """Its caller's deadline ends it: it counts as one that failed, and its time is not known."""
-    attempts = Attempts()
-    await attempts.begun(1)
-    known_before = [*attempts.hedging.began(8 * MIB).size_class._latest]
-    attempts.task.cancel()
-    await asyncio.gather(attempts.task, return_exceptions=True)
-    assert "of 1 under way" in repr(attempts.hedging), "the one that this test began"
-    assert attempts.hedging._recent[-1]
-    assert [*attempts.hedging.began(8 * MIB).size_class._latest] == known_before

@@ -6,13 +6,11 @@ import json
 import logging
 import sys
 import threading
-import time
 import warnings
 
 import pytest
 
 from memq.runtime.log_format import MAX_CHARACTERS, JsonFormatter, configure, is_json
-from memq.runtime.system import SYSTEM, Runtime
 
 
 @pytest.fixture
@@ -58,19 +56,11 @@ def test_a_record_is_an_object():
     assert found["exception"].endswith("ValueError: invalid literal for int() with base 10: 'bad'")
 
 
-@pytest.mark.parametrize("over", [-1, 0, 1, 5_000])
-def test_a_text_that_is_too_long_lacks_its_middle(over):
+def test_a_text_that_is_too_long_lacks_its_middle():
     """Both ends are there, and how much is left out."""
-    text = (
-        "a" * (MAX_CHARACTERS // 2) + "m" * max(0, over) + "b" * (MAX_CHARACTERS // 2 - (over < 0))
-    )
-    assert len(text) == MAX_CHARACTERS + over
-    found = line("%s", text)["message"]
-    if over <= 0:
-        assert found == text
-        return
     half = MAX_CHARACTERS // 2
-    assert found == f"{'a' * half} … ({over} characters left out) … {'b' * half}"
+    found = line("%s", "a" * half + "m" * 5_000 + "b" * half)["message"]
+    assert found == f"{'a' * half} … (5000 characters left out) … {'b' * half}"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -103,17 +93,3 @@ def test_all_that_a_process_says_has_one_form(restored, capsys, log_format):
     logging.getLogger("memq.y").info("no")
     assert capsys.readouterr().err == ""
     assert sys.excepthook is sys.__excepthook__
-
-
-def test_the_clocks_of_a_machine():
-    """Wall times are rounded down, and each clock is the one that it says."""
-    machine = Runtime(wall_ns=lambda: 1_999_999)
-    assert (machine.wall_ms(), machine.wall_us()) == (1, 1_999)
-    assert Runtime(wall_ns=lambda: -1).wall_ms() == -1
-    before = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME), time.time_ns()
-    seen = SYSTEM.mono_s(), SYSTEM.boot_s(), SYSTEM.wall_ns()
-    after = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME), time.time_ns()
-    assert all(a <= b <= c for a, b, c in zip(before, seen, after, strict=True))
-    assert 0 <= SYSTEM.random() < 1
-    assert len({SYSTEM.token_hex(8) for _ in range(9)}) == 9
-    assert len(SYSTEM.token_hex(8)) == 16

@@ -22,13 +22,6 @@ class Clock:
         self.runtime = dataclasses.replace(SYSTEM, mono_s=lambda: self.now_s, random=lambda: 1.0)
 
 
-def test_bound_doubles_up_to_the_cap():
-    """The longest wait doubles with each attempt until the cap."""
-    bounds = [BROKER_BACKOFF.full_jitter_s(failures, lambda: 1.0) for failures in range(8)]
-    assert bounds[:3] == [BASE_S, 2 * BASE_S, 4 * BASE_S]
-    assert bounds[-1] == BROKER_BACKOFF.full_jitter_s(10_000, lambda: 1.0) == CAP_S
-
-
 def test_waits_grow_and_end_with_the_deadline():
     """Each failure waits longer; when the next wait would pass the deadline, the error comes."""
     clock = Clock()
@@ -99,9 +92,3 @@ def test_the_last_reason_is_told_and_not_the_first():
     clock.now_s += 20
     with pytest.raises(UnavailableError, match="second"):
         retry.after(RequestTimeoutError("no answer"))
-
-
-def test_half_of_a_wait_is_certain_where_it_is_to_be():
-    """Equal jitter is between half of the bound and all of it."""
-    for chance, wait_s in ((0.0, BASE_S), (0.5, 1.5 * BASE_S), (1.0, 2 * BASE_S)):
-        assert BROKER_BACKOFF.equal_jitter_s(1, lambda chance=chance: chance) == wait_s
