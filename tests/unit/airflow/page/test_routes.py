@@ -1,17 +1,13 @@
-"""What pages read from Airflow's database, an own one in memory, and answer to whatever request."""
+"""What pages read from Airflow's database, one in memory, and answer to whatever request."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
-from airflow.api_fastapi.core_api.security import get_user
 from airflow.models import import_all_models
 from airflow.models.asset import (
     AssetActive,
@@ -21,7 +17,6 @@ from airflow.models.asset import (
     TaskInletAssetReference,
     TaskOutletAssetReference,
 )
-from airflow.models.asset_state_store import AssetStateStoreModel
 from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
@@ -32,8 +27,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from airflow_provider_memq.ledger import Ledger
-from airflow_provider_memq.plugins import outside, pages, queries, routes
-from airflow_provider_memq.plugins.queries import pipeline_of, source_of, sources
+from airflow_provider_memq.page import queries, routes
+from airflow_provider_memq.page.queries import audits_of, planned_of, topics_of
 from airflow_provider_memq.range_assets import (
     audited_asset,
     plan_asset,
@@ -41,7 +36,7 @@ from airflow_provider_memq.range_assets import (
     ranges_asset,
 )
 from airflow_provider_memq.ranges import range_key
-from memq.core.ranges import Interval, OffsetRange
+from memq.core.ranges import OffsetRange
 from memq.errors import StorageError
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,7 +60,8 @@ class Database:
             (TaskInletAssetReference, AUDITED, "audit", "consumed"),
         ]:
             self.add(model, asset_id=self.ids[asset.name], dag_id=dag_id, task_id=task_id)
-        self.add(DagScheduleAssetReference, asset_id=self.ids[RANGES.name], dag_id="process")
+        for dag_id in ("process", "other"):
+            self.add(DagScheduleAssetReference, asset_id=self.ids[RANGES.name], dag_id=dag_id)
 
     def add(self, model, **values):
         return self.session.execute(insert(model).values(**values)).inserted_primary_key[0]
@@ -111,15 +107,6 @@ class Database:
         names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, **times}
         self.add(XComModel, dag_run_id=run, key="return_value", value=value, **names)
 
-    def keep(self, asset, key, value):
-        self.add(
-            AssetStateStoreModel,
-            asset_id=self.ids[asset.name],
-            key=key,
-            value=json.dumps(value),
-            updated_at=BEGIN,
-        )
-
 
 @pytest.fixture
 def database():
@@ -132,131 +119,112 @@ def database():
     engine.dispose()
 
 
+class Reader:
+    """Who may read all DAGs but those that are hidden."""
+
+    def __init__(self, session):
+        self.session, self.hidden = session, set()
+
+    def may_read(self, dag_id, entity=None):
+        return dag_id not in self.hidden
+
+
 @pytest.fixture
-def pipeline(database):
-    """The pipeline of the topic, after its first plan."""
-    database.plan(0, 2, 2)
-    return pipeline_of(database.session, source_of(database.session, RANGES.name))
+def reader(database):
+    """Who reads the database."""
+    return Reader(database.session)
 
 
 def key(start, end):
     return range_key(OffsetRange(0, start, end, LIFE))
 
 
-def planned(database, pipeline):
-    found = queries.planned_of(database.session, pipeline)
-    return found, [(each.start, each.end) for each in found.planned_at]
+# -- the database ---------------------------------------------------------------------------
 
 
-# -- topics ---------------------------------------------------------------------------------
-
-
-def test_topics_are_those_that_somebody_plans_or_audits(database):
-    """By the events of plans and by names of assets; a plan that is damaged is named."""
+def test_topics_are_those_that_somebody_plans_or_audits(database, reader):
+    """By names of assets; the plan says when, and by which DAG."""
     other = audited_asset("audited.only")
     database.asset(other)
     database.add(
         TaskInletAssetReference, asset_id=database.ids[other.name], dag_id="a", task_id="t"
     )
-    assert [each.topic for each in sources(database.session)[0]] == ["audited.only", TOPIC]
     database.plan(1, 2)
-    found = {each.topic: each for each in sources(database.session)[0]}
-    assert (found[TOPIC].ranges, found[TOPIC].dags) == (RANGES.name, ("plan",))
-    assert found["audited.only"].dags == ("a",)
+    database.event(PLAN, BEGIN + timedelta(hours=1), source=None)  # by a person
 
-    database.event(PLAN, BEGIN + timedelta(hours=1), {"memq_plan": {"version": 7}})
-    found, (note,) = sources(database.session)
-    assert f"asset {PLAN.name!r}: an asset event has a plan that is damaged" in note
-    assert {each.topic: each.ranges for each in found} == {"audited.only": "", TOPIC: ""}
+    assert topics_of(reader) == [
+        {"topic": "audited.only", "planned_at": None, "dags": ["a"]},
+        {"topic": TOPIC, "planned_at": BEGIN + timedelta(minutes=1), "dags": ["plan"]},
+    ]
+    reader.hidden.add("plan")
+    assert [each["dags"] for each in topics_of(reader)] == [["a"], ["audit"]]
 
 
-def test_who_processes_is_known_by_airflow_itself(database):
+def test_who_processes_is_known_by_airflow_itself(database, reader):
     """DAGs by their schedule, assets by tasks' outlets, the rest by the last arguments of tasks."""
     database.plan(0, 2)
+    done = (database.ids[DONE.name],)
+    assert planned_of(reader, TOPIC).pipeline[1:4] == ("plan", ["other", "process"], [*done])
+    planner = {"memq_conn_id": "memq_prod", "missed_after": "1h", "process_dag_id": "process"}
     for dag_id, task_id, fields in [
-        ("process", "a foreign one", {"topic": "other", "group": "other"}),
+        ("process", "a foreign one", {"topic": "else", "group": "else"}),
         ("plan", "an audit", {"topic": TOPIC, "group": "audited"}),
-        ("plan", "plan", {"topic": TOPIC, "memq_conn_id": "memq_prod", "missed_after": "1h"}),
+        ("other", "processes too", {"topic": TOPIC, "group": "other"}),
+        ("plan", "plan", {"topic": TOPIC, "process_dag_id": "before"}),
+        ("plan", "plan", {"topic": TOPIC, **planner}),
         ("process", "process", {"topic": TOPIC, "output_dir": "prod:lake.clicks"}),
         ("process", "commit", {"topic": TOPIC, "group": "job"}),
         ("process", "parquet", {"topic": TOPIC, "output_dir": "/lake.d/clicks"}),
     ]:
-        database.run(dag_id, f"{dag_id}.{task_id}")
-        database.arguments(dag_id, f"{dag_id}.{task_id}", task_id, **fields)
+        run_id = f"{dag_id}.{task_id}.{len(fields)}"
+        database.run(dag_id, run_id)
+        database.arguments(dag_id, run_id, task_id, **fields)
 
-    found = pipeline_of(database.session, source_of(database.session, RANGES.name))
-
-    assert found == queries.Pipeline(
-        TOPIC,
-        RANGES.name,
-        "plan",
-        ("process",),
-        all_have_runs=BEGIN,
-        done=(DONE.name,),
-        conn_id="memq_prod",
-        group="job",
-        tables=("prod:lake.clicks",),
-        missed_after="1h",
-    )
+    found = planned_of(reader, TOPIC).pipeline
+    assert found[1:] == (
+        "plan", ["process"], [*done], "memq_prod", "job", ["prod:lake.clicks"], 3_600_000,
+    )  # fmt: skip
 
 
-# -- plans and runs -------------------------------------------------------------------------
-
-
-def test_plans_come_with_their_runs_and_what_is_done(database, pipeline):
-    """A replay adds a run to its range; runs of other DAGs and keys are left out."""
+def test_plans_come_with_their_runs_and_what_is_done(database, reader):
+    """A replay adds a run to its range; other DAGs, people and an earlier incarnation do not."""
+    database.plan(-1, 2, incarnation="b" * 16)
+    database.ends = 0
+    database.plan(0, 2, 2, life=1)
+    database.plan(1, 3, life=1)
     database.run("process", "first", key(0, 2), "failed")
     database.run("process", "again", key(0, 2), "running", minute=1)
-    database.run("other", "x", key(2, 4))
+    database.run("foreign", "x", key(2, 4))
     database.event(DONE, BEGIN, key=key(2, 4))
+    database.event(DONE, BEGIN, key=key(4, 7), source=None)
 
-    found, ranges = planned(database, pipeline)
+    found = planned_of(reader, TOPIC)
 
-    assert ranges == [(0, 2), (2, 4)]
+    assert [(each.start, each.end) for each in found.planned_at] == [(0, 2), (2, 4), (4, 7)]
     assert {name: [each.state for each in runs] for name, runs in found.runs.items()} == {
         key(0, 2): ["failed", "running"]
     }
-    assert found.done == {key(2, 4)}
+    assert (found.done, found.since) == ({key(2, 4)}, BEGIN - timedelta(minutes=1))
 
 
-def test_an_offset_is_found_in_its_range(database, pipeline):
-    """In whichever plan it was; and nothing is found of what was not planned."""
-    database.plan(1, 3)
-
-    found = [
-        queries.range_with(database.session, pipeline, 0, offset) for offset in (0, 3, 4, 6, 7)
-    ]
-    assert [each and (each.start, each.end) for each in found] == [
-        (0, 2), (2, 4), (4, 7), (4, 7), None,
-    ]  # fmt: skip
-    assert queries.range_with(database.session, pipeline, 1, 0) is None
-    database.plan(2, incarnation="b" * 16, life=1)
-    assert queries.range_with(database.session, pipeline, 0, 3) is None  # another topic's now
-
-
-# -- audits ---------------------------------------------------------------------------------
-
-
-def test_audits_come_with_what_they_found(database):
-    """Both tasks, told apart by their argument, and the record of what was audited."""
+def test_audits_come_with_what_they_found(database, reader):
+    """Both tasks, told apart by their argument; the newest result first."""
     number = database.run("audit", "r")
     database.arguments("audit", "r", "consumed", settled_for="1h")
     database.arguments("audit", "r", "audit", settled_for=None)
-    database.returned(number, "audit", "r", "audit", {"verdict": "clean"})
-    database.keep(AUDITED, "audited", [[0, 3], [3, 5]])
+    for minute, (task_id, verdict) in enumerate(
+        [("audit", "old"), ("consumed", "not clean"), ("audit", "clean")]
+    ):
+        at = BEGIN + timedelta(minutes=minute)
+        names = ("audit", "r", task_id, {"verdict": verdict})
+        database.returned(number, *names, timestamp=at, map_index=minute)
 
-    database.returned(number, "audit", "r", "consumed", {"verdict": "not clean"})
-    asked = []
+    found = audits_of(reader, TOPIC)
 
-    found = queries.audits_of(database.session, TOPIC, lambda dag_id: not asked.append(dag_id))
-
-    assert found.audited == [Interval(0, 5)]
-    assert {each.consumed: each.value for each in found.results} == {
-        False: {"verdict": "clean"}, True: {"verdict": "not clean"},
+    assert {what: [value["verdict"] for _, value in each] for what, each in found.items()} == {
+        "stored": ["clean", "old"], "consumed": ["not clean"],
     }  # fmt: skip
-    assert set(asked) == {"audit"}
-    assert queries.audits_of(database.session, TOPIC, lambda _: False) is None
-    assert queries.audits_of(database.session, "none", lambda _: True) is None
+    assert audits_of(reader, "none") == {}
 
 
 # -- requests -------------------------------------------------------------------------------
@@ -266,36 +234,23 @@ NUMBERS = ["0", "-1", str(2**63), str(10**40), "9" * 5000, "1.5", "x", "", "\0"]
 
 
 @pytest.fixture
-def hidden(monkeypatch):
-    """DAGs that the user may not read."""
-    hidden = set()
-    monkeypatch.setattr(pages, "_may_read", lambda _, dag_id, *__: dag_id not in hidden)
-    return hidden
-
-
-@pytest.fixture
-def ask(database, hidden, monkeypatch):
+def ask(database, reader, monkeypatch):
     """Asks for a page about one topic that was planned; there are no brokers."""
-
-    @contextmanager
-    def opened(**_):
-        yield database.session
 
     def away(*_):
         raise StorageError("there is no broker here")
 
     database.plan(0, 2, 2)
-    monkeypatch.setattr(pages, "create_session", opened)
-    monkeypatch.setattr(outside, "ask_brokers", away)
-    (may_read, *_) = routes.pages_for_users.dependencies
-    allowed = {may_read.dependency: lambda: None, get_user: nobody}
+    monkeypatch.setattr(queries, "ask_brokers", away)
+    allowed = {routes.may_read_assets: lambda: None, routes.reader: lambda: reader}
     monkeypatch.setattr(routes.app, "dependency_overrides", allowed)
     client = TestClient(routes.app, raise_server_exceptions=False)
-    return lambda path: client.get(path, follow_redirects=False)
 
+    def get(path):
+        database.session.commit()
+        return client.get(path, follow_redirects=False)
 
-def nobody():
-    return SimpleNamespace()
+    return get
 
 
 def links(answer):
@@ -306,64 +261,82 @@ def links(answer):
 
 def addresses():
     """Every page with every odd value of every part of its address."""
-    quoted = [quote(each, safe="", errors="surrogatepass") for each in ODD]
-    key = quote("00000:000000000000-000000000002@" + "a" * 16, safe="")
-    for odd in quoted:
+    name = quote(key(0, 2), safe="")
+    for odd in (quote(each, safe="", errors="surrogatepass") for each in ODD):
         yield f"/topics/{odd}/"
         yield f"/topics/{odd}/index.json"
         yield f"/topics/clicks/ranges/{odd}/"
-        yield f"/topics/{odd}/ranges/{key}/"
-        yield f"/topics/clicks/find?partition=0&offset=0&ranges={odd}"
+        yield f"/topics/{odd}/ranges/{name}/"
         yield f"/topics/{odd}/find?partition=0&offset=0"
-        yield f"/topics/clicks/ranges/{key}/?ranges={odd}"
-        yield f"/topics/clicks/?ranges={odd}"
-        yield f"/?{odd}={odd}"
+        yield f"/topics/clicks/?{odd}={odd}"
     for partition, offset in itertools.product(map(quote, NUMBERS), repeat=2):
         yield f"/topics/clicks/find?partition={partition}&offset={offset}"
 
 
 def test_no_request_is_an_error_of_the_server(ask):
     """Odd names and numbers in every part of every address: an answer, or 4xx and why."""
-    assert ask("/topics/clicks/").status_code == 200
     found = {each: ask(each) for each in addresses()}
 
     assert [each for each, answer in found.items() if answer.status_code >= 500] == []
-    for address, answer in found.items():
-        if "%00" in address.replace("%2500", ""):
-            assert answer.status_code in {400, 404} or address.startswith("/?"), address
+    assert ask("/topics/%00/").status_code == 400
+    assert ask("/topics/clicks/find?partition=0&offset=x").text.count("offset: ") == 1
+    assert ask("/topics/none/index.json").json()["code"] == 404
 
 
 def test_pages_lead_to_each_other_and_to_runs(ask, database):
     """From the list to a topic, from an offset to its range, and from there to Airflow's pages."""
+    database.plan(1, 3)
     number = database.run("process", "manual__1/x", key(0, 2))
     database.returned(number, "process", "manual__1/x", "process", {"manifest": "/m", "rows": 3})
     database.event(DONE, BEGIN, key=key(0, 2))
-    query, name = f"?ranges={RANGES.name}", quote(key(0, 2), safe="")
-    run = "/dags/process/runs/manual__1%2Fx"
+    run, name = "/dags/process/runs/manual__1%2Fx", quote(key(0, 2), safe="")
 
-    assert {f"topics/clicks/{query}", "/dags/plan"} <= links(ask("/"))
-    topic = links(ask(f"/topics/clicks/{query}"))
-    assert {"/dags/plan", "/dags/process", run, f"ranges/{name}/{query}#manifest"} <= topic
-    found = ask(f"/topics/clicks/find?partition=0&offset=1&ranges={RANGES.name}")
-    assert (found.status_code, found.headers["location"]) == (
-        303, f"ranges/{key(0, 2)}/{query}",
-    )  # fmt: skip
-    page = ask(f"/topics/clicks/{found.headers['location']}")
-    assert {f"../../{query}", f"index.json{query}", run, f"{run}/tasks/process"} <= links(page)
+    assert {"topics/clicks/", "/dags/plan"} <= links(ask("/"))
+    topic = links(ask("/topics/clicks/"))
+    assert {"/dags/plan", "/dags/process", run, f"ranges/{name}/#manifest"} <= topic
+    find = "/topics/clicks/find?partition={}&offset={}"
+    found = {offset: ask(find.format(0, offset)) for offset in (0, 1, 2, 6)}
+    assert {offset: each.headers["location"] for offset, each in found.items()} == {
+        0: f"ranges/{key(0, 2)}/", 1: f"ranges/{key(0, 2)}/",
+        2: f"ranges/{key(2, 4)}/", 6: f"ranges/{key(4, 7)}/",
+    }  # fmt: skip
+    assert [ask(find.format(*each)).status_code for each in ((0, 7), (1, 0))] == [404, 404]
+    page = ask(f"/topics/clicks/{found[1].headers['location']}")
+    assert {"../../", "index.json", run, f"{run}/tasks/process"} <= links(page)
     assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert ask(f"/topics/clicks/ranges/{name}/index.json").json()["results"][0]["fields"] == {
+        "manifest": "/m", "rows": "3",
+    }  # fmt: skip
 
 
-def test_what_a_user_may_not_read_is_not_there(ask, hidden):
-    """Without the DAG that plans there is no topic; without the one that processes, no runs."""
-    hidden.add("process")
+def test_what_cannot_be_told_is_a_line(ask, database):
+    """Brokers that are away leave the rest of the page; a damaged plan is refused by name."""
     page = ask("/topics/clicks/index.json").json()
-    assert "1 DAG that you may not read: runs of ranges are missing here" in page["notes"]
-    assert (page["dags"], page["missing"]) == (["plan"], [])
+    assert page["notes"] == ["the brokers: StorageError: there is no broker here"]
+    assert [each["state"] for each in page["ranges"]] == ["no run", "no run"]
 
-    hidden.add("plan")
+    database.event(PLAN, BEGIN + timedelta(hours=1), {"memq_plan": {"version": 7}}, source="plan")
+    answer = ask("/topics/clicks/index.json")
+    assert (answer.status_code, "a plan that is damaged" in answer.json()["detail"]) == (409, True)
+
+
+def test_more_processed_than_planned_is_told(ask, monkeypatch):
+    """As when Airflow's database was restored from an older copy."""
+    ahead = queries.Brokers({0: 0}, {0: 9}, {0: 7})
+    monkeypatch.setattr(queries, "ask_brokers", lambda _: ahead)
+
+    (note,) = ask("/topics/clicks/index.json").json()["notes"]
+    assert "planned up to 4, and offset 7 is committed" in note
+
+
+@pytest.mark.parametrize("dag_id", ["plan", "process"])
+def test_what_a_user_may_not_read_is_not_there(ask, reader, dag_id):
+    """Without the DAGs that plan and process there is the audit; without that, no topic."""
+    reader.hidden.add(dag_id)
     page = ask("/topics/clicks/index.json").json()
-    assert (page["ranges"], len(page["audit"]["hours"])) == ([], 24)
-    hidden.add("audit")
-    assert ask("/index.json").json()["topics"] == []
+    assert ("ranges" in page, len(page["audit"]["hours"])) == (False, 24)
+    assert "No window is known to be clean" in ask("/topics/clicks/").text
+
+    reader.hidden.add("audit")
     paths = ("", f"ranges/{key(0, 2)}/", "find?partition=0&offset=1")
     assert {ask(f"/topics/clicks/{path}").status_code for path in paths} == {404}
