@@ -8,15 +8,8 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import pytest
+from airflow.models import asset as models
 from airflow.models import import_all_models
-from airflow.models.asset import (
-    AssetActive,
-    AssetEvent,
-    AssetModel,
-    DagScheduleAssetReference,
-    TaskInletAssetReference,
-    TaskOutletAssetReference,
-)
 from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
@@ -26,61 +19,51 @@ from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
+from airflow_provider_memq import range_assets
 from airflow_provider_memq.ledger import Ledger
 from airflow_provider_memq.page import queries, routes
 from airflow_provider_memq.page.queries import audits_of, planned_of, topics_of
-from airflow_provider_memq.range_assets import (
-    audited_asset,
-    plan_asset,
-    processed_asset,
-    ranges_asset,
-)
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
 from memq.errors import StorageError
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TOPIC, LIFE = "clicks", "a" * 16
-RANGES, DONE, AUDITED = ranges_asset(TOPIC), processed_asset(TOPIC, "job"), audited_asset(TOPIC)
-PLAN = plan_asset(RANGES)
+RANGES, AUDITED = range_assets.ranges_asset(TOPIC), range_assets.audited_asset(TOPIC)
+PLAN, DONE = range_assets.plan_asset(RANGES), range_assets.processed_asset(TOPIC, "job")
 
 
 class Database:
     """Airflow's database, with one topic that is planned, processed and audited."""
 
     def __init__(self, session):
-        self.session, self.ids, self.ends = session, {}, 0
-        for asset in (RANGES, DONE, PLAN, AUDITED):
-            self.asset(asset)
-        for model, asset, dag_id, task_id in [
-            (TaskOutletAssetReference, RANGES, "plan", "plan"),
-            (TaskOutletAssetReference, PLAN, "plan", "plan"),
-            (TaskOutletAssetReference, DONE, "process", "process"),
-            (TaskInletAssetReference, AUDITED, "audit", "audit"),
-            (TaskInletAssetReference, AUDITED, "audit", "consumed"),
-        ]:
-            self.add(model, asset_id=self.ids[asset.name], dag_id=dag_id, task_id=task_id)
+        self.session, self.ends, self.runs = session, 0, 0
+        outlet, inlet = models.TaskOutletAssetReference, models.TaskInletAssetReference
+        self.asset(RANGES, outlet, ("plan", "plan"))
+        self.plans = self.asset(PLAN, outlet, ("plan", "plan"))
+        self.done = self.asset(DONE, outlet, ("process", "process"))
+        self.asset(AUDITED, inlet, ("audit", "audit"), ("audit", "consumed"))
         for dag_id in ("process", "other"):
-            self.add(DagScheduleAssetReference, asset_id=self.ids[RANGES.name], dag_id=dag_id)
+            self.add(models.DagScheduleAssetReference, asset_id=1, dag_id=dag_id)
 
     def add(self, model, **values):
         return self.session.execute(insert(model).values(**values)).inserted_primary_key[0]
 
-    def asset(self, asset):
-        self.ids[asset.name] = self.add(AssetModel, name=asset.name, uri=asset.uri, group="")
-        self.add(AssetActive, name=asset.name, uri=asset.uri)
+    def asset(self, asset, reference, *tasks):
+        number = self.add(models.AssetModel, name=asset.name, uri=asset.uri, group="")
+        self.add(models.AssetActive, name=asset.name, uri=asset.uri)
+        for dag_id, task_id in tasks:
+            self.add(reference, asset_id=number, dag_id=dag_id, task_id=task_id)
+        return number
 
-    def event(self, asset, at, extra=None, key=None, source="process"):
-        asset_id = self.ids[asset.name]
-        source = {"source_dag_id": source, "source_task_id": "task", "source_run_id": "r"}
-        values = {"extra": extra or {}, "partition_key": key, "timestamp": at}
-        self.add(AssetEvent, asset_id=asset_id, **source, **values)
+    def event(self, asset_id, minute, extra=None, key=None, dag_id="process"):
+        source = {"source_dag_id": dag_id, "source_task_id": "task", "source_run_id": "r"}
+        values = {"extra": extra or {}, "partition_key": key, "timestamp": at(minute)}
+        self.add(models.AssetEvent, asset_id=asset_id, **source, **values)
 
     def plan(self, minute, *sizes, incarnation=LIFE, life=0):
         """A plan of ranges of such sizes, which go on where the last one ended."""
-        start, cuts = self.ends, [self.ends]
-        for size in sizes:
-            cuts.append(cuts[-1] + size)
+        cuts = list(itertools.accumulate(sizes, initial=self.ends))
         self.ends = cuts[-1]
         ledger = Ledger(
             topic=TOPIC,
@@ -88,24 +71,27 @@ class Database:
             life=life,
             origins={0: 0},
             ends={0: self.ends},
-            cuts={0: cuts} if sizes else {},
+            cuts={0: cuts},
         )
-        self.event(PLAN, BEGIN + timedelta(minutes=minute), ledger.to_extra(), source="plan")
-        return start
+        self.event(self.plans, minute, ledger.to_extra(), dag_id="plan")
 
     def run(self, dag_id, run_id, key=None, state="success", minute=0):
-        at = BEGIN + timedelta(minutes=minute)
-        times = {"run_after": at, "queued_at": at}
+        times = {"run_after": at(minute), "queued_at": at(minute)}
         values = {"run_type": "manual", "_state": state, "partition_key": key, "conf": {}}
         return self.add(DagRun, dag_id=dag_id, run_id=run_id, **times, **values)
 
-    def arguments(self, dag_id, run_id, task_id, **fields):
-        names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
-        self.add(RenderedTaskInstanceFields, **names, rendered_fields=fields)
+    def arguments(self, dag_id, task_id, **fields):
+        """The arguments of a task in a run of its own."""
+        self.runs += 1
+        names = {"dag_id": dag_id, "run_id": f"run {self.runs}"}
+        self.run(**names)
+        self.add(RenderedTaskInstanceFields, **names, task_id=task_id, rendered_fields=fields)
 
-    def returned(self, run, dag_id, run_id, task_id, value, **times):
-        names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, **times}
-        self.add(XComModel, dag_run_id=run, key="return_value", value=value, **names)
+    def returned(self, dag_id, run_id, task_id, value, *, key=None, minute=0):
+        """What a task has returned in a run of its own."""
+        names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
+        names |= {"dag_run_id": self.run(dag_id, run_id, key), "key": "return_value"}
+        self.add(XComModel, **names, value=value, timestamp=at(minute))
 
 
 @pytest.fixture
@@ -125,14 +111,18 @@ class Reader:
     def __init__(self, session):
         self.session, self.hidden = session, set()
 
-    def may_read(self, dag_id, entity=None):
-        return dag_id not in self.hidden
+    def may_read(self, dag_id, entity=queries.RUNS):
+        return (dag_id, entity) not in self.hidden
 
 
 @pytest.fixture
 def reader(database):
     """Who reads the database."""
     return Reader(database.session)
+
+
+def at(minute):
+    return BEGIN + timedelta(minutes=minute)
 
 
 def key(start, end):
@@ -144,45 +134,37 @@ def key(start, end):
 
 def test_topics_are_those_that_somebody_plans_or_audits(database, reader):
     """By names of assets; the plan says when, and by which DAG."""
-    other = audited_asset("audited.only")
-    database.asset(other)
-    database.add(
-        TaskInletAssetReference, asset_id=database.ids[other.name], dag_id="a", task_id="t"
-    )
+    other = range_assets.audited_asset("audited.only")
+    database.asset(other, models.TaskInletAssetReference, ("a", "t"))
     database.plan(1, 2)
-    database.event(PLAN, BEGIN + timedelta(hours=1), source=None)  # by a person
+    database.event(database.plans, 60, dag_id=None)  # by a person
 
     assert topics_of(reader) == [
         {"topic": "audited.only", "planned_at": None, "dags": ["a"]},
-        {"topic": TOPIC, "planned_at": BEGIN + timedelta(minutes=1), "dags": ["plan"]},
+        {"topic": TOPIC, "planned_at": at(1), "dags": ["plan"]},
     ]
-    reader.hidden.add("plan")
+    reader.hidden.add(("plan", queries.RUNS))
     assert [each["dags"] for each in topics_of(reader)] == [["a"], ["audit"]]
 
 
 def test_who_processes_is_known_by_airflow_itself(database, reader):
     """DAGs by their schedule, assets by tasks' outlets, the rest by the last arguments of tasks."""
     database.plan(0, 2)
-    done = (database.ids[DONE.name],)
-    assert planned_of(reader, TOPIC).pipeline[1:4] == ("plan", ["other", "process"], [*done])
-    planner = {"memq_conn_id": "memq_prod", "missed_after": "1h", "process_dag_id": "process"}
-    for dag_id, task_id, fields in [
-        ("process", "a foreign one", {"topic": "else", "group": "else"}),
-        ("plan", "an audit", {"topic": TOPIC, "group": "audited"}),
-        ("other", "processes too", {"topic": TOPIC, "group": "other"}),
-        ("plan", "plan", {"topic": TOPIC, "process_dag_id": "before"}),
-        ("plan", "plan", {"topic": TOPIC, **planner}),
-        ("process", "process", {"topic": TOPIC, "output_dir": "prod:lake.clicks"}),
-        ("process", "commit", {"topic": TOPIC, "group": "job"}),
-        ("process", "parquet", {"topic": TOPIC, "output_dir": "/lake.d/clicks"}),
-    ]:
-        run_id = f"{dag_id}.{task_id}.{len(fields)}"
-        database.run(dag_id, run_id)
-        database.arguments(dag_id, run_id, task_id, **fields)
-
     found = planned_of(reader, TOPIC).pipeline
-    assert found[1:] == (
-        "plan", ["process"], [*done], "memq_prod", "job", ["prod:lake.clicks"], 3_600_000,
+    assert found[1:4] == ("plan", ["other", "process"], [database.done])
+
+    planner = {"memq_conn_id": "memq_prod", "missed_after": "1h", "process_dag_id": "process"}
+    database.arguments("process", "a foreign one", topic="else", group="else")
+    database.arguments("plan", "an audit", topic=TOPIC, group="audited")
+    database.arguments("other", "processes too", topic=TOPIC, group="other")
+    database.arguments("plan", "plan", topic=TOPIC, process_dag_id="before", group="before")
+    database.arguments("plan", "plan", topic=TOPIC, **planner)
+    database.arguments("process", "process", topic=TOPIC, output_dir="prod:lake.clicks")
+    database.arguments("process", "commit", topic=TOPIC, group="job")
+    database.arguments("process", "parquet", topic=TOPIC, output_dir="/lake.d/clicks")
+
+    assert planned_of(reader, TOPIC).pipeline[1:] == (
+        "plan", ["process"], [database.done], "memq_prod", "job", ["prod:lake.clicks"], 3_600_000,
     )  # fmt: skip
 
 
@@ -195,32 +177,27 @@ def test_plans_come_with_their_runs_and_what_is_done(database, reader):
     database.run("process", "first", key(0, 2), "failed")
     database.run("process", "again", key(0, 2), "running", minute=1)
     database.run("foreign", "x", key(2, 4))
-    database.event(DONE, BEGIN, key=key(2, 4))
-    database.event(DONE, BEGIN, key=key(4, 7), source=None)
+    database.event(database.done, 0, key=key(2, 4))
+    database.event(database.done, 0, key=key(4, 7), dag_id=None)
 
     found = planned_of(reader, TOPIC)
 
     assert [(each.start, each.end) for each in found.planned_at] == [(0, 2), (2, 4), (4, 7)]
-    assert {name: [each.state for each in runs] for name, runs in found.runs.items()} == {
-        key(0, 2): ["failed", "running"]
-    }
-    assert (found.done, found.since) == ({key(2, 4)}, BEGIN - timedelta(minutes=1))
+    states = {name: [each.state for each in runs] for name, runs in found.runs.items()}
+    assert states == {key(0, 2): ["failed", "running"]}
+    assert (found.done, found.since) == ({key(2, 4)}, at(-1))
 
 
 def test_audits_come_with_what_they_found(database, reader):
     """Both tasks, told apart by their argument; the newest result first."""
-    number = database.run("audit", "r")
-    database.arguments("audit", "r", "consumed", settled_for="1h")
-    database.arguments("audit", "r", "audit", settled_for=None)
+    database.arguments("audit", "consumed", settled_for="1h")
+    database.arguments("audit", "audit", settled_for=None)
     for minute, (task_id, verdict) in enumerate(
         [("audit", "old"), ("consumed", "not clean"), ("audit", "clean")]
     ):
-        at = BEGIN + timedelta(minutes=minute)
-        names = ("audit", "r", task_id, {"verdict": verdict})
-        database.returned(number, *names, timestamp=at, map_index=minute)
+        database.returned("audit", f"r{minute}", task_id, {"verdict": verdict}, minute=minute)
 
     found = audits_of(reader, TOPIC)
-
     assert {what: [value["verdict"] for _, value in each] for what, each in found.items()} == {
         "stored": ["clean", "old"], "consumed": ["not clean"],
     }  # fmt: skip
@@ -286,57 +263,47 @@ def test_no_request_is_an_error_of_the_server(ask):
 def test_pages_lead_to_each_other_and_to_runs(ask, database):
     """From the list to a topic, from an offset to its range, and from there to Airflow's pages."""
     database.plan(1, 3)
-    number = database.run("process", "manual__1/x", key(0, 2))
-    database.returned(number, "process", "manual__1/x", "process", {"manifest": "/m", "rows": 3})
-    database.event(DONE, BEGIN, key=key(0, 2))
-    run, name = "/dags/process/runs/manual__1%2Fx", quote(key(0, 2), safe="")
+    database.returned("process", "a/x", "process", {"manifest": "/m", "rows": 3}, key=key(0, 2))
+    run, name = "/dags/process/runs/a%2Fx", quote(key(0, 2), safe="")
 
     assert {"topics/clicks/", "/dags/plan"} <= links(ask("/"))
     topic = links(ask("/topics/clicks/"))
     assert {"/dags/plan", "/dags/process", run, f"ranges/{name}/#manifest"} <= topic
     find = "/topics/clicks/find?partition={}&offset={}"
-    found = {offset: ask(find.format(0, offset)) for offset in (0, 1, 2, 6)}
-    assert {offset: each.headers["location"] for offset, each in found.items()} == {
-        0: f"ranges/{key(0, 2)}/", 1: f"ranges/{key(0, 2)}/",
-        2: f"ranges/{key(2, 4)}/", 6: f"ranges/{key(4, 7)}/",
-    }  # fmt: skip
+    found = [ask(find.format(0, offset)).headers["location"] for offset in (0, 1, 2, 6)]
+    ranges = [key(0, 2), key(0, 2), key(2, 4), key(4, 7)]
+    assert found == [f"ranges/{each}/" for each in ranges]
     assert [ask(find.format(*each)).status_code for each in ((0, 7), (1, 0))] == [404, 404]
-    page = ask(f"/topics/clicks/{found[1].headers['location']}")
+    page = ask(f"/topics/clicks/{found[1]}")
     assert {"../../", "index.json", run, f"{run}/tasks/process"} <= links(page)
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert ask(f"/topics/clicks/ranges/{name}/index.json").json()["results"][0]["fields"] == {
-        "manifest": "/m", "rows": "3",
-    }  # fmt: skip
+    (result,) = ask(f"/topics/clicks/ranges/{name}/index.json").json()["results"]
+    assert result["fields"] == {"manifest": "/m", "rows": "3"}
 
 
-def test_what_cannot_be_told_is_a_line(ask, database):
-    """Brokers that are away leave the rest of the page; a damaged plan is refused by name."""
+def test_what_cannot_be_told_is_a_line(ask, database, monkeypatch):
+    """Brokers that are away; more processed than planned; a damaged plan is refused by name."""
     page = ask("/topics/clicks/index.json").json()
     assert page["notes"] == ["the brokers: StorageError: there is no broker here"]
     assert [each["state"] for each in page["ranges"]] == ["no run", "no run"]
 
-    database.event(PLAN, BEGIN + timedelta(hours=1), {"memq_plan": {"version": 7}}, source="plan")
+    monkeypatch.setattr(queries, "ask_brokers", lambda _: queries.Brokers({0: 0}, {0: 9}, {0: 7}))
+    (note,) = ask("/topics/clicks/index.json").json()["notes"]
+    assert "planned up to 4, and offset 7 is committed" in note
+
+    database.event(database.plans, 60, {"memq_plan": {"version": 7}}, dag_id="plan")
     answer = ask("/topics/clicks/index.json")
     assert (answer.status_code, "a plan that is damaged" in answer.json()["detail"]) == (409, True)
 
 
-def test_more_processed_than_planned_is_told(ask, monkeypatch):
-    """As when Airflow's database was restored from an older copy."""
-    ahead = queries.Brokers({0: 0}, {0: 9}, {0: 7})
-    monkeypatch.setattr(queries, "ask_brokers", lambda _: ahead)
-
-    (note,) = ask("/topics/clicks/index.json").json()["notes"]
-    assert "planned up to 4, and offset 7 is committed" in note
-
-
 @pytest.mark.parametrize("dag_id", ["plan", "process"])
 def test_what_a_user_may_not_read_is_not_there(ask, reader, dag_id):
-    """Without the DAGs that plan and process there is the audit; without that, no topic."""
-    reader.hidden.add(dag_id)
+    """Without the DAGs that plan and process there is the audit; without its results, no topic."""
+    reader.hidden.add((dag_id, queries.RUNS))
     page = ask("/topics/clicks/index.json").json()
     assert ("ranges" in page, len(page["audit"]["hours"])) == (False, 24)
     assert "No window is known to be clean" in ask("/topics/clicks/").text
 
-    reader.hidden.add("audit")
+    reader.hidden.add(("audit", queries.RESULTS))
     paths = ("", f"ranges/{key(0, 2)}/", "find?partition=0&offset=1")
     assert {ask(f"/topics/clicks/{path}").status_code for path in paths} == {404}
