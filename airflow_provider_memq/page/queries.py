@@ -57,7 +57,6 @@ MAX_ROWS = 5_000  # runs of the ranges of a page, and events about them
 MISSED_AFTER_MS = 300_000  # the planner's default
 BUDGET_S = 3.0
 MAX_THREADS = 16
-MAX_SNAPSHOTS = 10_000  # of a table, the newest; those of a page of ranges are among them
 MAX_TEXT = 500  # characters of an error in a page
 
 RUNS, RESULTS = DagAccessEntity.RUN, DagAccessEntity.XCOM
@@ -206,24 +205,32 @@ def _pipeline(reader: Reader, topic: str) -> Pipeline | None:
         if each.get("topic") == topic and (task in planners or task[0] in process_dags)
     ]
 
-    def first(name: str) -> str:
-        return next((str(each[name]) for each in of_topic if each.get(name)), "")
-
-    outputs = [str(each.get("output_dir") or "") for each in of_topic]
     is_done = AssetModel.name.startswith(
         range_assets.processed_asset(topic, "").name, autoescape=True
     )
     emitted = AssetModel.producing_tasks.any(TaskOutletAssetReference.dag_id.in_(process_dags))
     return Pipeline(
+        plan=plan,
         plan_dag=last.source_dag_id,
         process_dags=sorted(process_dags),
-        plan=plan,
         done=session.scalars(select(AssetModel.id).where(is_done, emitted)).all(),
-        conn_id=first("memq_conn_id") or DEFAULT_CONN_ID,
-        group=first("group"),
-        tables=sorted({each for each in outputs if "." in each and "/" not in each}),  # no folders
-        missed_after_ms=duration_ms_or(MISSED_AFTER_MS, first("missed_after")),
+        **_settings_in(of_topic),
     )
+
+
+def _settings_in(arguments: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """Find connection, group, tables and the wait for runs in what some tasks were given."""
+
+    def first(name: str) -> str:
+        return next((str(each[name]) for each in arguments if each.get(name)), "")
+
+    outputs = {str(each.get("output_dir") or "") for each in arguments}
+    return {
+        "conn_id": first("memq_conn_id") or DEFAULT_CONN_ID,
+        "group": first("group"),
+        "tables": sorted(each for each in outputs if "." in each and "/" not in each),  # no folders
+        "missed_after_ms": duration_ms_or(MISSED_AFTER_MS, first("missed_after")),
+    }
 
 
 def _last_arguments(
@@ -470,7 +477,7 @@ def read_table(name: str, ledger: Ledger) -> TableState:
             "records": each.range.records,
             "job": each.job,
         }
-        for each in table.ranges(now.base)[-MAX_SNAPSHOTS:]
+        for each in table.ranges(now.base)
         if each.range.topic == ledger.topic
     }
     return TableState(name, held, snapshots)
