@@ -149,6 +149,7 @@ def test_topics_are_those_that_somebody_plans_or_audits(database, reader):
 
 def test_who_processes_is_known_by_airflow_itself(database, reader):
     """DAGs by their schedule, assets by tasks' outlets, the rest by the last arguments of tasks."""
+    assert planned_of(reader, TOPIC) is None  # before the first plan
     database.plan(0, 2)
     found = planned_of(reader, TOPIC).pipeline
     assert found[1:4] == ("plan", ["other", "process"], [database.done])
@@ -273,6 +274,7 @@ def test_pages_lead_to_each_other_and_to_runs(ask, database):
     found = [ask(find.format(0, offset)).headers["location"] for offset in (0, 1, 2, 6)]
     ranges = [key(0, 2), key(0, 2), key(2, 4), key(4, 7)]
     assert found == [f"ranges/{each}/" for each in ranges]
+    assert {ask(f"/topics/clicks/{each}").status_code for each in found} == {200}
     assert [ask(find.format(*each)).status_code for each in ((0, 7), (1, 0))] == [404, 404]
     page = ask(f"/topics/clicks/{found[1]}")
     assert {"../../", "index.json", run, f"{run}/tasks/process"} <= links(page)
