@@ -152,6 +152,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         "min_bytes",
         "max_pending",
         "max_ranges",
+        "process_dag_id",
         "missed_after",
         "preview",
         "group",

@@ -1,3 +1,1 @@
-"""The plugin of Airflow: a page about topics."""
-
-PREFIX = "/memq"
+"""The plugin of Airflow, by which it finds the page about topics."""

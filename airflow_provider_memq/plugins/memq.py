@@ -13,12 +13,12 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_provider_memq.plugins import PREFIX
+from airflow_provider_memq.page import PREFIX
 
 
 async def page(scope: Any, receive: Any, send: Any) -> None:
     """Serve the page, as an application of ASGI."""
-    from airflow_provider_memq.plugins.routes import app  # noqa: PLC0415 - see above
+    from airflow_provider_memq.page.routes import app  # noqa: PLC0415 - see above
 
     await app(scope, receive, send)
 

@@ -29,8 +29,8 @@ def open_files(folder):
     found = []
     for each in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # that of this very list
-            found.append(os.readlink(each))
-    return [each for each in found if each.startswith(f"{folder}/")]
+            found.append(each.readlink())
+    return [each for each in found if each.is_relative_to(folder)]
 
 
 def _opens(path):
@@ -91,7 +91,7 @@ def test_a_lock_is_one_processes(tmp_path):
     assert path.read_bytes() == b"%d" % os.getpid()
     with pytest.raises(LockedError, match=f"{tmp_path} is in use by process {os.getpid()};"):
         files.lock_exclusively(path)
-    assert open_files(tmp_path) == []
+    assert open_files(tmp_path) == [path]
     assert path.read_bytes() == b"%d" % os.getpid()
     os.close(fd)
     os.close(files.lock_exclusively(path))
