@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_memq.ranges import RangeContents
+from airflow_provider_memq.planning.ranges import RangeContents
 from memq.core.decoding import UNDECODABLE
 
 if TYPE_CHECKING:

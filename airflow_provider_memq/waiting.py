@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
-from airflow_provider_memq.topics import topic_state
+from airflow_provider_memq.planning.topics import topic_state
 from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Backoff
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow._shared.logging.types import Logger
 
     from airflow_provider_memq.hooks.memq import MemqHook
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.topics import TopicState
     from airflow_provider_memq.values import Offsets
     from memq.client.topic import TopicClient
 

@@ -9,19 +9,26 @@ import msgspec
 from airflow.sdk import Asset, conf
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException
 
-from airflow_provider_memq import files
-from airflow_provider_memq.backfill import Cuts, Progress, cut, forgotten, uncut
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.base import MemqTopicOperator, now_ms
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.launch.range_job import check, manifest_path, written_ranges
+from airflow_provider_memq.planning.backfill import Cuts, Progress, cut, forgotten, uncut
+from airflow_provider_memq.planning.ledger import (
     backfilled_ranges,
     check_same_topic,
     last_ledger,
     planned_ranges,
 )
-from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
-from airflow_provider_memq.operators.range_job import check, manifest_path, written_ranges
+from airflow_provider_memq.planning.ranges import (
+    UNBOUNDED,
+    Limits,
+    parse_key,
+    range_key,
+    to_row,
+    touching,
+)
+from airflow_provider_memq.planning.topics import check_retained_since, contents_of, read_state
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import UNBOUNDED, Limits, parse_key, range_key, to_row, touching
-from airflow_provider_memq.topics import check_retained_since, contents_of, read_state
 from airflow_provider_memq.values import bytes_or, count_or, parse_flag, time_ms_or_none
 from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import OffsetRange
@@ -39,8 +46,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_memq.ranges import RangeContents
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.ranges import RangeContents
+    from airflow_provider_memq.planning.topics import TopicState
     from memq.client.topic import SyncTopicClient
     from memq.core.manifest import Manifest
 
@@ -61,7 +68,7 @@ class MemqBackfillOperator(MemqTopicOperator):
     What was planned is run in whole ranges, as planned: each replaces its own output, and no other
     output holds the same rows. What is older than the first plan is cut by `max_bytes`, once and
     for good. What has a manifest that accounts for all of it is left out, so that a backfill that
-    was stopped goes on when it is run again. See `airflow_provider_memq.backfill`.
+    was stopped goes on when it is run again. See `airflow_provider_memq.planning.backfill`.
 
     Two of them at a time could cut the same: one runs at a time in all runs of the DAG
     (`max_active_tis_per_dag=1` is set).

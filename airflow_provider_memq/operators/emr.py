@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never
 
-from airflow_provider_memq.operators.aws_job import LOOK_BACK, AwsRangeJobMixin
+from airflow_provider_memq.launch.aws_job import LOOK_BACK, AwsRangeJobMixin
 from airflow_provider_memq.triggers.aws import MemqEmrStepTrigger
 from airflow_provider_memq.versions import from_extra
 from memq.errors import ConfigError

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_memq import files
-from airflow_provider_memq.ledger import mark_events
-from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import (
+from airflow_provider_memq.base import (
     RANGE_OF_RUN,
     MemqTopicOperator,
 )
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
+from airflow_provider_memq.planning.ledger import mark_events
+from airflow_provider_memq.planning.ranges import parse_key, range_key
 from airflow_provider_memq.quality import FOOTER_BYTES, QualityLimits, columns_of, too_bad
-from airflow_provider_memq.ranges import parse_key, range_key
 from airflow_provider_memq.values import count_or, duration_ms_or, parse_texts
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Never
 
-from airflow_provider_memq.operators.aws_job import LOOK_BACK, AwsRangeJobMixin
+from airflow_provider_memq.launch.aws_job import LOOK_BACK, AwsRangeJobMixin
 from airflow_provider_memq.triggers.aws import MemqGlueTrigger
 from airflow_provider_memq.versions import from_extra
 from memq.core.defaults import GLUE_ARGUMENTS

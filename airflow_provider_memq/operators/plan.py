@@ -11,8 +11,10 @@ from airflow.sdk import conf
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_memq import files
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.base import FailsAtOnce, MemqTopicOperator, now_ms
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.launch.range_job import written_ranges
+from airflow_provider_memq.planning.ledger import (
     carried_on,
     first_ledger,
     is_same_topic,
@@ -20,12 +22,10 @@ from airflow_provider_memq.ledger import (
     processed_ahead,
     taken_over,
 )
-from airflow_provider_memq.missed import UNFINISHED, MissedRanges, is_paused
-from airflow_provider_memq.operators.base import FailsAtOnce, MemqTopicOperator, now_ms
-from airflow_provider_memq.operators.range_job import written_ranges
+from airflow_provider_memq.planning.missed import UNFINISHED, MissedRanges, is_paused
+from airflow_provider_memq.planning.ranges import UNBOUNDED, Limits, range_key
+from airflow_provider_memq.planning.topics import next_ranges, read_state
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import UNBOUNDED, Limits, range_key
-from airflow_provider_memq.topics import next_ranges, read_state
 from airflow_provider_memq.triggers.memq import MemqRangeDueTrigger
 from airflow_provider_memq.values import (
     bytes_or,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ledger import Ledger
-    from airflow_provider_memq.ranges import Plan
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.ranges import Plan
+    from airflow_provider_memq.planning.topics import TopicState
     from airflow_provider_memq.values import Offsets
     from memq.core.ranges import OffsetRange
 

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_memq.ledger import check_same_topic, last_ledger, settled, unstored_ranges
-from airflow_provider_memq.operators.base import FailsAtOnce, MemqTopicOperator, now_ms
+from airflow_provider_memq.base import FailsAtOnce, MemqTopicOperator, now_ms
+from airflow_provider_memq.planning.ledger import (
+    check_same_topic,
+    last_ledger,
+    settled,
+    unstored_ranges,
+)
+from airflow_provider_memq.planning.topics import read_state
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.topics import read_state
 from airflow_provider_memq.values import duration_ms_or
 from memq.core.ranges import offsets_in_words
 from memq.core.units import format_duration_ms
@@ -21,8 +26,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ledger import Ledger
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.topics import TopicState
     from memq.client.topic import SyncTopicClient
     from memq.core.ranges import OffsetRange
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.operators.range_job import RangeJobMixin
-from airflow_provider_memq.submitting import credentials_of
+from airflow_provider_memq.launch.range_job import RangeJobMixin
+from airflow_provider_memq.launch.submitting import credentials_of
 from airflow_provider_memq.versions import from_extra
 
 with from_extra("spark"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_memq.operators.base import MemqTopicOperator
-from airflow_provider_memq.ranges import range_key
-from airflow_provider_memq.topics import check_closed, check_retained_since, contents_of
+from airflow_provider_memq.base import MemqTopicOperator
+from airflow_provider_memq.planning.ranges import range_key
+from airflow_provider_memq.planning.topics import check_closed, check_retained_since, contents_of
 from airflow_provider_memq.values import iso, skips_removed, time_ms_or_none
 from memq.errors import ConfigError
 

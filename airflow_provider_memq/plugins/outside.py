@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.ledger import is_same_topic
+from airflow_provider_memq.planning.ledger import is_same_topic
+from airflow_provider_memq.planning.topics import read_state
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.topics import read_state
 from memq.core.units import iso_ms
 from memq.errors import LimitReachedError, MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider_memq.planning.topics import TopicState
     from airflow_provider_memq.plugins.queries import Pipeline, Planned
-    from airflow_provider_memq.topics import TopicState
     from memq.client.lag import Lag
     from memq.core.ranges import Interval, OffsetRange
     from memq.tables.iceberg import IcebergTable

@@ -15,12 +15,12 @@ from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from fastapi import HTTPException, status
 
-from airflow_provider_memq.ledger import processed_ahead
+from airflow_provider_memq.planning.ledger import processed_ahead
+from airflow_provider_memq.planning.ranges import parse_key, range_key
 from airflow_provider_memq.plugins import queries
 from airflow_provider_memq.plugins.hours import Audit, audit_of
 from airflow_provider_memq.plugins.outside import in_a_line, look_outside
 from airflow_provider_memq.plugins.progress import Missing, Partition, Progress, Range
-from airflow_provider_memq.ranges import parse_key, range_key
 from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, MemqError

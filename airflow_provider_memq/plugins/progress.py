@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from airflow_provider_memq.missed import ranges_without_run
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.missed import ranges_without_run
+from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.values import duration_ms_or
 from memq.core.ranges import Interval, OffsetRange, intersection, union
 

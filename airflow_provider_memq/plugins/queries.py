@@ -30,8 +30,8 @@ from airflow.sdk import Asset
 from airflow.state import get_state_backend
 from sqlalchemy import func, select
 
-from airflow_provider_memq.audited import AuditedWindows
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.planning.audited import AuditedWindows
+from airflow_provider_memq.planning.ledger import (
     CLOCKS_APART,
     INCARNATION_KEY,
     StoredPlan,
@@ -39,14 +39,14 @@ from airflow_provider_memq.ledger import (
     newest,
     settled,
 )
-from airflow_provider_memq.missed import MARK
+from airflow_provider_memq.planning.missed import MARK
+from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.range_assets import (
     audited_asset,
     plan_asset,
     processed_asset,
     ranges_asset,
 )
-from airflow_provider_memq.ranges import range_key
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_provider_memq.ledger import Ledger
+    from airflow_provider_memq.planning.ledger import Ledger
     from memq.core.ranges import Interval, OffsetRange
 
 MAX_TOPICS = 200

@@ -30,7 +30,7 @@ from airflow_provider_memq.operators.memq import (
     MemqEmrStepOperator,
     MemqGlueOperator,
 )
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ranges import range_key
 from memq.core.ranges import OffsetRange
 from memq.spark.app import own_arguments
 from tests.fakes import light_app

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_memq.audited import left_out
 from airflow_provider_memq.operators.memq import MemqAuditOperator
+from airflow_provider_memq.planning.audited import left_out
 from airflow_provider_memq.range_assets import audited_asset
 from memq import Producer
 from memq.core.audit.result import Verdict

@@ -14,12 +14,12 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators.backfill import after_range
 from airflow_provider_memq.operators.memq import MemqBackfillOperator, MemqPlanRangesOperator
-from airflow_provider_memq.operators.range_job import manifest_path
+from airflow_provider_memq.planning.ranges import parse_key
+from airflow_provider_memq.planning.topics import contents_of
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key
-from airflow_provider_memq.topics import contents_of
 from memq.core.manifest import Manifest, encode_manifest
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.advice import follows

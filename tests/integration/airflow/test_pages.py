@@ -31,7 +31,8 @@ from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from airflow_provider_memq.ledger import Ledger
+from airflow_provider_memq.planning.ledger import Ledger
+from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.plugins import outside, pages, queries, routes
 from airflow_provider_memq.plugins.queries import pipeline_of, source_of, sources
 from airflow_provider_memq.range_assets import (
@@ -40,7 +41,6 @@ from airflow_provider_memq.range_assets import (
     processed_asset,
     ranges_asset,
 )
-from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import Interval, OffsetRange
 from memq.errors import StorageError
 

@@ -11,8 +11,8 @@ from airflow_provider_memq.operators.memq import (
     MemqRetentionOperator,
     MemqSparkSubmitOperator,
 )
+from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError
 from tests.advice import follows

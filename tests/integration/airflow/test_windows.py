@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_memq.operators.memq import (
     MemqWindowRangesOperator,
 )
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.planning.ranges import parse_key
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.integration.airflow.here import RETENTION_S, TOPIC, world
 

@@ -19,8 +19,8 @@ from random import Random
 from shutil import copy
 from typing import TYPE_CHECKING
 
+from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.range_assets import ranges_asset
-from airflow_provider_memq.ranges import parse_key
 from memq import AdminClient, Producer
 from tests.harness.airflow.rest import WaitError, asked, until
 from tests.system.airflow.pipeline import Pipeline

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.planning.ranges import parse_key
 from memq import read_range
 from tests.harness.airflow.rest import ENDED, WaitError, until
 from tests.system.airflow.pipeline import (

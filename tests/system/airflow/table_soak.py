@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.planning.ranges import parse_key
 from memq.core.ranges import Interval
 from memq.errors import ConfigError
 from memq.tables.check import check_table

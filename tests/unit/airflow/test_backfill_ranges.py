@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.backfill import Cuts, Progress, cuts_of, uncut
+from airflow_provider_memq.planning.backfill import Cuts, Progress, cuts_of, uncut
 from memq.core.ranges import OffsetRange
 
 LIFE = "a" * 16

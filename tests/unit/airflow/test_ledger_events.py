@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq import ledger
-from airflow_provider_memq.backfill import Cuts, cuts_of
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.operators.progress import moved_ends
+from airflow_provider_memq.planning import ledger
+from airflow_provider_memq.planning.backfill import Cuts, cuts_of
+from airflow_provider_memq.planning.ledger import (
     INCARNATION_KEY,
     Ledger,
     StoredPlan,
@@ -20,9 +21,8 @@ from airflow_provider_memq.ledger import (
     plans_since,
     unstored_ranges,
 )
-from airflow_provider_memq.operators.progress import moved_ends
+from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import BEGIN, EventStore
 

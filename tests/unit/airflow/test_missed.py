@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ledger import Ledger, StoredPlan
-from airflow_provider_memq.missed import MAX_AGAIN, ranges_without_run
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ledger import Ledger, StoredPlan
+from airflow_provider_memq.planning.missed import MAX_AGAIN, ranges_without_run
+from airflow_provider_memq.planning.ranges import range_key
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 EMPTY = Ledger(topic="t", incarnation="a" * 16, origins={0: 0}, ends={0: 0})

@@ -10,7 +10,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline import MemqPipeline
-from airflow_provider_memq.pipeline_settings import KINDS
+from airflow_provider_memq.pipeline.settings import KINDS
 from memq.errors import ConfigError
 from tests.advice import follows
 

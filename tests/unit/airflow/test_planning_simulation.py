@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from airflow_provider_memq.ranges import Limits
+from airflow_provider_memq.planning.ranges import Limits
 from tests.unit.airflow.planning_world import KilledError, World
 
 RANGES = 10_000

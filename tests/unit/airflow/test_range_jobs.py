@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq import job_record
 from airflow_provider_memq.job_record import JobRecord, keep
-from airflow_provider_memq.operators.aws_job import AwsRangeJobMixin
+from airflow_provider_memq.launch.aws_job import AwsRangeJobMixin
+from airflow_provider_memq.launch.range_job import RangeJobMixin, manifest_path
 from airflow_provider_memq.operators.memq import (
     MemqEmrServerlessOperator,
     MemqEmrStepOperator,
@@ -22,8 +23,7 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkConnectOperator,
     MemqSparkSubmitOperator,
 )
-from airflow_provider_memq.operators.range_job import RangeJobMixin, manifest_path
-from airflow_provider_memq.ranges import RangeContents
+from airflow_provider_memq.planning.ranges import RangeContents
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import State
 

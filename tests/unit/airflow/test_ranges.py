@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ranges import (
+from airflow_provider_memq.planning.ranges import (
     MAX_OFFSET,
     MAX_PARTITION,
     UNBOUNDED,

@@ -6,9 +6,9 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_memq.launch.range_job import RangeRun
 from airflow_provider_memq.operators.memq import MemqAuditOperator, MemqSparkSubmitOperator
-from airflow_provider_memq.operators.range_job import RangeRun
-from airflow_provider_memq.ranges import RangeContents
+from airflow_provider_memq.planning.ranges import RangeContents
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.named_values import parse_storage_options
 from memq.core.ranges import Interval, OffsetRange

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ledger import Ledger, StoredPlan
+from airflow_provider_memq.planning.ledger import Ledger, StoredPlan
+from airflow_provider_memq.planning.ranges import range_key
+from airflow_provider_memq.planning.topics import TopicState
 from airflow_provider_memq.plugins import outside, pages
 from airflow_provider_memq.plugins.hours import audit_of
 from airflow_provider_memq.plugins.outside import (
@@ -22,8 +24,6 @@ from airflow_provider_memq.plugins.outside import (
 )
 from airflow_provider_memq.plugins.progress import Progress
 from airflow_provider_memq.plugins.queries import AuditResult, Audits, Pipeline, Planned, Run
-from airflow_provider_memq.ranges import range_key
-from airflow_provider_memq.topics import TopicState
 from memq.client.lag import Lag
 from memq.core.ranges import Interval, OffsetRange, union
 from memq.core.units import iso_ms

@@ -37,7 +37,7 @@ from airflow_provider_memq.sensors.memq import MemqWatermarkSensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_memq.pipeline_settings import TopicSettings
+    from airflow_provider_memq.pipeline.settings import TopicSettings
 
 TO_FILES, TO_TABLE = "range_to_parquet", "range_to_iceberg"
 """The Spark programs of ranges, and the names under which they report."""

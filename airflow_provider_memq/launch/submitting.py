@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.aws import storage_options_of
-from airflow_provider_memq.files import S3_SCHEMES, scheme_of
+from airflow_provider_memq.launch.files import S3_SCHEMES, scheme_of
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.java import check_java
 from memq.core.named_values import text_of

@@ -36,8 +36,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.ledger import CLOCKS_APART, plans_since
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ledger import CLOCKS_APART, plans_since
+from airflow_provider_memq.planning.ranges import range_key
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ledger import Ledger, StoredPlan
+    from airflow_provider_memq.planning.ledger import Ledger, StoredPlan
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store

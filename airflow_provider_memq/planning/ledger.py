@@ -33,15 +33,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from airflow.sdk import Asset
 
-from airflow_provider_memq.backfill import cuts_of
-from airflow_provider_memq.ranges import RangeRow, contiguous_end, parse_key, range_key, to_row
+from airflow_provider_memq.planning.backfill import cuts_of
+from airflow_provider_memq.planning.ranges import (
+    RangeRow,
+    contiguous_end,
+    parse_key,
+    range_key,
+    to_row,
+)
 from memq.core.ranges import OffsetRange, retained_in_words
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.topics import TopicState
 
 LEDGER_VERSION = 1
 MAX_GAPS = 100  # of a read partition; each stands in every event; one means lost data: few do

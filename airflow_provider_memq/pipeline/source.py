@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from airflow_provider_memq.pipeline_settings import OPTIONS, TopicSettings
+from airflow_provider_memq.pipeline.settings import OPTIONS, TopicSettings
 from memq.core.options import defaults
 from memq.core.topic import check_topic_name
 from memq.errors import ConfigError, MemqError

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from airflow_provider_memq.ranges import Limits, RangeCutter, finish
+from airflow_provider_memq.planning.ranges import Limits, RangeCutter, finish
 from memq.core.ranges import Interval, OffsetRange, difference, union
 from memq.core.units import counted
 from memq.errors import CorruptDataError
@@ -32,7 +32,7 @@ from memq.errors import CorruptDataError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_provider_memq.ranges import RangeContents
+    from airflow_provider_memq.planning.ranges import RangeContents
     from memq.core.notification.notification import PublishedBatch
 
 CUTS_KEY = "memq_backfill"  # in the extra of an event of the plan's asset

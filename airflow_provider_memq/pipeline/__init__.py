@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import airflow_provider_memq.versions  # noqa: F401 - refuses an older Airflow before it fails
-from airflow_provider_memq import topic_dags
 from airflow_provider_memq.notifications.memq import MemqNotifier
-from airflow_provider_memq.pipeline_source import Source, read_yaml, settings_of
+from airflow_provider_memq.pipeline import dags as topic_dags
+from airflow_provider_memq.pipeline.source import Source, read_yaml, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -28,17 +28,17 @@ import msgspec
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_memq import files
+from airflow_provider_memq.base import RANGE_OF_RUN, FailsAtOnce
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.ledger import is_planned, mark_events
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.launch.submitting import program_arguments
 from airflow_provider_memq.lineage import range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import RANGE_OF_RUN, FailsAtOnce
+from airflow_provider_memq.planning.ledger import is_planned, mark_events
+from airflow_provider_memq.planning.ranges import RangeContents, parse_key
+from airflow_provider_memq.planning.topics import contents_of
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import RangeContents, parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.submitting import program_arguments
-from airflow_provider_memq.topics import contents_of
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
