@@ -25,8 +25,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.planning.ranges import RangeRow, to_row
-from airflow_provider_memq.versions import from_extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 
 from airflow_provider_memq.aws import storage_options_of
-from airflow_provider_memq.get_provider_info import CONN_TYPE
 from airflow_provider_memq.planning.topics import read_state
-from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain, settings_of
+from airflow_provider_memq.settings import CONN_TYPE, DEFAULT_CONN_ID, explain, settings_of
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import OffsetRange

@@ -27,10 +27,10 @@ import msgspec
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq import job_record
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.job_record import JobRecord
 from airflow_provider_memq.launch.range_job import RangeJobMixin, RangeRun
-from airflow_provider_memq.versions import from_extra
 from memq.core.defaults import TOKEN_VARIABLE
 from memq.errors import DataLossError
 

@@ -8,13 +8,13 @@ import msgspec
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_memq.base import MemqTopicOperator, now_ms
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.launch import files
 from airflow_provider_memq.launch.submitting import prepare, program_arguments
 from airflow_provider_memq.lineage import assertion, folder_written, lineage, topic_read
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.planning.audited import AuditedWindows, left_out
 from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
-from airflow_provider_memq.versions import from_extra
 from memq.core.audit import render
 from memq.core.audit.result import AuditResult, Verdict, decode_result
 from memq.core.ranges import Interval

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never
 
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.launch.aws_job import LOOK_BACK, AwsRangeJobMixin
 from airflow_provider_memq.triggers.aws import MemqEmrStepTrigger
-from airflow_provider_memq.versions import from_extra
 from memq.errors import ConfigError
 
 with from_extra("amazon"):

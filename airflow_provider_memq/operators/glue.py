@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Never
 
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.launch.aws_job import LOOK_BACK, AwsRangeJobMixin
 from airflow_provider_memq.triggers.aws import MemqGlueTrigger
-from airflow_provider_memq.versions import from_extra
 from memq.core.defaults import GLUE_ARGUMENTS
 from memq.errors import ConfigError
 

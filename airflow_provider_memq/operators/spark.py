@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.launch.range_job import RangeJobMixin
 from airflow_provider_memq.launch.submitting import prepare
-from airflow_provider_memq.versions import from_extra
 
 with from_extra("spark"):
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.launch.range_job import RangeJobMixin
 from airflow_provider_memq.launch.submitting import credentials_of
-from airflow_provider_memq.versions import from_extra
 
 with from_extra("spark"):
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook

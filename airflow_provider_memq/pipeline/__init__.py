@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import airflow_provider_memq.versions  # noqa: F401 - refuses an older Airflow before it fails
 from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline import dags as topic_dags
 from airflow_provider_memq.pipeline.source import Source, read_yaml, settings_of
