@@ -44,9 +44,9 @@ from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
 
     from memq.core.manifest import Manifest
 
@@ -73,12 +73,6 @@ class RangeJobMixin(FailsAtOnce):
     It stands before the operator that launches::
 
         class MemqThing(RangeJobMixin, ThingOperator):
-            template_fields = (*ThingOperator.template_fields, *RangeJobMixin.template_fields)
-            operator_extra_links = (
-                *ThingOperator.operator_extra_links,
-                *RangeJobMixin.operator_extra_links,
-            )
-
             def execute(self, context):
                 run = self.begin()
                 self.arguments_of_the_thing = self.arguments(run)
@@ -104,7 +98,7 @@ class RangeJobMixin(FailsAtOnce):
         **kwargs: as the operator that launches.
     """
 
-    operator_extra_links: Collection[BaseOperatorLink] = (MemqTopicLink(), MemqManifestLink())
+    operator_extra_links: Any = (MemqTopicLink(), MemqManifestLink())
     template_fields: Sequence[str] = (
         "topic",
         "output_dir",
@@ -115,6 +109,15 @@ class RangeJobMixin(FailsAtOnce):
         "job_args",
         "memq_conn_id",
     )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give the class the templates and links of all its bases."""
+        super().__init_subclass__(**kwargs)
+        bases = [vars(base) for base in cls.__mro__]
+        fields = [name for base in bases for name in base.get("template_fields", ())]
+        links = [link for base in bases for link in base.get("operator_extra_links", ())]
+        cls.template_fields = tuple(dict.fromkeys(fields))
+        cls.operator_extra_links = tuple({type(link): link for link in links}.values())
 
     def __init__(
         self,

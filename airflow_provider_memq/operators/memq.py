@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_memq.operators.audit import MemqAuditOperator
+    from airflow_provider_memq.operators.aws import (
+        MemqEmrServerlessOperator,
+        MemqEmrStepOperator,
+        MemqGlueOperator,
+    )
     from airflow_provider_memq.operators.backfill import MemqBackfillOperator
-    from airflow_provider_memq.operators.emr import MemqEmrServerlessOperator, MemqEmrStepOperator
     from airflow_provider_memq.operators.gate import MemqQualityGateOperator
-    from airflow_provider_memq.operators.glue import MemqGlueOperator
     from airflow_provider_memq.operators.plan import MemqPlanRangesOperator
     from airflow_provider_memq.operators.progress import MemqCommitOperator, MemqRetentionOperator
     from airflow_provider_memq.operators.spark import MemqSparkSubmitOperator
@@ -39,9 +42,9 @@ _MODULES = {
     "MemqAuditOperator": "audit",
     "MemqBackfillOperator": "backfill",
     "MemqCommitOperator": "progress",
-    "MemqEmrServerlessOperator": "emr",
-    "MemqEmrStepOperator": "emr",
-    "MemqGlueOperator": "glue",
+    "MemqEmrServerlessOperator": "aws",
+    "MemqEmrStepOperator": "aws",
+    "MemqGlueOperator": "aws",
     "MemqPlanRangesOperator": "plan",
     "MemqQualityGateOperator": "gate",
     "MemqRetentionOperator": "progress",

@@ -13,8 +13,6 @@ with from_extra("spark"):
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
@@ -45,12 +43,7 @@ class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
         Exception: as `RangeJobMixin.begin`, `RangeJobMixin.end`, and `SparkSubmitOperator`.
     """
 
-    operator_extra_links = RangeJobMixin.operator_extra_links
-    template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
-        *RangeJobMixin.template_fields,
-        "default_master",
-    )
+    template_fields = ("default_master",)
 
     def __init__(
         self,

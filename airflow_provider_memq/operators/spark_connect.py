@@ -24,7 +24,7 @@ with from_extra("spark"):
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow.sdk import Context
 
@@ -54,12 +54,7 @@ class MemqSparkConnectOperator(RangeJobMixin):
         Exception: as `RangeJobMixin.begin` and `RangeJobMixin.end`.
     """
 
-    template_fields: Sequence[str] = (
-        *RangeJobMixin.template_fields,
-        "application",
-        "conn_id",
-        "env_vars",
-    )
+    template_fields = ("application", "conn_id", "env_vars")
 
     def __init__(
         self,

@@ -1,30 +1,34 @@
-"""Run a Spark program over one exact range on Amazon EMR: `MemqEmrServerlessOperator` and
-`MemqEmrStepOperator`.
+"""Run a Spark program over one exact range at AWS: on EMR Serverless, as an EMR step, by Glue.
 
 What is checked before and after is in `range_job`, and how a job is found again in `aws_job`.
+
+Glue passes arguments to a program by name, adds some of its own, and keeps names for itself, such
+as `--mode`. So the program's arguments travel as one, `--memq_arguments`, which the programs of
+`spark_apps/` understand (`memq.spark.app.own_arguments`).
 """
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never
 
 from airflow_provider_memq.extras import from_extra
-from airflow_provider_memq.launch.aws_job import LOOK_BACK, AwsRangeJobMixin
-from airflow_provider_memq.triggers.aws import MemqEmrStepTrigger
-from memq.errors import ConfigError
+from airflow_provider_memq.launch.aws_job import AwsRangeJobMixin
+from airflow_provider_memq.triggers.aws import MemqEmrStepTrigger, MemqGlueTrigger
+from memq.core.defaults import GLUE_ARGUMENTS
 
 with from_extra("amazon"):
     from airflow.providers.amazon.aws.operators.emr import (
         EmrAddStepsOperator,
         EmrServerlessStartJobOperator,
     )
+    from airflow.providers.amazon.aws.operators.glue import GlueJobOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-_NAME = "memq-range"
-_PAGE = 50  # jobs that both services list at a time, at most
+NAME = "memq-range"
 
 
 class MemqEmrServerlessOperator(AwsRangeJobMixin, EmrServerlessStartJobOperator):
@@ -35,8 +39,6 @@ class MemqEmrServerlessOperator(AwsRangeJobMixin, EmrServerlessStartJobOperator)
     the task cancels the job.
 
     Args:
-        application_id: of EMR Serverless (templated).
-        execution_role_arn: role of the job (templated).
         application: the program, such as `s3://code/range_to_parquet.py` (templated).
         spark_submit_parameters: what `spark-submit` takes, such as `--conf k=v` (templated).
         **kwargs: as `RangeJobMixin` and `EmrServerlessStartJobOperator`, but for `job_driver` and
@@ -50,43 +52,15 @@ class MemqEmrServerlessOperator(AwsRangeJobMixin, EmrServerlessStartJobOperator)
             `EmrServerlessStartJobOperator`.
     """
 
-    operator_extra_links: Any = (
-        *EmrServerlessStartJobOperator.operator_extra_links,
-        *AwsRangeJobMixin.operator_extra_links,
-    )
-    template_fields: Sequence[str] = (
-        *EmrServerlessStartJobOperator.template_fields,
-        *AwsRangeJobMixin.template_fields,
-        "application",
-        "spark_submit_parameters",
-    )
-    told = (
-        *AwsRangeJobMixin.template_fields,
-        "application_id",
-        "application",
-        "spark_submit_parameters",
-    )
-    starts = "start_job_run"
+    template_fields = ("application", "spark_submit_parameters")
+    starts, answers = "start_job_run", "jobRunId"
+    asks, state_at, unknown = "get_job_run", "jobRun.state", "ResourceNotFoundException"
     is_over = frozenset({"FAILED", "CANCELLING", "CANCELLED"})
 
     def __init__(
-        self,
-        *,
-        application_id: str,
-        execution_role_arn: str,
-        application: str,
-        spark_submit_parameters: str = "",
-        **kwargs: Any,
+        self, *, application: str, spark_submit_parameters: str = "", **kwargs: Any
     ) -> None:
-        kwargs.setdefault("name", _NAME)
-        super().__init__(
-            application_id=application_id,
-            execution_role_arn=execution_role_arn,
-            job_driver={},
-            **kwargs,
-        )
-        if not self.wait_for_completion:
-            raise ConfigError("wait_for_completion = False: the manifest is checked after the job")
+        super().__init__(job_driver={}, **{"name": NAME} | kwargs)
         self.application = application
         self.spark_submit_parameters = spark_submit_parameters
 
@@ -97,34 +71,10 @@ class MemqEmrServerlessOperator(AwsRangeJobMixin, EmrServerlessStartJobOperator)
             driver["sparkSubmitParameters"] = self.spark_submit_parameters
         self.job_driver = {"sparkSubmit": driver}
         self.client_request_token = token
-        name = self.config.get("name", self.name)  # which wins in Airflow's operator
-        self.config = {**self.config, "name": f"{name} {token}"}
 
-    def state_of(self, job: str) -> str | None:
-        """Of a job run."""
-        client = self.hook.conn
-        try:
-            found = client.get_job_run(applicationId=self.application_id, jobRunId=job)
-        except client.exceptions.ResourceNotFoundException:
-            return None
-        return str(found["jobRun"]["state"])
-
-    def jobs(self) -> Iterator[tuple[str, str, str]]:
-        """Job runs of the application."""
-        for page in self.hook.conn.get_paginator("list_job_runs").paginate(
-            applicationId=self.application_id,
-            PaginationConfig={"MaxItems": LOOK_BACK, "PageSize": _PAGE},
-        ):
-            for run in page["jobRuns"]:
-                yield run["id"], run["state"], run.get("name") or ""
-
-    def answer(self, job: str) -> dict[str, Any]:
-        """Of `StartJobRun`."""
-        return {"jobRunId": job}
-
-    def started(self, answer: dict[str, Any]) -> str:
-        """By `StartJobRun`."""
-        return str(answer["jobRunId"])
+    def key_of(self, job: str) -> dict[str, Any]:
+        """Name a job run."""
+        return {"applicationId": self.application_id, "jobRunId": job}
 
 
 class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
@@ -138,11 +88,10 @@ class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
         application: the program, such as `s3://code/range_to_parquet.py` (templated).
         spark_submit_args: what `spark-submit` takes before the program, one text each, such as
             `["--deploy-mode", "cluster"]` (templated).
-        step_name: how the step is called; a token is added (templated).
+        step_name: how the step is called (templated).
         action_on_failure: what the cluster does when the step fails: "CONTINUE",
             "CANCEL_AND_WAIT" or "TERMINATE_CLUSTER".
-        **kwargs: as `RangeJobMixin` and `EmrAddStepsOperator`, but for `steps` and
-            `wait_for_completion`.
+        **kwargs: as `RangeJobMixin` and `EmrAddStepsOperator`, but for `steps`.
 
     Returns:
         As `RangeJobMixin.end`.
@@ -151,26 +100,10 @@ class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
         Exception: as `RangeJobMixin.begin`, `RangeJobMixin.end`, and `EmrAddStepsOperator`.
     """
 
-    operator_extra_links: Any = (
-        *EmrAddStepsOperator.operator_extra_links,
-        *AwsRangeJobMixin.operator_extra_links,
-    )
-    template_fields: Sequence[str] = (
-        *EmrAddStepsOperator.template_fields,
-        *AwsRangeJobMixin.template_fields,
-        "application",
-        "spark_submit_args",
-        "step_name",
-    )
+    template_fields = ("application", "spark_submit_args", "step_name")
     template_ext: Sequence[str] = ()  # a manifest ends in .json, and is no template
-    told = (
-        *AwsRangeJobMixin.template_fields,
-        "job_flow_id",
-        "job_flow_name",
-        "application",
-        "spark_submit_args",
-    )
-    starts = "add_job_flow_steps"
+    starts, answers = "add_job_flow_steps", "StepIds"
+    asks, state_at, unknown = "describe_step", "Step.Status.State", "InvalidRequestException"
     is_over = frozenset({"FAILED", "INTERRUPTED", "CANCEL_PENDING", "CANCELLED"})
 
     def __init__(
@@ -178,11 +111,11 @@ class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
         *,
         application: str,
         spark_submit_args: Sequence[str] = (),
-        step_name: str = _NAME,
+        step_name: str = NAME,
         action_on_failure: str = "CONTINUE",
         **kwargs: Any,
     ) -> None:
-        super().__init__(wait_for_completion=True, **kwargs)
+        super().__init__(**kwargs)
         self.application = application
         self.spark_submit_args = spark_submit_args
         self.step_name = step_name
@@ -196,41 +129,20 @@ class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
         )
         return found or ""  # which the operator of Airflow refuses, by name
 
-    def give(self, arguments: list[str], token: str) -> None:
+    def give(self, arguments: list[str], token: str) -> None:  # noqa: ARG002 - EMR takes no tokens
         """Fill in the step."""
         submit = ["spark-submit", *map(str, self.spark_submit_args), self.application, *arguments]
         self.steps = [
             {
-                "Name": f"{self.step_name} {token}",
+                "Name": self.step_name,
                 "ActionOnFailure": self.action_on_failure,
                 "HadoopJarStep": {"Jar": "command-runner.jar", "Args": submit},
             }
         ]
 
-    def state_of(self, job: str) -> str | None:
-        """Of a step."""
-        client = self.hook.conn
-        try:
-            found = client.describe_step(ClusterId=self.cluster, StepId=job).get("Step")
-        except client.exceptions.InvalidRequestException:
-            return None
-        return str(found["Status"]["State"]) if found else None
-
-    def jobs(self) -> Iterator[tuple[str, str, str]]:
-        """Steps of the cluster, the newest first."""
-        for page in self.hook.conn.get_paginator("list_steps").paginate(
-            ClusterId=self.cluster, PaginationConfig={"MaxItems": LOOK_BACK}
-        ):
-            for step in page["Steps"]:
-                yield step["Id"], step["Status"]["State"], step["Name"]
-
-    def answer(self, job: str) -> dict[str, Any]:
-        """Of `AddJobFlowSteps`."""
-        return {"StepIds": [job]}
-
-    def started(self, answer: dict[str, Any]) -> str:
-        """By `AddJobFlowSteps`."""
-        return str(answer["StepIds"][0])
+    def key_of(self, job: str) -> dict[str, Any]:
+        """Name a step."""
+        return {"ClusterId": self.cluster, "StepId": job}
 
     def defer(self, *, trigger: Any, **kwargs: Any) -> Never:
         """Wait in the triggerer, by a trigger that cancels the step when the task is killed."""
@@ -245,3 +157,44 @@ class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
                 StepIds=[self.running],
                 StepCancellationOption="TERMINATE_PROCESS",
             )
+
+
+class MemqGlueOperator(AwsRangeJobMixin, GlueJobOperator):
+    """Runs a Spark program over exactly one range as a job of AWS Glue, and checks its manifest.
+
+    A retry finds the run that an earlier try has started. Killing the task stops the run, also
+    while it is deferred.
+
+    Args:
+        stop_job_run_on_kill: False leaves a run alone when the task is killed.
+        **kwargs: as `RangeJobMixin` and `GlueJobOperator`, but for `durable`, which is always so.
+            The program `script_location` must understand `--memq_arguments`, as those of
+            `spark_apps/` do.
+
+    Returns:
+        As `RangeJobMixin.end`.
+
+    Raises:
+        Exception: as `RangeJobMixin.begin`, `RangeJobMixin.end`, and `GlueJobOperator`.
+    """
+
+    starts, answers = "start_job_run", "JobRunId"
+    asks, state_at, unknown = "get_job_run", "JobRun.JobRunState", "EntityNotFoundException"
+    is_over = frozenset({"FAILED", "TIMEOUT", "STOPPING", "STOPPED", "ERROR", "EXPIRED"})
+
+    def __init__(self, *, stop_job_run_on_kill: bool = True, **kwargs: Any) -> None:
+        # Durable, Airflow would take the result of a run that was judged before.
+        super().__init__(stop_job_run_on_kill=stop_job_run_on_kill, durable=False, **kwargs)
+
+    def give(self, arguments: list[str], token: str) -> None:  # noqa: ARG002 - Glue takes no tokens
+        """Fill in the arguments."""
+        self.script_args = {**self.script_args, GLUE_ARGUMENTS: json.dumps(arguments)}
+
+    def key_of(self, job: str) -> dict[str, Any]:
+        """Name a run of the job."""
+        return {"JobName": self.job_name, "RunId": job}
+
+    def defer(self, *, trigger: Any, **kwargs: Any) -> Never:
+        """Wait in the triggerer, by a trigger that stops the run when the task is killed."""
+        own = MemqGlueTrigger(**trigger.serialize()[1], stop_on_kill=self.stop_job_run_on_kill)
+        super().defer(trigger=own, **kwargs)
