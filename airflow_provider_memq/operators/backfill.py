@@ -76,21 +76,21 @@ class MemqBackfillOperator(MemqTopicOperator):
     Args:
         ranges: the asset that the planner emits to; its plans say what was cut.
         output_dir: folder, URI or table of the results, as the task that processes has it
-            (templated).
-        manifest_dir: folder or URI of the manifests, as that task has it (templated).
-        keys: offsets wanted, as range keys: a list, or its text with commas or as JSON (templated).
-        start: or else a window of time: its start, with a time zone (templated). Without one, it
+           .
+        manifest_dir: folder or URI of the manifests, as that task has it.
+        keys: offsets wanted, as range keys: a list, or its text with commas or as JSON.
+        start: or else a window of time: its start, with a time zone. Without one, it
             begins with what is retained.
-        end: and its end, not included (templated).
-        max_bytes: bytes of the objects of a range at most, where it is cut here (templated).
-        max_ranges: ranges of one run at most; run it again for the rest (templated). By default as
+        end: and its end, not included.
+        max_bytes: bytes of the objects of a range at most, where it is cut here.
+        max_ranges: ranges of one run at most; run it again for the rest. By default as
             many as Airflow maps, `[core] max_map_length`.
-        again: process also what has its manifest (templated).
-        preview: a dry run: only list what would be processed, and skip (templated). It is the
+        again: process also what has its manifest.
+        preview: a dry run: only list what would be processed, and skip. It is the
             default, since a backfill may cost a lot.
         aws_conn_id: connection by which manifests in S3 are read.
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         The keys of the ranges, the oldest first. The XCom `backfill` has `{"topic", "ranges":
@@ -107,19 +107,6 @@ class MemqBackfillOperator(MemqTopicOperator):
         ConfigError: nothing is planned yet, or Airflow has forgotten how; nothing or too much is
             asked for, or an argument is wrong.
     """
-
-    template_fields: Sequence[str] = (
-        *MemqTopicOperator.template_fields,
-        "output_dir",
-        "manifest_dir",
-        "keys",
-        "start",
-        "end",
-        "max_bytes",
-        "max_ranges",
-        "again",
-        "preview",
-    )
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ from memq.core.units import counted
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow.sdk import Asset, Context
 
@@ -91,16 +91,16 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     and what waits is planned by the next run that finds it due.
 
     Args:
-        topic: the topic (templated).
+        topic: the topic.
         ranges: the asset; one planner emits to it, for one topic.
         start: where the first plan begins: "earliest", "latest" or offsets by read partition
-            (templated). Without meaning once something is planned.
+           . Without meaning once something is planned.
         on_recreated: "fail" when the topic was deleted and recreated, or "begin" to plan the new
-            one from its `start` on (templated). Ranges that were planned before are not processed
+            one from its `start` on. Ranges that were planned before are not processed
             any more: their runs fail.
         on_removed: "fail", or "skip" to go on after offsets that retention removed before they
-            were planned, which the event's extra and the result record (templated).
-        max_offsets: notifications of a range at most (templated, as all limits).
+            were planned, which the event's extra and the result record.
+        max_offsets: notifications of a range at most.
         max_bytes: bytes of its objects at most, such as "512MiB".
         max_records: LogMessages at most.
         max_age: time between its first and last notification at most, such as "1h".
@@ -113,18 +113,18 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         process_dag_id: the DAG that is scheduled on the ranges, so that none of them goes without
             a run. It must be the only one: another one would get a second run.
         missed_after: a range that has no run so long after it was emitted is emitted again, such as
-            "5m" (templated); it is looked for as often.
-        preview: a dry run: only show the plan, and skip (templated).
+            "5m"; it is looked for as often.
+        preview: a dry run: only show the plan, and skip.
         group: consumer group that follows what is processed; what it has committed is not planned
-            again (templated).
+            again.
         output_dir: folder, URI or table of the results, as the task that processes has it: ranges
-            with a manifest there are not planned otherwise (templated).
-        manifest_dir: folder or URI of the manifests, as that task has it (templated).
+            with a manifest there are not planned otherwise.
+        manifest_dir: folder or URI of the manifests, as that task has it.
         take_over: plan though another planner did before, whose DAG is paused or deleted; and go on
             after what `group` has committed. Ranges beyond that are planned as their manifests have
-            them, and run again (templated).
+            them, and run again.
         aws_conn_id: connection by which manifests in S3 are listed.
-        memq_conn_id: connection to the brokers (templated).
+        memq_conn_id: connection to the brokers.
 
     Returns:
         `{"topic", "ranges": [{"key", "batches", "bytes", "records"}, …], "again": [keys that were
@@ -139,26 +139,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     """
 
     permanent = FailsAtOnce.permanent | {DataLossError.code}
-    template_fields: Sequence[str] = (
-        *MemqTopicOperator.template_fields,
-        "start",
-        "on_recreated",
-        "on_removed",
-        "max_offsets",
-        "max_bytes",
-        "max_records",
-        "max_age",
-        "linger",
-        "min_bytes",
-        "max_pending",
-        "max_ranges",
-        "missed_after",
-        "preview",
-        "group",
-        "output_dir",
-        "manifest_dir",
-        "take_over",
-    )
 
     def __init__(
         self,

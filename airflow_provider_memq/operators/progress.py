@@ -22,7 +22,7 @@ from memq.core.units import format_duration_ms
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from airflow.sdk import Asset, Context
 
@@ -54,9 +54,9 @@ class MemqCommitOperator(MemqTopicOperator):
         ranges: the asset that the planner emits to; says where planning began.
         done: the asset of processed ranges. Schedule no DAG on it (see `plan_asset`); give the
             task that processes an outlet of your own for that.
-        group: the consumer group (templated); it must have no live members.
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+        group: the consumer group; it must have no live members.
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         `{"group", "committed": {read partition: next offset}}`, with what was moved; the task is
@@ -66,8 +66,6 @@ class MemqCommitOperator(MemqTopicOperator):
         TopicRecreatedError: the topic was recreated since it was planned.
         ConfigError: nothing was planned yet.
     """
-
-    template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group")
 
     def __init__(self, *, ranges: Asset, done: Asset, group: str, **kwargs: Any) -> None:
         kwargs.setdefault("max_active_tis_per_dag", 1)
@@ -171,10 +169,10 @@ class MemqRetentionOperator(MemqTopicOperator):
     Args:
         ranges: the asset that the planner emits to.
         group: a consumer group that follows what is processed, as `MemqCommitOperator` makes it;
-            without one, planned counts as processed (templated).
-        warn_before: such as "1d" (templated); by default half of the topic's retention.
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+            without one, planned counts as processed.
+        warn_before: such as "1d"; by default half of the topic's retention.
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         `{"topic", "retention", "partitions": [{…}, …]}`, one row per read partition.
@@ -185,7 +183,6 @@ class MemqRetentionOperator(MemqTopicOperator):
     """
 
     permanent = FailsAtOnce.permanent | {DataLossError.code}
-    template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")
 
     def __init__(
         self,

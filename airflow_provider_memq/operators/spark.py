@@ -67,5 +67,5 @@ class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
     def _get_hook(self) -> SparkSubmitHook:
         settings = MemqHook(self.memq_conn_id).settings()
         hook = super()._get_hook()
-        prepare(hook, settings, self.default_master, [self.output_dir, self.manifest_url])
+        prepare(hook, settings, self.default_master)
         return hook
