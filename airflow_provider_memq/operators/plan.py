@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,19 +23,17 @@ from airflow_provider_memq.planning.ledger import (
     taken_over,
 )
 from airflow_provider_memq.planning.missed import UNFINISHED, MissedRanges, is_paused
-from airflow_provider_memq.planning.ranges import UNBOUNDED, Limits, range_key
+from airflow_provider_memq.planning.ranges import Limits, range_key
 from airflow_provider_memq.planning.topics import next_ranges, read_state
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.triggers.memq import MemqRangeDueTrigger
 from airflow_provider_memq.values import (
-    bytes_or,
     count_or,
     duration_ms_or,
     parse_flag,
     parse_offsets,
     skips_removed,
 )
-from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, DataLossError
 
@@ -202,7 +200,8 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         return self._plan(context)
 
     def _plan(self, context: Context) -> dict[str, Any]:
-        limits, dry_run = self._limits(), parse_flag("preview", self.preview)
+        limits, dry_run = Limits.read(vars(self)), parse_flag("preview", self.preview)
+        skips_removed(self.on_removed)
         take_over = parse_flag("take_over", self.take_over)
         held = self._is_held(context)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
@@ -235,7 +234,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
             self._wait(begin, plan, held=held)
         ledger = begin.advanced((each.range for each in plan.ranges), again)
         result = _result(last, ledger, plan, dry_run=dry_run)
-        self._tell(result)
+        self.log.info("%s", result)
         is_new = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
         is_new = is_new or (take_over and last is not None and last.planner != self._name)
         if dry_run or not (is_new or again):
@@ -329,8 +328,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         # Nothing tells a trigger that runs have ended, so that is looked for.
         until_ms = min(plan.due_ms, now + HELD_LOOK_MS) if held else plan.due_ms
         until_ms = max(until_ms, now + LEAST_WAIT_MS)
-        for each in plan.waiting:
-            self.log.info("range %(key)s waits for more: bytes %(bytes)d", each.to_row())
+        self.log.info("waiting for more: %s", [each.to_row() for each in plan.waiting])
         trigger = MemqRangeDueTrigger(
             topic=self.topic,
             incarnation=begin.incarnation,
@@ -346,8 +344,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if self.process_dag_id is None:
             return None
         after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
-        plan, now = plan_asset(self.ranges), datetime.now(UTC)
-        return MissedRanges(context, plan, self.process_dag_id, after, now)
+        return MissedRanges(context, plan_asset(self.ranges), self.process_dag_id, after)
 
     def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
         """The ledger that this plan goes on from."""
@@ -361,35 +358,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if self.on_recreated not in ("fail", "begin"):
             raise ConfigError(f"on_recreated = {self.on_recreated!r}: must be 'fail' or 'begin'")
         return self.on_recreated == "begin"
-
-    def _limits(self) -> Limits:
-        skips_removed(self.on_removed)
-        limits = Limits(
-            offsets=count_or(UNBOUNDED, "max_offsets", self.max_offsets),
-            size_bytes=bytes_or(UNBOUNDED, "max_bytes", self.max_bytes),
-            records=count_or(UNBOUNDED, "max_records", self.max_records),
-            age_ms=duration_ms_or(UNBOUNDED, self.max_age),
-            linger_ms=duration_ms_or(0, self.linger),
-            min_bytes=bytes_or(0, "min_bytes", self.min_bytes),
-            ranges=count_or(DEFAULT_RANGES, "max_ranges", self.max_ranges),
-        )
-        limits.check()
-        return limits
-
-    def _tell(self, result: dict[str, Any]) -> None:
-        for each in result["ranges"]:
-            self.log.info(
-                "range %(key)s: batches %(batches)d, records %(records)d, bytes %(bytes)d", each
-            )
-        for each in result["waiting"]:
-            self.log.info("range %(key)s waits for more: bytes %(bytes)d", each)
-        for gap in result["skipped"]:
-            self.log.warning(
-                "partition %d, %s: removed by retention before being planned, left out for good",
-                gap["partition"],
-                offsets_in_words(gap["start"], gap["end"]),
-            )
-        self.log.info("%s of topic %s", counted(len(result["ranges"]), "range"), self.topic)
 
 
 def start_of(value: Offsets) -> str | dict[int, int]:

@@ -106,16 +106,13 @@ class MissedRanges:
         dag_id: DAG that runs once for each range.
         after: a range that was emitted so long ago has its run, or never gets one; also the time
             between two looks.
-        now: the time.
     """
 
-    def __init__(
-        self, context: Context, plan: Asset, dag_id: str, after: timedelta, now: datetime
-    ) -> None:
+    def __init__(self, context: Context, plan: Asset, dag_id: str, after: timedelta) -> None:
         self._ti: Any = context["ti"]
         self._events = context["inlet_events"]
         self._store = context["asset_state_store"][plan]
-        self._plan, self._dag_id, self._after, self._now = plan, dag_id, after, now
+        self._plan, self._dag_id, self._after, self._now = plan, dag_id, after, datetime.now(UTC)
 
     def __repr__(self) -> str:
         return f"<MissedRanges {self._dag_id}>"
