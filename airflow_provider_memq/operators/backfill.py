@@ -14,10 +14,8 @@ from airflow_provider_memq.launch import files
 from airflow_provider_memq.launch.range_job import check, manifest_path, written_ranges
 from airflow_provider_memq.planning.backfill import Cuts, cut, forgotten, uncut
 from airflow_provider_memq.planning.ledger import (
-    backfilled_ranges,
     check_same_topic,
-    last_ledger,
-    planned_ranges,
+    known_ranges,
 )
 from airflow_provider_memq.planning.ranges import (
     Limits,
@@ -178,8 +176,7 @@ class MemqBackfillOperator(MemqTopicOperator):
         that are cut now; those of which retention has removed the beginning, or all; and the
         incarnation of the topic.
         """
-        events, plan = context["inlet_events"], plan_asset(self.ranges)
-        last, planned = last_ledger(events, plan), planned_ranges(events, plan)
+        last, known = known_ranges(context["inlet_events"], plan_asset(self.ranges))
         limits = Limits.read({"max_bytes": self.max_bytes})
         if last is None:
             raise ConfigError(
@@ -191,7 +188,6 @@ class MemqBackfillOperator(MemqTopicOperator):
             state = read_state(self.topic, client)
             check_same_topic(last, state)
             incarnation = last.incarnation
-            known = planned | backfilled_ranges(events, plan, incarnation)
             wanted = [self._of(state, each) for each in self._wanted(client)]
             if lost := forgotten(wanted, [*known, *last.gaps], last.origins, last.ends):
                 raise ConfigError(

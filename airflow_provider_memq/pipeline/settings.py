@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 KINDS = ("ranges", "hourly", "audit", "backfill", "retention")
 """The DAGs that there may be for a topic; "ranges" are two."""
 
-MAX_TAG = 100  # characters, of Airflow's column
 MAX_RETRIES = 1_000
 TEMPLATE = "{{"
 
@@ -70,12 +69,6 @@ def _check_folder(text: str) -> None:
 _folder = _or_template(_check_folder)
 
 
-def _pool(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError("must be the name of a pool, such as default_pool")
-    return value
-
-
 def _texts(value: Any) -> list[str]:
     """A list of texts, or one text with commas."""
     if isinstance(value, str):
@@ -83,13 +76,6 @@ def _texts(value: Any) -> list[str]:
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         raise ConfigError('must be a list of texts, such as [one, two], or one: "one,two"')
     return list(value)
-
-
-def _tags(value: Any) -> list[str]:
-    tags = _texts(value)
-    if long := [tag for tag in tags if len(tag) > MAX_TAG]:
-        raise ConfigError(f"tag {long[0]!r}: Airflow allows {MAX_TAG} characters")
-    return tags
 
 
 def _kinds(value: Any) -> list[str]:
@@ -187,8 +173,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     id_suffix: str = ""
     dags: Annotated[list[str], Option("value", "ranges,audit,backfill,retention", read=_kinds)]
     owner: Annotated[str, Option("text", "airflow")]
-    pool: Annotated[str, Option("value", "default_pool", read=_pool)]
-    tags: Annotated[list[str], Option("value", "", read=_tags)]
+    pool: Annotated[str, Option("text", "default_pool")]
+    tags: Annotated[list[str], Option("value", "", read=_texts)]
     retries: Annotated[int, Option("count", 5, 0, MAX_RETRIES)]
     retry_delay_ms: Annotated[int, Option("duration", "10s", 0, DAY_MS)]
     memq_conn_id: Annotated[str, Option("text", "memq_default")]

@@ -339,16 +339,20 @@ def last_ledger(inlet_events: Any, plan: Asset) -> Ledger | None:
     return None
 
 
-def planned_ranges(inlet_events: Any, plan: Asset) -> set[OffsetRange]:
-    """Every range planned of the topic in its present incarnation, as far as Airflow remembers."""
-    ledgers = [each for page in _pages(inlet_events, plan, PAGE_EVENTS) for each in _ledgers(page)]
-    last = newest(ledgers)
-    return {
+def known_ranges(inlet_events: Any, plan: Asset) -> tuple[Ledger | None, set[OffsetRange]]:
+    """Read the last plan, and every range that plans or backfills have cut of its incarnation, as
+    far as Airflow remembers.
+    """
+    events = [event for page in _pages(inlet_events, plan, PAGE_EVENTS) for event in page]
+    cuts = [each for event in events if (each := ledger_of(event.extra) or cuts_of(event.extra))]
+    last = newest(each for each in cuts if isinstance(each, Ledger))
+    known = {
         found
-        for ledger in ledgers
-        if last is not None and ledger.incarnation == last.incarnation
-        for found in ledger.ranges
+        for each in cuts
+        if last is not None and each.incarnation == last.incarnation
+        for found in each.ranges
     }
+    return last, known
 
 
 def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | None:
@@ -369,17 +373,6 @@ def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | No
         if oldest.cuts.get(wanted.partition, [planned_until])[0] <= wanted.start:
             return False
     return None
-
-
-def backfilled_ranges(inlet_events: Any, plan: Asset, incarnation: str) -> set[OffsetRange]:
-    """Every range that a backfill has cut of an incarnation, as far as Airflow remembers."""
-    return {
-        found
-        for page in _pages(inlet_events, plan, PAGE_EVENTS)
-        for event in page
-        if (cuts := cuts_of(event.extra)) is not None and cuts.incarnation == incarnation
-        for found in cuts.ranges
-    }
 
 
 def plans_since(inlet_events: Any, plan: Asset, since: datetime) -> list[StoredPlan]:
