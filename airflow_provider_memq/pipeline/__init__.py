@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import DAG
 
+    from airflow_provider_memq.pipeline.settings import TopicSettings
+
 _MAKERS = {
     "ranges": (topic_dags.plan_dag, topic_dags.process_dag),
     "hourly": (topic_dags.hourly_dag,),
@@ -89,31 +91,32 @@ class MemqPipeline:
             dag
             for topic in self.topics
             for kind in topic.dags
-            for make in _MAKERS[kind]
-            for dag in [make(topic, self.tell, None)]
+            for dag in self._dags_of(topic, kind, None)
         ]
 
     def ranges(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_plan_ranges` and `memq_process_ranges` of each topic."""
-        return list(self._made("ranges", doc_md))
+        return self._made("ranges", doc_md)
 
     def hourly(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_hourly` of each topic."""
-        return list(self._made("hourly", doc_md))
+        return self._made("hourly", doc_md)
 
     def audit(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_audit` of each topic."""
-        return list(self._made("audit", doc_md))
+        return self._made("audit", doc_md)
 
     def backfill(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_backfill` of each topic."""
-        return list(self._made("backfill", doc_md))
+        return self._made("backfill", doc_md)
 
     def retention(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_retention` of each topic."""
-        return list(self._made("retention", doc_md))
+        return self._made("retention", doc_md)
 
-    def _made(self, kind: str, doc_md: str | None) -> Iterator[DAG]:
-        for topic in self.topics:
-            for make in _MAKERS[kind]:
-                yield make(topic, self.tell, doc_md)
+    def _made(self, kind: str, doc_md: str | None) -> list[DAG]:
+        return [dag for topic in self.topics for dag in self._dags_of(topic, kind, doc_md)]
+
+    def _dags_of(self, topic: TopicSettings, kind: str, doc_md: str | None) -> Iterator[DAG]:
+        common = topic_dags.common_of(topic, self.tell, doc_md)
+        return (make(topic, common) for make in _MAKERS[kind])
