@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from airflow_provider_memq.operators.gate import MemqQualityGateOperator
     from airflow_provider_memq.operators.plan import MemqPlanRangesOperator
     from airflow_provider_memq.operators.progress import MemqCommitOperator, MemqRetentionOperator
-    from airflow_provider_memq.operators.spark import MemqSparkSubmitOperator
-    from airflow_provider_memq.operators.spark_connect import MemqSparkConnectOperator
+    from airflow_provider_memq.operators.spark import (
+        MemqSparkConnectOperator,
+        MemqSparkSubmitOperator,
+    )
     from airflow_provider_memq.operators.window import MemqWindowRangesOperator
 
 __all__ = [
@@ -48,7 +50,7 @@ _MODULES = {
     "MemqPlanRangesOperator": "plan",
     "MemqQualityGateOperator": "gate",
     "MemqRetentionOperator": "progress",
-    "MemqSparkConnectOperator": "spark_connect",
+    "MemqSparkConnectOperator": "spark",
     "MemqSparkSubmitOperator": "spark",
     "MemqWindowRangesOperator": "window",
 }
