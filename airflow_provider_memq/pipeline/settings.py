@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from airflow_provider_memq.planning.ranges import Limits
 from airflow_provider_memq.values import (
-    bytes_or,
     count_or,
     duration_ms_or,
     parse_texts,
@@ -48,17 +48,12 @@ def _or_template(check: Callable[[str], object]) -> Callable[[Any], str]:
 
 
 _duration = _or_template(lambda text: duration_ms_or(0, text))
-_size = _or_template(lambda text: bytes_or(0, "", text))
 _count = _or_template(lambda text: count_or(0, "", text))
 
 
-def _check_limit(limit: int) -> None:
-    if limit == 0:
-        raise ConfigError("must be 1 or more; empty for no limit")
-
-
-_size_limit = _or_template(lambda text: _check_limit(bytes_or(1, "", text)))
-_count_limit = _or_template(lambda text: _check_limit(count_or(1, "", text)))
+def _limit(name: str) -> Callable[[Any], str]:
+    """Reads a limit of ranges, which the planner calls so."""
+    return _or_template(lambda text: Limits.read({name: text}))
 
 
 def _check_folder(text: str) -> None:
@@ -188,10 +183,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     output: Annotated[str, Option("value", "/tmp/memq/parquet", read=_folder)]  # noqa: S108 - to try it out
     table: Annotated[str, Option("text", "")]
     group: Annotated[str, Option("text", "range_to_parquet")]
-    max_range_bytes: Annotated[str, Option("value", "1GiB", read=_size_limit)]
-    max_range_offsets: Annotated[str, Option("value", "10000", read=_count_limit)]
-    min_range_bytes: Annotated[str, Option("value", "64MiB", read=_size)]
-    range_linger: Annotated[str, Option("value", "5m", read=_duration)]
+    max_range_bytes: Annotated[str, Option("value", "1GiB", read=_limit("max_bytes"))]
+    max_range_offsets: Annotated[str, Option("value", "10000", read=_limit("max_offsets"))]
+    min_range_bytes: Annotated[str, Option("value", "64MiB", read=_limit("min_bytes"))]
+    range_linger: Annotated[str, Option("value", "5m", read=_limit("linger"))]
     max_pending_ranges: Annotated[str, Option("value", "4", read=_count)]
     max_running_ranges: Annotated[int, Option("count", 2, 1, 10_000)]
     plan_every_ms: Annotated[int, Option("duration", "10s", SECOND_MS, DAY_MS)]

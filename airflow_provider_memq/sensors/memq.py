@@ -15,8 +15,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider_memq.values import Offsets
     from airflow_provider_memq.waiting import Condition, Outcome
     from memq.client.cluster import Cluster
-
-RESCHEDULE_LEAST_S = 60.0  # Airflow 3.3 may fail a task that it starts again sooner
 
 
 class MemqSensor(BaseSensorOperator):
@@ -118,18 +115,15 @@ class MemqSensor(BaseSensorOperator):
     ) -> float:
         """Seconds to the next look, which the base asks for after one that found too little.
 
-        So whatever its flags say of a first look holds for one that defers, which happens here. No
-        wait reaches beyond the timeout: a last look decides, as it does after a deferral.
+        So whatever its flags say of a first look holds for one that defers, which happens here.
         """
-        left_s = self.timeout - run_duration()
         if self.deferrable:
             self.defer(
                 trigger=self.trigger_type(**self._trigger_arguments()),
                 method_name="execute_complete",
-                timeout=timedelta(seconds=max(left_s, 0.0)),
+                timeout=timedelta(seconds=max(self.timeout - run_duration(), 0.0)),
             )
-        wait_s = super()._get_next_poke_interval(started_at, run_duration, poke_count)
-        return min(wait_s, max(left_s, RESCHEDULE_LEAST_S if self.reschedule else 0.0))
+        return super()._get_next_poke_interval(started_at, run_duration, poke_count)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once.
@@ -155,29 +149,6 @@ class MemqSensor(BaseSensorOperator):
         self.incarnation = outcome.value.get("incarnation", self.incarnation)  # for the triggerer
         self.log.info("%s", outcome.note)
         return PokeReturnValue(is_done=outcome.done, xcom_value=outcome.value)
-
-    def resume_execution(
-        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
-    ) -> Any:
-        """Go on after the triggerer, in the way that a look in a worker would."""
-        if next_method != TRIGGER_FAIL_REPR:
-            return super().resume_execution(next_method, next_kwargs, context)
-        if (next_kwargs or {}).get("error") == TriggerFailureReason.TRIGGER_TIMEOUT:
-            return self._last_look(context)
-        if self.soft_fail:  # which skips failures that were foreseen, in no mode any other
-            return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
-        return super().resume_execution(next_method, next_kwargs, context)
-
-    def _last_look(self, context: Context) -> Any:
-        """See what came since the triggerer's last look: a wait in a worker with no time left."""
-        timeout_s, self.timeout = self.timeout, 0
-        self.deferrable, self.mode = False, "poke"
-        self._answered = True  # all that is left of an outage is the timeout
-        try:
-            return self.execute(context)
-        except AirflowSensorTimeout as exc:
-            text = f"the sensor has timed out: its timeout of {timeout_s:g} s is over"
-            raise AirflowSensorTimeout(text) from exc
 
     def execute_complete(
         self,
