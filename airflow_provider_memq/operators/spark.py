@@ -9,10 +9,10 @@ the brokers. Python of the server must have memq, and reads Batches with what th
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.extras import from_extra
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
-KILL_AFTER_S = 10.0  # for a program that is asked to end; Airflow kills a task after 60 s
 REMOTE_VARIABLE = "SPARK_REMOTE"
 
 
@@ -124,7 +123,7 @@ class MemqSparkConnectOperator(RangeJobMixin):
         self.application = application
         self.conn_id = conn_id
         self.env_vars = env_vars
-        self._program: subprocess.Popen[str] | None = None
+        self._programs = SubprocessHook()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the program, and check the manifest."""
@@ -136,29 +135,13 @@ class MemqSparkConnectOperator(RangeJobMixin):
             **(self.env_vars or {}),
         }
         command = [sys.executable, self.application, *self.arguments(run)]
-        self.log.info("running %s", command)
-        with subprocess.Popen(
-            command,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as self._program:
-            for line in self._program.stdout or ():
-                self.log.info("%s", line.rstrip())
-        if code := self._program.returncode:
-            raise AirflowException(f"{self.application} ended with {code}; its log is above")
+        done = self._programs.run_command(command, {**os.environ, **variables}, cwd=".")
+        if done.exit_code:
+            raise AirflowException(
+                f"{self.application} ended with {done.exit_code}; its log is above"
+            )
         return self.end(context, run)
 
     def on_kill(self) -> None:
         """End the program, which stops its session."""
-        if self._program is None or self._program.poll() is not None:
-            return
-        self._program.terminate()
-        try:
-            self._program.wait(KILL_AFTER_S)
-        except subprocess.TimeoutExpired:
-            self.log.warning("the program did not end within %s s, and is killed", KILL_AFTER_S)
-            self._program.kill()
+        self._programs.send_sigterm()  # type: ignore[no-untyped-call]

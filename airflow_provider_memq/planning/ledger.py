@@ -25,7 +25,6 @@ those offsets; manifests beyond them tell how ranges were cut, so that each repl
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.planning.topics import TopicState
 
 LEDGER_VERSION = 1
-MAX_GAPS = 100  # of a read partition; each stands in every event; one means lost data: few do
+MAX_GAPS = 1_000  # each stands in every event; one means lost data: few do
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
@@ -72,7 +71,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         again: keys of ranges of earlier plans that had got no run, and were emitted again with
             this one.
         skipped: what was left out because retention had removed it before it was planned; the
-            newest `MAX_GAPS` of each read partition.
+            newest `MAX_GAPS`.
         planner: DAG and task that planned; empty in a plan of an earlier version.
         version: of this format.
     """
@@ -244,7 +243,7 @@ def carried_on(last: Ledger, topic: TopicState, *, skip_removed: bool) -> Ledger
             f"{', '.join(map(str, gaps))}. They are gone. Set on_removed='skip' to go on after "
             "them, which the plan records"
         )
-    skipped = _newest_gaps([*last.skipped, *map(to_row, gaps)])
+    skipped = [*last.skipped, *map(to_row, gaps)][-MAX_GAPS:]
     return msgspec.structs.replace(last, ends=ends, origins=origins, skipped=skipped)
 
 
@@ -287,16 +286,6 @@ def taken_over(
         else:  # its first rows cannot be told from the others of its output
             ends[each.partition] = max(ends[each.partition], each.end)
     return msgspec.structs.replace(ledger, ends=ends), beyond
-
-
-def _newest_gaps(gaps: list[RangeRow]) -> list[RangeRow]:
-    left = Counter(each["partition"] for each in gaps)
-    kept = []
-    for each in gaps:
-        if left[each["partition"]] <= MAX_GAPS:
-            kept.append(each)
-        left[each["partition"]] -= 1
-    return kept
 
 
 def settled(
