@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_memq.versions import PROVIDER
+from airflow_provider_memq.extras import PROVIDER
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.errors import ConfigError, StorageError
 

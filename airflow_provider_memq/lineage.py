@@ -25,8 +25,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_memq.ranges import RangeRow, to_row
-from airflow_provider_memq.versions import from_extra
+from airflow_provider_memq.extras import from_extra
+from airflow_provider_memq.planning.ranges import RangeRow, to_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,7 +140,11 @@ def range_lineage(
         manifest: what it said at its end, as an XCom holds it; None before that. A table that only
             the catalog knows is no output before.
     """
-    return lineage([topic_read(cluster, topic, [offsets])], _outputs(output, manifest))
+    if manifest is not None:
+        outputs = [folder_written(manifest["output"], manifest["records"])]
+    else:
+        outputs = [folder_written(output)] if "/" in output else []
+    return lineage([topic_read(cluster, topic, [offsets])], outputs)
 
 
 def lineage(
@@ -167,12 +171,6 @@ def name_of_folder(folder: str) -> tuple[str, str]:
     if scheme == "file" or not uri.netloc:
         return scheme, f"/{path}"
     return f"{scheme}://{uri.netloc}", f"/{path}"
-
-
-def _outputs(output: str, manifest: Mapping[str, Any] | None) -> list[OutputDataset]:
-    if manifest is not None:
-        return [folder_written(manifest["output"], manifest["records"])]
-    return [folder_written(output)] if "/" in output else []
 
 
 def _without_partitions(path: str) -> str:

@@ -8,16 +8,10 @@ filled in a field meant something by it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
-from airflow_provider_memq.get_provider_info import (
-    CONN_TYPE,
-    EXTRAS,
-    MAX_REQUEST_TIMEOUT_S,
-    REQUEST_TIMEOUT_S,
-)
 from memq.core.decoding import UNDECODABLE
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_PORT
 from memq.errors import ConfigError, MemqError, UnauthorizedError
@@ -25,10 +19,27 @@ from memq.errors import ConfigError, MemqError, UnauthorizedError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+CONN_TYPE = "memq"
 DEFAULT_CONN_ID = "memq_default"
 
-CLUSTER = re.compile(r"[a-z0-9._-]+(:\d{1,5})?|\[[0-9a-f:]+\](:\d{1,5})?")
+# A broker that is restarted is back within 2 s; a wrong address is reported after this.
+REQUEST_TIMEOUT_S = 10.0
+MAX_REQUEST_TIMEOUT_S = 3600
+
+CLUSTER = re.compile(r"^([a-z0-9._-]+(:\d{1,5})?|\[[0-9a-f:]+\](:\d{1,5})?)$")
 """What a cluster may be called, in URIs of assets and in lineage: a name, or an address."""
+
+
+class Extra(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The extra fields of a connection; `provider.json` has their labels and descriptions."""
+
+    bootstrap: str = ""
+    request_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_REQUEST_TIMEOUT_S)] = (
+        REQUEST_TIMEOUT_S
+    )
+    admin_url: str = ""
+    aws_conn_id: str = ""
+    cluster: Annotated[str, msgspec.Meta(pattern=CLUSTER.pattern)] = ""
 
 
 class ClientSettings(NamedTuple):
@@ -55,7 +66,7 @@ class ClientSettings(NamedTuple):
 
 
 def settings_of(connection: Connection) -> ClientSettings:
-    """The settings in an Airflow connection.
+    """Read the settings in an Airflow connection.
 
     Raises:
         ConfigError: a field is missing, malformed or has no meaning here.
@@ -63,7 +74,7 @@ def settings_of(connection: Connection) -> ClientSettings:
     conn_id = connection.conn_id
     _check_fields(connection)
     extra = _extra_of(connection)
-    brokers = _brokers(connection, str(extra.get("bootstrap") or ""))
+    brokers = [*_hosts(connection), *filter(None, map(str.strip, extra.bootstrap.split(",")))]
     if not brokers:
         raise ConfigError(
             f"connection {conn_id!r} names no broker: fill in host and port, or the extra field "
@@ -75,28 +86,23 @@ def settings_of(connection: Connection) -> ClientSettings:
         addresses = parse_bootstrap(",".join(brokers))
     except MemqError as exc:
         raise ConfigError(f"connection {conn_id!r}: {exc}") from exc
-    admin_host = addresses[0].rpartition(":")[0]
+    admin_url = f"http://{addresses[0].rpartition(':')[0]}:{DEFAULT_ADMIN_PORT}"
     return ClientSettings(
         bootstrap=",".join(addresses),
         token=connection.password or "",
-        request_timeout_s=_timeout_s(conn_id, extra.get("request_timeout_s")),
-        admin_url=str(extra.get("admin_url") or f"http://{admin_host}:{DEFAULT_ADMIN_PORT}").rstrip(
-            "/"
-        ),
-        aws_conn_id=str(extra.get("aws_conn_id") or ""),
-        cluster=_cluster(conn_id, str(extra.get("cluster") or "")) or addresses[0].lower(),
+        request_timeout_s=extra.request_timeout_s,
+        admin_url=(extra.admin_url or admin_url).rstrip("/"),
+        aws_conn_id=extra.aws_conn_id,
+        cluster=extra.cluster or addresses[0].lower(),
     )
 
 
 def explain(conn_id: str, error: MemqError) -> str:
-    """An error of a call as a user of Airflow should read it: which connection, and what to do."""
+    """Say an error of a call as a user of Airflow should read it: which connection, what to do."""
     if isinstance(error, UnauthorizedError):
-        hint = "put the brokers' token into its password"
-    elif error.retriable:
-        hint = "check its host and port, and that a broker runs there"
-    else:
-        return f"connection {conn_id!r}: {error}"
-    return f"connection {conn_id!r}: {error}; {hint}"
+        return f"connection {conn_id!r}: {error}; put the brokers' token into its password"
+    hint = "; check its host and port, and that a broker runs there" if error.retriable else ""
+    return f"connection {conn_id!r}: {error}{hint}"
 
 
 def _check_fields(connection: Connection) -> None:
@@ -117,57 +123,27 @@ def _check_fields(connection: Connection) -> None:
         )
 
 
-def _extra_of(connection: Connection) -> dict[str, Any]:
-    if not connection.extra:
-        return {}
+def _extra_of(connection: Connection) -> Extra:
+    """Decode the extra fields; a form leaves empty ones as null or as an empty text."""
     try:
-        extra = msgspec.json.decode(connection.extra)
+        given = msgspec.json.decode(connection.extra or "{}", type=dict[str, object])
+        filled = {name: value for name, value in given.items() if value not in (None, "")}
+        return msgspec.convert(filled, Extra, strict=False)
     except UNDECODABLE as exc:
-        raise ConfigError(f"connection {connection.conn_id!r}: extra is not JSON: {exc}") from exc
-    if not isinstance(extra, dict):
-        raise ConfigError(f"connection {connection.conn_id!r}: extra must be a JSON object")
-    unknown = sorted(set(extra) - set(EXTRAS))
-    if unknown:
         raise ConfigError(
-            f"connection {connection.conn_id!r}: unknown extra field {unknown[0]!r}; there are "
-            f"{', '.join(EXTRAS)}"
-        )
-    return extra
+            f"connection {connection.conn_id!r}: extra {str(connection.extra)[:200]}: {exc}. It "
+            f"must be a JSON object of {', '.join(Extra.__struct_fields__)}"
+        ) from exc
 
 
-def _brokers(connection: Connection, bootstrap: str) -> list[str]:
-    """Addresses of the host field (which may list several) and of the extra field."""
+def _hosts(connection: Connection) -> list[str]:
+    """List the addresses of the host field, which may name several."""
     port = connection.port or DEFAULT_PORT
     hosts = [host.strip() for host in (connection.host or "").split(",") if host.strip()]
-    brokers = [_with_port(host, port) for host in hosts]
-    return brokers + [each.strip() for each in bootstrap.split(",") if each.strip()]
+    return [_with_port(host, port) for host in hosts]
 
 
 def _with_port(host: str, port: int) -> str:
     if host.count(":") > 1 and not host.startswith("["):  # an IPv6 address
         return f"[{host}]:{port}"
     return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
-
-
-def _cluster(conn_id: str, given: str) -> str:
-    if given and not CLUSTER.fullmatch(given):
-        raise ConfigError(
-            f"connection {conn_id!r}: cluster = {given!r}; it must be a name of small letters, "
-            "digits, '.', '_' and '-', or host:port, as in the URIs of assets"
-        )
-    return given
-
-
-def _timeout_s(conn_id: str, given: object) -> float:
-    if given in (None, ""):
-        return float(REQUEST_TIMEOUT_S)
-    try:
-        timeout_s = float(str(given))
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s <= MAX_REQUEST_TIMEOUT_S:
-        raise ConfigError(
-            f"connection {conn_id!r}: request_timeout_s = {given!r}; it must be a number of "
-            f"seconds above 0, at most {MAX_REQUEST_TIMEOUT_S}"
-        )
-    return timeout_s

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 
 from memq.core import units
 from memq.core.decoding import UNDECODABLE
 from memq.errors import ConfigError
+
+D = TypeVar("D", int, None)
 
 Offsets = Mapping[int, int] | Mapping[str, int] | str
 """Offsets by read partition: a mapping, or its JSON such as `{"0": 5}`."""
@@ -104,7 +107,7 @@ def skips_removed(on_removed: str) -> bool:
 # -- what may be left out -------------------------------------------------------------------
 
 
-def count_or(default: int, name: str, given: object) -> int:
+def count_or(default: D, name: str, given: object) -> int | D:
     """A whole number from 0 on.
 
     Raises:
@@ -113,7 +116,7 @@ def count_or(default: int, name: str, given: object) -> int:
     return default if _is_nothing(given) else parse_count(name, given)
 
 
-def bytes_or(default: int, name: str, given: object) -> int:
+def bytes_or(default: D, name: str, given: object) -> int | D:
     """Bytes: a whole number, or a text such as "64MiB".
 
     Raises:
@@ -125,7 +128,7 @@ def bytes_or(default: int, name: str, given: object) -> int:
     return units.parse_size_bytes(text)
 
 
-def duration_ms_or(default: int, given: object) -> int:
+def duration_ms_or(default: D, given: object) -> int | D:
     """Milliseconds of a text such as "10m".
 
     Raises:

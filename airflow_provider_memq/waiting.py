@@ -13,13 +13,13 @@ outage afterwards.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
-from airflow_provider_memq.topics import topic_state
+from airflow_provider_memq.planning.topics import topic_state
 from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow._shared.logging.types import Logger
 
     from airflow_provider_memq.hooks.memq import MemqHook
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.topics import TopicState
     from airflow_provider_memq.values import Offsets
     from memq.client.topic import TopicClient
 
@@ -42,7 +42,6 @@ OUTAGE_BACKOFF = Backoff(1.0, 60.0)
 than one try a minute, and ends within one."""
 PASSING = (MemqError, AirflowNotFoundException, AirflowRuntimeError)  # a look's, see `may_pass`
 JITTER = 0.1  # of an interval, so that triggers which began together spread out
-_MAX_DOUBLINGS = 16  # days, for any interval; keeps the power small
 
 
 # -- what is waited for ---------------------------------------------------------------------
@@ -220,6 +219,36 @@ class LagBelow(Condition):
         return Outcome(batches <= self._max_lag, state.to_json() | lags, note)
 
 
+class RangeDue(Condition):
+    """A read partition has so many bytes since some offsets, or a time has come: the planner waits.
+
+    Args:
+        topic: the topic.
+        since: first offset that counts, by read partition; from 0 for those not named.
+        min_bytes: of one read partition.
+        until_ms: the time, milliseconds since 1970 UTC.
+        incarnation: as `Condition`.
+    """
+
+    def __init__(
+        self, topic: str, since: Offsets, min_bytes: int, until_ms: int, incarnation: str = ""
+    ) -> None:
+        super().__init__(topic, incarnation)
+        self._since = parse_offsets("since", since)
+        self._least = parse_count("min_bytes", min_bytes)
+        self._until_ms = parse_count("until_ms", until_ms)
+
+    async def look(self, client: TopicClient) -> Outcome:
+        """Whether one is due; see `Condition`. The note is the same at each look, for the log."""
+        state = await self._state(client)
+        check_partitions(state, self._since)
+        found = await client.lag({p: self._since.get(p, 0) for p in state.ends})
+        most = max((each.size_bytes for each in found.values()), default=0)
+        done = most >= self._least or time.time() * 1000 >= self._until_ms
+        note = f"the next ranges of {self.topic} wait for more until {iso(self._until_ms)}"
+        return Outcome(done, state.to_json(), note)
+
+
 def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:
     """Refuse read partitions that a topic does not have: nothing would ever be published there.
 
@@ -237,47 +266,9 @@ def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:
 # -- how it is waited for -------------------------------------------------------------------
 
 
-class Pace(NamedTuple):
-    """How a sensor looks, in Airflow's terms.
-
-    Attributes:
-        poll_interval_s: between looks.
-        exponential_backoff: the interval grows.
-        max_wait_s: and up to this.
-        silent_fail: an error that nothing expected is logged, and looked past.
-    """
-
-    poll_interval_s: float
-    exponential_backoff: bool = False
-    max_wait_s: float | None = None
-    silent_fail: bool = False
-
-    def wait_s(self, look: int, randomness: Callable[[], float]) -> float:
-        """Seconds to wait after a look, counted from 1."""
-        if self.exponential_backoff:
-            return grown_interval_s(self.poll_interval_s, look, self.max_wait_s, randomness)
-        return interval_s(self.poll_interval_s, randomness)
-
-
 def interval_s(poll_interval_s: float, randomness: Callable[[], float]) -> float:
     """Seconds to the next look, a little more or less than asked for."""
     return poll_interval_s * (1.0 - JITTER + 2.0 * JITTER * randomness())
-
-
-def grown_interval_s(
-    poll_interval_s: float,
-    look: int,
-    max_wait_s: float | None,
-    randomness: Callable[[], float],
-) -> float:
-    """Seconds to wait after a look, counted from 1, with `exponential_backoff`.
-
-    This is what Airflow's sensors do, so it is no `Backoff`: half of the interval after the first
-    look, doubled each time, and up to as much again at random; but `max_wait_s` at most.
-    """
-    least_s = max(float(int(poll_interval_s * 2.0 ** min(look - 2, _MAX_DOUBLINGS))), 1.0)
-    grown_s = least_s * (1.0 + randomness())
-    return grown_s if max_wait_s is None else min(grown_s, max_wait_s)
 
 
 def may_pass(error: Exception, *, known: bool) -> bool:
@@ -296,7 +287,7 @@ async def wait_until(
     hook: MemqHook,
     condition: Condition,
     *,
-    pace: Pace,
+    poll_interval_s: float,
     log: Logger,
     sleep: Callable[[float], Awaitable[None]],
     randomness: Callable[[], float],
@@ -310,7 +301,7 @@ async def wait_until(
     Args:
         hook: names the connection.
         condition: what is waited for.
-        pace: of the looks.
+        poll_interval_s: seconds between two looks.
         log: of the task.
         sleep: waits for seconds.
         randomness: evenly spread over [0, 1).
@@ -322,7 +313,7 @@ async def wait_until(
     known = False
     failures = 0
     last_note = ""
-    for look in count(1):
+    while True:
         try:
             async with await hook.atopic(condition.topic, condition.incarnation) as client:
                 outcome = await condition.look(client)
@@ -333,11 +324,6 @@ async def wait_until(
             delay_s = OUTAGE_BACKOFF.equal_jitter_s(failures, randomness)
             failures += 1
             log.warning("no answer (%d in a row), next try in %.1f s: %s", failures, delay_s, exc)
-        except Exception:
-            if not pace.silent_fail:
-                raise
-            delay_s = pace.wait_s(look, randomness)
-            log.exception("a look failed; trying again, because silent_fail is set")
         else:
             known = True
             if failures:
@@ -348,6 +334,5 @@ async def wait_until(
             last_note = outcome.note
             if outcome.done:
                 return outcome
-            delay_s = pace.wait_s(look, randomness)
+            delay_s = interval_s(poll_interval_s, randomness)
         await sleep(delay_s)
-    raise AssertionError("unreachable")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from airflow_provider_memq.ranges import Limits, RangeCutter, finish
+from airflow_provider_memq.planning.ranges import Limits, RangeCutter, finish
 from memq.core.notification import Notification, PublishedBatch
 from memq.core.ranges import OffsetRange
 

@@ -3,8 +3,7 @@
 Trigger `memq_backfill` with a window of time, such as a month, or with range keys (as the runs of
 `memq_process_ranges` show them). The first run is a dry run: it lists the ranges with their Batches
 and bytes, in the log and as the XCom `backfill`. Trigger it again with `dry_run` off, and Spark
-processes them, oldest first, each in a mapped task named by its range. The log of each says how far
-the whole is, and how long the rest will take.
+processes them, oldest first, each in a mapped task named by its range.
 
 What has its manifest is left out. So a backfill that was stopped goes on when it is triggered again
 in the same way. To process also what is done, set `again`: each range replaces its own files with

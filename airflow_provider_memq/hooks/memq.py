@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 
 from airflow_provider_memq.aws import storage_options_of
-from airflow_provider_memq.get_provider_info import CONN_TYPE
-from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain, settings_of
-from airflow_provider_memq.topics import read_state
+from airflow_provider_memq.planning.topics import read_state
+from airflow_provider_memq.settings import CONN_TYPE, DEFAULT_CONN_ID, explain, settings_of
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import OffsetRange
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_provider_memq.planning.topics import TopicState
     from airflow_provider_memq.settings import ClientSettings
-    from airflow_provider_memq.topics import TopicState
     from memq.client.admin import AdminClient, AsyncAdminClient
     from memq.client.cluster import Cluster
     from memq.client.topic import SyncTopicClient, TopicClient

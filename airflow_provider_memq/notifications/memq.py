@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseNotifier
 
+from memq.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow.sdk import Context
 
@@ -41,11 +42,12 @@ class MemqNotifier(BaseNotifier):
         )])
 
     Args:
-        notifiers: notifiers of Airflow, or functions of a context, which may be async. All are
-            called, even when one of them fails.
+        notifiers: notifiers of Airflow that can block, or functions of a context. All are called,
+            even when one of them fails.
         context: of a failure, for `await`.
 
     Raises:
+        ConfigError: one of them is an async function.
         ExceptionGroup: some of them failed.
     """
 
@@ -57,37 +59,32 @@ class MemqNotifier(BaseNotifier):
     ) -> None:
         super().__init__(context)
         self.notifiers = tuple(notifiers)
+        for each in self.notifiers:
+            if inspect.iscoroutinefunction(each):
+                raise ConfigError(
+                    f"notifiers: {each!r} is async, and a worker has no event loop for it; give a "
+                    "function that calls asyncio.run"
+                )
 
     def notify(self, context: Context) -> None:
         """Tell everybody, from a worker or the DAG processor."""
-        told, errors = self._told(context), []
-        for each in self.notifiers:
-            try:
-                _call(each, told)
-            except Exception as exc:  # noqa: BLE001 - the others are told all the same
-                errors.append(exc)
-        self._fail(errors)
-
-    async def async_notify(self, context: Context) -> None:
-        """Tell everybody, from the triggerer."""
-        told, errors = self._told(context), []
-        for each in self.notifiers:
-            try:
-                await _call_async(_fresh(each), told)
-            except Exception as exc:  # noqa: BLE001 - the others are told all the same
-                errors.append(exc)
-        self._fail(errors)
-
-    def _told(self, context: Context) -> dict[str, Any]:
-        """Log it; and the context with which the others are called."""
         failure = failure_of(context)
         text = message_of(failure)
         self.log.critical("%s", text)
-        return {**context, "memq_failure": failure, "memq_message": text}
-
-    def _fail(self, errors: list[Exception]) -> None:
+        told, errors = {**context, "memq_failure": failure, "memq_message": text}, []
+        for each in self.notifiers:
+            # A notifier renders its templates in place: the next failure needs another one.
+            fresh = copy.copy(each) if isinstance(each, BaseNotifier) else each
+            try:
+                fresh(told)
+            except Exception as exc:  # noqa: BLE001 - the others are told all the same
+                errors.append(exc)
         if errors:
             raise ExceptionGroup(f"{len(errors)} of {len(self.notifiers)} notifiers failed", errors)
+
+    async def async_notify(self, context: Context) -> None:
+        """Tell everybody, from the triggerer."""
+        await asyncio.to_thread(self.notify, context)
 
 
 def failure_of(context: Context) -> dict[str, str]:
@@ -125,37 +122,3 @@ def _of(thing: Any, name: str) -> str:
     else:
         text = str(getattr(thing, name, None) or "")
     return "" if "{{" in text else text
-
-
-def _fresh(notifier: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A copy: a notifier renders its templates in place, and would say the same the next time."""
-    return copy.copy(notifier) if isinstance(notifier, BaseNotifier) else notifier
-
-
-def _call(notifier: Callable[[Any], object], context: dict[str, Any]) -> None:
-    try:
-        said = _fresh(notifier)(context)
-    except NotImplementedError:  # it has no other way than to be awaited
-        if not isinstance(notifier, BaseNotifier):
-            raise
-        said = _call_async(_fresh(notifier), context)
-    if inspect.isawaitable(said):
-        with ThreadPoolExecutor(1) as thread:  # this one may have an event loop already
-            thread.submit(asyncio.run, _awaited(said)).result()
-
-
-async def _call_async(notifier: Callable[[Any], object], context: dict[str, Any]) -> None:
-    if isinstance(notifier, BaseNotifier):
-        notifier.context = cast("Context", context)
-        try:
-            await notifier
-        except NotImplementedError:  # it has no other way than to block
-            await asyncio.to_thread(_fresh(notifier), context)
-        return
-    said = await asyncio.to_thread(notifier, context)
-    if inspect.isawaitable(said):
-        await said
-
-
-async def _awaited(said: Awaitable[object]) -> None:
-    await said

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_memq import files
-from airflow_provider_memq.audited import AuditedWindows, left_out
+from airflow_provider_memq.base import MemqTopicOperator, now_ms
+from airflow_provider_memq.extras import from_extra
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.launch.submitting import prepare, program_arguments
 from airflow_provider_memq.lineage import assertion, folder_written, lineage, topic_read
-from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
-from airflow_provider_memq.submitting import prepare, program_arguments
+from airflow_provider_memq.planning.audited import AuditedWindows, left_out
 from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
-from airflow_provider_memq.versions import from_extra
 from memq.core.audit import render
 from memq.core.audit.result import AuditResult, Verdict, decode_result
 from memq.core.ranges import Interval
@@ -65,36 +65,36 @@ class MemqAuditOperator(MemqTopicOperator):
 
     Args:
         consumers: groups and jobs that must have consumed what is stored: a list, or its text with
-            commas (templated); none for all that have reported.
-        start: start of the window: a time with a zone or its ISO text (templated).
-        end: its end, not included (templated).
-        last: or else a window up to now, such as "2h" (templated).
-        deep: read every byte of every Batch (templated); otherwise their indexes.
+            commas; none for all that have reported.
+        start: start of the window: a time with a zone or its ISO text.
+        end: its end, not included.
+        last: or else a window up to now, such as "2h".
+        deep: read every byte of every Batch; otherwise their indexes.
         application: `spark_apps/audit_reconcile.py`, which a deep audit is submitted to, so that a
-            cluster reads the bytes (templated); without it the task reads them itself. It needs an
+            cluster reads the bytes; without it the task reads them itself. It needs an
             `output_dir` that Spark can write to, and adds its findings to a Parquet table in
             `_findings` there.
         spark_conn_id: connection to Spark.
         default_master: the Spark master where there is no such connection, such as "local[2]"
-            (templated).
-        spark_conf: settings of Spark for the submitted program (templated).
+           .
+        spark_conf: settings of Spark for the submitted program.
         settled_for: audit what was consumed, and nothing else, of the window that ended so long
-            before this one, such as "1h" (templated): what one of `consumers` has not come to by
+            before this one, such as "1h": what one of `consumers` has not come to by
             now is a fault, too. Only for data intervals: with `start`, `end` or `last` the task is
             skipped.
         grace: how long a job may take: what a consumer left out is a fault only when something
-            after it was reported so long ago (templated).
+            after it was reported so long ago.
         allow_partly: let a window pass of which not all could be judged, such as one in which a
-            producer was killed before it could report (templated).
+            producer was killed before it could report.
         audited: asset in whose state store it is kept which windows were audited, such as
             `audited_asset(topic)`; without one each run audits its own window only. It is for
             scheduled runs: those of a backfill, or with a window of their own, leave it alone.
-        output_dir: folder or URI where the findings are kept as a CSV table (templated); empty for
+        output_dir: folder or URI where the findings are kept as a CSV table; empty for
             none.
         aws_conn_id: connection by which the task reads and writes there, if that is in S3; None for
             what boto3 finds by itself. Batches in S3 are read by the one that `memq_conn_id` names.
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         Totals and findings of the run's window, `table`, the path to the table, and `made_up`:
@@ -106,22 +106,6 @@ class MemqAuditOperator(MemqTopicOperator):
         AirflowSkipException: `settled_for` is given, and a window as well.
         ConfigError: no window is given, or it is none; or `deep` is to be settled.
     """
-
-    template_fields: Sequence[str] = (
-        *MemqTopicOperator.template_fields,
-        "consumers",
-        "start",
-        "end",
-        "last",
-        "deep",
-        "settled_for",
-        "grace",
-        "allow_partly",
-        "output_dir",
-        "application",
-        "default_master",
-        "spark_conf",
-    )
 
     def __init__(
         self,
@@ -319,7 +303,7 @@ class MemqAuditOperator(MemqTopicOperator):
             conf=self.spark_conf,
             application_args=self._arguments(settings, window, file),
         )
-        prepare(hook, settings, self.default_master, [self.output_dir])
+        prepare(hook, settings, self.default_master)
         self._submitted = hook
         failed: AirflowException | None = None
         try:

@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from airflow.sdk import Asset, conf
-from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_memq import files
-from airflow_provider_memq.backfill import Cuts, Progress, cut, forgotten, uncut
-from airflow_provider_memq.ledger import (
-    backfilled_ranges,
+from airflow_provider_memq.base import MemqTopicOperator
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.launch.range_job import check, manifest_path, written_ranges
+from airflow_provider_memq.planning.backfill import Cuts, cut, forgotten, uncut
+from airflow_provider_memq.planning.ledger import (
     check_same_topic,
-    last_ledger,
-    planned_ranges,
+    known_ranges,
 )
-from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
-from airflow_provider_memq.operators.range_job import check, manifest_path, written_ranges
+from airflow_provider_memq.planning.ranges import (
+    Limits,
+    parse_key,
+    range_key,
+    to_row,
+    touching,
+)
+from airflow_provider_memq.planning.topics import check_retained_since, contents_of, read_state
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import UNBOUNDED, Limits, parse_key, range_key, to_row, touching
-from airflow_provider_memq.topics import check_retained_since, contents_of, read_state
-from airflow_provider_memq.values import bytes_or, count_or, parse_flag, time_ms_or_none
+from airflow_provider_memq.values import count_or, parse_flag, time_ms_or_none
 from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
@@ -39,8 +43,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_memq.ranges import RangeContents
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.ranges import RangeContents
+    from airflow_provider_memq.planning.topics import TopicState
     from memq.client.topic import SyncTopicClient
     from memq.core.manifest import Manifest
 
@@ -55,13 +59,13 @@ class MemqBackfillOperator(MemqTopicOperator):
 
     `MemqPipeline(…).backfill()` makes a DAG of it. In one of your own, map the operator that
     processes a range over the result, `….partial(…).expand(range_key=backfill.output)`, with
-    `post_execute=after_range`, which says how far the whole is whenever a range is done, and
-    `map_index_template="{{ task.range_key }}"`, which names each by its range.
+    `post_execute=after_range`, by which its events name the range, and
+    `map_index_template="{{ task.range_key }}"`, which names each task by its range.
 
     What was planned is run in whole ranges, as planned: each replaces its own output, and no other
     output holds the same rows. What is older than the first plan is cut by `max_bytes`, once and
     for good. What has a manifest that accounts for all of it is left out, so that a backfill that
-    was stopped goes on when it is run again. See `airflow_provider_memq.backfill`.
+    was stopped goes on when it is run again. See `airflow_provider_memq.planning.backfill`.
 
     Two of them at a time could cut the same: one runs at a time in all runs of the DAG
     (`max_active_tis_per_dag=1` is set).
@@ -69,27 +73,27 @@ class MemqBackfillOperator(MemqTopicOperator):
     Args:
         ranges: the asset that the planner emits to; its plans say what was cut.
         output_dir: folder, URI or table of the results, as the task that processes has it
-            (templated).
-        manifest_dir: folder or URI of the manifests, as that task has it (templated).
-        keys: offsets wanted, as range keys: a list, or its text with commas or as JSON (templated).
-        start: or else a window of time: its start, with a time zone (templated). Without one, it
+           .
+        manifest_dir: folder or URI of the manifests, as that task has it.
+        keys: offsets wanted, as range keys: a list, or its text with commas or as JSON.
+        start: or else a window of time: its start, with a time zone. Without one, it
             begins with what is retained.
-        end: and its end, not included (templated).
-        max_bytes: bytes of the objects of a range at most, where it is cut here (templated).
-        max_ranges: ranges of one run at most; run it again for the rest (templated). By default as
+        end: and its end, not included.
+        max_bytes: bytes of the objects of a range at most, where it is cut here.
+        max_ranges: ranges of one run at most; run it again for the rest. By default as
             many as Airflow maps, `[core] max_map_length`.
-        again: process also what has its manifest (templated).
-        preview: a dry run: only list what would be processed, and skip (templated). It is the
+        again: process also what has its manifest.
+        preview: a dry run: only list what would be processed, and skip. It is the
             default, since a backfill may cost a lot.
         aws_conn_id: connection by which manifests in S3 are read.
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         The keys of the ranges, the oldest first. The XCom `backfill` has `{"topic", "ranges":
         [{"key", "partition", "start", "end", "batches", "records", "bytes"}, …], "batches",
         "bytes", "done": ranges that have their manifest, "left": ranges beyond `max_ranges`,
-        "removed": ranges of which retention has removed the beginning, "began_ms", "dry_run"}`.
+        "removed": ranges of which retention has removed the beginning, "dry_run"}`.
 
     Raises:
         TopicRecreatedError: the topic was recreated since the ranges were planned.
@@ -100,19 +104,6 @@ class MemqBackfillOperator(MemqTopicOperator):
         ConfigError: nothing is planned yet, or Airflow has forgotten how; nothing or too much is
             asked for, or an argument is wrong.
     """
-
-    template_fields: Sequence[str] = (
-        *MemqTopicOperator.template_fields,
-        "output_dir",
-        "manifest_dir",
-        "keys",
-        "start",
-        "end",
-        "max_bytes",
-        "max_ranges",
-        "again",
-        "preview",
-    )
 
     def __init__(
         self,
@@ -159,7 +150,8 @@ class MemqBackfillOperator(MemqTopicOperator):
                 "run would take the same ones once more. Ask for less at a time"
             )
         taken = todo[:most]
-        result = self._tell(found, todo, taken, dry_run=dry_run) | {"removed": len(removed)}
+        result = self._result(len(found), len(todo), taken)
+        result |= {"removed": len(removed), "dry_run": dry_run}
         context["ti"].xcom_push(PLAN_KEY, result)
         keys = [range_key(each.range) for each in taken]
         if dry_run or not (taken or new):
@@ -184,10 +176,8 @@ class MemqBackfillOperator(MemqTopicOperator):
         that are cut now; those of which retention has removed the beginning, or all; and the
         incarnation of the topic.
         """
-        events, plan = context["inlet_events"], plan_asset(self.ranges)
-        last, planned = last_ledger(events, plan), planned_ranges(events, plan)
-        limits = Limits(size_bytes=bytes_or(UNBOUNDED, "max_bytes", self.max_bytes))
-        limits.check()
+        last, known = known_ranges(context["inlet_events"], plan_asset(self.ranges))
+        limits = Limits.read({"max_bytes": self.max_bytes})
         if last is None:
             raise ConfigError(
                 f"nothing was planned yet to asset {self.ranges.name!r}, so what a plan would take "
@@ -198,7 +188,6 @@ class MemqBackfillOperator(MemqTopicOperator):
             state = read_state(self.topic, client)
             check_same_topic(last, state)
             incarnation = last.incarnation
-            known = planned | backfilled_ranges(events, plan, incarnation)
             wanted = [self._of(state, each) for each in self._wanted(client)]
             if lost := forgotten(wanted, [*known, *last.gaps], last.origins, last.ends):
                 raise ConfigError(
@@ -301,77 +290,35 @@ class MemqBackfillOperator(MemqTopicOperator):
             return False
         return True
 
-    def _tell(
-        self,
-        found: list[RangeContents],
-        todo: list[RangeContents],
-        taken: list[RangeContents],
-        *,
-        dry_run: bool,
-    ) -> dict[str, Any]:
+    def _result(self, found: int, todo: int, taken: list[RangeContents]) -> dict[str, Any]:
         rows = [each.to_row() | to_row(each.range) for each in taken]
         for row in rows:
             self.log.info("%(key)s: batches %(batches)d, bytes %(bytes)d", row)
-        size_bytes = sum(each.size_bytes for each in taken)
-        done = len(found) - len(todo)
-        self.log.info("%s done already; to do: %s", done, Progress(len(taken), 0, size_bytes, 0, 0))
-        if left := len(todo) - len(taken):
+        left = todo - len(taken)
+        self.log.info("to do: %s; done already: %d", counted(len(taken), "range"), found - todo)
+        if left:
             self.log.warning("%s more than one run takes: run it again", counted(left, "range"))
         return {
             "topic": self.topic,
             "ranges": rows,
             "batches": sum(each.batches for each in taken),
-            "bytes": size_bytes,
-            "done": done,
+            "bytes": sum(each.size_bytes for each in taken),
+            "done": found - todo,
             "left": left,
-            "began_ms": now_ms(),
-            "dry_run": dry_run,
         }
 
 
 def after_range(context: Any, result: Any = None) -> None:
-    """Say how far a backfill is: the `post_execute` of the task that is mapped over its ranges.
-
-    The events of the task's outlets get the key of their range, as those of a run for one range
-    have it. The task of the backfill is one right before this task.
+    """Name the range in the events of a task that is mapped over ranges: its `post_execute`.
 
     Args:
         context: of the task.
         result: of a range operator.
     """
-    ti, task = context["ti"], context["task"]
     key = range_key(OffsetRange(*(result[name] for name in OffsetRange._fields)))
-    for asset in task.outlets:
+    for asset in context["task"].outlets:
         if isinstance(asset, Asset):
             context["outlet_events"][asset].add_partitions([key])
-    # The range is done: it must not be run again for want of what is only told here.
-    try:
-        before = sorted(task.upstream_task_ids)
-        plans = [ti.xcom_pull(task_ids=each, key=PLAN_KEY) for each in before]
-        told = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
-    except AirflowRuntimeError as exc:
-        task.log.warning("how far the backfill is cannot be told: %s", exc)
-        return
-    plan = next((each for each in plans if each), None)
-    if plan is None:
-        task.log.warning(
-            "how far the backfill is cannot be told: no task right before this one is a backfill"
-        )
-        return
-    states = told.get(ti.run_id, {})
-    done = [
-        row
-        for index, row in enumerate(plan["ranges"])
-        if index == ti.map_index or states.get(f"{ti.task_id}_{index}") == "success"
-    ]
-    progress = Progress(
-        len(plan["ranges"]),
-        len(done),
-        plan["bytes"],
-        sum(row["bytes"] for row in done),
-        (now_ms() - plan["began_ms"]) / 1000,
-    )
-    task.log.info("backfill: %s", progress)
 
 
 def keys_of(keys: Sequence[str] | str | None) -> list[OffsetRange]:

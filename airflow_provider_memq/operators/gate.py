@@ -1,31 +1,46 @@
-"""`MemqQualityGateOperator`: whether a processed range is good enough to count."""
+"""`MemqQualityGateOperator`: whether a processed range is good enough to count.
+
+All that is judged is about the range alone, and not about when it is looked at: a range that was
+right stays right whenever it is processed again, and one that waited for an outage is not wrong.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import io
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_memq import files
-from airflow_provider_memq.ledger import mark_events
-from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import (
+from airflow_provider_memq.base import (
     RANGE_OF_RUN,
     MemqTopicOperator,
 )
-from airflow_provider_memq.quality import FOOTER_BYTES, QualityLimits, columns_of, too_bad
-from airflow_provider_memq.ranges import parse_key, range_key
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
+from airflow_provider_memq.planning.ledger import mark_events
+from airflow_provider_memq.planning.ranges import parse_key, range_key
 from airflow_provider_memq.values import count_or, duration_ms_or, parse_texts
 from memq.core.ranges import OffsetRange
-from memq.core.units import counted
+from memq.core.units import counted, format_duration_ms
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow.sdk import Context
 
     from memq.core.manifest import Manifest
+
+FOOTER_BYTES = 4 << 20  # the end of a Parquet file, in which its columns stand; mostly some KiB
+
+
+class _Limits(NamedTuple):
+    """What a range must be like; None where it does not matter."""
+
+    max_skipped: int | None
+    min_records: int | None
+    max_age_ms: int | None
+    columns: dict[str, str]
 
 
 class MemqQualityGateOperator(MemqTopicOperator):
@@ -38,12 +53,12 @@ class MemqQualityGateOperator(MemqTopicOperator):
     limits.
 
     Args:
-        topic: the topic (templated).
-        manifest: file or URI of the manifest (templated), such as
+        topic: the topic.
+        manifest: file or URI of the manifest, such as
             `"{{ ti.xcom_pull('process')['manifest'] }}"`.
-        range_key: the range that it must be of (templated); by default the partition key of the
+        range_key: the range that it must be of; by default the partition key of the
             DAG run.
-        max_skipped: LogMessages at most that the job skipped (templated, as all limits).
+        max_skipped: LogMessages at most that the job skipped.
         min_records: LogMessages at least in the files.
         max_age: how old the newest record may be when the range's last Batch was published, such as
             "1h". So it does not matter when the range is processed.
@@ -51,7 +66,7 @@ class MemqQualityGateOperator(MemqTopicOperator):
             "binary"}`, or its JSON. Others may stand beside them.
         aws_conn_id: connection by which manifest and files in S3 are read; None for what boto3
             finds by itself.
-        memq_conn_id: connection to the brokers (templated).
+        memq_conn_id: connection to the brokers.
 
     Returns:
         `{"range", "records", "skipped", "age_s"}`; `age_s` only with `max_age`, None without a
@@ -65,15 +80,6 @@ class MemqQualityGateOperator(MemqTopicOperator):
     """
 
     operator_extra_links = (MemqTopicLink(), MemqManifestLink())
-    template_fields: Sequence[str] = (
-        *MemqTopicOperator.template_fields,
-        "manifest",
-        "range_key",
-        "max_skipped",
-        "min_records",
-        "max_age",
-        "columns",
-    )
 
     def __init__(
         self,
@@ -101,12 +107,11 @@ class MemqQualityGateOperator(MemqTopicOperator):
         """Read the manifest, and judge it."""
         limits = self._limits()
         self.manifest_url = self.manifest
-        wanted = parse_key(self.range_key)
-        found = self._read(wanted)
+        found = self._read(parse_key(self.range_key))
         of = OffsetRange(found.partition, found.start, found.end, found.incarnation)
         age_ms = None if limits.max_age_ms is None else self._age_ms(of)
-        columns = self._columns(found) if limits.columns else None
-        wrong = too_bad(limits, found, age_ms=age_ms, columns=columns)
+        wrong = _too_bad(limits, found, age_ms)
+        wrong += self._wrong_columns(found, limits.columns) if limits.columns else []
         if wrong:
             raise AirflowFailException(
                 f"range {range_key(of)} of topic {self.topic!r} does not pass: {'; '.join(wrong)}. "
@@ -118,14 +123,11 @@ class MemqQualityGateOperator(MemqTopicOperator):
         age_s = {} if limits.max_age_ms is None else {"age_s": age_ms and age_ms / 1000}
         return {**result, "skipped": found.skipped_records, **age_s}
 
-    def _limits(self) -> QualityLimits:
-        def given(value: int) -> int | None:
-            return None if value < 0 else value
-
-        limits = QualityLimits(
-            given(count_or(-1, "max_skipped", self.max_skipped)),
-            given(count_or(-1, "min_records", self.min_records)),
-            given(duration_ms_or(-1, self.max_age)),
+    def _limits(self) -> _Limits:
+        limits = _Limits(
+            count_or(None, "max_skipped", self.max_skipped),
+            count_or(None, "min_records", self.min_records),
+            duration_ms_or(None, self.max_age),
             parse_texts("columns", self.columns),
         )
         if not any(each is not None and each != {} for each in limits):
@@ -135,7 +137,7 @@ class MemqQualityGateOperator(MemqTopicOperator):
         return limits
 
     def _read(self, wanted: OffsetRange) -> Manifest:
-        from memq.core.manifest import check_manifest, decode_manifest  # noqa: PLC0415 - as above
+        from memq.core.manifest import check_manifest, decode_manifest  # noqa: PLC0415 - DAGs parse sooner
 
         payload = files.read_if_any(self.manifest, self.aws_conn_id)
         if payload is None:
@@ -148,7 +150,7 @@ class MemqQualityGateOperator(MemqTopicOperator):
         return found
 
     def _age_ms(self, of: OffsetRange) -> int | None:
-        """How old the newest record was when the last Batch was published."""
+        """Tell how old the newest record was when the last Batch was published."""
         newest_us, last_ms = None, 0
         with self.hook.topic(self.topic, of.incarnation) as client:
             client.check_retained(of)
@@ -158,15 +160,56 @@ class MemqQualityGateOperator(MemqTopicOperator):
                     newest_us = max(newest_us or 0, batch.notification.max_timestamp_us)
         return None if newest_us is None else last_ms - newest_us // 1000
 
-    def _columns(self, manifest: Manifest) -> dict[str, str] | None:
-        """Of its first file: a job writes all of them alike."""
+    def _wrong_columns(self, manifest: Manifest, wanted: Mapping[str, str]) -> list[str]:
+        """Compare the columns of the first file: a job writes all of them alike."""
         if not manifest.files:
             if not manifest.records:
-                return None
+                return []
             raise ConfigError(
                 f"columns cannot be looked up: {self.manifest} names no file for "
                 f"{counted(manifest.records, 'record')}, which were in the table before; leave "
                 "columns out, for a table has its own"
             )
         name = f"{manifest.output.rstrip('/')}/{manifest.files[0]}"
-        return columns_of(name, files.read_end(name, FOOTER_BYTES, self.aws_conn_id))
+        found = columns_of(name, files.read_end(name, FOOTER_BYTES, self.aws_conn_id))
+        return [
+            f"column {name!r} is {found.get(name, 'missing')}, columns wants {kind}"
+            for name, kind in wanted.items()
+            if found.get(name) != kind
+        ]
+
+
+def _too_bad(limits: _Limits, manifest: Manifest, age_ms: int | None) -> list[str]:
+    """Say where a range fails its limits: each with value and limit."""
+    wrong = []
+    if limits.max_skipped is not None and manifest.skipped_records > limits.max_skipped:
+        skipped = counted(manifest.skipped_records, "record")
+        wrong.append(f"{skipped} skipped, max_skipped = {limits.max_skipped}")
+    if limits.min_records is not None and manifest.records < limits.min_records:
+        wrong.append(f"{counted(manifest.records, 'record')}, min_records = {limits.min_records}")
+    if limits.max_age_ms is not None and age_ms is not None and age_ms > limits.max_age_ms:
+        wrong.append(
+            f"the newest record was {age_ms / 1000:.3f} s old when it was published, max_age = "
+            f"{format_duration_ms(limits.max_age_ms)}"
+        )
+    return wrong
+
+
+def columns_of(name: str, end: bytes) -> dict[str, str]:
+    """Read the types of a Parquet file's columns, by name, from its last `FOOTER_BYTES`.
+
+    Raises:
+        ConfigError: it is no Parquet file.
+    """
+    import pyarrow.parquet as pq  # noqa: PLC0415 - DAGs parse sooner
+
+    from memq.core.format.envelope import ARROW_ERRORS  # noqa: PLC0415 - likewise
+
+    try:
+        schema = pq.read_schema(io.BytesIO(end))
+    except ARROW_ERRORS as exc:
+        raise ConfigError(
+            f"columns cannot be looked up in {name}: {exc}. They are read from Parquet files; for "
+            "another kind of output leave columns out"
+        ) from exc
+    return {field.name: str(field.type) for field in schema}

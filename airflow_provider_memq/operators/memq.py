@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_memq.operators.audit import MemqAuditOperator
+    from airflow_provider_memq.operators.aws import (
+        MemqEmrServerlessOperator,
+        MemqEmrStepOperator,
+        MemqGlueOperator,
+    )
     from airflow_provider_memq.operators.backfill import MemqBackfillOperator
-    from airflow_provider_memq.operators.emr import MemqEmrServerlessOperator, MemqEmrStepOperator
     from airflow_provider_memq.operators.gate import MemqQualityGateOperator
-    from airflow_provider_memq.operators.glue import MemqGlueOperator
     from airflow_provider_memq.operators.plan import MemqPlanRangesOperator
     from airflow_provider_memq.operators.progress import MemqCommitOperator, MemqRetentionOperator
-    from airflow_provider_memq.operators.spark import MemqSparkSubmitOperator
-    from airflow_provider_memq.operators.spark_connect import MemqSparkConnectOperator
+    from airflow_provider_memq.operators.spark import (
+        MemqSparkConnectOperator,
+        MemqSparkSubmitOperator,
+    )
     from airflow_provider_memq.operators.window import MemqWindowRangesOperator
 
 __all__ = [
@@ -39,13 +44,13 @@ _MODULES = {
     "MemqAuditOperator": "audit",
     "MemqBackfillOperator": "backfill",
     "MemqCommitOperator": "progress",
-    "MemqEmrServerlessOperator": "emr",
-    "MemqEmrStepOperator": "emr",
-    "MemqGlueOperator": "glue",
+    "MemqEmrServerlessOperator": "aws",
+    "MemqEmrStepOperator": "aws",
+    "MemqGlueOperator": "aws",
     "MemqPlanRangesOperator": "plan",
     "MemqQualityGateOperator": "gate",
     "MemqRetentionOperator": "progress",
-    "MemqSparkConnectOperator": "spark_connect",
+    "MemqSparkConnectOperator": "spark",
     "MemqSparkSubmitOperator": "spark",
     "MemqWindowRangesOperator": "window",
 }

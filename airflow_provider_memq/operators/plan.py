@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,8 +11,10 @@ from airflow.sdk import conf
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_memq import files
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.base import FailsAtOnce, MemqTopicOperator, now_ms
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.launch.range_job import written_ranges
+from airflow_provider_memq.planning.ledger import (
     carried_on,
     first_ledger,
     is_same_topic,
@@ -20,33 +22,29 @@ from airflow_provider_memq.ledger import (
     processed_ahead,
     taken_over,
 )
-from airflow_provider_memq.missed import UNFINISHED, MissedRanges, is_paused
-from airflow_provider_memq.operators.base import FailsAtOnce, MemqTopicOperator, now_ms
-from airflow_provider_memq.operators.range_job import written_ranges
+from airflow_provider_memq.planning.missed import UNFINISHED, MissedRanges, is_paused
+from airflow_provider_memq.planning.ranges import Limits, range_key
+from airflow_provider_memq.planning.topics import next_ranges, read_state
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import UNBOUNDED, Limits, range_key
-from airflow_provider_memq.topics import next_ranges, read_state
 from airflow_provider_memq.triggers.memq import MemqRangeDueTrigger
 from airflow_provider_memq.values import (
-    bytes_or,
     count_or,
     duration_ms_or,
     parse_flag,
     parse_offsets,
     skips_removed,
 )
-from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ledger import Ledger
-    from airflow_provider_memq.ranges import Plan
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.ranges import Plan
+    from airflow_provider_memq.planning.topics import TopicState
     from airflow_provider_memq.values import Offsets
     from memq.core.ranges import OffsetRange
 
@@ -91,16 +89,16 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     and what waits is planned by the next run that finds it due.
 
     Args:
-        topic: the topic (templated).
+        topic: the topic.
         ranges: the asset; one planner emits to it, for one topic.
         start: where the first plan begins: "earliest", "latest" or offsets by read partition
-            (templated). Without meaning once something is planned.
+           . Without meaning once something is planned.
         on_recreated: "fail" when the topic was deleted and recreated, or "begin" to plan the new
-            one from its `start` on (templated). Ranges that were planned before are not processed
+            one from its `start` on. Ranges that were planned before are not processed
             any more: their runs fail.
         on_removed: "fail", or "skip" to go on after offsets that retention removed before they
-            were planned, which the event's extra and the result record (templated).
-        max_offsets: notifications of a range at most (templated, as all limits).
+            were planned, which the event's extra and the result record.
+        max_offsets: notifications of a range at most.
         max_bytes: bytes of its objects at most, such as "512MiB".
         max_records: LogMessages at most.
         max_age: time between its first and last notification at most, such as "1h".
@@ -113,18 +111,18 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         process_dag_id: the DAG that is scheduled on the ranges, so that none of them goes without
             a run. It must be the only one: another one would get a second run.
         missed_after: a range that has no run so long after it was emitted is emitted again, such as
-            "5m" (templated); it is looked for as often.
-        preview: a dry run: only show the plan, and skip (templated).
+            "5m"; it is looked for as often.
+        preview: a dry run: only show the plan, and skip.
         group: consumer group that follows what is processed; what it has committed is not planned
-            again (templated).
+            again.
         output_dir: folder, URI or table of the results, as the task that processes has it: ranges
-            with a manifest there are not planned otherwise (templated).
-        manifest_dir: folder or URI of the manifests, as that task has it (templated).
+            with a manifest there are not planned otherwise.
+        manifest_dir: folder or URI of the manifests, as that task has it.
         take_over: plan though another planner did before, whose DAG is paused or deleted; and go on
             after what `group` has committed. Ranges beyond that are planned as their manifests have
-            them, and run again (templated).
+            them, and run again.
         aws_conn_id: connection by which manifests in S3 are listed.
-        memq_conn_id: connection to the brokers (templated).
+        memq_conn_id: connection to the brokers.
 
     Returns:
         `{"topic", "ranges": [{"key", "batches", "bytes", "records"}, …], "again": [keys that were
@@ -139,27 +137,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     """
 
     permanent = FailsAtOnce.permanent | {DataLossError.code}
-    template_fields: Sequence[str] = (
-        *MemqTopicOperator.template_fields,
-        "start",
-        "on_recreated",
-        "on_removed",
-        "max_offsets",
-        "max_bytes",
-        "max_records",
-        "max_age",
-        "linger",
-        "min_bytes",
-        "max_pending",
-        "max_ranges",
-        "process_dag_id",
-        "missed_after",
-        "preview",
-        "group",
-        "output_dir",
-        "manifest_dir",
-        "take_over",
-    )
 
     def __init__(
         self,
@@ -223,7 +200,8 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         return self._plan(context)
 
     def _plan(self, context: Context) -> dict[str, Any]:
-        limits, dry_run = self._limits(), parse_flag("preview", self.preview)
+        limits, dry_run = Limits.read(vars(self)), parse_flag("preview", self.preview)
+        skips_removed(self.on_removed)
         take_over = parse_flag("take_over", self.take_over)
         held = self._is_held(context)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
@@ -256,7 +234,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
             self._wait(begin, plan, held=held)
         ledger = begin.advanced((each.range for each in plan.ranges), again)
         result = _result(last, ledger, plan, dry_run=dry_run)
-        self._tell(result)
+        self.log.info("%s", result)
         is_new = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
         is_new = is_new or (take_over and last is not None and last.planner != self._name)
         if dry_run or not (is_new or again):
@@ -350,8 +328,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         # Nothing tells a trigger that runs have ended, so that is looked for.
         until_ms = min(plan.due_ms, now + HELD_LOOK_MS) if held else plan.due_ms
         until_ms = max(until_ms, now + LEAST_WAIT_MS)
-        for each in plan.waiting:
-            self.log.info("range %(key)s waits for more: bytes %(bytes)d", each.to_row())
+        self.log.info("waiting for more: %s", [each.to_row() for each in plan.waiting])
         trigger = MemqRangeDueTrigger(
             topic=self.topic,
             incarnation=begin.incarnation,
@@ -367,8 +344,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if self.process_dag_id is None:
             return None
         after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
-        plan, now = plan_asset(self.ranges), datetime.now(UTC)
-        return MissedRanges(context, plan, self.process_dag_id, after, now)
+        return MissedRanges(context, plan_asset(self.ranges), self.process_dag_id, after)
 
     def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
         """The ledger that this plan goes on from."""
@@ -382,35 +358,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if self.on_recreated not in ("fail", "begin"):
             raise ConfigError(f"on_recreated = {self.on_recreated!r}: must be 'fail' or 'begin'")
         return self.on_recreated == "begin"
-
-    def _limits(self) -> Limits:
-        skips_removed(self.on_removed)
-        limits = Limits(
-            offsets=count_or(UNBOUNDED, "max_offsets", self.max_offsets),
-            size_bytes=bytes_or(UNBOUNDED, "max_bytes", self.max_bytes),
-            records=count_or(UNBOUNDED, "max_records", self.max_records),
-            age_ms=duration_ms_or(UNBOUNDED, self.max_age),
-            linger_ms=duration_ms_or(0, self.linger),
-            min_bytes=bytes_or(0, "min_bytes", self.min_bytes),
-            ranges=count_or(DEFAULT_RANGES, "max_ranges", self.max_ranges),
-        )
-        limits.check()
-        return limits
-
-    def _tell(self, result: dict[str, Any]) -> None:
-        for each in result["ranges"]:
-            self.log.info(
-                "range %(key)s: batches %(batches)d, records %(records)d, bytes %(bytes)d", each
-            )
-        for each in result["waiting"]:
-            self.log.info("range %(key)s waits for more: bytes %(bytes)d", each)
-        for gap in result["skipped"]:
-            self.log.warning(
-                "partition %d, %s: removed by retention before being planned, left out for good",
-                gap["partition"],
-                offsets_in_words(gap["start"], gap["end"]),
-            )
-        self.log.info("%s of topic %s", counted(len(result["ranges"]), "range"), self.topic)
 
 
 def start_of(value: Offsets) -> str | dict[int, int]:

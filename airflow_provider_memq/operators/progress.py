@@ -7,22 +7,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_memq.ledger import check_same_topic, last_ledger, settled, unstored_ranges
-from airflow_provider_memq.operators.base import FailsAtOnce, MemqTopicOperator, now_ms
+from airflow_provider_memq.base import FailsAtOnce, MemqTopicOperator, now_ms
+from airflow_provider_memq.planning.ledger import (
+    check_same_topic,
+    last_ledger,
+    settled,
+    unstored_ranges,
+)
+from airflow_provider_memq.planning.topics import read_state
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.topics import read_state
 from airflow_provider_memq.values import duration_ms_or
 from memq.core.ranges import offsets_in_words
 from memq.core.units import format_duration_ms
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ledger import Ledger
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.topics import TopicState
     from memq.client.topic import SyncTopicClient
     from memq.core.ranges import OffsetRange
 
@@ -49,9 +54,9 @@ class MemqCommitOperator(MemqTopicOperator):
         ranges: the asset that the planner emits to; says where planning began.
         done: the asset of processed ranges. Schedule no DAG on it (see `plan_asset`); give the
             task that processes an outlet of your own for that.
-        group: the consumer group (templated); it must have no live members.
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+        group: the consumer group; it must have no live members.
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         `{"group", "committed": {read partition: next offset}}`, with what was moved; the task is
@@ -61,8 +66,6 @@ class MemqCommitOperator(MemqTopicOperator):
         TopicRecreatedError: the topic was recreated since it was planned.
         ConfigError: nothing was planned yet.
     """
-
-    template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group")
 
     def __init__(self, *, ranges: Asset, done: Asset, group: str, **kwargs: Any) -> None:
         kwargs.setdefault("max_active_tis_per_dag", 1)
@@ -166,10 +169,10 @@ class MemqRetentionOperator(MemqTopicOperator):
     Args:
         ranges: the asset that the planner emits to.
         group: a consumer group that follows what is processed, as `MemqCommitOperator` makes it;
-            without one, planned counts as processed (templated).
-        warn_before: such as "1d" (templated); by default half of the topic's retention.
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+            without one, planned counts as processed.
+        warn_before: such as "1d"; by default half of the topic's retention.
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         `{"topic", "retention", "partitions": [{…}, …]}`, one row per read partition.
@@ -180,7 +183,6 @@ class MemqRetentionOperator(MemqTopicOperator):
     """
 
     permanent = FailsAtOnce.permanent | {DataLossError.code}
-    template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")
 
     def __init__(
         self,

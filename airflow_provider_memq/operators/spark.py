@@ -1,22 +1,36 @@
-"""`MemqSparkSubmitOperator`: run a Spark program over one exact range by `spark-submit`."""
+"""Run a Spark program over one exact range: by `spark-submit`, or by Spark Connect.
+
+With Spark Connect the program is a process beside the task too, but what it asks of Spark runs in a
+server elsewhere. Its address, with the token of that connection, is in the environment of the
+program (`SPARK_REMOTE`), where others of the machine cannot read it; so are the credentials for
+the brokers. Python of the server must have memq, and reads Batches with what the server has.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_memq.extras import from_extra
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.operators.range_job import RangeJobMixin
-from airflow_provider_memq.submitting import prepare
-from airflow_provider_memq.versions import from_extra
+from airflow_provider_memq.launch.range_job import RangeJobMixin
+from airflow_provider_memq.launch.submitting import credentials_of, prepare
 
 with from_extra("spark"):
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
+
+REMOTE_VARIABLE = "SPARK_REMOTE"
 
 
 class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
@@ -45,12 +59,7 @@ class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
         Exception: as `RangeJobMixin.begin`, `RangeJobMixin.end`, and `SparkSubmitOperator`.
     """
 
-    operator_extra_links = RangeJobMixin.operator_extra_links
-    template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
-        *RangeJobMixin.template_fields,
-        "default_master",
-    )
+    template_fields = ("default_master",)
 
     def __init__(
         self,
@@ -74,5 +83,65 @@ class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
     def _get_hook(self) -> SparkSubmitHook:
         settings = MemqHook(self.memq_conn_id).settings()
         hook = super()._get_hook()
-        prepare(hook, settings, self.default_master, [self.output_dir, self.manifest_url])
+        prepare(hook, settings, self.default_master)
         return hook
+
+
+class MemqSparkConnectOperator(RangeJobMixin):
+    """Runs a Spark program over exactly one range by Spark Connect, and checks its manifest.
+
+    `spark_apps/range_to_parquet.py` runs so; it must itself reach the place of the output, under
+    the name that the server knows it by. Killing the task ends the program, which stops its
+    session: the server interrupts what ran in it. A retry runs the range again, and replaces its
+    files with the same rows.
+
+    Args:
+        application: the program, a Python file (templated).
+        conn_id: connection of type `spark_connect` (templated).
+        env_vars: more variables for the environment of the program (templated).
+        **kwargs: as `RangeJobMixin`.
+
+    Returns:
+        As `RangeJobMixin.end`.
+
+    Raises:
+        AirflowException: the program failed; its log says why.
+        Exception: as `RangeJobMixin.begin` and `RangeJobMixin.end`.
+    """
+
+    template_fields = ("application", "conn_id", "env_vars")
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        conn_id: str = SparkConnectHook.default_conn_name,
+        env_vars: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.application = application
+        self.conn_id = conn_id
+        self.env_vars = env_vars
+        self._programs = SubprocessHook()
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the program, and check the manifest."""
+        run = self.begin()
+        settings = MemqHook(self.memq_conn_id).settings()
+        variables = {
+            REMOTE_VARIABLE: SparkConnectHook(self.conn_id).get_connection_url(),
+            **credentials_of(settings),
+            **(self.env_vars or {}),
+        }
+        command = [sys.executable, self.application, *self.arguments(run)]
+        done = self._programs.run_command(command, {**os.environ, **variables}, cwd=".")
+        if done.exit_code:
+            raise AirflowException(
+                f"{self.application} ended with {done.exit_code}; its log is above"
+            )
+        return self.end(context, run)
+
+    def on_kill(self) -> None:
+        """End the program, which stops its session."""
+        self._programs.send_sigterm()  # type: ignore[no-untyped-call]

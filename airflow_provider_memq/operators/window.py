@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_memq.operators.base import MemqTopicOperator
-from airflow_provider_memq.ranges import range_key
-from airflow_provider_memq.topics import check_closed, check_retained_since, contents_of
+from airflow_provider_memq.base import MemqTopicOperator
+from airflow_provider_memq.planning.ranges import range_key
+from airflow_provider_memq.planning.topics import check_closed, check_retained_since, contents_of
 from airflow_provider_memq.values import iso, skips_removed, time_ms_or_none
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from airflow.sdk import Context
@@ -32,12 +31,12 @@ class MemqWindowRangesOperator(MemqTopicOperator):
     `MemqSparkSubmitOperator.partial(…).expand(range_key=window.output)`.
 
     Args:
-        start: where the window begins: a time with a zone or its ISO text (templated); None for
+        start: where the window begins: a time with a zone or its ISO text; None for
             the start of the data interval.
-        end: where it ends, not included (templated); None for the end of the data interval.
-        on_removed: "fail", or "skip" to take what retention has left of the window (templated).
-        topic: the topic (templated).
-        memq_conn_id: connection to the brokers (templated).
+        end: where it ends, not included; None for the end of the data interval.
+        on_removed: "fail", or "skip" to take what retention has left of the window.
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
 
     Returns:
         The keys of the ranges, sorted; none for a read partition with nothing in the window.
@@ -48,13 +47,6 @@ class MemqWindowRangesOperator(MemqTopicOperator):
             names a read partition, and since when it is retained.
         ConfigError: the run has no data interval and no window was given, or it is none.
     """
-
-    template_fields: Sequence[str] = (
-        *MemqTopicOperator.template_fields,
-        "start",
-        "end",
-        "on_removed",
-    )
 
     def __init__(
         self, *, start: Any = None, end: Any = None, on_removed: str = "fail", **kwargs: Any

@@ -29,10 +29,10 @@ from sqlalchemy import select, tuple_
 
 from airflow_provider_memq import range_assets
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.ledger import CLOCKS_APART, ledger_of, newest, settled
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ledger import CLOCKS_APART, ledger_of, newest, settled
+from airflow_provider_memq.planning.ranges import range_key
+from airflow_provider_memq.planning.topics import read_state
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.topics import read_state
 from airflow_provider_memq.values import duration_ms_or
 from memq.core.units import iso_ms
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
-    from airflow_provider_memq.ledger import Ledger
+    from airflow_provider_memq.planning.ledger import Ledger
     from memq.client.lag import Lag
     from memq.core.ranges import Interval, OffsetRange
 

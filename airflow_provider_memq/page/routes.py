@@ -24,7 +24,7 @@ from jinja2 import StrictUndefined
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from airflow_provider_memq.page import PREFIX, queries, views
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ranges import range_key
 from memq.core.ranges import OffsetRange  # noqa: TC001 - likewise
 from memq.errors import MemqError
 

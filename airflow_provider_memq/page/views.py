@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
-from airflow_provider_memq.ledger import processed_ahead
-from airflow_provider_memq.ranges import range_key, to_row
+from airflow_provider_memq.planning.ledger import processed_ahead
+from airflow_provider_memq.planning.ranges import range_key, to_row
 from memq.core.audit.result import Verdict
 from memq.core.ranges import Interval, OffsetRange, difference, intersection, union
 from memq.core.units import HOUR_MS, iso_ms

@@ -15,21 +15,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider_memq import waiting
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from airflow_provider_memq.triggers import memq as triggers
 from airflow_provider_memq.waiting import PASSING, may_pass
-from memq.errors import MemqError, UnavailableError
+from memq.errors import ConfigError, MemqError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from airflow.sdk import Context
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider_memq.values import Offsets
     from airflow_provider_memq.waiting import Condition, Outcome
     from memq.client.cluster import Cluster
-
-RESCHEDULE_LEAST_S = 60.0  # Airflow 3.3 may fail a task that it starts again sooner
 
 
 class MemqSensor(BaseSensorOperator):
@@ -57,14 +53,18 @@ class MemqSensor(BaseSensorOperator):
         deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.
         start_from_trigger: begin in the triggerer and, when the task has no outlets, end there too,
             so that no worker slot is used at all. Not for mapped tasks.
+        awaited: what the condition of the sensor has beside the topic.
         **kwargs: as every sensor has them: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
     """
 
-    condition_type: ClassVar[Callable[..., Condition]]
     trigger_type: ClassVar[type[triggers.MemqTrigger]]
     template_fields: Sequence[str] = ("topic", "incarnation", "memq_conn_id")
     operator_extra_links = (MemqTopicLink(),)
     ui_color = "#d7e8fa"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.template_fields = ("memq_conn_id", *cls.trigger_type.condition_fields)
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class MemqSensor(BaseSensorOperator):
         memq_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         start_from_trigger: bool = False,
+        awaited: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -84,6 +85,20 @@ class MemqSensor(BaseSensorOperator):
         self.start_from_trigger = start_from_trigger
         self._condition: Condition | None = None
         self._answered = False
+        vars(self).update(awaited or {})
+        if deferrable or start_from_trigger:
+            self._check_deferrable()
+        if start_from_trigger:
+            self.start_trigger_args = self._start_arguments()
+
+    def _check_deferrable(self) -> None:
+        """Refuse what the triggerer would not do: it looks every `poke_interval`."""
+        for name in ("exponential_backoff", "silent_fail"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"{self.task_id}: {name} = True is for waits in a worker, and this one waits "
+                    "in the triggerer; leave it out, or wait with mode='reschedule'"
+                )
 
     def execute(self, context: Context) -> Any:
         """Wait, here or in the triggerer; returns the XCom."""
@@ -100,18 +115,15 @@ class MemqSensor(BaseSensorOperator):
     ) -> float:
         """Seconds to the next look, which the base asks for after one that found too little.
 
-        So whatever its flags say of a first look holds for one that defers, which happens here. No
-        wait reaches beyond the timeout: a last look decides, as it does after a deferral.
+        So whatever its flags say of a first look holds for one that defers, which happens here.
         """
-        left_s = self.timeout - run_duration()
         if self.deferrable:
             self.defer(
                 trigger=self.trigger_type(**self._trigger_arguments()),
                 method_name="execute_complete",
-                timeout=timedelta(seconds=max(left_s, 0.0)),
+                timeout=timedelta(seconds=max(self.timeout - run_duration(), 0.0)),
             )
-        wait_s = super()._get_next_poke_interval(started_at, run_duration, poke_count)
-        return min(wait_s, max(left_s, RESCHEDULE_LEAST_S if self.reschedule else 0.0))
+        return super()._get_next_poke_interval(started_at, run_duration, poke_count)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once.
@@ -137,29 +149,6 @@ class MemqSensor(BaseSensorOperator):
         self.incarnation = outcome.value.get("incarnation", self.incarnation)  # for the triggerer
         self.log.info("%s", outcome.note)
         return PokeReturnValue(is_done=outcome.done, xcom_value=outcome.value)
-
-    def resume_execution(
-        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
-    ) -> Any:
-        """Go on after the triggerer, in the way that a look in a worker would."""
-        if next_method != TRIGGER_FAIL_REPR:
-            return super().resume_execution(next_method, next_kwargs, context)
-        if (next_kwargs or {}).get("error") == TriggerFailureReason.TRIGGER_TIMEOUT:
-            return self._last_look(context)
-        if self.soft_fail:  # which skips failures that were foreseen, in no mode any other
-            return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
-        return super().resume_execution(next_method, next_kwargs, context)
-
-    def _last_look(self, context: Context) -> Any:
-        """See what came since the triggerer's last look: a wait in a worker with no time left."""
-        timeout_s, self.timeout = self.timeout, 0
-        self.deferrable, self.mode = False, "poke"
-        self._answered = True  # all that is left of an outage is the timeout
-        try:
-            return self.execute(context)
-        except AirflowSensorTimeout as exc:
-            text = f"the sensor has timed out: its timeout of {timeout_s:g} s is over"
-            raise AirflowSensorTimeout(text) from exc
 
     def execute_complete(
         self,
@@ -188,7 +177,7 @@ class MemqSensor(BaseSensorOperator):
     def _make_condition(self) -> Condition:
         fields = {name: getattr(self, name) for name in self.trigger_type.condition_fields}
         try:
-            return type(self).condition_type(**fields)
+            return self.trigger_type.condition_type(**fields)
         except MemqError as exc:
             raise AirflowFailException(f"{self.task_id}: {exc}") from exc
 
@@ -198,18 +187,10 @@ class MemqSensor(BaseSensorOperator):
 
     def _trigger_arguments(self) -> dict[str, Any]:
         names = ("memq_conn_id", *self.trigger_type.condition_fields)
-        arguments = {name: getattr(self, name) for name in names}
-        return arguments | {
-            "poll_interval": self.poke_interval,
-            "exponential_backoff": self.exponential_backoff,
-            "max_wait": self.max_wait.total_seconds() if self.max_wait else None,
-            "silent_fail": self.silent_fail,
-        }
+        return {name: getattr(self, name) for name in names} | {"poll_interval": self.poke_interval}
 
-    def _start_arguments(self) -> StartTriggerArgs | None:
-        """For Airflow to start the trigger itself; the last thing that each `__init__` asks for."""
-        if not self.start_from_trigger:
-            return None
+    def _start_arguments(self) -> StartTriggerArgs:
+        """Tell Airflow how to start the trigger itself."""
         trigger = self.trigger_type
         arguments = self._trigger_arguments() | {"end_from_trigger": not self.outlets}
         return StartTriggerArgs(
@@ -229,14 +210,10 @@ class MemqOffsetSensor(MemqSensor):
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = waiting.OffsetsReached
     trigger_type = triggers.MemqOffsetTrigger
-    template_fields = (*MemqSensor.template_fields, "offsets")
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.offsets = offsets
-        self.start_trigger_args = self._start_arguments()
+        super().__init__(awaited={"offsets": offsets}, **kwargs)
 
 
 class MemqWatermarkSensor(MemqSensor):
@@ -249,14 +226,10 @@ class MemqWatermarkSensor(MemqSensor):
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = waiting.WatermarkPassed
     trigger_type = triggers.MemqWatermarkTrigger
-    template_fields = (*MemqSensor.template_fields, "at")
 
     def __init__(self, *, at: datetime | str = "{{ data_interval_end }}", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.at = at
-        self.start_trigger_args = self._start_arguments()
+        super().__init__(awaited={"at": at}, **kwargs)
 
 
 class MemqNewDataSensor(MemqSensor):
@@ -273,15 +246,7 @@ class MemqNewDataSensor(MemqSensor):
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = waiting.NewData
     trigger_type = triggers.MemqNewDataTrigger
-    template_fields = (
-        *MemqSensor.template_fields,
-        "since",
-        "min_notifications",
-        "min_bytes",
-        "min_records",
-    )
 
     def __init__(
         self,
@@ -292,12 +257,15 @@ class MemqNewDataSensor(MemqSensor):
         min_records: int | str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.since = since
-        self.min_notifications = min_notifications
-        self.min_bytes = min_bytes
-        self.min_records = min_records
-        self.start_trigger_args = self._start_arguments()
+        super().__init__(
+            awaited={
+                "since": since,
+                "min_notifications": min_notifications,
+                "min_bytes": min_bytes,
+                "min_records": min_records,
+            },
+            **kwargs,
+        )
 
 
 class MemqLagSensor(MemqSensor):
@@ -314,12 +282,7 @@ class MemqLagSensor(MemqSensor):
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = waiting.LagBelow
     trigger_type = triggers.MemqLagTrigger
-    template_fields = (*MemqSensor.template_fields, "group", "max_lag")
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.group = group
-        self.max_lag = max_lag
-        self.start_trigger_args = self._start_arguments()
+        super().__init__(awaited={"group": group, "max_lag": max_lag}, **kwargs)

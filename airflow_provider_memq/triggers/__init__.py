@@ -1,3 +1,1 @@
 """What waits in the triggerer."""
-
-import airflow_provider_memq.versions  # noqa: F401 - refuses an older Airflow before it fails

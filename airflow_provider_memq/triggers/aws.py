@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from airflow_provider_memq.versions import from_extra
+from airflow_provider_memq.extras import from_extra
 
 with from_extra("amazon"):
     from airflow.providers.amazon.aws.triggers.emr import EmrAddStepsTrigger

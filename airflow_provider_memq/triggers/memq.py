@@ -17,9 +17,8 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_memq import waiting
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.range_due import RangeDue
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
-from airflow_provider_memq.waiting import Pace, wait_until
+from airflow_provider_memq.waiting import wait_until
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_provider_memq.waiting import Condition
 
 DEFAULT_POLL_INTERVAL_S = 10.0
-PACE = ("poll_interval", "exponential_backoff", "max_wait", "silent_fail")  # how it looks
 
 
 class MemqTrigger(BaseTrigger):
@@ -42,9 +40,6 @@ class MemqTrigger(BaseTrigger):
         incarnation: of it; empty for whichever there is at the first look.
         memq_conn_id: connection to the brokers.
         poll_interval: seconds between looks.
-        exponential_backoff: the interval grows, as that of sensors does.
-        max_wait: seconds up to which it grows.
-        silent_fail: look again after an error that nothing expected, too.
         end_from_trigger: end the task as a success from the triggerer, with the value as its XCom,
             instead of resuming it on a worker.
     """
@@ -62,18 +57,12 @@ class MemqTrigger(BaseTrigger):
         *,
         memq_conn_id: str = DEFAULT_CONN_ID,
         poll_interval: float = DEFAULT_POLL_INTERVAL_S,
-        exponential_backoff: bool = False,
-        max_wait: float | None = None,
-        silent_fail: bool = False,
         end_from_trigger: bool = False,
         **condition: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.memq_conn_id = memq_conn_id
         self.poll_interval = poll_interval
-        self.exponential_backoff = exponential_backoff
-        self.max_wait = max_wait
-        self.silent_fail = silent_fail
         self.end_from_trigger = end_from_trigger
         fields = signature(type(self).condition_type).bind(**condition)
         fields.apply_defaults()
@@ -81,7 +70,7 @@ class MemqTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which the triggerer makes it again."""
-        names = (*self.condition_fields, "memq_conn_id", *PACE, "end_from_trigger")
+        names = (*self.condition_fields, "memq_conn_id", "poll_interval", "end_from_trigger")
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {name: getattr(self, name) for name in names}
 
@@ -94,7 +83,7 @@ class MemqTrigger(BaseTrigger):
             outcome = await wait_until(
                 MemqHook(self.memq_conn_id),
                 type(self).condition_type(**fields),
-                pace=Pace(*(getattr(self, name) for name in PACE)),
+                poll_interval_s=self.poll_interval,
                 log=self.log,
                 sleep=asyncio.sleep,
                 randomness=SYSTEM.random,
@@ -160,7 +149,7 @@ class MemqRangeDueTrigger(MemqTrigger):
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = RangeDue
+    condition_type = waiting.RangeDue
 
 
 class MemqLagTrigger(MemqTrigger):

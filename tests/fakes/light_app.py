@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from airflow_provider_memq.topics import contents_of
+from airflow_provider_memq.planning.topics import contents_of
 from memq import read_range
 from memq.client.audit.consumed import report_consumed
 from memq.client.topic import SyncTopicClient
@@ -27,7 +27,7 @@ from memq.core.ranges import OffsetRange
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_memq.ranges import RangeContents
+    from airflow_provider_memq.planning.ranges import RangeContents
 
 APP, TABLE_APP = "range_to_parquet.py", "range_to_iceberg.py"
 STAND_INS = {APP: "light_app", TABLE_APP: "light_table"}

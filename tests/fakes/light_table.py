@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_memq.topics import contents_of
+from airflow_provider_memq.planning.topics import contents_of
 from memq import read_range
 from memq.client.topic import SyncTopicClient
 from memq.core.ranges import OffsetRange

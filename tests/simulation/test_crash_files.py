@@ -15,7 +15,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from airflow_provider_memq import files as airflow_files
+from airflow_provider_memq.launch import files as airflow_files
 from memq.cli.examples import replace_file
 from memq.cli.export_job import (
     LOCK,

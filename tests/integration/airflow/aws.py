@@ -30,7 +30,7 @@ from airflow_provider_memq.operators.memq import (
     MemqEmrStepOperator,
     MemqGlueOperator,
 )
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ranges import range_key
 from memq.core.ranges import OffsetRange
 from memq.spark.app import own_arguments
 from tests.fakes import light_app
@@ -172,8 +172,13 @@ def _record_jobs(here: Aws, patch: Any) -> None:
         FakeJob.start_job_run,
     )
 
-    def start_serverless(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = serverless(self, *args, **kwargs)
+    by_token: dict[str, Any] = {}
+
+    def start_serverless(self: Any, *args: Any, client_token: str, **kwargs: Any) -> Any:
+        if client_token in by_token:  # moto takes a token twice, and the service does not
+            return by_token[client_token]
+        run = serverless(self, *args, client_token=client_token, **kwargs)
+        by_token[client_token] = run
         driver = run.job_driver["sparkSubmit"]
         run.state = RUNNING
         arguments = [driver["entryPoint"], *driver["entryPointArguments"]]

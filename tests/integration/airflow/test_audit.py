@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_memq.audited import left_out
 from airflow_provider_memq.operators.memq import MemqAuditOperator
+from airflow_provider_memq.planning.audited import left_out
 from airflow_provider_memq.range_assets import audited_asset
 from memq import Producer
 from memq.core.audit.result import Verdict
@@ -74,14 +74,19 @@ def produce(address):
         producer.write(b"lost")
 
 
-async def test_a_loss_in_an_hour_that_was_left_out_fails_the_run_once(here, tmp_path):
-    """What is found in a window that is made up for is told by the run that finds it, and once."""
-    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+async def lose(here, tmp_path):
+    """Send one Message, and remove what was stored of it; its hour is long over."""
     before = set(tmp_path.rglob("*.arrows"))
     await asyncio.to_thread(produce, here.broker.address)
     for path in set(tmp_path.rglob(f"*/{TOPIC}/**/*.arrows")) - before:
         path.unlink()
     here.later(300)
+
+
+async def test_a_loss_in_an_hour_that_was_left_out_fails_the_run_once(here, tmp_path):
+    """What is found in a window that is made up for is told by the run that finds it, and once."""
+    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+    await lose(here, tmp_path)
 
     with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessage\)"):
         await here.run(audit(), **SCHEDULED, **interval(here, 160))
@@ -91,11 +96,7 @@ async def test_a_loss_in_an_hour_that_was_left_out_fails_the_run_once(here, tmp_
 async def test_a_loss_outlives_an_audit_that_broke_off(here, tmp_path):
     """What a try has found before brokers failed it is found again by the next one."""
     await here.run(audit(), **SCHEDULED, **interval(here, 0))
-    before = set(tmp_path.rglob("*.arrows"))
-    await asyncio.to_thread(produce, here.broker.address)
-    for path in set(tmp_path.rglob(f"*/{TOPIC}/**/*.arrows")) - before:
-        path.unlink()
-    here.later(300)
+    await lose(here, tmp_path)
 
     class BreaksOff(MemqAuditOperator):
         """An audit whose brokers do not answer any more, in its very last window."""

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators.backfill import after_range
 from airflow_provider_memq.operators.memq import MemqBackfillOperator, MemqPlanRangesOperator
-from airflow_provider_memq.operators.range_job import manifest_path
+from airflow_provider_memq.planning.ranges import parse_key
+from airflow_provider_memq.planning.topics import contents_of
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key
-from airflow_provider_memq.topics import contents_of
 from memq.core.manifest import Manifest, encode_manifest
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.advice import follows
@@ -264,47 +261,11 @@ async def test_a_backfill_must_be_told_what(here, asked):
     assert len(here.store.events[plan_asset(RANGES).name]) == 1
 
 
-class Task:
-    """What `after_range` gets of a mapped task, and what Airflow answers it."""
-
-    def __init__(self, states):
-        self.task_id, self.dag_id, self.run_id, self.map_index = "process", "d", "r", 1
-        self.outlets, self.upstream_task_ids = [DONE], {"backfill"}
-        self.log, self.states = logging.getLogger("test.backfill"), states
-
-    def xcom_pull(self, task_ids, key):
-        assert key == "backfill"
-        if task_ids != "backfill":
-            return None
-        rows = [{"bytes": size} for size in (100, 200, 700)]
-        return {"ranges": rows, "bytes": 1000, "began_ms": time.time_ns() // 1_000_000 - 60_000}
-
-    def get_task_states(self, dag_id, task_ids, run_ids):
-        assert (dag_id, task_ids, run_ids) == ("d", ["process"], ["r"])
-        if self.states is None:
-            detail = {"status_code": 503}
-            raise AirflowRuntimeError(
-                ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail)
-            )
-        return {"r": self.states}
-
-
-@pytest.mark.parametrize(
-    ("states", "told"),
-    [
-        ({"process_0": "success", "process_1": "running"}, "30 %: 2 of 3 ranges"),
-        ({"process_0": "failed", "process_1": "running"}, "20 %: 1 of 3 ranges"),
-        (None, "how far the backfill is cannot be told"),
-    ],
-)
-def test_whoever_is_done_says_how_far_all_are(caplog, states, told):
-    """By bytes of what has succeeded; that Airflow does not answer fails no range that is done."""
-    task, outlets = Task(states), OutletEventAccessors()
-    caplog.set_level(logging.INFO, "test.backfill")
+def test_events_of_a_mapped_task_name_its_range():
+    """As those of a run for one range do, so that the group's offsets move over it."""
+    outlets = OutletEventAccessors()
     result = {"partition": 0, "start": 5, "end": 9, "incarnation": "a" * 16, "records": 1}
 
-    after_range({"ti": task, "task": task, "outlet_events": outlets}, result)
+    after_range({"task": SimpleNamespace(outlets=[DONE]), "outlet_events": outlets}, result)
 
-    assert told in caplog.text
-    assert states is None or " min left" in caplog.text
     assert outlets[DONE].partition_keys == {offsets(5, 9)[0] + "@" + "a" * 16}

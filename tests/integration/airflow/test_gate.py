@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.operators.memq import MemqQualityGateOperator
+from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.range_assets import processed_asset
-from airflow_provider_memq.ranges import range_key
 from memq.core.manifest import Manifest, encode_manifest
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError

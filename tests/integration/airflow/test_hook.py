@@ -1,21 +1,14 @@
-"""The hook, and triggers in an event loop, against a real broker."""
+"""The hook against a real broker."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.sensors.memq import MemqOffsetSensor
-from airflow_provider_memq.triggers.memq import MemqOffsetTrigger
 from memq import AdminClient, Producer
-from memq.errors import (
-    UnauthorizedError,
-    UnavailableError,
-)
+from memq.errors import UnauthorizedError, UnavailableError
 from memq.testing.broker import BrokerProcess
 
 BATCHES = 5
@@ -103,55 +96,3 @@ def test_wrong_connections(broker, monkeypatch, conn, error):
     assert message.startswith("connection 'wrong': ")
     with pytest.raises(error):
         hook.state("clicks")
-
-
-class Rescheduled:
-    """A try of a task, that was first rescheduled at a time, if it was."""
-
-    def __init__(self, first):
-        self.first = first
-
-    def get_first_reschedule_date(self, context):
-        return self.first
-
-
-def test_a_look_up_that_fails_is_waited_through(broker, topic, hook, monkeypatch):
-    """A connection that a sensor has used once, and cannot get for a while, is an outage to it."""
-    sensor = MemqOffsetSensor(task_id="wait", topic=topic, offsets={0: 1})
-    assert not sensor.poke({}).is_done
-
-    with monkeypatch.context() as outage:
-        outage.delenv("AIRFLOW_CONN_MEMQ_DEFAULT")
-        assert not sensor.poke({}).is_done
-        again = MemqOffsetSensor(task_id="wait", topic=topic, offsets={0: 1}, mode="reschedule")
-        assert not again.poke({"ti": Rescheduled(datetime.now(UTC))}).is_done
-        with pytest.raises(AirflowFailException, match="isn't defined"):
-            again.poke({"ti": Rescheduled(None)})
-    publish(broker, topic, 1)
-
-    assert sensor.poke({}).is_done
-
-
-async def fire(trigger):
-    """The first event of a trigger."""
-    events = trigger.run()
-    try:
-        return await asyncio.wait_for(anext(events), TIMEOUT_S)
-    finally:
-        await events.aclose()
-
-
-@pytest.mark.parametrize(
-    ("trigger", "text"),
-    [
-        (MemqOffsetTrigger(topic="nothing", offsets={"0": 1}), "nothing"),
-        (MemqOffsetTrigger(topic="clicks", offsets="{"), "offsets = '{'"),
-        (MemqOffsetTrigger(topic="clicks", offsets={"7": 1}), "no read partition 7"),
-    ],
-)
-async def test_a_trigger_says_what_is_wrong(hook, trigger, text):
-    """What no waiting mends is an event that names it, not an error that restarts the trigger."""
-    event = await fire(trigger)
-
-    assert event.payload["status"] == "error"
-    assert text in event.payload["message"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
-from airflow_provider_memq.operators.range_job import manifest_path
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.planning.ranges import parse_key
 from memq.errors import ConfigError, DataLossError, StorageError
 from tests.fakes.s3 import s3_for
 from tests.fakes.spark_submit import SparkSubmit

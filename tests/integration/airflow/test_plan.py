@@ -23,8 +23,8 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_provider_memq import missed
 from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators import plan as planning
 from airflow_provider_memq.operators.memq import (
     MemqCommitOperator,
@@ -32,9 +32,9 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkSubmitOperator,
 )
 from airflow_provider_memq.operators.plan import PLANNER
-from airflow_provider_memq.operators.range_job import manifest_path
+from airflow_provider_memq.planning import missed
+from airflow_provider_memq.planning.ranges import parse_key, range_key
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key, range_key
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 from tests.advice import follows

@@ -12,7 +12,6 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkSubmitOperator,
 )
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError
 from tests.advice import follows
@@ -86,26 +85,6 @@ async def test_nothing_goes_on_in_a_topic_made_again_by_itself(tmp_path, monkeyp
 
 
 @follows("run the planner once with on_recreated='begin'")
-async def test_planning_begins_anew_on_demand(tmp_path, monkeypatch):
-    """All of the new topic is planned, once, and the ranges of the old one count no more."""
-    async with world(tmp_path, monkeypatch) as here:
-        await here.publish(3)
-        await here.run(plan())
-        old = set(here.store.keys(RANGES))
-        await here.create_again()
-        await here.run(plan(on_recreated="begin"))
-        await here.publish(2)
-        for _ in range(2):
-            await here.run(plan(on_recreated="begin"))
-            await here.run(plan())
-
-        new = [key for key in here.store.keys(RANGES) if key not in old]
-        assert sorted(parse_key(key).start for key in new) == [0, 1]
-        assert (await here.run(retention()))["partitions"][0]["planned"] == 2
-        with pytest.raises(ConfigError, match="on_recreated = 'guess'"):
-            await here.run(plan(on_recreated="guess"))
-
-
 async def test_a_window_of_the_new_topic_is_not_taken_from_the_old_plan(tmp_path, monkeypatch):
     """Nothing of it is planned yet: that is said, and not taken for nothing to do."""
     async with world(tmp_path, monkeypatch) as here:
@@ -122,3 +101,5 @@ async def test_a_window_of_the_new_topic_is_not_taken_from_the_old_plan(tmp_path
         assert await here.run(backfill(**window)) == here.store.keys(RANGES)[-1:]
         with pytest.raises(TopicRecreatedError, match="which there is now"):
             await here.run(backfill(keys=[old]))
+        with pytest.raises(ConfigError, match="on_recreated = 'guess'"):
+            await here.run(plan(on_recreated="guess"))

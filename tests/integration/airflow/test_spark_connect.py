@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from airflow_provider_memq.operators.memq import MemqSparkConnectOperator
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ranges import range_key
 from memq.core.ranges import OffsetRange
 from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.harness.airflow.standalone import ROOT

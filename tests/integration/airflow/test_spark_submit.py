@@ -14,10 +14,10 @@ from airflow.providers.openlineage.extractors import OperatorLineage
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.launch.range_job import check, read_manifest
 from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
-from airflow_provider_memq.operators.range_job import check, read_manifest
-from airflow_provider_memq.ranges import range_key
-from airflow_provider_memq.topics import contents_of
+from airflow_provider_memq.planning.ranges import range_key
+from airflow_provider_memq.planning.topics import contents_of
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError
 from tests.advice import follows

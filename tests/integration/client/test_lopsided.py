@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from airflow_provider_memq.topics import (
+from airflow_provider_memq.planning.topics import (
     check_retained_since,
     contents_of,
 )

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key
 from memq import AdminClient, Producer
 from memq.core.format.reader import BatchReader
 from memq.errors import MemqError

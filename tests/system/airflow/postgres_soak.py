@@ -31,7 +31,7 @@ from urllib.parse import quote
 import psycopg2
 import pyarrow.parquet as pq
 
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.planning.ranges import parse_key
 from memq import AdminClient
 from memq.core.manifest import decode_manifest
 from memq.testing.broker import BrokerProcess

@@ -4,8 +4,7 @@
 
 Producers write all the time while triggerer, scheduler, a task's process and the broker are killed
 with SIGKILL in turn, each at least `--kills` times. Then three minutes of the past are processed
-again by `airflow backfill create`; then a burst of 200 notifications; then
-objects are removed, 1, 3 and 10 of them, and each time the audit must name exactly what is gone.
+again by `airflow backfill create`.
 Without `--light` the jobs are real Spark (`spark-submit`, local[1]).
 """
 
@@ -21,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.planning.ranges import parse_key
 from memq import read_range
 from tests.harness.airflow.rest import ENDED, WaitError, until
 from tests.system.airflow.pipeline import (
@@ -29,11 +28,9 @@ from tests.system.airflow.pipeline import (
     PROCESS,
     TOPIC,
     Pipeline,
-    contents_of,
-    named_by,
 )
 
-AUDIT, HOURLY = "memq_audit", "memq_hourly"
+HOURLY = "memq_hourly"
 CREATE_TRIES = 5
 VICTIMS = ("triggerer", "scheduler", "task", "broker")
 
@@ -51,25 +48,19 @@ def main() -> None:
     say(f"in {folder}")
     settings = {
         "plan_every": "45s",  # so that Spark keeps up with the producers
-        "audit_output": str(folder / "audit"),
-        "audit_grace": "5m",
         "hourly_output": str(folder / "hourly"),
         "hourly_cron": "* * * * *",
     }
     with Pipeline(
         folder,
-        dags=("memq_ranges.py", "memq_audit.py", "memq_hourly.py"),
+        dags=("memq_ranges.py", "memq_hourly.py"),
         light=given.light,
         settings=settings,
         batch_age="500ms",
     ) as pipeline:
-        for dag_id in (PLAN, PROCESS, AUDIT, HOURLY):
+        for dag_id in (PLAN, PROCESS, HOURLY):
             pipeline.rest.wait_for_dag(dag_id)
         backfill(pipeline, kill_and_check(pipeline, given))
-        burst(pipeline, given.seconds)
-        audit_clean(pipeline)
-        for count in (1, 3, 10):
-            remove_and_audit(pipeline, count)
     say("all held")
 
 
@@ -113,51 +104,6 @@ def kill(pipeline: Pipeline, victim: str) -> None:
     else:
         pipeline.airflow.restart(victim)
         pipeline.airflow.wait_until_healthy()
-
-
-def burst(pipeline: Pipeline, seconds: int) -> None:
-    """200 notifications at once."""
-    plans, ranges = len(pipeline.rest.runs(PLAN)), len(pipeline.processed())
-    took_s = pipeline.burst(200)
-    pipeline.wait_until_processed(seconds)
-    pipeline.check()
-    plans, ranges = len(pipeline.rest.runs(PLAN)) - plans, len(pipeline.processed()) - ranges
-    say(f"burst of 200 in {took_s:.2f} s: {plans} plans, {ranges} ranges")
-    assert plans <= 3
-
-
-def audit(pipeline: Pipeline) -> tuple[str, dict[str, Any]]:
-    """Run the audit over everything; how it ended, and what it found."""
-    run_id = pipeline.rest.trigger(AUDIT, conf={"last": "12h"})
-    state = pipeline.rest.wait_for_run(AUDIT, run_id)["state"]
-    return state, pipeline.rest.xcom(AUDIT, run_id, "audit")
-
-
-def audit_clean(pipeline: Pipeline) -> None:
-    """With nothing removed there must be no alarm, when the last reports are judged."""
-
-    def look() -> dict[str, Any] | None:
-        state, found = audit(pipeline)
-        assert state == "success", found
-        return found if not found["open_reports"] else None
-
-    say(f"audit clean: {until(look, 'all reports judged', interval_s=5)}")
-
-
-def remove_and_audit(pipeline: Pipeline, count: int) -> None:
-    """Remove objects; the audit must name exactly their sequences and LogMessages; put back."""
-    victims = Random(count).sample(pipeline.objects(), count)
-    expected = contents_of(victims)
-    held = {path: path.read_bytes() for path in victims}
-    for path in victims:
-        path.unlink()
-    state, result = audit(pipeline)
-    for path, payload in held.items():
-        path.write_bytes(payload)
-    named = named_by(result)
-    say(f"{count} objects removed: audit {state}, {named[1]} of {expected[1]} LogMessages named")
-    assert state == "failed"
-    assert named == expected
 
 
 def backfill(pipeline: Pipeline, stopped: datetime) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.range_assets import processed_asset
-from airflow_provider_memq.ranges import parse_key
 from tests.harness.airflow.guarded import fetch, guarded_server
 from tests.harness.airflow.rest import until
 from tests.system.airflow import orders

@@ -12,7 +12,8 @@ from collections import Counter, deque
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.operators.progress import moved_ends
+from airflow_provider_memq.planning.ledger import (
     StoredPlan,
     carried_on,
     first_ledger,
@@ -20,18 +21,17 @@ from airflow_provider_memq.ledger import (
     newest,
     settled,
 )
-from airflow_provider_memq.missed import ranges_without_run
-from airflow_provider_memq.operators.progress import moved_ends
-from airflow_provider_memq.ranges import Limits, RangeCutter, finish, parse_key, range_key
-from airflow_provider_memq.topics import TopicState
+from airflow_provider_memq.planning.missed import ranges_without_run
+from airflow_provider_memq.planning.ranges import Limits, RangeCutter, finish, parse_key, range_key
+from airflow_provider_memq.planning.topics import TopicState
 from memq.core.ranges import OffsetRange
 from tests.unit.airflow.fakes import published
 
 if TYPE_CHECKING:
     from random import Random
 
-    from airflow_provider_memq.ledger import Ledger
-    from airflow_provider_memq.ranges import Plan
+    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.ranges import Plan
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 MISSED_AFTER = timedelta(minutes=2)

@@ -33,25 +33,24 @@ def test_uri(cluster, topic, uri):
 
 
 @pytest.mark.parametrize(
-    ("uri", "message"),
+    "uri",
     [
-        ("memq:///clicks", "names no cluster"),
-        ("memq://a:1", "names no topic"),
-        ("memq://a:1/", "names no topic"),
-        ("memq://a:1/b/c", "names no topic"),
-        ("memq://a:1/-b", "names no topic"),
-        ("memq://a b/c", "names no cluster"),
-        ("memq://a:123456/c", "names no cluster"),
-        ("memq://a:1/b?start=5", "must end with the topic"),
-        ("memq://:secret@a:1/b", "must not hold credentials"),
+        "memq:///clicks",
+        "memq://a:1",
+        "memq://a:1/",
+        "memq://a:1/b/c",
+        "memq://a:1/-b",
+        "memq://a b/c",
+        "memq://a:123456/c",
+        "memq://a:1/b?start=5",
+        "memq://:secret@a:1/b",
     ],
 )
-def test_uris_that_are_none(uri, message):
+def test_uris_that_are_none(uri):
     """What is no topic's URI is refused, with the form it should have and without secrets."""
-    with pytest.raises(ValueError, match=message) as refused:
+    with pytest.raises(ValueError, match="<host:port or cluster>/<topic>") as refused:
         sanitize_uri(urlsplit(uri))
 
-    assert "memq://<host:port or cluster>/<topic>" in str(refused.value)
     assert "secret" not in str(refused.value)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.audited import AuditedWindows, left_out
+from airflow_provider_memq.planning.audited import AuditedWindows, left_out
 from memq.core.ranges import Interval
 from memq.errors import CorruptDataError
 

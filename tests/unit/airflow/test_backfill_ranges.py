@@ -1,14 +1,13 @@
-"""What a backfill cuts, what it keeps of it, and how it says how far it is."""
+"""What a backfill cuts, and what it keeps of it."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.backfill import Cuts, Progress, cuts_of, uncut
+from airflow_provider_memq.planning.backfill import Cuts, cuts_of, uncut
 from memq.core.ranges import OffsetRange
 
 LIFE = "a" * 16
@@ -48,18 +47,3 @@ def test_an_event_keeps_the_cuts(bounds, left_out):
     kept = cuts_of(json.loads(json.dumps(Cuts.of(ranges, LIFE).to_extra())))
 
     assert sorted(kept.ranges) == ranges
-
-
-@pytest.mark.parametrize(
-    ("seconds", "done", "text"),
-    [
-        (0, 0, "0 %: 0 of 10 ranges, 0.00 of 10.00 GiB"),
-        (60, 1, "10 %: 1 of 10 ranges, 1.00 of 10.00 GiB, about 9 min left"),
-        (5400, 3, "30 %: 3 of 10 ranges, 3.00 of 10.00 GiB, about 3 h 30 min left"),
-        (30, 9, "90 %: 9 of 10 ranges, 9.00 of 10.00 GiB, about 3 s left"),
-        (30, 10, "100 %: 10 of 10 ranges, 10.00 of 10.00 GiB, about 0 s left"),
-    ],
-)
-def test_progress_in_words(seconds, done, text):
-    """Percent of the bytes, and how long the rest takes at the pace so far."""
-    assert str(Progress(10, done, 10 << 30, done << 30, seconds)) == text

@@ -9,7 +9,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_memq.notifications.memq import MemqNotifier
-from airflow_provider_memq.pipeline_settings import OPTIONS
+from airflow_provider_memq.pipeline.settings import OPTIONS
 from tests.advice import follows
 from tests.unit.airflow.test_pipeline import tasks_of
 

@@ -6,9 +6,9 @@ import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_memq.base import FailsAtOnce
+from airflow_provider_memq.launch.range_job import RangeJobMixin
 from airflow_provider_memq.operators import memq as operators
-from airflow_provider_memq.operators.base import FailsAtOnce
-from airflow_provider_memq.operators.range_job import RangeJobMixin
 from airflow_provider_memq.range_assets import ranges_asset
 from memq.errors import (
     ConfigError,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_provider_memq import files
+from airflow_provider_memq.launch import files
 from memq.errors import ConfigError, StorageError
 from tests.fakes.s3 import s3_for
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.planning.ledger import (
     Ledger,
     carried_on,
     first_ledger,
@@ -19,8 +19,8 @@ from airflow_provider_memq.ledger import (
     settled,
     taken_over,
 )
-from airflow_provider_memq.ranges import MAX_OFFSET
-from airflow_provider_memq.topics import TopicState
+from airflow_provider_memq.planning.ranges import MAX_OFFSET
+from airflow_provider_memq.planning.topics import TopicState
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 

@@ -6,23 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq import ledger
-from airflow_provider_memq.backfill import Cuts, cuts_of
-from airflow_provider_memq.ledger import (
+from airflow_provider_memq.operators.progress import moved_ends
+from airflow_provider_memq.planning import ledger
+from airflow_provider_memq.planning.backfill import Cuts, cuts_of
+from airflow_provider_memq.planning.ledger import (
     INCARNATION_KEY,
     Ledger,
     StoredPlan,
-    backfilled_ranges,
     is_planned,
+    known_ranges,
     last_ledger,
     ledger_of,
-    planned_ranges,
     plans_since,
     unstored_ranges,
 )
-from airflow_provider_memq.operators.progress import moved_ends
+from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import BEGIN, EventStore
 
@@ -204,10 +203,7 @@ def test_what_is_known_of_plans(data):
         later = [each for each in left if each.at >= since]
         assert plans_since(history.store, PLAN, since) == later
     of_last = {each for each in there if last and each.incarnation == last.incarnation}
-    assert planned_ranges(history.store, PLAN) == of_last - cuts
-    for incarnation in (OLD, NEW):
-        mine = {each for each in cuts if each.incarnation == incarnation}
-        assert backfilled_ranges(history.store, PLAN, incarnation) == mine
+    assert known_ranges(history.store, PLAN) == (last, of_last)
     asked = {OffsetRange(p, start, start + 2, OLD) for p in (0, 1) for start in (0, 20, 22, 90)}
     for each in planned:
         asked |= {each, each._replace(end=each.end + 1), each._replace(start=each.start - 1)}

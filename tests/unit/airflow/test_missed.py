@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from airflow_provider_memq.ledger import Ledger, StoredPlan
-from airflow_provider_memq.missed import MAX_AGAIN, ranges_without_run
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ledger import Ledger, StoredPlan
+from airflow_provider_memq.planning.missed import MAX_AGAIN, ranges_without_run
+from airflow_provider_memq.planning.ranges import range_key
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 EMPTY = Ledger(topic="t", incarnation="a" * 16, origins={0: 0}, ends={0: 0})
@@ -51,22 +48,3 @@ def test_one_plan_emits_so_many_again():
     found = ranges_without_run(plans, [], BEGIN)
 
     assert found.again == keys(plans)[:MAX_AGAIN]
-
-
-@given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=20), st.integers(0, 25))
-def test_each_range_is_run_once(steps, patience):
-    """Pauses at any time, looks after each plan: in the end each range has exactly one run."""
-    plans, runs, start = [], [], 0
-    for minute, (count, paused) in enumerate([*steps, *[(0, False)] * (patience + 2)]):
-        now = BEGIN + timedelta(minutes=minute)
-        again = (
-            []
-            if paused
-            else ranges_without_run(plans, runs, now - timedelta(minutes=patience)).again
-        )
-        plan = stored(minute, range(start, start + count + 1) if count else (), again)
-        start += count
-        plans.append(plan)
-        runs += [] if paused else [*keys([plan]), *again]
-
-    assert sorted(runs) == sorted(keys(plans))

@@ -10,7 +10,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline import MemqPipeline
-from airflow_provider_memq.pipeline_settings import KINDS
+from airflow_provider_memq.pipeline.settings import KINDS
 from memq.errors import ConfigError
 from tests.advice import follows
 
@@ -136,7 +136,7 @@ WRONG = {
     "retry_delay: 10": 'retry_delay = 10: expected a duration, such as "10s"',
     "retries: -1": "retries = -1: must be at least 0",
     "owner: [a]": "owner = ['a']: expected a text, such as",
-    "pool:": "pool = None: must be the name of a pool, such as default_pool",
+    "pool:": "pool = None: expected a text, such as",
     "dags: [range]": "dags = ['range']: 'range': must be of ranges, hourly, audit, backfill, ret",
     "tags: [1]": "tags = [1]: must be a list of texts, such as [one, two]",
     "hourly_cron: hourly": "hourly_cron = 'hourly': must be a cron expression such as",

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from airflow_provider_memq.ranges import Limits
+from airflow_provider_memq.planning.ranges import Limits
 from tests.unit.airflow.planning_world import KilledError, World
 
 RANGES = 10_000
-LARGE = Limits(size_bytes=200, linger_ms=60_000, min_bytes=120, ranges=20)
-SMALL = Limits(offsets=3, ranges=50)
+LARGE = Limits(max_bytes=200, linger_ms=60_000, min_bytes=120, max_ranges=20)
+SMALL = Limits(max_offsets=3, max_ranges=50)
 
 
 def live(world, ranges, *, most, runs, step=None):
@@ -52,9 +52,9 @@ def test_any_mix_of_crashes(seed):
     """Fewer ranges and more kinds of trouble."""
     randomness = Random(seed)
     limits = Limits(
-        size_bytes=randomness.choice([100, 400, 2**62]),
-        records=randomness.choice([5, 2**62]),
-        ranges=randomness.choice([1, 5, 100]),
+        max_bytes=randomness.choice([100, 400, 2**62]),
+        max_records=randomness.choice([5, 2**62]),
+        max_ranges=randomness.choice([1, 5, 100]),
         linger_ms=randomness.choice([0, 60_000]),
         min_bytes=randomness.choice([0, 90]),
         longest_ms=randomness.choice([200_000, 2**62]),
@@ -106,7 +106,7 @@ def test_the_check_sees_a_bug(bug):
 
 def test_a_backlog_becomes_few_large_ranges():
     """While as many runs wait as may, what is published grows: bytes decide, and not wake-ups."""
-    world = World(Random(1), 0.0, Limits(size_bytes=1_000, ranges=100))
+    world = World(Random(1), 0.0, Limits(max_bytes=1_000, max_ranges=100))
     for _ in range(1_000):
         world.publish(2)
         world.now += timedelta(seconds=10)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_memq.get_provider_info import get_provider_info
+from airflow_provider_memq.settings import Extra
 
 INFO = get_provider_info()
 ROOT = Path(__file__).parents[3]
@@ -47,6 +48,13 @@ def test_airflow_finds_it():
     ]
 
     assert entry.load()() == INFO
+
+
+def test_the_form_has_the_fields_that_a_connection_may_have():
+    """Each extra field that is read has its label, and no other has one."""
+    (form,) = INFO["connection-types"]
+
+    assert form["conn-fields"].keys() == {*Extra.__struct_fields__}
 
 
 @pytest.mark.parametrize("name", [*modules_in(INFO), *objects_in(INFO)])

@@ -12,9 +12,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_memq import job_record
-from airflow_provider_memq.job_record import JobRecord, keep
-from airflow_provider_memq.operators.aws_job import AwsRangeJobMixin
+from airflow_provider_memq.launch.aws_job import AwsRangeJobMixin, JobNote, _keep, _recall
+from airflow_provider_memq.launch.range_job import RangeJobMixin, RangeRun, manifest_path
 from airflow_provider_memq.operators.memq import (
     MemqEmrServerlessOperator,
     MemqEmrStepOperator,
@@ -22,8 +21,7 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkConnectOperator,
     MemqSparkSubmitOperator,
 )
-from airflow_provider_memq.operators.range_job import RangeJobMixin, manifest_path
-from airflow_provider_memq.ranges import RangeContents
+from airflow_provider_memq.planning.ranges import RangeContents
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import State
 
@@ -42,13 +40,13 @@ OPERATORS = {
 each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda kind: kind.__name__)
 
 
-RECORD = JobRecord(
-    what="w",
-    token="t",
-    expected=RangeContents(OffsetRange(0, 1, 3, "a" * 16), 2, 2, 2, 100, 2**64 - 1),
-    manifest="s3a://lake/m.json",
-    earlier="e",
-    job="j",
+NOTE = JobNote(
+    "told",
+    "token",
+    RangeRun(
+        RangeContents(OffsetRange(0, 1, 3, "a" * 16), 2, 2, 2, 100, 2**64 - 1), "s3a://m.json", "e"
+    ),
+    "j",
 )
 
 
@@ -86,7 +84,7 @@ def test_a_deferred_job_that_failed_is_told_as_the_service_told_it(operator):
     """The error, which is also what a notifier says, names the job and the service's reason."""
     task = operator(task_id="t", **COMMON, **OPERATORS[operator][1])
     state = State()
-    keep(state, RECORD)
+    _keep(state, NOTE)
     event = {"status": "failure", "message": "job failed: FAILED - out of memory"}
 
     with pytest.raises(AirflowException, match=r"^job j: job failed: FAILED - out of memory$"):
@@ -113,7 +111,6 @@ def test_outputs_share_a_folder_of_manifests_and_no_manifest():
 
 
 @pytest.mark.parametrize("kept", ["{}", "not JSON", 5])
-def test_a_note_that_makes_no_sense_is_passed_over(kept, caplog):
-    """One of another version of the provider is said to be passed over, and the range is run."""
-    assert job_record.recall(State(memq_range_job=kept), "w") is None
-    assert "is passed over" in caplog.text
+def test_a_note_that_makes_no_sense_is_passed_over(kept):
+    """One of another version of the provider counts as none, and the range is run."""
+    assert _recall(State(memq_range_job=kept)) is None

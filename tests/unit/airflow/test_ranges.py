@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ranges import (
+from airflow_provider_memq.planning.ranges import (
     MAX_OFFSET,
     MAX_PARTITION,
     UNBOUNDED,
@@ -26,14 +26,14 @@ INCARNATION = "0123456789abcdef"
 
 limits = st.builds(
     Limits,
-    offsets=st.integers(1, 20),
-    size_bytes=st.integers(1, 500),
-    records=st.integers(1, 50),
-    age_ms=st.integers(0, 50),
+    max_offsets=st.integers(1, 20),
+    max_bytes=st.integers(1, 500),
+    max_records=st.integers(1, 50),
+    max_age_ms=st.integers(0, 50),
     linger_ms=st.integers(0, 40),
     min_bytes=st.integers(0, 200),
     longest_ms=st.integers(1, 60),
-    ranges=st.integers(1, 5),
+    max_ranges=st.integers(1, 5),
 )
 
 
@@ -100,7 +100,7 @@ def test_ranges_meet_and_fit(start, length, limits, now):
     """Ranges begin where the last one ended, within all limits unless they hold one Batch."""
     ranges = cut(start, batches(start, start + length), limits, CREATED_MS + now)
 
-    assert len(ranges) <= limits.ranges
+    assert len(ranges) <= limits.max_ranges
     expected = start
     for each in ranges:
         assert each.range.start == expected
@@ -113,7 +113,7 @@ def test_ranges_meet_and_fit(start, length, limits, now):
 def test_a_range_is_as_large_as_it_may_be(start, length, limits):
     """A range is only cut when one more Batch would not fit."""
     found = batches(start, start + length)
-    ranges = cut(start, found, limits._replace(ranges=UNBOUNDED, linger_ms=0), 2 * CREATED_MS)
+    ranges = cut(start, found, limits._replace(max_ranges=UNBOUNDED, linger_ms=0), 2 * CREATED_MS)
 
     assert ranges[-1].range.end == start + length
     for each in ranges[:-1]:
@@ -123,14 +123,14 @@ def test_a_range_is_as_large_as_it_may_be(start, length, limits):
 def test_gaps_in_offsets_belong_to_a_range():
     """Offsets that the queue left out, as Kafka's does, are in the range that follows them."""
     found = [published(o, CREATED_MS, 10, 1) for o in (3, 4, 9, 20)]
-    ranges = cut(0, found, Limits(offsets=2))
+    ranges = cut(0, found, Limits(max_offsets=2))
 
     assert [each.range for each in ranges] == [OffsetRange(0, 0, 5), OffsetRange(0, 5, 21)]
     assert [each.batches for each in ranges] == [2, 2]
 
 
-LINGER = Limits(offsets=5, linger_ms=1000)
-ENOUGH = Limits(size_bytes=30, linger_ms=10_000, min_bytes=20)
+LINGER = Limits(max_offsets=5, linger_ms=1000)
+ENOUGH = Limits(max_bytes=30, linger_ms=10_000, min_bytes=20)
 OLD = Limits(linger_ms=10_000, min_bytes=99, longest_ms=500)
 
 
@@ -139,9 +139,9 @@ OLD = Limits(linger_ms=10_000, min_bytes=99, longest_ms=500)
     [
         (LINGER, False, 999, 0),
         (LINGER, False, 1000, 1),
-        (Limits(offsets=2, linger_ms=10_000), False, 0, 1),
-        (Limits(size_bytes=20, linger_ms=10_000), False, 0, 1),
-        (Limits(records=2, linger_ms=10_000), False, 0, 1),
+        (Limits(max_offsets=2, linger_ms=10_000), False, 0, 1),
+        (Limits(max_bytes=20, linger_ms=10_000), False, 0, 1),
+        (Limits(max_records=2, linger_ms=10_000), False, 0, 1),
         (ENOUGH, False, 0, 1),
         (ENOUGH, True, 0, 0),
         (ENOUGH._replace(min_bytes=21), False, 0, 0),

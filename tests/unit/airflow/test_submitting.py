@@ -6,9 +6,9 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_memq.launch.range_job import RangeRun
 from airflow_provider_memq.operators.memq import MemqAuditOperator, MemqSparkSubmitOperator
-from airflow_provider_memq.operators.range_job import RangeRun
-from airflow_provider_memq.ranges import RangeContents
+from airflow_provider_memq.planning.ranges import RangeContents
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.named_values import parse_storage_options
 from memq.core.ranges import Interval, OffsetRange
@@ -19,7 +19,6 @@ from tests.fakes.spark_submit import SparkSubmit, closed_pipes
 TOKEN = "s3cr3t"  # noqa: S105 - it protects nothing
 RANGE = OffsetRange(0, 1, 3, "0123456789abcdef")
 PROGRAM = "/apps/range_to_parquet.py"
-S3A = "s3a://lake/clicks"
 STANDALONE = "spark://master:7077"
 IN_KUBERNETES = "k8s://https%3A%2F%2Fmaster:443?namespace=jobs&deploy-mode=cluster"
 CONNECTIONS = {
@@ -142,27 +141,3 @@ def test_a_failed_audit_does_not_tell_the_token(submitted, monkeypatch):
     ((arguments, variables),) = submitted.calls
     assert TOKEN not in str(raised.value) + "".join(arguments)
     assert variables[TOKEN_VARIABLE] == TOKEN
-
-
-def test_a_folder_that_spark_cannot_write_to_is_refused_before_the_submit(tmp_path, monkeypatch):
-    """A Spark of this machine that has no S3A, unless the task brings what may hold it."""
-    jars = tmp_path / "spark" / "jars"
-    jars.mkdir(parents=True)
-    (jars / "hadoop-client-api-3.5.0.jar").touch()
-    monkeypatch.setenv("SPARK_HOME", str(jars.parent))
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
-
-    with pytest.raises(ConfigError, match=rf"{S3A}.*org.apache.hadoop:hadoop-aws:3.5.0"):
-        hook_of(operator(output_dir=S3A))
-    for options in (
-        {"packages": "org.apache.hadoop:hadoop-aws:3.5.0"},
-        {"jars": "/jars/hadoop-aws.jar"},
-        {"conf": {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"}},
-        {"conf": {"spark.driver.extraClassPath": "/jars/*"}},
-    ):
-        hook_of(operator(output_dir=S3A, **options))
-    (jars / "hadoop-aws-3.5.0.jar").touch()
-    hook_of(operator(output_dir=S3A))
-    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_SPARK", STANDALONE)  # another Spark
-    (jars / "hadoop-aws-3.5.0.jar").unlink()
-    hook_of(operator(output_dir=S3A))

@@ -7,13 +7,12 @@ import logging
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_memq.range_due import RangeDue
 from airflow_provider_memq.waiting import (
     OUTAGE_BACKOFF,
     LagBelow,
     NewData,
     OffsetsReached,
-    Pace,
+    RangeDue,
     WatermarkPassed,
     interval_s,
     wait_until,
@@ -127,7 +126,7 @@ async def wait(hook, sleeps, condition=None, poll_interval_s=5.0):
     return await wait_until(
         hook,
         condition or OffsetsReached("t", {0: 5}),
-        pace=Pace(poll_interval_s),
+        poll_interval_s=poll_interval_s,
         log=log,
         sleep=sleep,
         randomness=lambda: 0.5,

@@ -10,11 +10,8 @@ import pytest
 
 from airflow_provider_memq.triggers import watch
 from airflow_provider_memq.triggers.watch import (
-    CONFIRM_S,
     MemqWatchTrigger,
-    TopicEnds,
     _from_json,
-    _Watch,
 )
 from memq.errors import UnavailableError
 from tests.unit.airflow.fakes import FakeHook, FakeTopic
@@ -122,8 +119,8 @@ async def test_a_burst_is_one_event(world):
     fired_s = world.events[0][0]
     assert 26 <= fired_s <= 26 + 2 * LINGER_S
     assert world.looked_s.count(fired_s) == 1
-    heads = [value["0"] for key, value in world.store.writes if key == "head"]
-    assert heads == [0, 60]
+    positions = [value for key, value in world.store.writes if key == "position"]
+    assert positions == [{}, {"0": 60}]
 
 
 async def test_a_topic_that_never_rests_is_announced_all_the_same(world):
@@ -191,28 +188,6 @@ async def test_a_state_store_that_does_not_answer_is_waited_for(world):
     assert world.events[0][0] >= 100
     assert world.store["position"] == {"0": 4}
     assert world.store["last_error"] == ""
-
-
-def test_a_busy_watcher_stores_its_position():
-    """However soon events follow each other: what is stored is half a minute old at most, and what
-    was announced a moment ago never is.
-    """
-    clock = SimpleNamespace(now_s=0.0)
-    busy = _Watch(lambda: clock.now_s)
-    busy.load(TopicEnds("", {}))
-    announced, kept = {}, []
-    for second in range(0, 200, 2):
-        clock.now_s = 100.0 + second
-        announced[second] = TopicEnds(A, {0: second + 1})
-        busy.saw(announced[second])
-        busy.announce(announced[second])
-        position = busy.to_store("now").get("position")
-        busy.stored()
-        if position is not None:
-            kept.append((second, position["0"] - 1))
-
-    assert all(CONFIRM_S <= now - at <= 2 * CONFIRM_S + 2 for now, at in kept)
-    assert len(kept) > 200 / (CONFIRM_S + 4)
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,7 @@ OTHERS = {
     "pushFilters": "a method of PySpark's data sources",
     "readStream": "a property of a Spark session",
     "recursiveFileLookup": "an option of Spark's own sources",
+    "soft_fail": "an argument of Airflow's sensors",
     "service_config": "an extra field of Airflow's connections to AWS",
     "waitAppCompletion": "the end of a setting of Spark on YARN",
     "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",

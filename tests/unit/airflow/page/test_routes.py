@@ -20,10 +20,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from airflow_provider_memq import range_assets
-from airflow_provider_memq.ledger import Ledger
 from airflow_provider_memq.page import queries, routes
 from airflow_provider_memq.page.queries import audits_of, planned_of, topics_of
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ledger import Ledger
+from airflow_provider_memq.planning.ranges import range_key
 from memq.core.ranges import OffsetRange
 from memq.errors import StorageError
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ledger import Ledger
 from airflow_provider_memq.page import queries
 from airflow_provider_memq.page.queries import Brokers, Pipeline, Planned, Run, TableState
 from airflow_provider_memq.page.views import Progress, audit_of
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ledger import Ledger
+from airflow_provider_memq.planning.ranges import range_key
 from memq.client.lag import Lag
 from memq.core.ranges import Interval, OffsetRange, union
 from memq.core.units import HOUR_MS, iso_ms

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.backfill import cut
-from airflow_provider_memq.ranges import RangeContents, RangeCutter, finish, range_key
+from airflow_provider_memq.planning.backfill import cut
+from airflow_provider_memq.planning.ranges import RangeContents, RangeCutter, finish, range_key
 from airflow_provider_memq.values import iso
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, OffsetOutOfRangeError, UnavailableError
@@ -17,7 +17,7 @@ from memq.errors import ConfigError, OffsetOutOfRangeError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_memq.ranges import Limits, Plan
+    from airflow_provider_memq.planning.ranges import Limits, Plan
     from memq.client.topic import SyncTopicClient, TopicClient
     from memq.core.wire.messages import PartitionOffsets, WatermarkAnswer
 

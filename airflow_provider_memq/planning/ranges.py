@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from airflow_provider_memq.values import bytes_or, count_or, duration_ms_or
 from memq.core.audit.reports import CRC_MODULUS
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from memq.core.notification import PublishedBatch
 
@@ -73,39 +74,47 @@ def to_row(offsets: OffsetRange) -> RangeRow:
 
 
 class Limits(NamedTuple):
-    """How large a range may get. One Batch is taken however large it is.
+    """How large a range may get, named as the planner's options. One Batch is always taken.
 
     Attributes:
-        offsets: Batches at most.
-        size_bytes: bytes of objects at most.
-        records: LogMessages at most.
-        age_ms: time between its first and its last Batch at most.
-        ranges: per read partition and plan at most; the next plan goes on there.
+        max_offsets: Batches at most.
+        max_bytes: bytes of objects at most.
+        max_records: LogMessages at most.
+        max_age_ms: time between its first and its last Batch at most.
+        max_ranges: per read partition and plan at most; the next plan goes on there.
         linger_ms: the last range of a partition, which reached no limit, waits for more until the
             first Batch of any such range is this old. 0 for not at all.
         min_bytes: of this size it does not wait; 0 for up to its limits.
         longest_ms: no wait is longer than this, whatever it is for.
     """
 
-    offsets: int = UNBOUNDED
-    size_bytes: int = UNBOUNDED
-    records: int = UNBOUNDED
-    age_ms: int = UNBOUNDED
-    ranges: int = UNBOUNDED
+    max_offsets: int = UNBOUNDED
+    max_bytes: int = UNBOUNDED
+    max_records: int = UNBOUNDED
+    max_age_ms: int = UNBOUNDED
+    max_ranges: int = UNBOUNDED
     linger_ms: int = 0
     min_bytes: int = 0
     longest_ms: int = UNBOUNDED
 
-    def check(self) -> None:
-        """Refuse limits that no range fits.
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> Limits:
+        """Read limits from options as people write them; those not given have their default.
 
         Raises:
-            ConfigError: naming the limit.
+            ConfigError: one is no such value, or a range would never fit.
         """
-        for name, value in self._asdict().items():
-            least = 0 if name in ("linger_ms", "age_ms", "min_bytes") else 1
-            if type(value) is not int or value < least:
-                raise ConfigError(f"limit {name} = {value!r}: must be a whole number from {least}")
+        found = cls()
+        for name, default in found._asdict().items():
+            given = options.get(name.removesuffix("_ms"))
+            if name.endswith("_ms"):
+                value = duration_ms_or(default, given)
+            else:
+                value = (bytes_or if name.endswith("_bytes") else count_or)(default, name, given)
+            if value == 0 and name in ("max_offsets", "max_bytes", "max_records", "max_ranges"):
+                raise ConfigError(f"{name} = {given!r}: must be 1 or more; empty for no limit")
+            found = found._replace(**{name: value})
+        return found
 
 
 class RangeContents(NamedTuple):
@@ -148,10 +157,10 @@ class RangeContents(NamedTuple):
     def fits(self, limits: Limits) -> bool:
         """Whether it is within all limits."""
         return (
-            self.batches <= limits.offsets
-            and self.size_bytes <= limits.size_bytes
-            and self.records <= limits.records
-            and self.last_ms - self.first_ms <= limits.age_ms
+            self.batches <= limits.max_offsets
+            and self.size_bytes <= limits.max_bytes
+            and self.records <= limits.max_records
+            and self.last_ms - self.first_ms <= limits.max_age_ms
         )
 
     def to_row(self) -> dict[str, Any]:
@@ -190,7 +199,7 @@ class RangeCutter:
     @property
     def full(self) -> bool:
         """As many ranges are cut as one plan may have."""
-        return len(self.ranges) >= self._limits.ranges
+        return len(self.ranges) >= self._limits.max_ranges
 
     def add(self, batch: PublishedBatch) -> None:
         """Take the next Batch, in the order of offsets; not when it is full."""
@@ -246,7 +255,7 @@ def finish(cutters: Iterable[RangeCutter], limits: Limits, now_ms: int, *, held:
         held: enough is planned that is not processed: a tail goes on growing, up to its limits.
     """
     cutters = list(cutters)
-    full_bytes = limits.size_bytes if held else limits.min_bytes or limits.size_bytes
+    full_bytes = limits.max_bytes if held else limits.min_bytes or limits.max_bytes
     wait_ms = limits.longest_ms if held else min(limits.linger_ms, limits.longest_ms)
     first_ms = min((each.tail.first_ms for each in cutters if each.tail), default=0)
     # A broker's clock may be ahead of ours: where nothing is to wait, clocks do not matter.
@@ -262,9 +271,9 @@ def finish(cutters: Iterable[RangeCutter], limits: Limits, now_ms: int, *, held:
 
 def _is_full(tail: RangeContents, limits: Limits, full_bytes: int) -> bool:
     return (
-        tail.batches >= limits.offsets
+        tail.batches >= limits.max_offsets
         or tail.size_bytes >= full_bytes
-        or tail.records >= limits.records
+        or tail.records >= limits.max_records
     )
 
 

@@ -25,7 +25,6 @@ those offsets; manifests beyond them tell how ranges were cut, so that each repl
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,18 +32,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from airflow.sdk import Asset
 
-from airflow_provider_memq.backfill import cuts_of
-from airflow_provider_memq.ranges import RangeRow, contiguous_end, parse_key, range_key, to_row
+from airflow_provider_memq.planning.backfill import cuts_of
+from airflow_provider_memq.planning.ranges import (
+    RangeRow,
+    contiguous_end,
+    parse_key,
+    range_key,
+    to_row,
+)
 from memq.core.ranges import OffsetRange, retained_in_words
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.planning.topics import TopicState
 
 LEDGER_VERSION = 1
-MAX_GAPS = 100  # of a read partition; each stands in every event; one means lost data: few do
+MAX_GAPS = 1_000  # each stands in every event; one means lost data: few do
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
@@ -66,7 +71,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         again: keys of ranges of earlier plans that had got no run, and were emitted again with
             this one.
         skipped: what was left out because retention had removed it before it was planned; the
-            newest `MAX_GAPS` of each read partition.
+            newest `MAX_GAPS`.
         planner: DAG and task that planned; empty in a plan of an earlier version.
         version: of this format.
     """
@@ -238,7 +243,7 @@ def carried_on(last: Ledger, topic: TopicState, *, skip_removed: bool) -> Ledger
             f"{', '.join(map(str, gaps))}. They are gone. Set on_removed='skip' to go on after "
             "them, which the plan records"
         )
-    skipped = _newest_gaps([*last.skipped, *map(to_row, gaps)])
+    skipped = [*last.skipped, *map(to_row, gaps)][-MAX_GAPS:]
     return msgspec.structs.replace(last, ends=ends, origins=origins, skipped=skipped)
 
 
@@ -283,16 +288,6 @@ def taken_over(
     return msgspec.structs.replace(ledger, ends=ends), beyond
 
 
-def _newest_gaps(gaps: list[RangeRow]) -> list[RangeRow]:
-    left = Counter(each["partition"] for each in gaps)
-    kept = []
-    for each in gaps:
-        if left[each["partition"]] <= MAX_GAPS:
-            kept.append(each)
-        left[each["partition"]] -= 1
-    return kept
-
-
 def settled(
     ledger: Ledger, stored: Mapping[int, int], done: Iterable[OffsetRange] = ()
 ) -> dict[int, int]:
@@ -333,16 +328,20 @@ def last_ledger(inlet_events: Any, plan: Asset) -> Ledger | None:
     return None
 
 
-def planned_ranges(inlet_events: Any, plan: Asset) -> set[OffsetRange]:
-    """Every range planned of the topic in its present incarnation, as far as Airflow remembers."""
-    ledgers = [each for page in _pages(inlet_events, plan, PAGE_EVENTS) for each in _ledgers(page)]
-    last = newest(ledgers)
-    return {
+def known_ranges(inlet_events: Any, plan: Asset) -> tuple[Ledger | None, set[OffsetRange]]:
+    """Read the last plan, and every range that plans or backfills have cut of its incarnation, as
+    far as Airflow remembers.
+    """
+    events = [event for page in _pages(inlet_events, plan, PAGE_EVENTS) for event in page]
+    cuts = [each for event in events if (each := ledger_of(event.extra) or cuts_of(event.extra))]
+    last = newest(each for each in cuts if isinstance(each, Ledger))
+    known = {
         found
-        for ledger in ledgers
-        if last is not None and ledger.incarnation == last.incarnation
-        for found in ledger.ranges
+        for each in cuts
+        if last is not None and each.incarnation == last.incarnation
+        for found in each.ranges
     }
+    return last, known
 
 
 def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | None:
@@ -363,17 +362,6 @@ def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | No
         if oldest.cuts.get(wanted.partition, [planned_until])[0] <= wanted.start:
             return False
     return None
-
-
-def backfilled_ranges(inlet_events: Any, plan: Asset, incarnation: str) -> set[OffsetRange]:
-    """Every range that a backfill has cut of an incarnation, as far as Airflow remembers."""
-    return {
-        found
-        for page in _pages(inlet_events, plan, PAGE_EVENTS)
-        for event in page
-        if (cuts := cuts_of(event.extra)) is not None and cuts.incarnation == incarnation
-        for found in cuts.ranges
-    }
 
 
 def plans_since(inlet_events: Any, plan: Asset, since: datetime) -> list[StoredPlan]:

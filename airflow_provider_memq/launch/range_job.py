@@ -28,25 +28,25 @@ import msgspec
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_memq import files
+from airflow_provider_memq.base import RANGE_OF_RUN, FailsAtOnce
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.ledger import is_planned, mark_events
+from airflow_provider_memq.launch import files
+from airflow_provider_memq.launch.submitting import program_arguments
 from airflow_provider_memq.lineage import range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import RANGE_OF_RUN, FailsAtOnce
+from airflow_provider_memq.planning.ledger import is_planned, mark_events
+from airflow_provider_memq.planning.ranges import RangeContents, parse_key
+from airflow_provider_memq.planning.topics import contents_of
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import RangeContents, parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.submitting import program_arguments
-from airflow_provider_memq.topics import contents_of
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
 
     from memq.core.manifest import Manifest
 
@@ -73,12 +73,6 @@ class RangeJobMixin(FailsAtOnce):
     It stands before the operator that launches::
 
         class MemqThing(RangeJobMixin, ThingOperator):
-            template_fields = (*ThingOperator.template_fields, *RangeJobMixin.template_fields)
-            operator_extra_links = (
-                *ThingOperator.operator_extra_links,
-                *RangeJobMixin.operator_extra_links,
-            )
-
             def execute(self, context):
                 run = self.begin()
                 self.arguments_of_the_thing = self.arguments(run)
@@ -104,7 +98,7 @@ class RangeJobMixin(FailsAtOnce):
         **kwargs: as the operator that launches.
     """
 
-    operator_extra_links: Collection[BaseOperatorLink] = (MemqTopicLink(), MemqManifestLink())
+    operator_extra_links: Any = (MemqTopicLink(), MemqManifestLink())
     template_fields: Sequence[str] = (
         "topic",
         "output_dir",
@@ -115,6 +109,15 @@ class RangeJobMixin(FailsAtOnce):
         "job_args",
         "memq_conn_id",
     )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give the class the templates and links of all its bases."""
+        super().__init_subclass__(**kwargs)
+        bases = [vars(base) for base in cls.__mro__]
+        fields = [name for base in bases for name in base.get("template_fields", ())]
+        links = [link for base in bases for link in base.get("operator_extra_links", ())]
+        cls.template_fields = tuple(dict.fromkeys(fields))
+        cls.operator_extra_links = tuple({type(link): link for link in links}.values())
 
     def __init__(
         self,

@@ -12,11 +12,12 @@ found when the file is read, all of it at once; the error names file, topic, set
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from airflow_provider_memq.pipeline_settings import OPTIONS, TopicSettings
+from airflow_provider_memq.pipeline.settings import OPTIONS, TopicSettings
 from memq.core.options import defaults
 from memq.core.topic import check_topic_name
 from memq.errors import ConfigError, MemqError
@@ -162,10 +163,11 @@ def _read(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _named(name: str, value: object, error: str) -> str:
-    """An error of a value, which may name it already, or have left its name open."""
-    if error.startswith(" = "):
-        return f"{name}{error}"
-    return error if error.startswith(name) else f"{name} = {value!r}: {error}"
+    """Say an error of a value by the name of its setting, whatever name the task has for it."""
+    if error.startswith(f"{name} "):
+        return error
+    other = re.match(rf"\w* = {re.escape(repr(value))}", error)
+    return f"{name} = {value!r}" + (error[other.end() :] if other else f": {error}")
 
 
 def _unknown(name: object, value: object) -> str:

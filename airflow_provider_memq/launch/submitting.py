@@ -10,30 +10,22 @@ variables `MEMQ_TOKEN` and `MEMQ_STORAGE_OPTIONS`, and the log of the task says 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.aws import storage_options_of
-from airflow_provider_memq.files import S3_SCHEMES, scheme_of
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.named_values import text_of
 from memq.errors import ConfigError
 from memq.runtime.java import check_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_provider_memq.settings import ClientSettings
-
-_HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
 
 
 def program_arguments(settings: ClientSettings, arguments: dict[str, str]) -> list[str]:
@@ -48,7 +40,6 @@ def prepare(
     hook: SparkSubmitHook,
     settings: ClientSettings,
     default_master: str | None,
-    writes: Iterable[str] = (),
 ) -> None:
     """Give a hook what its program needs beside arguments: a master, and an environment.
 
@@ -56,19 +47,17 @@ def prepare(
         hook: from Airflow.
         settings: of the connection to the brokers.
         default_master: where there is no Spark connection.
-        writes: folders and files that the program writes.
 
     Raises:
         ConfigError: there is neither a Spark connection nor a default, or this machine has no Java
-            for Spark, or its Spark cannot write there; or as `credentials_of`.
+            for Spark; or as `credentials_of`.
         StorageError: as `credentials_of`.
     """
     _set_master(hook, default_master)
     master = hook._connection["master"] or ""  # noqa: SLF001 - below
-    if master.startswith("local"):
-        if not {"JAVA_HOME", "PATH"} & (hook._env_vars or {}).keys():  # noqa: SLF001 - nothing else tells
-            check_java()
-        check_writable(hook, writes)
+    own_java = {"JAVA_HOME", "PATH"} & (hook._env_vars or {}).keys()  # noqa: SLF001 - likewise
+    if master.startswith("local") and not own_java:
+        check_java()
     credentials = credentials_of(settings)
     _carry(hook, _environment(master) | credentials)
     if credentials and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below
@@ -77,52 +66,6 @@ def prepare(
             "its environment must have %s",
             " and ".join(credentials),
         )
-
-
-def check_writable(hook: SparkSubmitHook, uris: Iterable[str]) -> None:
-    """Refuse what the Spark of this machine has no file system for; a cluster has its own Spark.
-
-    `pip install pyspark` brings no S3A. A user who gives jars, packages, a class path or a
-    configuration of Spark's own is trusted to know.
-
-    Raises:
-        ConfigError: naming what is missing.
-    """
-    uri = next((each for each in uris if scheme_of(each) in S3_SCHEMES), None)
-    if uri is None or _brings_jars(hook):
-        return
-    home = spark_home()
-    jars = [each.name for each in (home / "jars").glob("hadoop-*.jar")]
-    if (home / "conf").is_dir() or any(name.startswith("hadoop-aws") for name in jars):
-        return
-    versions = [found[1] for name in jars if (found := _HADOOP.fullmatch(name))]
-    package = f"org.apache.hadoop:hadoop-aws:{versions[0] if versions else 'VERSION'}"
-    raise ConfigError(
-        f"Spark on this machine cannot write to {uri}: {home} has no S3A. Give the operator "
-        f"packages={package!r} (or jars, or the conf spark.jars.packages), and write the URI as "
-        "s3a://; or submit to a cluster that has it"
-    )
-
-
-def _brings_jars(hook: SparkSubmitHook) -> bool:
-    options = ("_jars", "_packages", "_driver_class_path", "_properties_file")
-    given = [getattr(hook, name) for name in options]  # nothing else tells
-    names = [name for name in hook._conf if name.startswith("spark.")]  # noqa: SLF001 - likewise
-    own = [name for name in names if ".jars" in name or "ClassPath" in name or ".fs.s3" in name]
-    return bool(any(given) or own or os.environ.get("SPARK_CONF_DIR"))
-
-
-def spark_home() -> Path:
-    """The folder of the Spark that `spark-submit` starts here."""
-    named = os.environ.get("SPARK_HOME")
-    if named:
-        return Path(named)
-    script = shutil.which("spark-submit")
-    own = Path(script).resolve().parents[1] if script else None
-    if own is not None and (own / "jars").is_dir():
-        return own
-    package = find_spec("pyspark")  # whose scripts look for it, as here
-    return Path(package.origin).parent if package and package.origin else Path()
 
 
 def credentials_of(settings: ClientSettings) -> dict[str, str]:

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import airflow_provider_memq.versions  # noqa: F401 - refuses an older Airflow before it fails
-from airflow_provider_memq import topic_dags
 from airflow_provider_memq.notifications.memq import MemqNotifier
-from airflow_provider_memq.pipeline_source import Source, read_yaml, settings_of
+from airflow_provider_memq.pipeline import dags as topic_dags
+from airflow_provider_memq.pipeline.source import Source, read_yaml, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from airflow.sdk import DAG
+
+    from airflow_provider_memq.pipeline.settings import TopicSettings
 
 _MAKERS = {
     "ranges": (topic_dags.plan_dag, topic_dags.process_dag),
@@ -90,31 +91,32 @@ class MemqPipeline:
             dag
             for topic in self.topics
             for kind in topic.dags
-            for make in _MAKERS[kind]
-            for dag in [make(topic, self.tell, None)]
+            for dag in self._dags_of(topic, kind, None)
         ]
 
     def ranges(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_plan_ranges` and `memq_process_ranges` of each topic."""
-        return list(self._made("ranges", doc_md))
+        return self._made("ranges", doc_md)
 
     def hourly(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_hourly` of each topic."""
-        return list(self._made("hourly", doc_md))
+        return self._made("hourly", doc_md)
 
     def audit(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_audit` of each topic."""
-        return list(self._made("audit", doc_md))
+        return self._made("audit", doc_md)
 
     def backfill(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_backfill` of each topic."""
-        return list(self._made("backfill", doc_md))
+        return self._made("backfill", doc_md)
 
     def retention(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_retention` of each topic."""
-        return list(self._made("retention", doc_md))
+        return self._made("retention", doc_md)
 
-    def _made(self, kind: str, doc_md: str | None) -> Iterator[DAG]:
-        for topic in self.topics:
-            for make in _MAKERS[kind]:
-                yield make(topic, self.tell, doc_md)
+    def _made(self, kind: str, doc_md: str | None) -> list[DAG]:
+        return [dag for topic in self.topics for dag in self._dags_of(topic, kind, doc_md)]
+
+    def _dags_of(self, topic: TopicSettings, kind: str, doc_md: str | None) -> Iterator[DAG]:
+        common = topic_dags.common_of(topic, self.tell, doc_md)
+        return (make(topic, common) for make in _MAKERS[kind])

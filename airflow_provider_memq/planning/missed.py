@@ -36,8 +36,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.ledger import CLOCKS_APART, plans_since
-from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.planning.ledger import CLOCKS_APART, plans_since
+from airflow_provider_memq.planning.ranges import range_key
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ledger import Ledger, StoredPlan
+    from airflow_provider_memq.planning.ledger import Ledger, StoredPlan
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
@@ -106,16 +106,13 @@ class MissedRanges:
         dag_id: DAG that runs once for each range.
         after: a range that was emitted so long ago has its run, or never gets one; also the time
             between two looks.
-        now: the time.
     """
 
-    def __init__(
-        self, context: Context, plan: Asset, dag_id: str, after: timedelta, now: datetime
-    ) -> None:
+    def __init__(self, context: Context, plan: Asset, dag_id: str, after: timedelta) -> None:
         self._ti: Any = context["ti"]
         self._events = context["inlet_events"]
         self._store = context["asset_state_store"][plan]
-        self._plan, self._dag_id, self._after, self._now = plan, dag_id, after, now
+        self._plan, self._dag_id, self._after, self._now = plan, dag_id, after, datetime.now(UTC)
 
     def __repr__(self) -> str:
         return f"<MissedRanges {self._dag_id}>"

@@ -37,12 +37,13 @@ from airflow_provider_memq.sensors.memq import MemqWatermarkSensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_memq.pipeline_settings import TopicSettings
+    from airflow_provider_memq.pipeline.settings import TopicSettings
 
 TO_FILES, TO_TABLE = "range_to_parquet", "range_to_iceberg"
 """The Spark programs of ranges, and the names under which they report."""
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+Common = dict[str, Any]
 LOCAL_CONF = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
 HOURLY_PARALLEL = 2  # Spark programs of one hour at a time
 HOURLY_WAIT_S = 6 * 3600
@@ -52,7 +53,7 @@ AUDIT_TRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(minutes=5)
 reports come late."""
 
 
-def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+def plan_dag(topic: TopicSettings, common: Common) -> DAG:
     """Wakes up when something was published, and every ten minutes to be sure; plans ranges, once
     they are large enough or have waited long enough.
     """
@@ -62,17 +63,16 @@ def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | Non
         memq_conn_id=topic.memq_conn_id,
         max_linger=topic.plan_every_ms / 1000,
     )
-    with _dag(
-        topic,
-        tell,
-        "memq_plan_ranges",
-        "Plans the ranges of offsets that come next.",
-        doc_md=doc,
+    with DAG(
+        _id(topic, "memq_plan_ranges"),
+        description="Plans the ranges of offsets that come next.",
         schedule=AssetOrTimeSchedule(
             timetable=CronTriggerTimetable("*/10 * * * *", timezone="UTC"), assets=[published]
         ),
-        max_active_runs=1,  # more would wait: the operator makes one plan at a time
+        max_active_runs=1,  # more would wait
         params=_plan_params(),
+        **_since(),
+        **common,
     ) as dag:
         MemqPlanRangesOperator(
             task_id="plan",
@@ -97,7 +97,7 @@ def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | Non
     return dag
 
 
-def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+def process_dag(topic: TopicSettings, common: Common) -> DAG:
     """Runs once for each range: Spark, the gate if there is one, and then the group's offsets."""
     ranges, processed = ranges_asset(topic.topic), _processed(topic)
     limits: dict[str, Any] = {
@@ -107,14 +107,14 @@ def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | 
         "columns": topic.gate_columns,
     }
     gated = any(limits.values())
-    with _dag(
-        topic,
-        tell,
-        "memq_process_ranges",
-        f"Turns one range of offsets into {'rows of a table' if topic.table else 'Parquet files'}.",
-        doc_md=doc,
+    written = "rows of a table" if topic.table else "Parquet files"
+    with DAG(
+        _id(topic, "memq_process_ranges"),
+        description=f"Turns one range of offsets into {written}.",
         schedule=PartitionedAssetTimetable(assets=ranges),
         max_active_runs=topic.max_running_ranges,
+        **_since(),
+        **common,
     ) as dag:
         process = MemqSparkSubmitOperator(
             task_id="process",
@@ -138,19 +138,16 @@ def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | 
     return dag
 
 
-def hourly_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+def hourly_dag(topic: TopicSettings, common: Common) -> DAG:
     """Runs for each hour that is complete: one range per read partition, and Spark over each."""
-    with _dag(
-        topic,
-        tell,
-        "memq_hourly",
-        "Turns each complete hour into Parquet files.",
-        doc_md=doc,
+    with DAG(
+        _id(topic, "memq_hourly"),
+        description="Turns each complete hour into Parquet files.",
         # Other timetables make intervals of no width, which hold nothing.
         schedule=CronDataIntervalTimetable(topic.hourly_cron, timezone="UTC"),
-        start_date=topic.hourly_since or START,
-        catchup=topic.hourly_since is not None,
+        **_since(topic.hourly_since),
         max_active_runs=WAITING_HOURS,
+        **common,
     ) as dag:
         complete = MemqWatermarkSensor(
             task_id="complete", **_at(topic), deferrable=True, timeout=HOURLY_WAIT_S
@@ -169,19 +166,16 @@ def hourly_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | N
     return dag
 
 
-def audit_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+def audit_dag(topic: TopicSettings, common: Common) -> DAG:
     """Runs for each hour that is complete: what was produced against stored against consumed."""
-    with _dag(
-        topic,
-        tell,
-        "memq_audit",
-        "Reconciles what was produced, stored and consumed.",
-        doc_md=doc,
+    with DAG(
+        _id(topic, "memq_audit"),
+        description="Reconciles what was produced, stored and consumed.",
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        start_date=topic.audit_since or START,
-        catchup=topic.audit_since is not None,
+        **_since(topic.audit_since),
         max_active_runs=WAITING_HOURS,  # hours beyond them are made up for
         params=_audit_params(),
+        **common,
     ) as dag:
         complete = MemqWatermarkSensor(
             task_id="complete",
@@ -207,17 +201,16 @@ def audit_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | No
     return dag
 
 
-def backfill_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+def backfill_dag(topic: TopicSettings, common: Common) -> DAG:
     """Processes the past, on demand: what is not processed yet, or all of it once more."""
-    with _dag(
-        topic,
-        tell,
-        "memq_backfill",
-        "Processes the past: a window of time, or ranges.",
-        doc_md=doc,
+    with DAG(
+        _id(topic, "memq_backfill"),
+        description="Processes the past: a window of time, or ranges.",
         schedule=None,
         max_active_runs=1,
         params=_backfill_params(),
+        **_since(),
+        **common,
     ) as dag:
         backfill = MemqBackfillOperator(
             task_id="backfill",
@@ -242,16 +235,15 @@ def backfill_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str |
     return dag
 
 
-def retention_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+def retention_dag(topic: TopicSettings, common: Common) -> DAG:
     """Warns each hour before retention removes what was not processed."""
-    with _dag(
-        topic,
-        tell,
-        "memq_retention",
-        "Warns before retention removes what was not processed.",
-        doc_md=doc,
+    with DAG(
+        _id(topic, "memq_retention"),
+        description="Warns before retention removes what was not processed.",
         schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
         max_active_runs=1,
+        **_since(),
+        **common,
     ) as dag:
         MemqRetentionOperator(
             task_id="retention",
@@ -270,27 +262,17 @@ def _id(topic: TopicSettings, name: str) -> str:
     return f"{name}{topic.id_suffix}"
 
 
-def _dag(
-    topic: TopicSettings,
-    tell: Callable[[Any], object],
-    name: str,
-    description: str,
-    **options: Any,
-) -> DAG:
+def common_of(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> Common:
+    """Return what all DAGs of a topic have, where a DAG says nothing else."""
     tries = {"retries": topic.retries, "retry_delay": timedelta(milliseconds=topic.retry_delay_ms)}
-    given: dict[str, Any] = {"start_date": START, "catchup": False} | options
-    return DAG(  # noqa: AIR002 - the schedule is among the options
-        dag_id=_id(topic, name),
-        description=description,
-        default_args={
-            "owner": topic.owner,
-            "pool": topic.pool,
-            "on_failure_callback": tell,
-            **tries,
-        },
-        tags=["memq", *topic.tags],
-        **given,
-    )
+    told = {"owner": topic.owner, "pool": topic.pool, "on_failure_callback": tell}
+    tags = ["memq", *topic.tags]
+    return {"default_args": told | tries, "tags": tags, "doc_md": doc}
+
+
+def _since(time: datetime | None = None) -> dict[str, Any]:
+    """Have each interval since a time run; without one, those from now on."""
+    return {"start_date": time or START, "catchup": time is not None}
 
 
 def _at(topic: TopicSettings) -> dict[str, Any]:
@@ -346,56 +328,50 @@ def _audit(topic: TopicSettings) -> dict[str, Any]:
     }
 
 
+def _choice(choices: list[str], description: str) -> Param:
+    return Param(choices[0], enum=choices, description=description)
+
+
+def _flag(default: bool, description: str) -> Param:
+    return Param(default, type="boolean", description=description)
+
+
+def _text(description: str, **schema: Any) -> Param:
+    return Param(None, type=["null", "string"], description=description, **schema)
+
+
+def _time(description: str) -> Param:
+    return _text(description, format="date-time")
+
+
 def _plan_params() -> dict[str, Param]:
+    begin = 'Where the very first plan begins: earliest, latest or {"0": 5}.'
+    recreated = "When the topic was deleted and recreated: fail, or begin anew."
+    removed = "What to do when retention removed offsets that were never planned."
+    take_over = "Go on from another planner, or after what is processed and not planned."
     return {
-        "start": Param(
-            "earliest",
-            type="string",
-            description='Where the very first plan begins: earliest, latest or {"0": 5}.',
-        ),
-        "on_recreated": Param(
-            "fail",
-            enum=["fail", "begin"],
-            description="When the topic was deleted and recreated: fail, or begin anew.",
-        ),
-        "on_removed": Param(
-            "fail",
-            enum=["fail", "skip"],
-            description="What to do when retention removed offsets that were never planned.",
-        ),
-        "take_over": Param(
-            False,
-            type="boolean",
-            description="Go on from another planner, or after what is processed and not planned.",
-        ),
-        "dry_run": Param(False, type="boolean", description="Only show what would be planned."),
+        "start": Param("earliest", type="string", description=begin),
+        "on_recreated": _choice(["fail", "begin"], recreated),
+        "on_removed": _choice(["fail", "skip"], removed),
+        "take_over": _flag(False, take_over),
+        "dry_run": _flag(False, "Only show what would be planned."),
     }
 
 
 def _audit_params() -> dict[str, Param]:
     return {
-        "last": Param(
-            None, type=["null", "string"], description="Audit so much up to now, such as 6h."
-        ),
-        "start": _time_param("Or audit since this time; the data interval's start when empty."),
-        "end": _time_param("And up to this time; the data interval's end when empty."),
-        "deep": Param(False, type="boolean", description="Read every byte of every Batch."),
+        "last": _text("Audit so much up to now, such as 6h."),
+        "start": _time("Or audit since this time; the data interval's start when empty."),
+        "end": _time("And up to this time; the data interval's end when empty."),
+        "deep": _flag(False, "Read every byte of every Batch."),
     }
 
 
 def _backfill_params() -> dict[str, Param]:
     return {
-        "range_keys": Param(
-            None,
-            type=["null", "string"],
-            description="Range keys with commas, such as 00000:000000000005-000000000009.",
-        ),
-        "start": _time_param("Or a window of time: what was published since then."),
-        "end": _time_param("And before this time."),
-        "again": Param(False, type="boolean", description="Process also what has been processed."),
-        "dry_run": Param(True, type="boolean", description="Only list the ranges."),
+        "range_keys": _text("Range keys with commas, such as 00000:000000000005-000000000009."),
+        "start": _time("Or a window of time: what was published since then."),
+        "end": _time("And before this time."),
+        "again": _flag(False, "Process also what has been processed."),
+        "dry_run": _flag(True, "Only list the ranges."),
     }
-
-
-def _time_param(description: str) -> Param:
-    return Param(None, type=["null", "string"], format="date-time", description=description)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from airflow_provider_memq.planning.ranges import Limits
 from airflow_provider_memq.values import (
-    bytes_or,
     count_or,
     duration_ms_or,
     parse_texts,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 KINDS = ("ranges", "hourly", "audit", "backfill", "retention")
 """The DAGs that there may be for a topic; "ranges" are two."""
 
-MAX_TAG = 100  # characters, of Airflow's column
 MAX_RETRIES = 1_000
 TEMPLATE = "{{"
 
@@ -49,17 +48,12 @@ def _or_template(check: Callable[[str], object]) -> Callable[[Any], str]:
 
 
 _duration = _or_template(lambda text: duration_ms_or(0, text))
-_size = _or_template(lambda text: bytes_or(0, "", text))
 _count = _or_template(lambda text: count_or(0, "", text))
 
 
-def _check_limit(limit: int) -> None:
-    if limit == 0:
-        raise ConfigError("must be 1 or more; empty for no limit")
-
-
-_size_limit = _or_template(lambda text: _check_limit(bytes_or(1, "", text)))
-_count_limit = _or_template(lambda text: _check_limit(count_or(1, "", text)))
+def _limit(name: str) -> Callable[[Any], str]:
+    """Reads a limit of ranges, which the planner calls so."""
+    return _or_template(lambda text: Limits.read({name: text}))
 
 
 def _check_folder(text: str) -> None:
@@ -70,12 +64,6 @@ def _check_folder(text: str) -> None:
 _folder = _or_template(_check_folder)
 
 
-def _pool(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError("must be the name of a pool, such as default_pool")
-    return value
-
-
 def _texts(value: Any) -> list[str]:
     """A list of texts, or one text with commas."""
     if isinstance(value, str):
@@ -83,13 +71,6 @@ def _texts(value: Any) -> list[str]:
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         raise ConfigError('must be a list of texts, such as [one, two], or one: "one,two"')
     return list(value)
-
-
-def _tags(value: Any) -> list[str]:
-    tags = _texts(value)
-    if long := [tag for tag in tags if len(tag) > MAX_TAG]:
-        raise ConfigError(f"tag {long[0]!r}: Airflow allows {MAX_TAG} characters")
-    return tags
 
 
 def _kinds(value: Any) -> list[str]:
@@ -187,8 +168,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     id_suffix: str = ""
     dags: Annotated[list[str], Option("value", "ranges,audit,backfill,retention", read=_kinds)]
     owner: Annotated[str, Option("text", "airflow")]
-    pool: Annotated[str, Option("value", "default_pool", read=_pool)]
-    tags: Annotated[list[str], Option("value", "", read=_tags)]
+    pool: Annotated[str, Option("text", "default_pool")]
+    tags: Annotated[list[str], Option("value", "", read=_texts)]
     retries: Annotated[int, Option("count", 5, 0, MAX_RETRIES)]
     retry_delay_ms: Annotated[int, Option("duration", "10s", 0, DAY_MS)]
     memq_conn_id: Annotated[str, Option("text", "memq_default")]
@@ -202,10 +183,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     output: Annotated[str, Option("value", "/tmp/memq/parquet", read=_folder)]  # noqa: S108 - to try it out
     table: Annotated[str, Option("text", "")]
     group: Annotated[str, Option("text", "range_to_parquet")]
-    max_range_bytes: Annotated[str, Option("value", "1GiB", read=_size_limit)]
-    max_range_offsets: Annotated[str, Option("value", "10000", read=_count_limit)]
-    min_range_bytes: Annotated[str, Option("value", "64MiB", read=_size)]
-    range_linger: Annotated[str, Option("value", "5m", read=_duration)]
+    max_range_bytes: Annotated[str, Option("value", "1GiB", read=_limit("max_bytes"))]
+    max_range_offsets: Annotated[str, Option("value", "10000", read=_limit("max_offsets"))]
+    min_range_bytes: Annotated[str, Option("value", "64MiB", read=_limit("min_bytes"))]
+    range_linger: Annotated[str, Option("value", "5m", read=_limit("linger"))]
     max_pending_ranges: Annotated[str, Option("value", "4", read=_count)]
     max_running_ranges: Annotated[int, Option("count", 2, 1, 10_000)]
     plan_every_ms: Annotated[int, Option("duration", "10s", SECOND_MS, DAY_MS)]

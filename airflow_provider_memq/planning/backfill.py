@@ -1,4 +1,4 @@
-"""Which ranges a backfill runs, and how far it is.
+"""Which ranges a backfill runs.
 
 Theory of operation
 -------------------
@@ -20,23 +20,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_memq.ranges import Limits, RangeCutter, finish
+from airflow_provider_memq.planning.ranges import Limits, RangeCutter, finish
 from memq.core.ranges import Interval, OffsetRange, difference, union
-from memq.core.units import counted
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_provider_memq.ranges import RangeContents
+    from airflow_provider_memq.planning.ranges import RangeContents
     from memq.core.notification import PublishedBatch
 
 CUTS_KEY = "memq_backfill"  # in the extra of an event of the plan's asset
-GIB = 1 << 30
 
 
 class Cuts(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,44 +161,3 @@ def cut(
     for each in batches:
         cutter.add(each)
     return finish([cutter], limits, 0, held=False).ranges
-
-
-class Progress(NamedTuple):
-    """How far a backfill is.
-
-    Attributes:
-        ranges: of this run.
-        done: of them are written.
-        size_bytes: of all of them.
-        done_bytes: of those.
-        seconds: since it began.
-    """
-
-    ranges: int
-    done: int
-    size_bytes: int
-    done_bytes: int
-    seconds: float
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds that the rest takes at this pace; None before anything is done."""
-        if not self.done_bytes:
-            return None
-        return self.seconds * (self.size_bytes - self.done_bytes) / self.done_bytes
-
-    def __str__(self) -> str:
-        percent = 100 * self.done_bytes // max(1, self.size_bytes)
-        text = (
-            f"{percent} %: {self.done} of {counted(self.ranges, 'range')}, "
-            f"{self.done_bytes / GIB:.2f} of {self.size_bytes / GIB:.2f} GiB"
-        )
-        left_s = self.left_s
-        return text if left_s is None else f"{text}, about {_in_words(left_s)} left"
-
-
-def _in_words(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{round(seconds)} s"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import wraps
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -64,6 +65,8 @@ def _failing_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
 class MemqTopicOperator(FailsAtOnce):
     """Base of the operators that ask the brokers about one topic.
 
+    Every argument of an operator is a template, but for assets and `deferrable`.
+
     Args:
         topic: the topic (templated).
         memq_conn_id: connection to the brokers (templated).
@@ -72,6 +75,18 @@ class MemqTopicOperator(FailsAtOnce):
     template_fields: Sequence[str] = ("topic", "memq_conn_id")
     operator_extra_links: tuple[BaseOperatorLink, ...] = (MemqTopicLink(),)
     ui_color = "#d7e8fa"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = signature(cls.__init__).parameters.values()
+        names = [
+            each.name
+            for each in own
+            if each.kind is Parameter.KEYWORD_ONLY
+            and each.name != "deferrable"
+            and "Asset" not in str(each.annotation)
+        ]
+        cls.template_fields = (*MemqTopicOperator.template_fields, *names)
 
     def __init__(self, *, topic: str, memq_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
         super().__init__(**kwargs)
