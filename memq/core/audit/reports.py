@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 REPORT_VERSION = 1
-MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
+MAX_REPORT_MESSAGES = 10_000_000  # of one report; more is a mistake, not a load
 MAX_FAILED_RUNS = 10_000  # of one joined report; about 20 bytes each, well within a Message
 MAX_NUMBER = 2**62  # of any sequence, count or time; what is made of them fits the wire's 64 bits
 CRC_MODULUS = 2**64  # of the sums of CRC32Cs

@@ -296,9 +296,11 @@ def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, hones
         assert audit.lost_records >= sum(map(records, set(ALL) - found - damaged))
 
 
-def test_window_that_names_too_many_messages_is_refused(monkeypatch) -> None:
+def test_findings_with_too_many_gaps_are_refused(monkeypatch) -> None:
     """The memory of an audit is bounded, and the error says what to do."""
-    monkeypatch.setattr(produced, "MAX_MESSAGES", 10)
-    assert ProducedReconciliation("t", [report(0, 9), report(3, 9)])
-    with pytest.raises(InvalidRequestError, match=r"11 Messages.*shorter window"):
-        ProducedReconciliation("t", [report(0, 4), report(6, 11)])
+    monkeypatch.setattr(produced, "MAX_GAPS", 2)
+    check = ProducedReconciliation("t", [report(0, 9)])
+    for sequence in (0, 1, 5):
+        check.stored(NAME, sequence, 1, 0)
+    with pytest.raises(InvalidRequestError, match=r"more than 2 gaps.*shorter window"):
+        check.stored(NAME, 7, 1, 0)
