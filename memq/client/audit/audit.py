@@ -509,26 +509,23 @@ async def _audit_consumed(
     """
     if not reports and not named:
         return []
-    retained = await topic.ranges_between(None, None)
     check = ConsumedReconciliation(
         topic.topic,
         reports,
         named=named,
-        retained=retained,
+        retained=await topic.ranges_between(None, None),
+        window=await topic.ranges_between(window.start_ms, window.end_ms),
         committed=committed,
         due_ms=due_ms,
     )
-    in_window = await topic.ranges_between(window.start_ms, window.end_ms)
     # What cannot be read is named by the other half of the audit, which reads it as well.
-    async for entry in topic.entries(check.ranges(in_window)):
+    async for entry in topic.entries(check.to_compare()):
         try:
-            batch = published_batch(topic.topic, entry)
+            check.compare(published_batch(topic.topic, entry))
         except CorruptDataError:
-            check.add_unreadable(entry.partition, entry.offset)
-        else:
-            check.add(batch, in_window=window.holds(batch.timestamp_ms))
-    async for entry in topic.entries(check.doubtful()):
+            check.cannot_compare(entry.partition, entry.offset)
+    async for entry in topic.entries(check.to_judge()):
         with suppress(CorruptDataError):
             if window.holds(entry.timestamp_ms):
-                check.add_doubtful(published_batch(topic.topic, entry))
+                check.judge(published_batch(topic.topic, entry))
     return check.result()
