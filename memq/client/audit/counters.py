@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
     from memq.core.format.index import IndexEntry
 
-_NO_COUNTS = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 0)
 MAX_WAITING = 1_000  # Batches of a partition, about 400 bytes each; a topic has 256 at most
 
 
@@ -301,16 +300,7 @@ class ConsumedCounters:
         now_ms = self._now_ms()
         return [msgspec.structs.replace(report, window_end_ms=now_ms) for report in done]
 
-    def _report(
-        self,
-        partition: int,
-        start: int,
-        end: int,
-        *,
-        skipped: int = 0,
-        began: bool = False,
-        **counts: int,
-    ) -> ConsumedReport:
+    def _report(self, partition: int, start: int, end: int, **fields: Any) -> ConsumedReport:
         now_ms = self._now_ms()
         return ConsumedReport(
             topic=self._topic,
@@ -321,10 +311,7 @@ class ConsumedCounters:
             end=end,
             window_start_ms=now_ms,
             window_end_ms=now_ms,
-            skipped=skipped,
-            began=began,
-            moved=False,
             final=False,
             client=self._client,
-            **(_NO_COUNTS | counts),
+            **fields,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -11,7 +12,7 @@ from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit import audit
 from memq.client.audit.audit import audit_topic
-from memq.client.audit.consumed import report_consumed_async
+from memq.client.audit.consumed import report_consumed
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
 from memq.core.audit.reports import (
@@ -215,7 +216,8 @@ async def test_damaged_notifications_are_named(tmp_path):
         info = {"topic": "t", "consumer": "job", "partition": 0, "start": 0, "end": 3}
         counts = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 9)
         times = {"window_start_ms": 0, "window_end_ms": 0}
-        await report_consumed_async(here.address, [ConsumedReport(**info, **counts, **times)])
+        told = [ConsumedReport(**info, **counts, **times)]
+        await asyncio.to_thread(report_consumed, here.address, told)
         for topic in ("t", AUDIT_TOPIC):
             end = (await here.entries(topic))[-1].timestamp_ms
             await here.queue.publish(
