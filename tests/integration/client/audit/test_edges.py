@@ -13,7 +13,6 @@ from memq.client.admin import AsyncAdminClient
 from memq.client.audit import audit
 from memq.client.audit.audit import audit_topic
 from memq.client.audit.consumed import report_consumed
-from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
 from memq.core.audit.reports import (
     ConsumedReport,
@@ -255,35 +254,6 @@ async def test_reports_of_suspects_are_joined_and_bounded(tmp_path, monkeypatch)
         await here.tell(await here.report_of(9, first=8))
         with pytest.raises(InvalidRequestError, match="more than 1 reports"):
             await here.audit()
-
-
-async def test_what_is_committed_while_an_audit_runs_is_not_called_unreported(
-    tmp_path, monkeypatch
-):
-    """A group may commit, and report, after the reports were read: that is lag until then."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(2)
-        sift = audit._sift
-
-        async def then_commit(*arguments, **options):
-            found = await sift(*arguments, **options)
-            async with AsyncConsumer(
-                here.address, topic="t", group="g", start="earliest", read_through="broker"
-            ) as consumer:
-                for _ in range(2):
-                    assert await consumer.poll(20)
-                await consumer.commit()
-            return found
-
-        monkeypatch.setattr(audit, "_sift", then_commit)
-        result = await here.audit(consumers=["g"], grace_ms=-3_600_000)
-        (found,) = result.consumers
-        counts = {name: found.total(name).messages for name in ("behind", "unreported", "consumed")}
-        assert counts == {"behind": 2, "unreported": 0, "consumed": 0}
-        monkeypatch.undo()
-        (found,) = (await here.audit(consumers=["g"], grace_ms=-3_600_000)).consumers
-        assert found.total("consumed").messages == 2
 
 
 async def test_a_report_is_judged_once_the_topic_is_stored_so_far(tmp_path, monkeypatch):

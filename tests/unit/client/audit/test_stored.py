@@ -50,14 +50,6 @@ def sequences(runs):
     return {s for run in runs for s in range(run.first, run.last + 1)}
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_sound_batch_has_no_findings(deep):
-    """Every Message of a sound Batch counts, and nothing is said about it."""
-    found = look(DATA, deep=deep)
-    assert list(found.sound) == list(SEALED.entries)
-    assert (list(found.damaged), list(found.findings), found.gone) == ([], [], False)
-
-
 @given(position=st.integers(0, len(DATA) - 1), value=st.integers(1, 255))
 def test_no_wrong_byte_escapes_a_deep_look(position, value):
     """Whatever byte is wrong, it is found, and only sound Messages count as such."""

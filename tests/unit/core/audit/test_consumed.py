@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memq.core.audit import consumed
 from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, ReaderName, StoredReport
-from memq.core.audit.result import LocatedRun, Verdict
+from memq.core.audit.result import Verdict
 from memq.core.format.batch import ProducerRun
 from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
@@ -159,32 +159,6 @@ def test_rules_one_by_one(reports, picture):
     assert {finding[0]: count for finding, count in found.items()} == expected
 
 
-def test_what_is_committed_and_not_reported_is_unreported_when_it_is_due():
-    """A live member may report it still: only of old Batches, some time after its last report."""
-    due = DUE_MS - PUBLISHED_MS + 1
-    report = told(0, 10, final=False, began=True)
-    assert Audit([report], committed=END).found() == {
-        "stored": records(*range(END)),
-        "consumed": records(*range(10)),
-        "unreported": records(*range(10, due)),
-        "behind": records(*range(due, END)),
-    }
-    (named,) = Audit([], committed=3, named=["c"]).result
-    assert named.total("unreported").records == records(0, 1, 2)
-
-
-def test_gap_below_the_progress_is_missed():
-    """Offsets that no report covers, below one that is covered, are named."""
-    audit = Audit([told(0, 3), told(5, END)])
-    assert audit.found()["missed"] == records(3, 4)
-    by_name = {each.name: each.missed.parts for each in audit.result[0].producers}
-    assert by_name[(1, "a", 0)] == [LocatedRun(0, 3, 4, 6, 7)]
-    assert by_name[(0, "a", 0)] == [LocatedRun(0, 4, 5, 8, 9)]
-    assert by_name[(1, "b", 1)] == [LocatedRun(0, 3, 4, 3, 3)]
-    assert by_name[(0, "b", 1)] == []
-    assert not audit.result[0].clean
-
-
 def test_what_is_only_stepped_over_makes_no_consumer():
     """A group that reports nothing itself is not judged by what an administrator says of it."""
     skip = told(5, 5, skipped=3, final=False, moved=True, window_start_ms=1)
@@ -194,18 +168,6 @@ def test_what_is_only_stepped_over_makes_no_consumer():
     assert (named.reports, named.verdict) == (0, Verdict.PARTLY)
     read = [told(0, 2, final=False), told(5, END)]
     assert Audit([*read, skip]).found()["missed"] == records(2, 3, 4)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"batches": 6}, {"messages": 1}, {"records": 999}, {"crc_sum": 1}]
-)
-def test_report_that_differs_covers_nothing(wrong):
-    """What only a wrong report covers is mismatched, and no more of the partition."""
-    audit = Audit([told(0, 5), told(5, 9, **wrong), told(9, END)])
-    assert audit.found()["mismatched"] == records(5, 6, 7, 8)
-    assert not audit.result[0].clean
-    assert len(audit.result[0].mismatches) == 1
-    assert "t/0 offsets 5 to 8" in audit.result[0].mismatches[0]
 
 
 @pytest.mark.parametrize("unreadable", [2, 3, 9])
@@ -224,17 +186,6 @@ def test_report_told_again_counts_once():
     again = Audit([told(0, 9), told(0, 5, window_start_ms=7), told(9, END)])
     assert again.result[0].total("again").records == records(*range(5))
     assert again.result[0].clean
-
-
-def test_only_what_must_be_is_read():
-    """Only the reports that reach into the window are compared."""
-    audit = Audit([told(0, 3), told(3, 12), told(18, 25), told(26, END)], window=(10, 20))
-    assert audit.compared == [*range(3, 12), *range(18, 25)]
-    assert audit.found() == {
-        "stored": records(*range(10, 20)),
-        "consumed": records(10, 11, 18, 19),
-        "missed": records(*range(12, 18)),
-    }
 
 
 def test_named_parts_are_bounded(monkeypatch):

@@ -151,13 +151,6 @@ def test_each_message_has_one_finding(produced, cuts, failed, old, data) -> None
     assert audit.clean == (not (damaged or lost or expired or audit.duplicated))
 
 
-def test_report_sent_again_with_what_came_after_it_counts_once() -> None:
-    """An ack that was lost makes the reporter join the report to the next; losses stay exact."""
-    audit = reconcile([report(0, 9), report(0, 19)], set(range(20)) - {3, 15}).producers[0]
-    assert audit.lost_records == records(3) + records(15)
-    assert audit.produced_records == sum(map(records, range(20)))
-
-
 def test_message_that_a_rerun_gave_up_is_still_expected() -> None:
     """What one run of a job delivered must be there, whatever a later run says about it."""
     first_run = report(0, 9)
@@ -187,18 +180,6 @@ def test_what_no_report_names_is_counted_not_blamed(in_window) -> None:
     assert counts == ((2, 8 + 9) if in_window else (0, 0))
     assert result.producers[0].produced_messages == 4
     assert result.verdict is (Verdict.PARTLY if in_window else Verdict.CLEAN)
-
-
-def test_only_batches_that_can_change_something_are_needed() -> None:
-    """What judged reports name is needed, and in the window what no report names whole."""
-    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 6)])
-    assert check.needs(0, run_of(3, 9), in_window=False)
-    assert check.needs(0, run_of(6, 7), in_window=True)
-    assert not check.needs(0, run_of(6, 7), in_window=False)
-    assert not check.needs(0, run_of(5, 6), in_window=True)
-    assert check.needs(0, run_of(7, 9), in_window=True)
-    assert not check.needs(0, run_of(7, 9), in_window=False)
-    assert check.needs(1, run_of(0, 3), in_window=True)
 
 
 def test_write_partitions_and_epochs_are_apart() -> None:

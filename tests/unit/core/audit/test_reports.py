@@ -168,10 +168,3 @@ def test_consumed_report_with_numbers_that_make_no_sense_is_refused(fields) -> N
         decode_reports(encode_report(wrong))
     with pytest.raises(InvalidRequestError, match="numbers must be 0 or more"):
         check_consumed(wrong)
-
-
-def test_job_without_a_name_cannot_report() -> None:
-    """Nobody could ask about it."""
-    check_consumed(CONSUMED)
-    with pytest.raises(InvalidRequestError, match="name its consumer"):
-        check_consumed(msgspec.structs.replace(CONSUMED, consumer=""))
