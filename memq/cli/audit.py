@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import reduce
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,21 +49,15 @@ GRACE = Option(
 )
 
 
-def _time_ms(_context: click.Context, _option: click.Parameter, value: datetime | None) -> Any:
-    return None if value is None else time_ms(value)
+def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is judged, and how much is shown: the arguments `start_ms`, `end_ms`, `deep`,
+    `consumers`, `grace_ms` and `every`.
+    """
 
-
-OPTIONS = (
-    option(
-        "--from",
-        "start_ms",
-        type=TimeType(),
-        callback=_time_ms,
-        help="Reports since this time: ISO 8601, or 2h.",
-    ),
-    option("--to", "end_ms", type=TimeType(), callback=_time_ms, help="Reports before this time."),
-    option("--deep", is_flag=True, help="Read every byte of the Batches, not only their indexes."),
-    option(
+    @option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
+    @option("--to", "end", type=TimeType(), help="Reports before this time.")
+    @option("--deep", is_flag=True, help="Read every byte of the Batches, not only their indexes.")
+    @option(
         "--consumer",
         "consumers",
         type=GroupType(),
@@ -71,22 +65,19 @@ OPTIONS = (
         metavar="NAME",
         show_default=False,
         help="Judge this group or job; may be given again. [default: all that reported]",
-    ),
-    option(
-        "--grace",
-        "grace_ms",
-        type=RowType(GRACE),
-        default=GRACE.default_text,
-        callback=lambda _context, _option, value: GRACE.parse(value),
-        help=GRACE.doc,
-    ),
-    option("--all", "every", is_flag=True, help="Show every producer and consumer, also if clean."),
-)
+    )
+    @option("--grace", type=RowType(GRACE), default=GRACE.default_text, help=GRACE.doc)
+    @option("--all", "every", is_flag=True, help="Show every producer and consumer, also if clean.")
+    @wraps(command)
+    def with_units(start: datetime | None, end: datetime | None, grace: str, **others: Any) -> Any:
+        return command(
+            start_ms=None if start is None else time_ms(start),
+            end_ms=None if end is None else time_ms(end),
+            grace_ms=GRACE.parse(grace),
+            **others,
+        )
 
-
-def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what is judged, and how much is shown."""
-    return reduce(lambda made, each: each(made), reversed(OPTIONS), command)
+    return with_units
 
 
 @click.command(

@@ -20,6 +20,7 @@ from memq.errors import MemqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from memq.client.producer.accumulator import SealedMessage
     from memq.client.producer.delivery import StoredAt
     from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
     from memq.core.format.index import IndexEntry
@@ -44,6 +45,12 @@ class _Window:
     crc_sum: int = 0
     duplicates: int = 0
     failed: list[int] = field(default_factory=list)
+
+    def count(self, message: SealedMessage, sign: int = 1) -> None:
+        """Add a Message, or take it out with a negative sign."""
+        self.records += sign * message.records
+        self.size_bytes += sign * message.size_bytes
+        self.crc_sum += sign * message.crc32c
 
 
 class ProducedCounters:
@@ -80,9 +87,7 @@ class ProducedCounters:
         window = windows[-1]
         window.last = message.sequence
         window.open_messages += 1
-        window.records += message.sealed.records
-        window.size_bytes += message.sealed.size_bytes
-        window.crc_sum += message.sealed.crc32c
+        window.count(message.sealed)
 
     def settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
         """The Message was acked, or given up with an error."""
@@ -91,9 +96,7 @@ class ProducedCounters:
         window.open_messages -= 1
         if isinstance(outcome, MemqError):
             window.failed.append(message.sequence)
-            window.records -= message.sealed.records
-            window.size_bytes -= message.sealed.size_bytes
-            window.crc_sum -= message.sealed.crc32c
+            window.count(message.sealed, sign=-1)
         else:
             window.duplicates += outcome.duplicate
 
@@ -259,8 +262,7 @@ class ConsumedCounters:
     def committed(self, offsets: Mapping[int, int]) -> None:
         """These next offsets are stored."""
         for partition, offset in offsets.items():
-            read = self._partitions.get(partition)
-            if read is None:
+            if (read := self._partitions.get(partition)) is None:
                 continue
             while read.waiting and read.waiting[0].end <= offset:
                 self._say(read, read.waiting.popleft())
@@ -275,8 +277,7 @@ class ConsumedCounters:
     def gave_up(self, partitions: Iterable[int]) -> None:
         """These partitions are not read any more. What is not committed was not consumed."""
         for partition in partitions:
-            read = self._partitions.pop(partition, None)
-            if read is not None:
+            if read := self._partitions.pop(partition, None):
                 self._last += self._take_done(read)
 
     def take_reports(self) -> list[ConsumedReport]:

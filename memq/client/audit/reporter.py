@@ -257,15 +257,14 @@ class AuditReporter(Generic[R]):
         while reports := self._backlog.take(MAX_MESSAGE_BYTES):
             try:
                 await self._sender.send(reports, timeout_s)
-            except MemqError as exc:
+            except BaseException as exc:
                 self._backlog.put_back(reports)
+                if not isinstance(exc, MemqError):
+                    raise
                 if not self._failing:
                     self._failing = True
                     _log.warning("cannot report to the audit, it is tried again later: %s", exc)
                 return False
-            except BaseException:
-                self._backlog.put_back(reports)
-                raise
             if self._failing:
                 self._failing = False
                 _log.info("reports to the audit are delivered again")

@@ -11,9 +11,6 @@ from pathlib import Path
 
 from memq import AdminClient, Consumer
 from memq.core.audit.result import LocatedRun, Verdict
-from memq.errors import (
-    UnavailableError,
-)
 from tests.topics.audited import Topic, report
 
 
@@ -109,23 +106,6 @@ def test_member_killed_before_its_report_is_unreported(broker):
     assert records(consumer) == {"stored": 27, "consumed": 12, "unreported": 9, "missed": 6}
     assert consumer.producers[0].unreported.parts == [LocatedRun(0, 2, 5, 2, 4)]
     assert consumer.producers[0].missed.parts == [LocatedRun(0, 5, 7, 5, 6)]
-
-
-def test_a_group_is_moved_though_the_audit_cannot_be_told(broker, caplog, monkeypatch):
-    """The offsets are set, a line says what is not told, and the audit does not call it clean."""
-    topic = Topic(broker)
-    topic.produce(3)
-    consume(topic, 1)
-
-    async def refuse(*_, **__):
-        raise UnavailableError("the audit topic has no broker now")
-
-    with AdminClient(topic.address) as admin, monkeypatch.context() as patch:
-        patch.setattr("memq.client.admin.report_moved", refuse)
-        assert admin.reset_offsets("g", topic.name, {0: 2}) == {0: 2}
-    assert "could not be told what it steps over: the audit topic has no broker" in caplog.text
-    consume(topic, 1)
-    assert records(audited(topic)) == {"stored": 9, "consumed": 6, "unreported": 3}
 
 
 def run(code, topic, *, expected):

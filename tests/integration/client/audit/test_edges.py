@@ -23,7 +23,6 @@ from memq.core.audit.result import Verdict
 from memq.core.notification import decode_notification
 from memq.core.queue import Publication
 from memq.core.topic import AUDIT_TOPIC
-from memq.errors import InvalidRequestError
 from memq.storage.keys import key_of_uri
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
@@ -229,31 +228,6 @@ async def test_damaged_notifications_are_named(tmp_path):
             f"{AUDIT_TOPIC}/0 offset 2",
         ]
         assert result.consumers[0].total("consumed").messages == 2
-
-
-async def test_reports_of_suspects_are_joined_and_bounded(tmp_path, monkeypatch):
-    """Many reports about a loss are joined where they follow each other; else they are refused."""
-    async with world(tmp_path) as here:
-        await here.create(audited="false")
-        await here.produce(5)
-        for first in range(5):
-            run = (await here.notifications())[first].producers[0]
-            await here.tell(
-                await here.report_of(first, first=first, records=run.records, crc_sum=run.crc_sum)
-            )
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", audited="true")
-        assert (await here.audit()).clean
-        await here.delete(2)
-        apart = await here.audit()
-        monkeypatch.setattr(audit, "MAX_APART", 1)
-        joined = await here.audit()
-        assert joined == apart
-        assert (only(joined).lost, only(joined).lost_records) == ([SequenceRun(2, 2)], 1)
-        monkeypatch.setattr(audit, "MAX_REPORTS", 1)
-        await here.tell(await here.report_of(9, first=8))
-        with pytest.raises(InvalidRequestError, match="more than 1 reports"):
-            await here.audit()
 
 
 async def test_a_report_is_judged_once_the_topic_is_stored_so_far(tmp_path, monkeypatch):

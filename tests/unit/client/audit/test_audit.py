@@ -11,10 +11,9 @@ import pytest
 from memq.client.audit import audit
 from memq.client.audit.audit import Window
 from memq.client.topic import RetainedSince
-from memq.core.audit.reports import (
-    StoredReport,
-)
+from memq.core.audit.reports import StoredReport
 from memq.core.wire.messages import WatermarkAnswer
+from memq.errors import InvalidRequestError
 from tests.unit.client.audit.test_stored import JOB, NOTIFICATION, each
 from tests.unit.core.audit.test_produced import report
 
@@ -123,7 +122,9 @@ async def test_only_reports_that_are_alike_are_joined(monkeypatch):
         for later in range(2)
         for first, last, began_ms in expected
     ]
-    assert await audit._suspected(each(reports), set(), bool, INFO, since_ms) == []
+    monkeypatch.setattr(audit, "MAX_REPORTS", len(found) - 1)
+    with pytest.raises(InvalidRequestError, match="choose a shorter one"):
+        await audit._suspected(each(reports), suspects, bool, INFO, since_ms)
 
 
 # -- the window of an audit ---------------------------------------------------------------------
