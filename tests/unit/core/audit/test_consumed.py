@@ -170,6 +170,18 @@ def test_what_is_only_stepped_over_makes_no_consumer():
     assert Audit([*read, skip]).found()["missed"] == records(2, 3, 4)
 
 
+def test_report_that_differs_is_named_until_a_right_one_covers_it():
+    """What only a wrong report covers is mismatched, and a sentence says how it differs."""
+    reports = [told(0, 5), told(5, 9, records=1), told(9, END)]
+    audit = Audit(reports)
+    assert audit.compared == list(range(END))
+    assert audit.found()["mismatched"] == records(5, 6, 7, 8)
+    (line,) = audit.result[0].mismatches
+    assert "t/0 offsets 5 to 8: 1 LogMessages where" in line
+    (settled,) = Audit([*reports, told(5, 9, window_start_ms=9)]).result
+    assert (settled.mismatches, settled.verdict) == ([], Verdict.CLEAN)
+
+
 @pytest.mark.parametrize("unreadable", [2, 3, 9])
 def test_a_notification_that_cannot_be_read_vouches_for_no_other_report(unreadable):
     """A wrong report over other offsets of the same partition is found."""

@@ -189,6 +189,7 @@ def test_write_partitions_and_epochs_are_apart() -> None:
     for name in (*others, ProducerName(0, "nobody asks about", 0)):
         check.stored(name, 0, 1, crc(0))
     check.unreadable(1, run_of(0, 1), gone=False, in_window=False)
+    assert not check.needs(2, run_of(0, 1), in_window=True)
     result = finish(check)
     assert [producer.name for producer in result.producers] == [NAME, *others]
     assert result.producers[0].lost == [SequenceRun(0, 1)]
