@@ -38,6 +38,32 @@ def waters(topic_ms, reports_ms, partitions=()):
 
 
 @pytest.mark.parametrize(
+    ("end_ms", "stored_ms"),
+    [
+        (None, [0]),
+        (101, [100, 101]),
+        (60_100, [100]),  # it is not worth while
+    ],
+)
+async def test_an_audit_waits_for_a_window_that_ends_now(monkeypatch, end_ms, stored_ms):
+    """Until the topic and its reports are stored so far; not for one that ends much later."""
+    monkeypatch.setattr(audit, "LOOK_S", 0.001)
+    monkeypatch.setattr(audit, "CLOSING_S", 50.0)
+    answers = [waters(each, each) for each in stored_ms]
+    left = iter(answers)
+
+    async def watermark():
+        return next(left).topic
+
+    async def of_reports():
+        return answers[-1].reports
+
+    topic, reports = SimpleNamespace(watermark=watermark), SimpleNamespace(watermark=of_reports)
+    found = await audit._watermarks(topic, reports, end_ms)
+    assert (found.stored_through_ms, list(left)) == (stored_ms[-1], [])
+
+
+@pytest.mark.parametrize(
     ("end_ms", "told"), [(None, False), (5, False), (6, True), (7, True), (8, True)]
 )
 def test_a_window_that_is_not_over_is_named(end_ms, told):
