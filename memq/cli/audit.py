@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from functools import wraps
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +19,7 @@ from memq.cli.command import (
     storage_options_option,
 )
 from memq.cli.completion import GroupType, TopicType
-from memq.cli.output import show_one, show_rows
+from memq.cli.output import show_one, table_text
 from memq.core.audit import render
 from memq.core.options import Option
 from memq.core.units import DAY_MS
@@ -35,34 +34,10 @@ if TYPE_CHECKING:
     from memq.core.audit.result import AuditResult
 
 MAX_RUNS_SHOWN = 5  # of each finding in a cell of the table; JSON has all
-PROBLEM_COLUMNS = (
-    "problem",
-    "consumer",
-    "producer",
-    "epoch",
-    "write_partition",
-    "logmessages",
-    "sequences",
-)
-COLUMNS = (
-    "producer",
-    "epoch",
-    "write_partition",
-    "produced",
-    "stored",
-    "lost",
-    "damaged",
-    "unreported",
-    "sequences",
-)
-CONSUMER_COLUMNS = (
-    "consumer",
-    "producer",
-    "epoch",
-    "write_partition",
-    *render.CONSUMER_COUNTS,
-    "sequences",
-)
+PRODUCER = ("producer_id", "epoch", "write_partition")
+COUNTS = [f"{name}_records" for name in ("produced", "stored", "lost", "damaged", "unreported")]
+CONSUMER_COUNTS = [f"{name}_records" for name in render.CONSUMER_COUNTS]
+TITLES = {"producer_id": "PRODUCER", "findings": "SEQUENCES"}
 GRACE = Option(
     "duration",
     "1m",
@@ -174,28 +149,31 @@ def show_table(result: AuditResult, *, every: bool) -> None:
     """Print the findings for people: what is wrong, or with `every` each producer and consumer."""
     short = render.short_ids(result)
     if every:
-        for is_consumed, rows in groupby(render.rows(result, MAX_RUNS_SHOWN), _is_consumed):
-            columns = CONSUMER_COLUMNS if is_consumed else COLUMNS
-            show_rows([_row(each, columns, short) for each in rows], columns, "table")
-            click.echo()
-    elif problems := render.problems(result, MAX_RUNS_SHOWN):
-        rows_shown = [
-            each | {"producer": short[each["producer_id"]], "logmessages": each["records"]}
-            for each in problems
+        rows = render.rows(result, MAX_RUNS_SHOWN)
+        _show([each for each in rows if not each["consumer"]], [*PRODUCER, *COUNTS], short)
+        of_consumers = [each for each in rows if each["consumer"]]
+        _show(of_consumers, ["consumer", *PRODUCER, *CONSUMER_COUNTS], short)
+    else:
+        problems = [
+            {
+                "problem": each.kind,
+                "consumer": each.consumer or None,
+                **each.name._asdict(),
+                "logmessages": each.records,
+                "findings": render.runs_in_words(each.runs, MAX_RUNS_SHOWN),
+            }
+            for each in result.faults()
         ]
-        show_rows(rows_shown, PROBLEM_COLUMNS, "table")
-        click.echo()
+        _show(problems, ["problem", "consumer", *PRODUCER, "logmessages"], short)
     lines = [*render.notes(result), *render.totals_in_words(result), render.conclusion(result)]
     for line in lines:
         click.echo(line)
 
 
-def _is_consumed(row: Row) -> bool:
-    return row["consumer"] is not None
-
-
-def _row(row: Row, columns: Sequence[str], short: Mapping[str, str]) -> Row:
-    """A row by the names of the columns; what they count is LogMessages."""
-    renamed = {"producer": short[row["producer_id"]], "sequences": row["findings"]}
-    records = {name: row.get(f"{name}_records") for name in columns}
-    return records | row | renamed
+def _show(rows: Sequence[Row], columns: Sequence[str], short: Mapping[str, str]) -> None:
+    """Print a table, if it has rows, with shortened producer ids; what it counts is LogMessages."""
+    if rows:
+        shown = [each | {"producer_id": short[each["producer_id"]]} for each in rows]
+        titles = {name: name.removesuffix("_records").upper() for name in COUNTS + CONSUMER_COUNTS}
+        click.echo(table_text(shown, [*columns, "findings"], TITLES | titles))
+        click.echo()

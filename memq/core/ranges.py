@@ -170,6 +170,10 @@ class IntervalSet:
         starts[begin:stop] = [start]
         ends[begin:stop] = [end]
 
+    def intervals(self) -> list[Interval]:
+        """Return the intervals, sorted."""
+        return list(map(Interval, self.starts, self.ends))
+
     def pop_first(self) -> Interval:
         """Take the first interval out."""
         return Interval(self.starts.pop(0), self.ends.pop(0))

@@ -55,18 +55,9 @@ _NUMBERS = (
     "epoch",
     "write_partition",
     "produced_messages",
-    "produced_records",
     "stored_messages",
-    "stored_records",
     "consumed_messages",
-    "consumed_records",
-    "lost_records",
-    "damaged_records",
-    "unreported_records",
-    "missed_records",
-    "mismatched_records",
-    "behind_records",
-    "expired_records",
+    *(name for name in render.COLUMNS if name.endswith("_records")),
 )
 
 FINDINGS = StructType(

@@ -60,7 +60,7 @@ THREADS = 16  # as many as reads of indexes at a time
 SLACK_MS = 1_200_000  # how far clocks may be apart, and how late a report may be, beyond retries
 EXPIRY_SLACK_MS = 600_000  # how far clocks may be apart where retention has come by
 HOUR_MS = 3_600_000  # longer than an audit takes in which retention goes on
-MAX_APART = 50_000  # reports of suspects before they are joined, about 1 KB each
+MAX_APART = 50_000  # reports of suspects before more are joined, about 1 KB each
 MAX_REPORTS = 1_000_000  # of consumers, or of suspects when they are joined
 GRACE_MS = 60_000  # six rounds of reports; jobs that run side by side need as long as one runs
 CLOSING_S = 5.0  # a window up to now is over as soon as the Batches are stored that are open now
@@ -376,7 +376,7 @@ async def _suspected(
     info: TopicInfo,
     since_ms: float,
 ) -> list[_Suspected]:
-    """The reports of suspects. While they are few each is kept; else those that follow are joined.
+    """The reports of suspects. The first are kept apart; more are joined where they follow those.
 
     So what is lost stays exact: only what is `changed` is named in wider runs.
 
@@ -385,7 +385,7 @@ async def _suspected(
         MemqError: as `ReportReader.read`.
     """
     kept: list[_Suspected] = []
-    most = MAX_APART
+    latest: dict[tuple[ProducerName, bool, int], int] = {}  # where the last one of those alike is
     if not suspects:
         return kept
     async with aclosing(found):
@@ -397,26 +397,15 @@ async def _suspected(
             began_ms = _began_ms(stored, info.config.dedup_window_ms)
             age = (began_ms >= since_ms) + (began_ms >= since_ms + HOUR_MS)
             alike = (report.name, is_judged(stored), age)
-            kept.append(_Suspected(alike, report, began_ms))
-            if len(kept) > most:
-                kept = _joined(kept)
-                most = max(MAX_APART, 2 * len(kept))
+            at = latest.get(alike, -1)
+            joined = kept[at].report.joined(report) if at >= 0 and len(kept) >= MAX_APART else None
+            if joined is None:
+                latest[alike] = len(kept)
+                kept.append(_Suspected(alike, report, began_ms))
                 _check_count(kept, info.config.name)
+            else:
+                kept[at] = _Suspected(alike, joined, min(kept[at].began_ms, began_ms))
     return kept
-
-
-def _joined(reports: list[_Suspected]) -> list[_Suspected]:
-    """Reports with those joined that are alike, and follow each other."""
-    reports.sort(key=lambda each: (each.alike, each.report.first, each.report.last))
-    result = reports[:1]
-    for each in reports[1:]:
-        last = result[-1]
-        joined = last.report.joined(each.report) if last.alike == each.alike else None
-        if joined is None:
-            result.append(each)
-        else:
-            result[-1] = _Suspected(last.alike, joined, min(last.began_ms, each.began_ms))
-    return result
 
 
 def _check_count(reports: Sequence[object], topic: str) -> None:
@@ -510,26 +499,23 @@ async def _audit_consumed(
     """
     if not reports and not named:
         return []
-    retained = await topic.ranges_between(None, None)
     check = ConsumedReconciliation(
         topic.topic,
         reports,
         named=named,
-        retained=retained,
+        retained=await topic.ranges_between(None, None),
+        window=await topic.ranges_between(window.start_ms, window.end_ms),
         committed=committed,
         due_ms=due_ms,
     )
-    in_window = await topic.ranges_between(window.start_ms, window.end_ms)
     # What cannot be read is named by the other half of the audit, which reads it as well.
-    async for entry in topic.entries(check.ranges(in_window)):
+    async for entry in topic.entries(check.to_compare()):
         try:
-            batch = published_batch(topic.topic, entry)
+            check.compare(published_batch(topic.topic, entry))
         except CorruptDataError:
-            check.add_unreadable(entry.partition, entry.offset)
-        else:
-            check.add(batch, in_window=window.holds(batch.timestamp_ms))
-    async for entry in topic.entries(check.doubtful()):
+            check.cannot_compare(entry.partition, entry.offset)
+    async for entry in topic.entries(check.to_judge()):
         with suppress(CorruptDataError):
             if window.holds(entry.timestamp_ms):
-                check.add_doubtful(published_batch(topic.topic, entry))
+                check.judge(published_batch(topic.topic, entry))
     return check.result()

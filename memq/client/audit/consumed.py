@@ -17,7 +17,7 @@ from memq.core.audit.reports import ConsumedReport, check_consumed
 from memq.core.named_values import NO_VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from memq.client.topic import TopicClient
     from memq.core.named_values import GivenValues
@@ -50,46 +50,28 @@ def report_consumed(
         UnknownTopicError: there is no such topic.
         MemqError: the reports could not be stored by the deadline; reporting again does no harm.
     """
-    loop = EventLoopThread("memq-report-consumed")
-    try:
-        loop.run(
-            report_consumed_async(
-                bootstrap,
-                reports,
-                token=token,
-                zone=zone,
-                storage_options=storage_options,
-                timeout_s=timeout_s,
-            )
-        )
-    finally:
-        loop.close()
-
-
-async def report_consumed_async(
-    bootstrap: str | None,
-    reports: Sequence[ConsumedReport],
-    *,
-    token: str = "",
-    zone: str = "",
-    storage_options: GivenValues = NO_VALUES,
-    timeout_s: float = TIMEOUT_S,
-) -> None:
-    """Report what was consumed, from an event loop; see `report_consumed`."""
     for report in reports:
         check_consumed(report)
-    cluster = Cluster(
-        bootstrap,
-        client="memq report",
-        token=token,
-        zone=zone,
-        storage_options=storage_options,
-        request_timeout_s=timeout_s,
-    )
+
+    async def send() -> None:
+        cluster = Cluster(
+            bootstrap,
+            client="memq report",
+            token=token,
+            zone=zone,
+            storage_options=storage_options,
+            request_timeout_s=timeout_s,
+        )
+        try:
+            await _report(cluster, reports, timeout_s)
+        finally:
+            await cluster.close()
+
+    loop = EventLoopThread("memq-report-consumed")
     try:
-        await _report(cluster, reports, timeout_s)
+        loop.run(send())
     finally:
-        await cluster.close()
+        loop.close()
 
 
 async def report_moved(
@@ -115,10 +97,6 @@ async def report_moved(
             partition=partition,
             start=after,
             end=after,
-            batches=0,
-            messages=0,
-            records=0,
-            crc_sum=0,
             window_start_ms=now_ms,
             window_end_ms=now_ms,
             skipped=0 if before is None else after - before,
@@ -134,15 +112,10 @@ async def report_moved(
 
 
 async def _report(cluster: Cluster, reports: Sequence[ConsumedReport], timeout_s: float) -> None:
-    """Send until it succeeds. The audit knows a report that it gets twice."""
+    """Send those about topics that are audited. The audit knows a report that it gets twice."""
     retry = cluster.retry(timeout_s)
     backlog: ReportBacklog[ConsumedReport] = ReportBacklog()
-    backlog.add(await _audited(cluster, reports))
+    backlog.add([each for each in reports if (await cluster.topic(each.topic)).config.audited])
     sender = ReportSender(cluster)
     while waiting := backlog.take(MAX_MESSAGE_BYTES):
         await sender.send(waiting, retry.left_s)
-
-
-async def _audited(cluster: Cluster, reports: Iterable[ConsumedReport]) -> list[ConsumedReport]:
-    """The reports about topics that are audited."""
-    return [report for report in reports if (await cluster.topic(report.topic)).config.audited]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,11 +20,11 @@ from memq.errors import MemqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from memq.client.producer.accumulator import SealedMessage
     from memq.client.producer.delivery import StoredAt
     from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
     from memq.core.format.index import IndexEntry
 
-_NO_COUNTS = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 0)
 MAX_WAITING = 1_000  # Batches of a partition, about 400 bytes each; a topic has 256 at most
 
 
@@ -45,6 +45,12 @@ class _Window:
     crc_sum: int = 0
     duplicates: int = 0
     failed: list[int] = field(default_factory=list)
+
+    def count(self, message: SealedMessage, sign: int = 1) -> None:
+        """Add a Message, or take it out with a negative sign."""
+        self.records += sign * message.records
+        self.size_bytes += sign * message.size_bytes
+        self.crc_sum += sign * message.crc32c
 
 
 class ProducedCounters:
@@ -81,9 +87,7 @@ class ProducedCounters:
         window = windows[-1]
         window.last = message.sequence
         window.open_messages += 1
-        window.records += message.sealed.records
-        window.size_bytes += message.sealed.size_bytes
-        window.crc_sum += message.sealed.crc32c
+        window.count(message.sealed)
 
     def settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
         """The Message was acked, or given up with an error."""
@@ -92,9 +96,7 @@ class ProducedCounters:
         window.open_messages -= 1
         if isinstance(outcome, MemqError):
             window.failed.append(message.sequence)
-            window.records -= message.sealed.records
-            window.size_bytes -= message.sealed.size_bytes
-            window.crc_sum -= message.sealed.crc32c
+            window.count(message.sealed, sign=-1)
         else:
             window.duplicates += outcome.duplicate
 
@@ -260,8 +262,7 @@ class ConsumedCounters:
     def committed(self, offsets: Mapping[int, int]) -> None:
         """These next offsets are stored."""
         for partition, offset in offsets.items():
-            read = self._partitions.get(partition)
-            if read is None:
+            if (read := self._partitions.get(partition)) is None:
                 continue
             while read.waiting and read.waiting[0].end <= offset:
                 self._say(read, read.waiting.popleft())
@@ -276,8 +277,7 @@ class ConsumedCounters:
     def gave_up(self, partitions: Iterable[int]) -> None:
         """These partitions are not read any more. What is not committed was not consumed."""
         for partition in partitions:
-            read = self._partitions.pop(partition, None)
-            if read is not None:
+            if read := self._partitions.pop(partition, None):
                 self._last += self._take_done(read)
 
     def take_reports(self) -> list[ConsumedReport]:
@@ -301,16 +301,7 @@ class ConsumedCounters:
         now_ms = self._now_ms()
         return [msgspec.structs.replace(report, window_end_ms=now_ms) for report in done]
 
-    def _report(
-        self,
-        partition: int,
-        start: int,
-        end: int,
-        *,
-        skipped: int = 0,
-        began: bool = False,
-        **counts: int,
-    ) -> ConsumedReport:
+    def _report(self, partition: int, start: int, end: int, **fields: Any) -> ConsumedReport:
         now_ms = self._now_ms()
         return ConsumedReport(
             topic=self._topic,
@@ -321,10 +312,7 @@ class ConsumedCounters:
             end=end,
             window_start_ms=now_ms,
             window_end_ms=now_ms,
-            skipped=skipped,
-            began=began,
-            moved=False,
             final=False,
             client=self._client,
-            **(_NO_COUNTS | counts),
+            **fields,
         )

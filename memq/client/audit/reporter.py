@@ -54,39 +54,28 @@ class ReportBacklog(Generic[R]):
     become one that says the same of both. However long the audit topic cannot be reached, what
     waits is one report per write partition, unless deliveries failed here and there: each such run
     of sequences is kept. Likewise those of a consumer join for as long as it reads on from offset
-    to offset. Beyond `MAX_WEIGHT` the oldest report is dropped; the audit then counts its Messages
+    to offset. Past `MAX_WEIGHT` the oldest report is dropped, so that the audit sees its Messages
     as unreported.
 
     Attributes:
-        dropped_messages: Messages whose report was dropped because too much waits.
+        dropped_messages: Messages whose reports were dropped.
     """
 
     def __init__(self) -> None:
         self.dropped_messages = 0
-        self._waiting: dict[ProducerName | ReaderName, deque[R]] = {}
-        self._weight = 0
+        self._waiting: deque[R] = deque()
 
     def __repr__(self) -> str:
-        reports = sum(map(len, self._waiting.values()))
-        return f"<ReportBacklog [{reports} reports over {self.messages} Messages]>"
+        return f"<ReportBacklog [{len(self._waiting)} reports over {self.messages} Messages]>"
 
     @property
     def messages(self) -> int:
         """Messages that the waiting reports are about."""
-        return sum(report.messages for queue in self._waiting.values() for report in queue)
+        return sum(report.messages for report in self._waiting)
 
     def add(self, reports: Iterable[R]) -> None:
         """Have new reports wait after the others."""
-        for report in reports:
-            queue = self._waiting.setdefault(report.name, deque())
-            self._weight += report.weight
-            joined = queue[-1].joined(report) if queue else None
-            if joined is None:
-                queue.append(report)
-            else:
-                self._weight += joined.weight - queue[-1].weight - report.weight
-                queue[-1] = joined
-        self._shrink()
+        self._join(chain(self._waiting, reports))
 
     def take(self, max_bytes: int) -> list[R]:
         """The oldest reports, for one Message of up to so many bytes; empty when none waits.
@@ -95,42 +84,40 @@ class ReportBacklog(Generic[R]):
         """
         taken: list[R] = []
         left_bytes = max_bytes
-        for name, queue in list(self._waiting.items()):
-            while queue:
-                size_bytes = len(encode_report(queue[0]))
-                if size_bytes > max_bytes:
-                    self._drop_first(queue)
-                    continue
-                if size_bytes > left_bytes:
-                    return taken
+        while self._waiting:
+            size_bytes = len(encode_report(self._waiting[0]))
+            if size_bytes > max_bytes:
+                self._drop_first()
+            elif size_bytes > left_bytes:
+                break
+            else:
                 left_bytes -= size_bytes
-                self._weight -= queue[0].weight
-                taken.append(queue.popleft())
-            del self._waiting[name]
+                taken.append(self._waiting.popleft())
         return taken
 
     def put_back(self, taken: Iterable[R]) -> None:
         """These were not delivered, or nobody knows: they wait again, before all others."""
-        returned: dict[ProducerName | ReaderName, list[R]] = {}
-        for report in taken:
-            returned.setdefault(report.name, []).append(report)
-        for name, earlier in returned.items():
-            newer = self._waiting.pop(name, deque[R]())
-            self._weight -= _weight(newer)
-            self.add(chain(earlier, newer))
+        self._join(chain(taken, self._waiting))
 
-    def _shrink(self) -> None:
-        while self._weight > MAX_WEIGHT:
-            self._drop_first(max(self._waiting.values(), key=_weight))
+    def _join(self, reports: Iterable[R]) -> None:
+        """Wait with some reports, joined where they follow each other."""
+        by_name: dict[ProducerName | ReaderName, list[R]] = {}
+        for report in reports:
+            group = by_name.setdefault(report.name, [])
+            joined = group[-1].joined(report) if group else None
+            if joined is None:
+                group.append(report)
+            else:
+                group[-1] = joined
+        self._waiting = deque(chain.from_iterable(by_name.values()))
+        weight = sum(report.weight for report in self._waiting)
+        while weight > MAX_WEIGHT:
+            weight -= self._drop_first().weight
 
-    def _drop_first(self, queue: deque[R]) -> None:
-        report = queue.popleft()
-        self._weight -= report.weight
+    def _drop_first(self) -> R:
+        report = self._waiting.popleft()
         self.dropped_messages += report.messages
-
-
-def _weight(reports: Iterable[R]) -> int:
-    return sum(report.weight for report in reports)
+        return report
 
 
 class ReportSender:
@@ -270,15 +257,14 @@ class AuditReporter(Generic[R]):
         while reports := self._backlog.take(MAX_MESSAGE_BYTES):
             try:
                 await self._sender.send(reports, timeout_s)
-            except MemqError as exc:
+            except BaseException as exc:
                 self._backlog.put_back(reports)
+                if not isinstance(exc, MemqError):
+                    raise
                 if not self._failing:
                     self._failing = True
                     _log.warning("cannot report to the audit, it is tried again later: %s", exc)
                 return False
-            except BaseException:
-                self._backlog.put_back(reports)
-                raise
             if self._failing:
                 self._failing = False
                 _log.info("reports to the audit are delivered again")

@@ -28,7 +28,7 @@ from memq.core.audit.reports import (
 from memq.core.audit.sieve import ProducerSieve
 from memq.core.format.batch import producer_runs
 from memq.core.format.index import decode_tail
-from memq.core.format.reader import check_crc32c, message_from_range, read_index, schema_from_range
+from memq.core.format.reader import message_from_range, read_index, schema_from_range
 from memq.core.format.verify import verify
 from memq.core.notification import PublishedBatch
 from memq.core.units import counted
@@ -138,12 +138,22 @@ def _look_deep(notification: Notification, get_range: GetRange) -> Inspection:
     report = verify(data)
     if report.ok:
         return Inspection(index.entries, findings=findings)
-    schema = _schema(data, index)
+    schema = schema_from_range(data[: index.schema_length], index)
     sound: list[IndexEntry] = []
     damaged: list[IndexEntry] = []
     for entry in index.entries:
         (sound if _is_sound(data, entry, schema) else damaged).append(entry)
     return Inspection(sound, producer_runs(damaged), [*findings, *report.findings])
+
+
+def _is_sound(data: memoryview, entry: IndexEntry, schema: pa.Schema) -> bool:
+    """Whether a Message is as it was sent."""
+    part = data[max(0, entry.offset) : max(0, entry.offset + entry.length)]
+    try:
+        message_from_range(part, entry, schema)
+    except MemqError:
+        return False
+    return True
 
 
 def _differences(notification: Notification, index: BatchIndex) -> list[str]:
@@ -155,26 +165,6 @@ def _differences(notification: Notification, index: BatchIndex) -> list[str]:
     if index.metadata.batch_id != notification.batch_id:
         raise CorruptDataError(f"the object holds another Batch, {index.metadata.batch_id}")
     return list(differences(notification, index, notification.size_bytes))
-
-
-def _schema(data: memoryview, index: BatchIndex) -> pa.Schema | None:
-    """The schema of a Batch, or None when it is damaged; `verify` has named how."""
-    try:
-        return schema_from_range(data[: index.schema_length], index)
-    except MemqError:
-        return None
-
-
-def _is_sound(data: memoryview, entry: IndexEntry, schema: pa.Schema | None) -> bool:
-    """Whether a Message is as it was sent; without a schema, as far as its CRC32C says."""
-    part = data[max(0, entry.offset) : max(0, entry.offset + entry.length)]
-    try:
-        check_crc32c(part, entry)
-        if schema is not None:
-            message_from_range(part, entry, schema)
-    except MemqError:
-        return False
-    return True
 
 
 # -- the Batches of a topic -----------------------------------------------------------------

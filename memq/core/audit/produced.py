@@ -1,72 +1,31 @@
 """Comparing what was reported as produced with what is stored (see `memq.core.audit.reports`).
 
-The reports about one producer cover runs of sequences with no gap; each run has one byte of state
-per Message. What is found in Batches is marked there. At the end each finding is a class of
-states, and its sequences are the runs of bytes of that class.
+For each producer there are sets of sequences, kept as intervals: what its reports name, what they
+say was delivered, what was found, found again, damaged, or gone. Each finding is what some of these
+have and others have not.
 
-State is one byte for each Message that the reports name, and some hundred for each report.
+Memory is some hundred bytes for each report, and for each gap in what is found (`MAX_GAPS`).
 """
 
 from __future__ import annotations
 
 import copy
-import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memq.core.audit.reports import (
-    CRC_MODULUS,
-    ProducedReport,
-    ProducerName,
-    SequenceRun,
-    merged_runs,
-)
+from memq.core.audit.reports import CRC_MODULUS, ProducedReport, ProducerName, SequenceRun
 from memq.core.audit.result import ProducerAudit
-from memq.core.ranges import Interval, contains, difference, intersection, union
+from memq.core.ranges import Interval, IntervalSet, contains, difference, intersection, union
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from memq.core.format.batch import ProducerRun
 
-MAX_MESSAGES = 500_000_000  # that one audit compares: half a GiB of state
-
-# What is known of a Message: bits of its byte of state.
-_FOUND = 1  # a sound copy of it is stored
-_TWICE = 2  # and another one
-_DAMAGED = 4  # a copy of it cannot be read
-_GONE = 8  # a copy of it was stored once, but the object is gone
-_EXPECTED = 16  # a report says that it was delivered
-_OLD = 32  # retention may have removed it
-
-_MADE_OLD = bytes(state | _OLD for state in range(2 * _OLD)).ljust(256)
-
-
-def _runs_in_state(belongs: Callable[[int], bool]) -> re.Pattern[bytes]:
-    """What finds the runs of Messages whose state belongs to a class."""
-    states = bytes(state for state in range(2 * _OLD) if belongs(state))
-    return re.compile(b"[%b]+" % re.escape(states))
-
-
-_PRODUCED = _runs_in_state(lambda state: state & _EXPECTED > 0)
-_STORED = _runs_in_state(lambda state: state & (_EXPECTED | _FOUND) == _EXPECTED | _FOUND)
-_MISSING = _runs_in_state(lambda state: state & (_EXPECTED | _FOUND) == _EXPECTED)
-_UNSEEN = _runs_in_state(lambda state: state & ~_OLD == _EXPECTED)
-_EXPIRED = _runs_in_state(lambda state: state == _EXPECTED | _OLD)
-_LOST = _runs_in_state(
-    lambda state: state & (_EXPECTED | _FOUND | _DAMAGED) == _EXPECTED and state != _EXPECTED | _OLD
-)
-_SPOILT = _runs_in_state(
-    lambda state: state & (_EXPECTED | _FOUND | _DAMAGED) == _EXPECTED | _DAMAGED
-)
-_RECOVERED = _runs_in_state(lambda state: state & (_EXPECTED | _FOUND) == _FOUND)
-_DUPLICATED = _runs_in_state(lambda state: state & _TWICE > 0)
-
-_start, _end, _first = attrgetter("start"), attrgetter("end"), attrgetter("first")
+MAX_GAPS = 5_000_000  # in what is found of all producers: about 100 bytes each
 
 
 @dataclass(slots=True)
@@ -76,7 +35,8 @@ class _ReportTally:
     Attributes:
         report: the report.
         failed: sequences that were given up.
-        fresh: first of its sequences that no report before it covers.
+        fresh: those of its sequences that no report before it covers.
+        reach: where it and the reports before it end.
         records: LogMessages found.
         shared_records: those of them in Messages before `fresh`.
         damaged_records: LogMessages known to be in damaged Messages.
@@ -86,7 +46,8 @@ class _ReportTally:
 
     report: ProducedReport
     failed: list[Interval]
-    fresh: int
+    fresh: Interval
+    reach: int
     records: int = 0
     shared_records: int = 0
     damaged_records: int = 0
@@ -95,133 +56,144 @@ class _ReportTally:
 
     def count(self, sequence: int, records: int, crc32c: int) -> None:
         """Count a Message of this report that was found."""
-        if self.failed and contains(self.failed, sequence):
+        if contains(self.failed, sequence):
             return
         self.records += records
         self.crc_sum = (self.crc_sum + crc32c) % CRC_MODULUS
-        if sequence < self.fresh:
+        if sequence < self.fresh.start:
             self.shared_records += records
 
 
-class _MessageStates:
-    """What is known of the Messages of a run without a gap, and of the reports that cover it.
+class _Producer:
+    """What is known of the Messages of one producer.
 
-    The reports come sorted by where they begin.
+    Args:
+        name: of the producer.
+        judged: reports that are judged, sorted by where they begin.
+        others: those that are not; what they name is not unreported.
     """
 
-    def __init__(self, sequences: Interval, reports: Iterable[ProducedReport]) -> None:
-        self.start, self.end = sequences
-        self._state = bytearray(self.end - self.start)
-        self._tallies: list[_ReportTally] = []
-        self._reaches: list[int] = []  # where the reports up to each end
-        reach = self.start
-        for report in reports:
+    def __init__(
+        self,
+        name: ProducerName,
+        judged: Iterable[ProducedReport] = (),
+        others: Iterable[ProducedReport] = (),
+    ) -> None:
+        self.tallies: list[_ReportTally] = []
+        self.unreported = ProducerAudit(name)
+        self.found = IntervalSet()
+        self._old: list[Interval] = []
+        self._twice, self._damaged, self._gone = IntervalSet(), IntervalSet(), IntervalSet()
+        delivered: list[Interval] = []
+        reach = 0
+        for report in judged:
             failed = [run.interval for run in report.failed]
-            self._tallies.append(_ReportTally(report, failed, fresh=reach))
+            fresh = Interval(max(reach, report.first), report.last + 1)
             reach = max(reach, report.last + 1)
-            self._reaches.append(reach)
-            for start, end in difference([report.interval], failed):  # was delivered
-                self._state[self._slice(start, end)] = bytes([_EXPECTED]) * (end - start)
-        self._firsts = [tally.report.first for tally in self._tallies]
+            self.tallies.append(_ReportTally(report, failed, fresh, reach))
+            delivered += difference([report.interval], failed)
+        self._delivered = union(sorted(delivered))
+        self._judged = union(each.report.interval for each in self.tallies)
+        self._reported = union(sorted([*self._judged, *(each.interval for each in others)]))
 
-    def stored(self, sequence: int, records: int, crc32c: int) -> None:
-        """A sound Message was found."""
-        at = sequence - self.start
-        if self._state[at] & _FOUND:
-            self._state[at] |= _TWICE
-            return
-        self._state[at] |= _FOUND
-        for tally in self._covering(Interval(sequence, sequence + 1)):
-            tally.count(sequence, records, crc32c)
-
-    def unreadable(self, sequences: Interval, records: int, flag: int) -> None:
-        """A copy of some Messages cannot be read."""
-        for start, end in intersection([sequences], Interval(self.start, self.end)):
-            for sequence in range(start, end):
-                self._state[sequence - self.start] |= flag
-        for tally in self._covering(sequences):
-            if tally.fresh <= sequences.start and sequences.end <= tally.report.last + 1:
-                if flag == _DAMAGED:
-                    tally.damaged_records += records
-                else:
-                    tally.gone_records += records
-
-    def expire(self, report: ProducedReport) -> None:
-        """Retention may have removed the Messages that a report names."""
-        part = self._slice(max(report.first, self.start), report.last + 1)
-        self._state[part] = self._state[part].translate(_MADE_OLD)
-
-    def expired_reports(self) -> int:
-        """How many reports name Messages that retention may have removed."""
-        return sum(
-            self._any(_EXPIRED, report.first, report.last + 1)
-            for report in (tally.report for tally in self._tallies)
+    def needs(self, sequences: Interval, *, in_window: bool) -> bool:
+        """Whether some sequences must be looked at."""
+        return bool(intersection(self._judged, sequences)) or (
+            in_window and intersection(self._reported, sequences) != [sequences]
         )
 
-    def any_unseen(self) -> bool:
-        """Whether a Message is expected that no Batch and no notification named."""
-        return self._any(_UNSEEN, self.start, self.end)
+    def stored(self, sequence: int, records: int, crc32c: int, *, in_window: bool) -> None:
+        """A sound Message was found."""
+        one = Interval(sequence, sequence + 1)
+        if contains(self._judged, sequence):
+            if sequence in self.found:
+                self._twice.add(*one)
+                return
+            self.found.add(*one)
+            for tally in self._covering(one):
+                tally.count(sequence, records, crc32c)
+        elif in_window and not contains(self._reported, sequence):
+            self.unreported.unreported_messages += 1
+            self.unreported.unreported_records += records
 
-    def judge(self, audit: ProducerAudit) -> None:
-        """Add the findings to the producer's."""
-        audit.produced_messages += sum(run.messages for run in self._runs(_PRODUCED))
-        audit.stored_messages += sum(run.messages for run in self._runs(_STORED))
-        audit.lost += self._runs(_LOST)
-        audit.damaged += self._runs(_SPOILT)
-        audit.recovered += self._runs(_RECOVERED)
-        audit.duplicated += self._runs(_DUPLICATED)
-        audit.expired += self._runs(_EXPIRED)
-        for tally in self._tallies:
-            self._judge_report(tally, audit)
+    def unreadable(self, run: ProducerRun, *, gone: bool, in_window: bool) -> None:
+        """A copy of some Messages cannot be read."""
+        sequences = Interval(run.first, run.last + 1)
+        (self._gone if gone else self._damaged).add(*sequences)
+        for tally in self._covering(sequences):
+            if not difference([sequences], [tally.fresh]):
+                tally.gone_records += run.records if gone else 0
+                tally.damaged_records += 0 if gone else run.records
+        reported = intersection(self._reported, sequences)
+        missing = difference([sequences], reported)
+        if in_window and missing:
+            audit = self.unreported
+            (audit.lost if gone else audit.damaged).extend(map(SequenceRun.of, missing))
+            # Of a run that is reported in part, the report knows how many are its own.
+            records = 0 if reported else run.records
+            audit.lost_records += records if gone else 0
+            audit.damaged_records += 0 if gone else records
 
-    def _judge_report(self, tally: _ReportTally, audit: ProducerAudit) -> None:
-        report, end = tally.report, tally.report.last + 1
-        missing_records = max(0, report.records - tally.records)
-        shared_records = tally.shared_records
-        if not self._any(_MISSING, report.first, end):
-            if (report.records, report.crc_sum) != (tally.records, tally.crc_sum):
-                audit.changed.append(SequenceRun(report.first, report.last))
-        elif not self._any(_MISSING, tally.fresh, end):
-            shared_records += missing_records  # an earlier report has named them
-        else:
-            self._share(tally, missing_records, audit)
-        audit.produced_records += report.records - shared_records
-        audit.stored_records += tally.records - tally.shared_records
+    def expire(self, sequences: Interval) -> None:
+        """Retention may have removed some Messages."""
+        self._old.append(sequences)
 
-    def _share(self, tally: _ReportTally, missing_records: int, audit: ProducerAudit) -> None:
-        """Add what a report is short of to the findings of which there are some."""
-        fresh = tally.fresh, tally.report.last + 1
-        expired = self._any(_EXPIRED, *fresh)
-        damaged_records = missing_records
-        if expired or self._any(_LOST, *fresh):
-            damaged_records = min(tally.damaged_records, missing_records)
-        rest = missing_records - damaged_records
-        lost_records = min(tally.gone_records, rest) if expired else rest
-        audit.damaged_records += damaged_records
-        audit.lost_records += lost_records
-        audit.expired_records += rest - lost_records
+    def unseen(self) -> list[Interval]:
+        """What is expected, and no Batch and no notification has named."""
+        named = [*self.found.intervals(), *self._damaged.intervals(), *self._gone.intervals()]
+        return difference(self._delivered, union(sorted(named)))
 
-    def _slice(self, start: int, end: int) -> slice:
-        """Where the states of some sequences are."""
-        return slice(start - self.start, end - self.start)
+    def expired(self) -> list[Interval]:
+        """What is nowhere, and retention may have removed."""
+        return _both(self.unseen(), union(sorted(self._old)))
 
-    def _any(self, kind: re.Pattern[bytes], start: int, end: int) -> bool:
-        """Whether one of some sequences is in a class of states."""
-        return kind.search(self._state, start - self.start, end - self.start) is not None
-
-    def _runs(self, kind: re.Pattern[bytes]) -> list[SequenceRun]:
-        return [
-            SequenceRun(self.start + match.start(), self.start + match.end() - 1)
-            for match in kind.finditer(self._state)
-        ]
+    def audit(self) -> ProducerAudit:
+        """Return the findings."""
+        audit = copy.deepcopy(self.unreported)
+        missing = difference(self._delivered, self.found.intervals())
+        damaged = _both(missing, self._damaged.intervals())
+        expired = self.expired()
+        lost = difference(difference(missing, damaged), expired)
+        audit.produced_messages = _messages(self._delivered)
+        audit.stored_messages = audit.produced_messages - _messages(missing)
+        audit.lost = _runs([*lost, *(run.interval for run in audit.lost)])
+        audit.damaged = _runs([*damaged, *(run.interval for run in audit.damaged)])
+        audit.recovered = _runs(difference(self.found.intervals(), self._delivered))
+        audit.duplicated = _runs(self._twice.intervals())
+        audit.expired = _runs(expired)
+        for tally in self.tallies:
+            report, fresh = tally.report, tally.fresh
+            missing_records = max(0, report.records - tally.records)
+            shared_records = tally.shared_records
+            if not intersection(missing, report.interval):
+                if (report.records, report.crc_sum) != (tally.records, tally.crc_sum):
+                    audit.changed.append(SequenceRun.of(report.interval))
+            elif not intersection(missing, fresh):
+                shared_records += missing_records  # an earlier report has named them
+            else:
+                any_lost, any_expired = intersection(lost, fresh), intersection(expired, fresh)
+                _share(tally, audit, any_lost=bool(any_lost), any_expired=bool(any_expired))
+            audit.produced_records += report.records - shared_records
+            audit.stored_records += tally.records - tally.shared_records
+        return audit
 
     def _covering(self, sequences: Interval) -> Iterator[_ReportTally]:
         """The reports that have one of some sequences."""
-        at = bisect_left(self._firsts, sequences.end) - 1
-        while at >= 0 and self._reaches[at] > sequences.start:
-            if self._tallies[at].report.last >= sequences.start:
-                yield self._tallies[at]
+        at = bisect_left(self.tallies, sequences.end, key=lambda tally: tally.report.first) - 1
+        while at >= 0 and self.tallies[at].reach > sequences.start:
+            if self.tallies[at].report.last >= sequences.start:
+                yield self.tallies[at]
             at -= 1
+
+
+def _share(tally: _ReportTally, audit: ProducerAudit, *, any_lost: bool, any_expired: bool) -> None:
+    """Add the LogMessages that a report is short of to the findings that it has."""
+    rest = max(0, tally.report.records - tally.records)
+    damaged = min(tally.damaged_records, rest) if any_lost or any_expired else rest
+    lost = min(tally.gone_records, rest - damaged) if any_expired else rest - damaged
+    audit.damaged_records += damaged
+    audit.lost_records += lost
+    audit.expired_records += rest - damaged - lost
 
 
 class ProducedReconciliation:
@@ -232,9 +204,6 @@ class ProducedReconciliation:
         reports: those that are judged.
         others: those that are not; what they name is not unreported.
         only: producers that are compared; None for all.
-
-    Raises:
-        InvalidRequestError: they name more than `MAX_MESSAGES`.
     """
 
     def __init__(
@@ -247,26 +216,14 @@ class ProducedReconciliation:
     ) -> None:
         self._topic = topic
         self._only = only
-        judged = _by_name(reports)
-        covered = {name: _covered(group) for name, group in judged.items()}
-        messages = sum(end - start for intervals in covered.values() for start, end in intervals)
-        if messages > MAX_MESSAGES:
-            raise InvalidRequestError(
-                f"the reports about {topic!r} in this window name {messages} Messages; one audit "
-                f"compares up to {MAX_MESSAGES}: choose a shorter window"
-            )
-        self._states = {
-            name: [_MessageStates(each, _within(judged[name], each)) for each in intervals]
-            for name, intervals in covered.items()
+        self._gaps = 0
+        judged, rest = _by_name(reports), _by_name(others)
+        self._producers = {
+            name: _Producer(name, judged[name], rest[name]) for name in {**judged, **rest}
         }
-        everything = _by_name([*chain.from_iterable(judged.values()), *others])
-        self._reported = {name: _covered(group) for name, group in everything.items()}
-        self._unreported: dict[ProducerName, ProducerAudit] = {}
 
     def __repr__(self) -> str:
-        runs = sum(map(len, self._states.values()))
-        producers = len(self._states)
-        return f"<ProducedReconciliation {self._topic} [{producers} producers, {runs} runs]>"
+        return f"<ProducedReconciliation {self._topic} [{len(self._producers)} producers]>"
 
     # -- what notifications say -------------------------------------------------------------
 
@@ -281,10 +238,9 @@ class ProducedReconciliation:
             in_window: whether the Batch is in the window, so that what no report names counts as
                 unreported.
         """
-        name, sequences = _name(write_partition, run), Interval(run.first, run.last + 1)
-        return bool(self._overlapping(name, sequences)) or (
-            in_window and not self._is_reported(name, sequences)
-        )
+        producer = self._of(ProducerName(write_partition, run.producer_id, run.epoch))
+        sequences = Interval(run.first, run.last + 1)
+        return producer is not None and producer.needs(sequences, in_window=in_window)
 
     def unreadable(
         self, write_partition: int, run: ProducerRun, *, gone: bool, in_window: bool = True
@@ -300,20 +256,8 @@ class ProducedReconciliation:
             gone: True when its object does not exist any more.
             in_window: whether the Batch is in the window.
         """
-        if not self.needs(write_partition, run, in_window=in_window):
-            return
-        name, sequences = _name(write_partition, run), Interval(run.first, run.last + 1)
-        for states in self._overlapping(name, sequences):
-            states.unreadable(sequences, run.records, _GONE if gone else _DAMAGED)
-        reported = intersection(self._reported.get(name, ()), sequences)
-        missing = difference([sequences], reported)
-        if in_window and missing:
-            audit = self._unreported_of(name)
-            (audit.lost if gone else audit.damaged).extend(map(SequenceRun.of, missing))
-            # Of a run that is reported in part, the report knows how many are its own.
-            records = 0 if reported else run.records
-            audit.lost_records += records if gone else 0
-            audit.damaged_records += 0 if gone else records
+        if producer := self._of(ProducerName(write_partition, run.producer_id, run.epoch)):
+            producer.unreadable(run, gone=gone, in_window=in_window)
 
     # -- what Batches hold ------------------------------------------------------------------
 
@@ -326,69 +270,63 @@ class ProducedReconciliation:
         *,
         in_window: bool = True,
     ) -> None:
-        """Count one sound stored Message."""
-        one = Interval(sequence, sequence + 1)
-        for states in self._overlapping(name, one):
-            states.stored(sequence, records, crc32c)
-            return
-        if in_window and not self._is_reported(name, one):
-            audit = self._unreported_of(name)
-            audit.unreported_messages += 1
-            audit.unreported_records += records
+        """Count one sound stored Message.
+
+        Raises:
+            InvalidRequestError: there are more than `MAX_GAPS` in what was found.
+        """
+        if producer := self._of(name):
+            self._gaps -= len(producer.found)
+            producer.stored(sequence, records, crc32c, in_window=in_window)
+            self._gaps += len(producer.found)
+            if self._gaps > MAX_GAPS:
+                raise InvalidRequestError(
+                    f"what is stored of {self._topic!r} has more than {MAX_GAPS} gaps in this "
+                    "window; choose a shorter window"
+                )
 
     def any_unseen(self) -> bool:
         """Whether a Message is expected that nothing has named so far."""
-        return any(states.any_unseen() for states in self._all())
+        return any(each.unseen() for each in self._producers.values())
 
     # -- findings ---------------------------------------------------------------------------
 
     def expire(self, reports: Iterable[ProducedReport]) -> None:
         """Retention may have removed what these reports name."""
         for report in reports:
-            for states in self._overlapping(report.name, report.interval):
-                states.expire(report)
+            self._producers[report.name].expire(report.interval)
 
     def expired_reports(self) -> int:
         """How many reports name Messages that are nowhere and that retention may have removed."""
-        return sum(states.expired_reports() for states in self._all())
+        found = 0
+        for producer in self._producers.values():
+            expired = producer.expired()
+            found += sum(
+                bool(intersection(expired, each.report.interval)) for each in producer.tallies
+            )
+        return found
 
     def producers(self) -> list[ProducerAudit]:
         """The findings, sorted by name."""
-        return [self._audit(name) for name in sorted(self._states.keys() | self._unreported)]
+        return [
+            producer.audit()
+            for name, producer in sorted(self._producers.items())
+            if producer.tallies or producer.unreported != ProducerAudit(name)
+        ]
 
-    def _audit(self, name: ProducerName) -> ProducerAudit:
-        audit = copy.deepcopy(self._unreported.get(name)) or ProducerAudit(name)
-        for states in self._states.get(name, ()):
-            states.judge(audit)
-        audit.lost = merged_runs(sorted(audit.lost))
-        audit.damaged = merged_runs(sorted(audit.damaged))
-        return audit
-
-    def _all(self) -> Iterable[_MessageStates]:
-        return chain.from_iterable(self._states.values())
-
-    def _overlapping(self, name: ProducerName, sequences: Interval) -> Sequence[_MessageStates]:
-        """What is known of a producer's Messages where reports cover some of these sequences."""
-        covered = self._states.get(name, ())
-        begin = bisect_right(covered, sequences.start, key=_end)
-        return covered[begin : bisect_left(covered, sequences.end, key=_start)]
-
-    def _is_reported(self, name: ProducerName, sequences: Interval) -> bool:
-        """Whether reports name all of it, or nobody asks."""
-        if self._only is not None and name not in self._only:
-            return True
-        return intersection(self._reported.get(name, ()), sequences) == [sequences]
-
-    def _unreported_of(self, name: ProducerName) -> ProducerAudit:
-        """What the Batches of the window have, or had, that no report names."""
-        return self._unreported.setdefault(name, ProducerAudit(name))
+    def _of(self, name: ProducerName) -> _Producer | None:
+        """What is known of a producer; None where nobody asks about it."""
+        producer = self._producers.get(name)
+        if producer is None and (self._only is None or name in self._only):
+            producer = self._producers[name] = _Producer(name)
+        return producer
 
 
-def _by_name(reports: Iterable[ProducedReport]) -> dict[ProducerName, list[ProducedReport]]:
+def _by_name(reports: Iterable[ProducedReport]) -> defaultdict[ProducerName, list[ProducedReport]]:
     """Reports by producer, sorted by where they begin, the longest first; each only once."""
-    result: dict[ProducerName, list[ProducedReport]] = {}
+    result: defaultdict[ProducerName, list[ProducedReport]] = defaultdict(list)
     for report in sorted(reports, key=_order):
-        group = result.setdefault(report.name, [])
+        group = result[report.name]
         if not group or group[-1] != report:
             group.append(report)
     return result
@@ -398,16 +336,15 @@ def _order(report: ProducedReport) -> tuple[int, int, int, int]:
     return report.first, -report.last, report.window_start_ms, report.window_end_ms
 
 
-def _covered(reports: Iterable[ProducedReport]) -> list[Interval]:
-    """The sequences that some sorted reports name."""
-    return union(report.interval for report in reports)
+def _both(intervals: Iterable[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """What both have."""
+    return [part for each in intervals for part in intersection(others, each)]
 
 
-def _within(reports: Sequence[ProducedReport], covered: Interval) -> Sequence[ProducedReport]:
-    """Those of some sorted reports that make up an interval which they cover."""
-    begin = bisect_left(reports, covered.start, key=_first)
-    return reports[begin : bisect_left(reports, covered.end, key=_first)]
+def _messages(intervals: Iterable[Interval]) -> int:
+    return sum(end - start for start, end in intervals)
 
 
-def _name(write_partition: int, run: ProducerRun) -> ProducerName:
-    return ProducerName(write_partition, run.producer_id, run.epoch)
+def _runs(intervals: Iterable[Interval]) -> list[SequenceRun]:
+    """Intervals in any order as runs."""
+    return list(map(SequenceRun.of, union(sorted(intervals))))

@@ -10,37 +10,36 @@ import csv
 import io
 from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from memq.core.audit.reports import SequenceRun
 from memq.core.audit.result import (
-    CONSUMER_FAULTS,
     CONSUMER_FINDINGS,
-    PRODUCER_FAULTS,
+    JSON_NAMES,
     PRODUCER_FINDINGS,
-    ProducerAudit,
+    LocatedRun,
+    MessageCount,
     Verdict,
     worst,
 )
 from memq.core.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from memq.core.audit.reports import ProducerName
     from memq.core.audit.result import (
         AuditResult,
         ConsumedAudit,
         ConsumerAudit,
-        LocatedRun,
-        MessageCount,
+        Finding,
+        ProducerAudit,
+        Runs,
     )
 
-SHORT_ID = 8  # characters of a producer id that a table shows, where they tell it from the others
 CONSUMER_COUNTS = ("stored", "consumed", *CONSUMER_FINDINGS, "behind", "again")
-
+SHORT_ID = 8  # characters of a producer id that a table shows, where they tell it from the others
 COLUMNS = (
     "consumer",
     "producer_id",
@@ -64,68 +63,6 @@ COLUMNS = (
 what is stored."""
 
 Row = dict[str, Any]
-
-_STORED_NAMES = {each.name: each.encode_name for each in msgspec.structs.fields(ProducerAudit)}
-
-
-class Fault(NamedTuple):
-    """Something that is wrong: which sequences of whom, and for which consumer.
-
-    Attributes:
-        finding: attribute of `ProducerAudit`, or of `ConsumedAudit` where there is a consumer.
-        consumer: empty between produced and stored.
-        name: of the producer.
-        runs: sequences, as many as are named; those of a consumer with their offsets.
-        messages: how many there are.
-        records: LogMessages in them; None where they are not counted.
-    """
-
-    finding: str
-    consumer: str
-    name: ProducerName
-    runs: Sequence[SequenceRun | LocatedRun]
-    messages: int
-    records: int | None
-
-    @property
-    def sequences(self) -> list[SequenceRun]:
-        """The sequences alone."""
-        return [SequenceRun(each.first, each.last) for each in self.runs]
-
-    def __str__(self) -> str:
-        count = "" if self.records is None else f" ({counted(self.records, 'LogMessage')})"
-        whom = f" by consumer {self.consumer!r}" if self.consumer else ""
-        return (
-            f"{self.finding}{whom}: producer {self.name.producer_id!r} epoch {self.name.epoch} "
-            f"write partition {self.name.write_partition} sequences "
-            f"{','.join(map(str, self.sequences))}{count}"
-        )
-
-    def to_json(self) -> Row:
-        """As plain JSON."""
-        return {
-            "finding": _STORED_NAMES.get(self.finding, self.finding),
-            "consumer": self.consumer or None,
-            **self.name._asdict(),
-            "sequences": [list(run) for run in self.sequences],
-            "records": self.records,
-        }
-
-
-def faults(result: AuditResult) -> Iterator[Fault]:
-    """All that is wrong, but for what cannot be read."""
-    for producer in result.producers:
-        for finding in PRODUCER_FAULTS:
-            if runs := getattr(producer, finding):
-                messages = sum(run.messages for run in runs)
-                records = getattr(producer, f"{finding}_records", None)
-                yield Fault(finding, "", producer.name, list(runs), messages, records)
-    for consumer, audit in _consumed(result):
-        for finding in CONSUMER_FAULTS:
-            count: MessageCount = getattr(audit, finding)
-            if count.messages:
-                name, parts = consumer.consumer, count.parts
-                yield Fault(finding, name, audit.name, parts, count.messages, count.records)
 
 
 # -- in words -------------------------------------------------------------------------------
@@ -187,19 +124,24 @@ def conclusion(result: AuditResult) -> str:
         return "PARTLY JUDGED: what could be judged is clean; the lines above say what could not"
     unread = counted(len(result.damage), "object or report", "objects or reports")
     parts = [f"{unread} cannot be read"] if result.damage else []
-    order = (*PRODUCER_FAULTS, *CONSUMER_FAULTS)
-    found = sorted(faults(result), key=lambda each: (each.consumer, order.index(each.finding)))
-    for (consumer, finding), group in groupby(found, lambda each: (each.consumer, each.finding)):
-        these = list(group)
-        messages = sum(each.messages for each in these)
-        if these[0].records is None:
-            parts.append(f"{counted(messages, 'Message')} {finding}")
-        else:
-            records = sum(each.records or 0 for each in these)
-            whom = f" by {consumer}" if consumer else ""
-            what = f"{counted(records, 'LogMessage')} {finding}{whom}"
-            parts.append(f"{what} in {counted(messages, 'Message')}")
-    return "NOT CLEAN: " + "; ".join(parts)
+    found = groupby(sorted(result.faults(), key=_place), _place)
+    return "NOT CLEAN: " + "; ".join([*parts, *(_total(list(same)) for _, same in found)])
+
+
+def _place(fault: Finding) -> tuple[str, int]:
+    """Where a finding comes in the last line."""
+    return fault.consumer, [*PRODUCER_FINDINGS, *CONSUMER_FINDINGS].index(fault.kind)
+
+
+def _total(faults: Sequence[Finding]) -> str:
+    """How much there is of one kind: "30 LogMessages lost in 3 Messages"."""
+    first = faults[0]
+    whom = f" by {first.consumer}" if first.consumer else ""
+    messages = counted(sum(each.messages for each in faults), "Message")
+    if first.records is None:
+        return f"{messages} {first.kind}{whom}"
+    records = counted(sum(each.records or 0 for each in faults), "LogMessage")
+    return f"{records} {first.kind}{whom} in {messages}"
 
 
 def totals_in_words(result: AuditResult) -> list[str]:
@@ -229,7 +171,7 @@ def _tally(audits: Sequence[ProducerAudit] | Sequence[ConsumedAudit]) -> str:
 
 def faults_in_words(result: AuditResult, most: int) -> list[str]:
     """A sentence for each thing that is wrong; the last one counts what was left out."""
-    lines = [str(fault) for fault in faults(result)]
+    lines = [str(fault) for fault in result.faults()]
     lines += [f"cannot be read: {damage}" for damage in result.damage]
     for consumer in result.consumers:
         lines += [f"consumer {consumer.consumer!r}: {text}" for text in consumer.mismatches]
@@ -255,86 +197,45 @@ def late_in_words(result: AuditResult, consumers: Sequence[str]) -> list[str]:
 
 
 def short_ids(result: AuditResult) -> dict[str, str]:
-    """What a table shows of each producer id: as little as tells it from all others here."""
-    ids = sorted({each.name.producer_id for each in result.producers} | {
-        audit.name.producer_id for _, audit in _consumed(result)
-    })  # fmt: skip
-    shown = {}
-    for position, producer_id in enumerate(ids):
-        beside = (*ids[max(0, position - 1) : position], *ids[position + 1 : position + 2])
-        length = SHORT_ID
-        while any(each.startswith(producer_id[:length]) for each in beside):
-            length += 1
-            if length >= len(producer_id):
-                break
-        is_long = len(producer_id) > length + 1  # what is cut off is more than the mark for it
-        shown[producer_id] = f"{producer_id[:length]}…" if is_long else producer_id
-    return shown
+    """What a table shows of each producer id: as little as tells all of them apart."""
+    ids = {audit.name.producer_id for _, audit in result.audits()}
+    length = SHORT_ID
+    while len({each[:length] for each in ids}) < len(ids):
+        length += 1
+    # What is cut off is more than the mark for it.
+    return {each: f"{each[:length]}…" if len(each) > length + 1 else each for each in sorted(ids)}
 
 
-def problems(result: AuditResult, most: int | None = None) -> list[Row]:
-    """A row for each thing that is wrong, but for what cannot be read.
-
-    Args:
-        result: of the audit.
-        most: so many runs of each are named; None for all.
-    """
-    return [
-        {
-            "problem": fault.finding,
-            "consumer": fault.consumer or None,
-            **fault.name._asdict(),
-            "records": fault.records,
-            "messages": fault.messages,
-            "sequences": _runs_in_words(fault.runs, most),
-        }
-        for fault in faults(result)
-    ]
-
-
-def rows(result: AuditResult, most: int | None = None, *, faults_only: bool = False) -> list[Row]:
+def rows(result: AuditResult, most: int | None = None) -> list[Row]:
     """A row for each producer in a write partition, then one for each consumer of it.
 
-    Each has counts, a verdict and what was found; those of producers have no consumer.
+    Each has counts, a verdict and what was found, as "lost 1-2,4; expired 7"; those of producers
+    have no consumer.
 
     Args:
         result: of the audit.
         most: so many runs of each finding are named; None for all.
-        faults_only: a clean row names no findings.
     """
-    found: list[Row] = []
-    of_producers = PRODUCER_FAULTS if faults_only else PRODUCER_FINDINGS
-    of_consumers = CONSUMER_FAULTS if faults_only else CONSUMER_FINDINGS
-    for producer in result.producers:
-        runs = {finding: getattr(producer, finding) for finding in of_producers}
-        found.append({"consumer": None} | _counts(producer) | _judged(producer, runs, most))
-    for consumer, audit in _consumed(result):
-        parts = {finding: getattr(audit, finding).parts for finding in of_consumers}
-        counts = _consumed_counts(audit)
-        found.append({"consumer": consumer.consumer} | counts | _judged(audit, parts, most))
-    return found
+    return [
+        {"consumer": consumer or None}
+        | _counts(audit)
+        | {
+            "clean": audit.clean,
+            "verdict": audit.verdict.value,
+            "findings": "; ".join(
+                f"{each.kind} {runs_in_words(each.runs, most)}" for each in audit.findings()
+            ),
+        }
+        for consumer, audit in result.audits()
+    ]
 
 
-def _judged(
-    audit: ProducerAudit | ConsumedAudit,
-    findings: Mapping[str, Sequence[SequenceRun | LocatedRun]],
-    most: int | None,
-) -> Row:
-    """The verdict, and what was found as "lost 1-2,4; expired 7"."""
-    texts = []
-    for finding, runs in findings.items():
-        if runs:
-            texts.append(f"{finding} {_runs_in_words(runs, most)}")
-    return {"clean": audit.clean, "verdict": audit.verdict.value, "findings": "; ".join(texts)}
-
-
-def _runs_in_words(runs: Sequence[SequenceRun | LocatedRun], most: int | None) -> str:
+def runs_in_words(runs: Runs, most: int | None) -> str:
     """Runs as "1-2,4", or with their offsets as "1-2 in 0:7-9, 4 in 0:10-11"."""
     shown = list(map(str, runs[:most]))
     if len(shown) < len(runs):
         shown.append(f"{len(runs) - len(shown)} more")
-    separator = "," if isinstance(runs[0], SequenceRun) else ", "
-    return separator.join(shown)
+    return ("," if isinstance(runs[0], SequenceRun) else ", ").join(shown)
 
 
 def to_csv(result: AuditResult) -> str:
@@ -342,7 +243,7 @@ def to_csv(result: AuditResult) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(rows(result, faults_only=True))
+    writer.writerows(rows(result))
     return text.getvalue()
 
 
@@ -354,26 +255,14 @@ def to_json(result: AuditResult) -> Row:
     return {
         **_whole(result),
         "damage": result.damage,
-        "producers": [
-            _counts(producer)
-            | {_STORED_NAMES[each]: getattr(producer, each) for each in PRODUCER_FINDINGS}
-            for producer in result.producers
-        ],
+        "producers": [_counts(each) | _named(each) for each in result.producers],
         "consumers": [
             {
+                **_reported(consumer),
                 "consumer": consumer.consumer,
-                "clean": consumer.clean,
-                "reports": consumer.reports,
                 "mismatches": consumer.mismatches,
                 "unnamed_parts": consumer.unnamed_parts,
-                "producers": [
-                    _consumed_counts(audit)
-                    | {
-                        each: [part._asdict() for part in getattr(audit, each).parts]
-                        for each in CONSUMER_FINDINGS
-                    }
-                    for audit in consumer.producers
-                ],
+                "producers": [_counts(each) | _named(each) for each in consumer.producers],
             }
             for consumer in result.consumers
         ],
@@ -382,21 +271,27 @@ def to_json(result: AuditResult) -> Row:
 
 def summary(result: AuditResult, most: int) -> Row:
     """The totals, and the first `most` faults, as an XCom holds them."""
-    found = list(faults(result))
+    found = list(result.faults())
     totals = ("produced", "stored", "damaged", "unreported", "expired")
     return {
         **_whole(result),
         "producers": len(result.producers),
         **{f"{name}_records": result.total(f"{name}_records") for name in totals},
         "consumers": {
-            each.consumer: {
-                "clean": each.clean,
-                "reports": each.reports,
-                **{f"{name}_records": each.total(name).records for name in CONSUMER_COUNTS},
-            }
+            each.consumer: _reported(each)
+            | {f"{name}_records": each.total(name).records for name in CONSUMER_COUNTS}
             for each in result.consumers
         },
-        "findings": [each.to_json() for each in found[:most]],
+        "findings": [
+            {
+                "finding": JSON_NAMES.get(each.kind, each.kind),
+                "consumer": each.consumer or None,
+                **each.name._asdict(),
+                "sequences": [list(run) for run in each.sequences],
+                "records": each.records,
+            }
+            for each in found[:most]
+        ],
         "more_findings": max(0, len(found) - most),
         "damage": result.damage[:most],
     }
@@ -414,21 +309,25 @@ def _whole(result: AuditResult) -> Row:
     }
 
 
-def _consumed(result: AuditResult) -> Iterator[tuple[ConsumerAudit, ConsumedAudit]]:
-    return ((consumer, each) for consumer in result.consumers for each in consumer.producers)
+def _reported(consumer: ConsumerAudit) -> Row:
+    return {"clean": consumer.clean, "reports": consumer.reports}
 
 
-def _counts(producer: ProducerAudit) -> Row:
+def _counts(audit: ProducerAudit | ConsumedAudit) -> Row:
     """Who it is, and how many Messages and LogMessages of each kind there are."""
-    fields = msgspec.structs.asdict(producer)
-    counts = {name: value for name, value in fields.items() if isinstance(value, int)}
-    return producer.name._asdict() | counts
+    row: Row = audit.name._asdict()
+    for name, value in msgspec.structs.asdict(audit).items():
+        if isinstance(value, int):
+            row[name] = value
+        elif isinstance(value, MessageCount):
+            row |= {f"{name}_messages": value.messages, f"{name}_records": value.records}
+    return row
 
 
-def _consumed_counts(audit: ConsumedAudit) -> Row:
-    counts = {}
-    for name in CONSUMER_COUNTS:
-        count: MessageCount = getattr(audit, name)
-        counts[f"{name}_messages"] = count.messages
-        counts[f"{name}_records"] = count.records
-    return audit.name._asdict() | counts
+def _named(audit: ProducerAudit | ConsumedAudit) -> Row:
+    """The sequences of each finding."""
+    return {JSON_NAMES.get(kind, kind): _plain(audit.found(kind)[-1]) for kind in audit.kinds}
+
+
+def _plain(runs: Runs) -> list[Any]:
+    return [each._asdict() if isinstance(each, LocatedRun) else each for each in runs]

@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -60,10 +60,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 REPORT_VERSION = 1
-MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
+MAX_REPORT_MESSAGES = 10_000_000  # of one report; more is a mistake, not a load
 MAX_FAILED_RUNS = 10_000  # of one joined report; about 20 bytes each, well within a Message
-MAX_NUMBER = 2**62  # of any sequence, count or time; what is made of them fits the wire's 64 bits
 CRC_MODULUS = 2**64  # of the sums of CRC32Cs
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""A sequence, count or time; what is made of them fits the wire's 64 bits."""
+CrcSum = Annotated[int, msgspec.Meta(ge=0)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class ProducerName(NamedTuple):
@@ -150,18 +154,18 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     version: int
     topic: str
-    write_partition: int
+    write_partition: Number
     producer_id: str
-    epoch: int
-    first: int
-    last: int
-    records: int
-    size_bytes: int
-    crc_sum: int
+    epoch: Number
+    first: Number
+    last: Number
+    records: Number
+    size_bytes: Number
+    crc_sum: CrcSum
     failed: list[SequenceRun]
-    window_start_ms: int
-    window_end_ms: int
-    duplicates: int = msgspec.field(name="repeats", default=0)
+    window_start_ms: Number
+    window_end_ms: Number
+    duplicates: Number = msgspec.field(name="repeats", default=0)
     incarnation: str = ""
     client: str = ""
     also: list[Part] = []
@@ -186,22 +190,24 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """How much memory it takes, in about 100 bytes."""
         return 1 + len(self.failed)
 
+    @property
+    def makes_sense(self) -> bool:
+        """Whether failed runs are sorted, apart and within the range, which is not too long."""
+        free = self.first
+        for first, last in self.failed:
+            if not free <= first <= last:
+                return False
+            free = last + 1
+        return free <= self.last + 1 and 0 < self.messages <= MAX_REPORT_MESSAGES
+
     def joined(self, following: ProducedReport) -> ProducedReport | None:
         """One report that says the same as this and the one after it; None if it cannot be."""
         failed = merged_runs([*self.failed, *following.failed])
         too_many = following.last - self.first >= MAX_REPORT_MESSAGES
         if too_many or len(failed) > MAX_FAILED_RUNS or following.first != self.last + 1:
             return None
-        return msgspec.structs.replace(
-            self,
-            last=following.last,
-            records=self.records + following.records,
-            size_bytes=self.size_bytes + following.size_bytes,
-            crc_sum=(self.crc_sum + following.crc_sum) % CRC_MODULUS,
-            failed=failed,
-            duplicates=self.duplicates + following.duplicates,
-            window_end_ms=following.window_end_ms,
-        )
+        sums = ("records", "size_bytes", "crc_sum", "duplicates")
+        return _joined(self, following, sums, last=following.last, failed=failed)
 
 
 class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="consumed"):
@@ -234,17 +240,17 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
 
     version: int = REPORT_VERSION
     topic: str
-    consumer: str
-    partition: int
-    start: int
-    end: int
-    batches: int
-    messages: int
-    records: int
-    crc_sum: int
-    window_start_ms: int
-    window_end_ms: int
-    skipped: int = 0
+    consumer: Name
+    partition: Number
+    start: Number
+    end: Number
+    batches: Number = 0
+    messages: Number = 0
+    records: Number = 0
+    crc_sum: CrcSum = 0
+    window_start_ms: Number
+    window_end_ms: Number
+    skipped: Number = 0
     began: bool = False
     moved: bool = False
     final: bool = True
@@ -266,25 +272,30 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         """How much memory it takes, in about 100 bytes."""
         return 4
 
+    @property
+    def makes_sense(self) -> bool:
+        """Whether its offsets are in order."""
+        return self.skipped <= self.start <= self.end
+
     def joined(self, following: ConsumedReport) -> ConsumedReport | None:
         """One report that says the same as this and the one after it; None if it cannot be."""
         begins = following.began and not self.began
         if self.final or following.start != self.end or following.skipped or begins:
             return None
-        return msgspec.structs.replace(
-            self,
-            end=following.end,
-            batches=self.batches + following.batches,
-            messages=self.messages + following.messages,
-            records=self.records + following.records,
-            crc_sum=(self.crc_sum + following.crc_sum) % CRC_MODULUS,
-            window_end_ms=following.window_end_ms,
-            final=following.final,
-        )
+        sums = ("batches", "messages", "records", "crc_sum")
+        return _joined(self, following, sums, end=following.end, final=following.final)
 
 
 Report = ProducedReport | ConsumedReport
 R = TypeVar("R", ProducedReport, ConsumedReport)
+
+
+def _joined(report: R, following: R, sums: Iterable[str], **fields: Any) -> R:
+    """A report with the sums of two, and other fields."""
+    for name in sums:
+        fields[name] = getattr(report, name) + getattr(following, name)
+    fields["crc_sum"] %= CRC_MODULUS
+    return msgspec.structs.replace(report, window_end_ms=following.window_end_ms, **fields)
 
 
 class StoredReport(NamedTuple, Generic[R]):
@@ -356,22 +367,14 @@ def decode_reports(value: bytes) -> list[Report]:
     except UNDECODABLE as exc:
         raise CorruptDataError(f"not an audit report: {exc}: {value[:80]!r}") from exc
     for report in reports:
-        _check(report, value)
+        if report.version != REPORT_VERSION:
+            raise CorruptDataError(
+                f"audit report of version {report.version}; this reader knows {REPORT_VERSION}: "
+                "upgrade memq"
+            )
+        if not report.makes_sense:
+            raise CorruptDataError(f"audit report with numbers that make no sense: {value[:300]!r}")
     return reports
-
-
-def _check(report: Report, value: bytes) -> None:
-    if report.version != REPORT_VERSION:
-        raise CorruptDataError(
-            f"audit report of version {report.version}; this reader knows {REPORT_VERSION}: "
-            "upgrade memq"
-        )
-    if not _makes_sense(report):
-        raise CorruptDataError(f"audit report with numbers that make no sense: {value[:300]!r}")
-    if isinstance(report, ProducedReport) and report.messages > MAX_REPORT_MESSAGES:
-        raise CorruptDataError(
-            f"audit report over {report.messages} Messages; the most is {MAX_REPORT_MESSAGES}"
-        )
 
 
 def check_consumed(report: ConsumedReport) -> None:
@@ -380,31 +383,10 @@ def check_consumed(report: ConsumedReport) -> None:
     Raises:
         InvalidRequestError: its numbers make no sense, or it has no name of a consumer.
     """
-    if not report.consumer or not _makes_sense(report):
+    try:
+        decode_reports(encode_report(report))
+    except CorruptDataError as exc:
         raise InvalidRequestError(
             f"{report} cannot be: it must name its consumer, numbers must be 0 or more and end "
-            "must not be before start"
-        )
-
-
-def _makes_sense(report: Report) -> bool:
-    numbers = [report.records, report.window_start_ms, report.window_end_ms]
-    if isinstance(report, ConsumedReport):
-        in_order = report.skipped <= report.start <= report.end
-        in_order = in_order and 0 <= report.crc_sum < CRC_MODULUS
-        numbers += [report.partition, report.start, report.end]
-        numbers += [report.batches, report.messages, report.skipped]
-    else:
-        in_order = _in_order(report)
-        numbers += [report.write_partition, report.epoch, report.last, report.duplicates]
-    return in_order and min(numbers) >= 0 and max(numbers) <= MAX_NUMBER
-
-
-def _in_order(report: ProducedReport) -> bool:
-    """Whether the failed runs are sorted, apart, and within the range of the report."""
-    free = report.first
-    for first, last in report.failed:
-        if not free <= first <= last:
-            return False
-        free = last + 1
-    return 0 <= report.first <= report.last and free <= report.last + 1
+            f"must not be before start; {exc}"
+        ) from exc

@@ -5,27 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import field
 
 from memq.core.audit.reports import ProducerName, SequenceRun
 from memq.core.decoding import UNDECODABLE
+from memq.core.units import counted
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-
-PRODUCER_FAULTS = ("lost", "damaged", "duplicated", "changed")
-"""What is wrong between produced and stored."""
-CONSUMER_FAULTS = ("missed", "mismatched")
-"""What is wrong between stored and consumed."""
-PRODUCER_FINDINGS = (*PRODUCER_FAULTS, "expired", "recovered")
-CONSUMER_FINDINGS = (*CONSUMER_FAULTS, "unreported")
-"""What is named, fault or not: attributes of `ProducerAudit` and `ConsumedAudit`."""
+    from collections.abc import Iterable, Iterator
 
 
 class Verdict(StrEnum):
@@ -39,9 +32,83 @@ class Verdict(StrEnum):
     """Something is wrong."""
 
 
+_ORDER = list(Verdict)
+
+PRODUCER_FINDINGS = {
+    "lost": Verdict.UNCLEAN,
+    "damaged": Verdict.UNCLEAN,
+    "duplicated": Verdict.UNCLEAN,
+    "changed": Verdict.UNCLEAN,
+    "expired": Verdict.PARTLY,
+    "recovered": Verdict.CLEAN,
+}
+"""What is named between produced and stored, and the verdict of each."""
+CONSUMER_FINDINGS = {
+    "missed": Verdict.UNCLEAN,
+    "mismatched": Verdict.UNCLEAN,
+    "unreported": Verdict.PARTLY,
+}
+"""What is named between stored and consumed, and the verdict of each."""
+JSON_NAMES = {"duplicated": "doubled"}
+"""Findings that have another name in JSON, which other programs read."""
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """What several parts come to as a whole."""
-    return max(verdicts, key=list(Verdict).index, default=Verdict.CLEAN)
+    """Return what several parts come to as a whole."""
+    return max(verdicts, key=_ORDER.index, default=Verdict.CLEAN)
+
+
+class LocatedRun(NamedTuple):
+    """Sequences of one producer, `first` to `last`, and the offsets of their Batches."""
+
+    partition: int
+    start: int
+    end: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        sequences = SequenceRun(self.first, self.last)
+        return f"{sequences} in {self.partition}:{self.start}-{self.end}"
+
+
+Runs = Sequence[SequenceRun] | Sequence[LocatedRun]
+
+
+class Finding(NamedTuple):
+    """A kind of finding about one producer in one write partition.
+
+    Attributes:
+        kind: attribute of `ProducerAudit`, or of `ConsumedAudit` where there is a consumer.
+        verdict: of this kind.
+        name: of the producer.
+        runs: sequences, as many as are named; those of a consumer with their offsets.
+        messages: how many there are.
+        records: LogMessages in them; None where they are not counted.
+        consumer: empty between produced and stored.
+    """
+
+    kind: str
+    verdict: Verdict
+    name: ProducerName
+    runs: Runs
+    messages: int
+    records: int | None
+    consumer: str = ""
+
+    @property
+    def sequences(self) -> list[SequenceRun]:
+        """The sequences alone."""
+        return [SequenceRun(each.first, each.last) for each in self.runs]
+
+    def __str__(self) -> str:
+        count = "" if self.records is None else f" ({counted(self.records, 'LogMessage')})"
+        whom = f" by consumer {self.consumer!r}" if self.consumer else ""
+        return (
+            f"{self.kind}{whom}: producer {self.name.producer_id!r} epoch {self.name.epoch} "
+            f"write partition {self.name.write_partition} sequences "
+            f"{','.join(map(str, self.sequences))}{count}"
+        )
 
 
 class _Judged(msgspec.Struct):
@@ -58,15 +125,42 @@ class _Judged(msgspec.Struct):
         return self.verdict is Verdict.CLEAN
 
 
-class ProducerAudit(_Judged):
+class _Audit(_Judged):
     """The findings for one producer in one write partition.
+
+    Attributes:
+        kinds: which there may be.
+        name: whose sequences these are.
+    """
+
+    kinds: ClassVar[dict[str, Verdict]] = {}
+    name: ProducerName
+
+    def found(self, kind: str) -> tuple[int, int | None, Runs]:
+        """Return Messages, LogMessages where they are counted, and sequences of a finding."""
+        raise NotImplementedError
+
+    def findings(self) -> Iterator[Finding]:
+        """Return what there is of each kind."""
+        for kind, verdict in self.kinds.items():
+            messages, records, runs = self.found(kind)
+            if messages:
+                yield Finding(kind, verdict, self.name, runs, messages, records)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the findings."""
+        return worst(each.verdict for each in self.findings())
+
+
+class ProducerAudit(_Audit):
+    """What differs between produced and stored.
 
     LogMessages of lost and damaged Messages are counted as what is short of the reports. That is
     exact, unless reports overlap and say different things, or one report names both what is lost
     without a notification and what has expired: then they count as expired.
 
     Attributes:
-        name: whose sequences these are.
         produced_messages: sealed and not given up, by the reports.
         produced_records: LogMessages in them.
         stored_messages: of those, found in Batches.
@@ -85,7 +179,7 @@ class ProducerAudit(_Judged):
         unreported_records: LogMessages in them.
     """
 
-    name: ProducerName
+    kinds = PRODUCER_FINDINGS
     produced_messages: int = 0
     produced_records: int = 0
     stored_messages: int = 0
@@ -95,33 +189,23 @@ class ProducerAudit(_Judged):
     damaged: list[SequenceRun] = []
     damaged_records: int = 0
     recovered: list[SequenceRun] = []
-    duplicated: list[SequenceRun] = field(name="doubled", default_factory=list)
+    duplicated: list[SequenceRun] = field(name=JSON_NAMES["duplicated"], default_factory=list)
     changed: list[SequenceRun] = []
     expired: list[SequenceRun] = []
     expired_records: int = 0
     unreported_messages: int = 0
     unreported_records: int = 0
 
+    def found(self, kind: str) -> tuple[int, int | None, Runs]:
+        """Return Messages, LogMessages where they are counted, and sequences of a finding."""
+        runs = getattr(self, kind)
+        return sum(run.messages for run in runs), getattr(self, f"{kind}_records", None), runs
+
     @property
     def verdict(self) -> Verdict:
-        """Unclean with anything lost, damaged, duplicated or changed."""
-        if any(getattr(self, finding) for finding in PRODUCER_FAULTS):
-            return Verdict.UNCLEAN
-        return Verdict.PARTLY if self.expired or self.unreported_messages else Verdict.CLEAN
-
-
-class LocatedRun(NamedTuple):
-    """Sequences of one producer, `first` to `last`, and the offsets of their Batches."""
-
-    partition: int
-    start: int
-    end: int
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        sequences = SequenceRun(self.first, self.last)
-        return f"{sequences} in {self.partition}:{self.start}-{self.end}"
+        """The worst of the findings; what no report names cannot be judged."""
+        unreported = Verdict.PARTLY if self.unreported_messages else Verdict.CLEAN
+        return worst([unreported, super().verdict])
 
 
 class MessageCount(msgspec.Struct):
@@ -132,24 +216,18 @@ class MessageCount(msgspec.Struct):
     parts: list[LocatedRun] = []
 
 
-class ConsumedAudit(_Judged):
-    """The findings for one consumer and one producer in one write partition.
+class ConsumedAudit(_Audit):
+    """What a consumer did with what is stored.
 
     What is stored is consumed, mismatched, missed, unreported or behind, and one of them only; see
     `memq.core.audit.consumed`.
 
     Attributes:
-        name: whose sequences these are.
         stored: in the Batches of the window that the consumer answers for.
-        consumed: of these.
-        missed: likewise, named.
-        mismatched: likewise, named.
-        unreported: likewise, named.
-        behind: likewise.
         again: of those consumed, the ones that were consumed more than once.
     """
 
-    name: ProducerName
+    kinds = CONSUMER_FINDINGS
     stored: MessageCount = field(default_factory=MessageCount)
     consumed: MessageCount = field(default_factory=MessageCount)
     missed: MessageCount = field(default_factory=MessageCount)
@@ -158,12 +236,10 @@ class ConsumedAudit(_Judged):
     behind: MessageCount = field(default_factory=MessageCount)
     again: MessageCount = field(default_factory=MessageCount)
 
-    @property
-    def verdict(self) -> Verdict:
-        """Unclean with anything missed or mismatched; what is unreported cannot be judged."""
-        if any(getattr(self, finding).messages for finding in CONSUMER_FAULTS):
-            return Verdict.UNCLEAN
-        return Verdict.PARTLY if self.unreported.messages else Verdict.CLEAN
+    def found(self, kind: str) -> tuple[int, int | None, Runs]:
+        """Return Messages, LogMessages and named sequences of a finding."""
+        count: MessageCount = getattr(self, kind)
+        return count.messages, count.records, count.parts
 
 
 class ConsumerAudit(_Judged):
@@ -234,6 +310,22 @@ class AuditResult(_Judged):
         partly = self.open_reports or self.expired_reports or self.beyond
         window = Verdict.PARTLY if partly else Verdict.CLEAN
         return worst([window, *(each.verdict for each in [*self.producers, *self.consumers])])
+
+    def audits(self) -> Iterator[tuple[str, ProducerAudit | ConsumedAudit]]:
+        """Return what was found about each producer, then about what each consumer read of it.
+
+        With it comes the name of the consumer, which is empty between produced and stored.
+        """
+        yield from (("", each) for each in self.producers)
+        for consumer in self.consumers:
+            yield from ((consumer.consumer, each) for each in consumer.producers)
+
+    def faults(self) -> Iterator[Finding]:
+        """Return all that is wrong, except what cannot be read."""
+        for consumer, audit in self.audits():
+            for each in audit.findings():
+                if each.verdict is Verdict.UNCLEAN:
+                    yield each._replace(consumer=consumer)
 
     def total(self, count: str) -> int:
         """A count (`"lost_records"`) over all producers."""

@@ -8,37 +8,26 @@ from memq.cli.main import main
 from tests.topics.audited import Topic, report
 
 
-def test_command_ends_with_clean(broker, capsys):
-    """A clean audit is two lines, ends with that word and exit code 0; `--all` shows the table."""
-    topic = Topic(broker)
-    producer_id = topic.produce(2)
-    assert main(["audit", topic.name, "--bootstrap", topic.address]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "1 producer: 1 clean; LogMessages: 6 produced, 6 stored",
-        "clean",
-    ]
-    assert main(["audit", topic.name, "--all", "--bootstrap", topic.address]) == 0
-    title, row, *_, last = capsys.readouterr().out.splitlines()
-    assert title.split()[:5] == ["PRODUCER", "EPOCH", "WRITE-PARTITION", "PRODUCED", "STORED"]
-    assert row.split() == [producer_id, "0", "0", "6", "6", "0", "0", "0", "-"]
-    assert last == "clean"
-
-
 def test_command_names_what_is_lost(broker, capsys):
-    """A loss ends with exit code 1, the sequences in the table, and the counts in the last line."""
+    """A clean audit ends with that word and exit code 0; a loss with 1, the sequences in the table,
+    and the counts in the last line.
+    """
     topic = Topic(broker)
     producer_id = topic.produce(6)
+    code, lines = command(topic, "--all", capsys=capsys)
+    assert (code, lines[-1]) == (0, "clean")
+    assert lines[0].split()[:5] == ["PRODUCER", "EPOCH", "WRITE-PARTITION", "PRODUCED", "STORED"]
+    assert lines[1].split() == [producer_id, *map(str, (0, 0, 18, 18, 0, 0, 0)), "-"]
     paths = topic.paths()
     for number in (1, 2, 4):
         paths[number].unlink()
-    assert main(["audit", topic.name, "-b", topic.address, "--from", "1h"]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    code, lines = command(topic, "--from", "1h", capsys=capsys)
+    assert code == 1
     assert lines[0].split() == [
         "PROBLEM", "CONSUMER", "PRODUCER", "EPOCH", "WRITE-PARTITION", "LOGMESSAGES", "SEQUENCES",
     ]  # fmt: skip
     assert lines[1].split() == ["lost", "-", producer_id, "0", "0", "9", "1-2,4"]
     assert lines[-2] == "1 producer: 1 not clean; LogMessages: 18 produced, 9 stored"
-    assert sum(line.startswith("cannot be read: Batch") for line in lines) == 3
     assert lines[-1] == (
         "NOT CLEAN: 3 objects or reports cannot be read; 9 LogMessages lost in 3 Messages"
     )
@@ -81,10 +70,6 @@ def test_command_says_what_could_not_be_judged(broker, capsys):
     """Exit code 3 where nothing is wrong but something is not known, such as a wrong name."""
     topic = Topic(broker)
     topic.produce(1)
-    code, lines = command(topic, "--consumer", "typo", capsys=capsys)
-    assert code == 3
-    assert "There is no report of 'typo': nothing is known of it." in lines
-    assert lines[-1].startswith("PARTLY JUDGED: ")
     code, lines = command(topic, "--consumer", "typo", "-o", "json", capsys=capsys)
     found = json.loads("\n".join(lines))
     assert (code, found["clean"], found["verdict"]) == (3, False, "partly judged")

@@ -9,15 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from memq import AdminClient, Consumer
 from memq.core.audit.result import LocatedRun, Verdict
-from memq.errors import (
-    InvalidRequestError,
-    UnavailableError,
-    UnknownTopicError,
-)
 from tests.topics.audited import Topic, report
 
 
@@ -47,17 +40,6 @@ def records(consumer):
     findings = ("stored", "consumed", "missed", "mismatched", "unreported", "behind", "again")
     totals = {finding: consumer.total(finding).records for finding in findings}
     return {finding: count for finding, count in totals.items() if count}
-
-
-def test_what_is_not_committed_is_behind(broker):
-    """A Batch that was handed out and not committed is lag: nobody knows that it was consumed."""
-    topic = Topic(broker)
-    topic.produce(4)
-    consume(topic, 2)
-    consume(topic, 1, commit=False)
-    consumer = audited(topic)
-    assert records(consumer) == {"stored": 12, "consumed": 6, "behind": 6}
-    assert consumer.clean
 
 
 def test_damaged_offsets_of_a_group_do_not_hide_the_rest(broker):
@@ -126,23 +108,6 @@ def test_member_killed_before_its_report_is_unreported(broker):
     assert consumer.producers[0].missed.parts == [LocatedRun(0, 5, 7, 5, 6)]
 
 
-def test_a_group_is_moved_though_the_audit_cannot_be_told(broker, caplog, monkeypatch):
-    """The offsets are set, a line says what is not told, and the audit does not call it clean."""
-    topic = Topic(broker)
-    topic.produce(3)
-    consume(topic, 1)
-
-    async def refuse(*_, **__):
-        raise UnavailableError("the audit topic has no broker now")
-
-    with AdminClient(topic.address) as admin, monkeypatch.context() as patch:
-        patch.setattr("memq.client.admin.report_moved", refuse)
-        assert admin.reset_offsets("g", topic.name, {0: 2}) == {0: 2}
-    assert "could not be told what it steps over: the audit topic has no broker" in caplog.text
-    consume(topic, 1)
-    assert records(audited(topic)) == {"stored": 9, "consumed": 6, "unreported": 3}
-
-
 def run(code, topic, *, expected):
     """Run a program of its own against the topic."""
     done = subprocess.run(
@@ -180,24 +145,6 @@ def test_rebalance_raises_no_alarm(broker):
     assert records(consumer) == {"stored": 240, "consumed": 240}
 
 
-def test_job_that_counted_otherwise_is_mismatched(broker):
-    """A report that counts otherwise is named with both counts, until a right one settles it."""
-    topic = Topic(broker)
-    topic.produce(6)
-    report(topic, (0, 3))
-    report(topic, (3, 6), records=8)
-    consumer = audited(topic)
-    assert not consumer.clean
-    assert records(consumer) == {"stored": 18, "consumed": 9, "mismatched": 9}
-    assert consumer.producers[0].mismatched.parts == [LocatedRun(0, 3, 6, 3, 5)]
-    assert len(consumer.mismatches) == 1
-    assert "job reports about" in consumer.mismatches[0]
-    assert "offsets 3 to 5" in consumer.mismatches[0]
-    assert "8 LogMessages where 9 are stored" in consumer.mismatches[0]
-    report(topic, (3, 6), window_start_ms=99)
-    assert audited(topic).clean
-
-
 def test_named_consumers_alone_are_judged(broker):
     """Who asks about one is not told about others; a silent one, or a gap of now, is behind."""
     topic = Topic(broker)
@@ -213,28 +160,14 @@ def test_named_consumers_alone_are_judged(broker):
     assert (silent.reports, records(silent)) == (0, {"stored": 9, "behind": 9})
 
 
-def test_consumers_that_do_not_report(broker):
-    """Without the option, or about a topic that is not audited, nothing is reported."""
+def test_what_a_consumer_reports_is_what_it_committed(broker):
+    """What was handed out and not committed is lag; with `audit=False` nothing is reported."""
     topic = Topic(broker)
-    topic.produce(2)
-    consume(topic, 2, audit=False)
-    assert topic.audit().consumers == []
-    quiet = Topic(broker, audited="false")
-    quiet.produce(2)
-    consume(quiet, 2)
-    report(quiet, (0, 2))
-    with AdminClient(quiet.address) as admin:
-        admin.alter_topic(quiet.name, audited="true")
-    assert quiet.audit().consumers == []
-
-
-def test_report_that_makes_no_sense_is_refused(broker):
-    """Nothing is sent that no audit could read, or about a topic that is not there."""
-    topic = Topic(broker)
-    topic.produce(1)
-    with pytest.raises(InvalidRequestError, match="end must not be before start"):
-        report(topic, (0, 1), end=-1)
-    with pytest.raises(InvalidRequestError, match="name its consumer"):
-        report(topic, (0, 1), consumer="")
-    with pytest.raises(UnknownTopicError):
-        report(topic, (0, 1), topic="nowhere")
+    topic.produce(4)
+    consume(topic, 2)
+    consume(topic, 1, commit=False)
+    consume(topic, 4, group="experiment", audit=False)
+    consumer = audited(topic, consumers=["g"])
+    assert records(consumer) == {"stored": 12, "consumed": 6, "behind": 6}
+    assert consumer.clean
+    assert [each.consumer for each in topic.audit().consumers] == ["g"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -11,8 +12,7 @@ from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit import audit
 from memq.client.audit.audit import audit_topic
-from memq.client.audit.consumed import report_consumed_async
-from memq.client.consumer.consumer import AsyncConsumer
+from memq.client.audit.consumed import report_consumed
 from memq.client.producer.producer import AsyncProducer
 from memq.core.audit.reports import (
     ConsumedReport,
@@ -23,7 +23,6 @@ from memq.core.audit.result import Verdict
 from memq.core.notification import decode_notification
 from memq.core.queue import Publication
 from memq.core.topic import AUDIT_TOPIC
-from memq.errors import InvalidRequestError
 from memq.storage.keys import key_of_uri
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
@@ -215,7 +214,8 @@ async def test_damaged_notifications_are_named(tmp_path):
         info = {"topic": "t", "consumer": "job", "partition": 0, "start": 0, "end": 3}
         counts = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 9)
         times = {"window_start_ms": 0, "window_end_ms": 0}
-        await report_consumed_async(here.address, [ConsumedReport(**info, **counts, **times)])
+        told = [ConsumedReport(**info, **counts, **times)]
+        await asyncio.to_thread(report_consumed, here.address, told)
         for topic in ("t", AUDIT_TOPIC):
             end = (await here.entries(topic))[-1].timestamp_ms
             await here.queue.publish(
@@ -228,60 +228,6 @@ async def test_damaged_notifications_are_named(tmp_path):
             f"{AUDIT_TOPIC}/0 offset 2",
         ]
         assert result.consumers[0].total("consumed").messages == 2
-
-
-async def test_reports_of_suspects_are_joined_and_bounded(tmp_path, monkeypatch):
-    """Many reports about a loss are joined where they follow each other; else they are refused."""
-    async with world(tmp_path) as here:
-        await here.create(audited="false")
-        await here.produce(5)
-        for first in range(5):
-            run = (await here.notifications())[first].producers[0]
-            await here.tell(
-                await here.report_of(first, first=first, records=run.records, crc_sum=run.crc_sum)
-            )
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", audited="true")
-        assert (await here.audit()).clean
-        await here.delete(2)
-        apart = await here.audit()
-        monkeypatch.setattr(audit, "MAX_APART", 1)
-        joined = await here.audit()
-        assert joined == apart
-        assert (only(joined).lost, only(joined).lost_records) == ([SequenceRun(2, 2)], 1)
-        monkeypatch.setattr(audit, "MAX_REPORTS", 1)
-        await here.tell(await here.report_of(9, first=8))
-        with pytest.raises(InvalidRequestError, match="more than 1 reports"):
-            await here.audit()
-
-
-async def test_what_is_committed_while_an_audit_runs_is_not_called_unreported(
-    tmp_path, monkeypatch
-):
-    """A group may commit, and report, after the reports were read: that is lag until then."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(2)
-        sift = audit._sift
-
-        async def then_commit(*arguments, **options):
-            found = await sift(*arguments, **options)
-            async with AsyncConsumer(
-                here.address, topic="t", group="g", start="earliest", read_through="broker"
-            ) as consumer:
-                for _ in range(2):
-                    assert await consumer.poll(20)
-                await consumer.commit()
-            return found
-
-        monkeypatch.setattr(audit, "_sift", then_commit)
-        result = await here.audit(consumers=["g"], grace_ms=-3_600_000)
-        (found,) = result.consumers
-        counts = {name: found.total(name).messages for name in ("behind", "unreported", "consumed")}
-        assert counts == {"behind": 2, "unreported": 0, "consumed": 0}
-        monkeypatch.undo()
-        (found,) = (await here.audit(consumers=["g"], grace_ms=-3_600_000)).consumers
-        assert found.total("consumed").messages == 2
 
 
 async def test_a_report_is_judged_once_the_topic_is_stored_so_far(tmp_path, monkeypatch):

@@ -53,9 +53,6 @@ class Member:
     def reports(self):
         return self.counters.take_reports()
 
-    def ranges(self):
-        return [(each.start, each.end, each.skipped, each.final) for each in self.reports()]
-
 
 @pytest.fixture
 def member():
@@ -64,67 +61,37 @@ def member():
     return made
 
 
-def test_where_a_member_begins_is_told_at_once(member):
-    """Before anything is committed after that; what it commits first says that it began there."""
-    member.counters.took_up(1, 8)
-    (taken,) = member.reports()
-    assert (taken.partition, taken.start, taken.end, taken.began) == (1, 8, 8, False)
-    member.read(3)
-    assert (member.woken, member.reports()) == (1, [])
-    member.counters.committed({0: 4})
-    (first,) = member.reports()
-    assert (first.start, first.end, first.began) == (3, 4, True)
-    assert member.woken == 2
+STEPS = {
+    "a first commit says where it began": ("r3 c4", [(3, 4, 0, True)]),
+    "a group begins though nothing is read": ("c5 c5 r9 c10", [(5, 5, 0, True), (9, 10, 0, True)]),
+    "it goes on where the group was": ("t2 r4 c5", [(2, 2, 0, False), (4, 5, 2, False)]),
+    "a jump is told, and back is none": (
+        "r3 r7 c8 r5 c6",
+        [(3, 4, 0, True), (7, 8, 3, False), (5, 6, 0, False)],
+    ),
+    "a commit beyond what was read": (
+        "r3 c9 c9 r9 c10",
+        [(3, 4, 0, True), (9, 10, 5, False)],
+    ),
+    "what is not committed is nobody's": ("t3 r3 r4 r5 c5 g0 c6", [(3, 5, 0, False)]),
+}
 
 
-def test_where_a_group_begins_is_told_when_it_is_committed(member):
-    """Though nothing may come to be read; and again when it begins elsewhere."""
-    member.counters.committed({0: 5})
-    member.counters.committed({0: 5})
-    member.read(9)
-    member.counters.committed({0: 10})
+@pytest.mark.parametrize(("steps", "ranges"), STEPS.values(), ids=STEPS)
+def test_members_report_what_they_commit(member, steps, ranges):
+    """Each rule of the class, one by one: take up, read, commit, give up."""
+    do = {
+        "t": lambda at: member.counters.took_up(0, at),
+        "r": member.read,
+        "c": lambda at: member.counters.committed({0: at}),
+        "g": lambda partition: member.counters.gave_up([partition]),
+    }
+    for step in steps.split():
+        do[step[0]](int(step[1:]))
     reports = member.reports()
-    assert [(each.start, each.end, each.began) for each in reports] == [(5, 5, True), (9, 10, True)]
-
-
-def test_jump_is_a_hole_and_is_told(member):
-    """After a seek forward the report says how many offsets were stepped over; back is no jump."""
-    member.read(3)
-    member.read(7)
-    member.counters.committed({0: 8})
-    member.read(5)
-    member.counters.committed({0: 6})
-    assert member.ranges() == [(3, 4, 0, False), (7, 8, 3, False), (5, 6, 0, False)]
-
-
-def test_member_goes_on_where_the_group_was(member):
-    """What lies between the group's commit and the first Batch was stepped over."""
-    member.counters.took_up(0, 2)
-    member.read(4)
-    member.counters.committed({0: 5})
-    assert member.ranges() == [(2, 2, 0, False), (4, 5, 2, False)]
-
-
-def test_member_that_gives_up_reports_the_rest(member):
-    """What was not committed is nobody's; no report says it is the last, as the group may go on."""
-    member.read(3, 4, 5)
-    member.counters.committed({0: 5})
-    member.counters.took_up(1, 8)
-    member.counters.gave_up([0, 1, 2])
-    assert member.ranges() == [(3, 5, 0, False), (8, 8, 0, False)]
-    member.counters.committed({0: 6})
-    assert member.ranges() == []
-
-
-def test_commit_beyond_what_was_read_is_a_hole_and_is_told(member):
-    """Who commits for Batches that it never had has stepped over them; once."""
-    member.read(3)
-    member.counters.committed({0: 9})
-    member.counters.committed({0: 9})
-    assert member.ranges() == [(3, 4, 0, False), (9, 9, 5, False)]
-    member.read(9)
-    member.counters.committed({0: 10})
-    assert member.ranges() == [(9, 10, 0, False)]
+    assert [(each.start, each.end, each.skipped, each.began) for each in reports] == ranges
+    assert not any(each.final for each in reports)
+    assert member.woken >= len(reports)
 
 
 def test_batches_that_wait_are_bounded(member, monkeypatch):
@@ -133,7 +100,7 @@ def test_batches_that_wait_are_bounded(member, monkeypatch):
     member.read(*range(10))
     assert "3 waiting" in repr(member.counters)
     member.counters.committed({0: 5})
-    assert member.ranges() == []
+    assert member.reports() == []
     member.counters.committed({0: 10})
     (report,) = member.reports()
     assert (report.start, report.end, report.batches, report.records) == (0, 10, 10, 50)
@@ -144,8 +111,8 @@ def test_batches_that_cannot_be_counted_as_one_are_given_up(member, monkeypatch)
     monkeypatch.setattr(audit_counters, "MAX_WAITING", 1)
     member.read(1, 5)
     member.counters.committed({0: 6})
-    member.counters.gave_up([0])
-    assert member.ranges() == [(5, 6, 3, False)]
+    (report,) = member.reports()
+    assert (report.start, report.end, report.skipped) == (5, 6, 3)
 
 
 @given(

@@ -22,7 +22,6 @@ from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
 from memq.core.audit import reports as audit
 from memq.core.audit.reports import (
     decode_reports,
-    encode_report,
     encode_reports,
 )
 from memq.core.format.message import decode_message
@@ -114,13 +113,11 @@ def test_delivered_reports_cover_each_sequence_once(steps, room):
         elif step == "report":
             send(argument)
             assert len(backlog._waiting) <= 3
-            assert all(len(queue) <= 1 for queue in backlog._waiting.values())
     while producer.open:
         producer.settle(0, delivered=True)
     send("delivered")
 
     assert backlog.messages == backlog.dropped_messages == 0
-    assert backlog._weight == 0
     ends = defaultdict(int)
     for each in delivered:
         number = each.write_partition
@@ -137,14 +134,6 @@ def test_delivered_reports_cover_each_sequence_once(steps, room):
         assert each.size_bytes == sum(message.size_bytes for message in messages)
         assert each.crc_sum == sum(message.crc32c for message in messages) % 2**64
     assert ends == {number: len(sealed) for number, sealed in producer.sealed.items()}
-
-
-def test_waiting_reports_are_joined():
-    """Reports that follow each other become one; failed runs that touch become one as well."""
-    backlog = ReportBacklog()
-    backlog.add([report(0, 4, failed={1, 4}), report(5, 9, failed={5, 6}, window_end_ms=20)])
-    assert backlog.take(ROOM) == [report(0, 9, failed={1, 4, 5, 6}, window_end_ms=20)]
-    assert backlog.take(ROOM) == []
 
 
 @pytest.mark.parametrize(
@@ -172,16 +161,6 @@ def test_oldest_report_is_dropped_when_too_much_waits(monkeypatch):
     backlog.add([report(at, at + 4, failed={at}) for at in (0, 5, 10)])
     assert backlog.dropped_messages == 5
     assert [each.first for each in backlog.take(ROOM)] == [5, 10]
-    assert backlog._weight == 0
-
-
-def test_messages_of_reports_keep_to_their_size():
-    """Reports are handed out in Messages of the size asked for, the rest comes later."""
-    backlog = ReportBacklog()
-    backlog.add([report(0, 0, write_partition=number) for number in range(5)])
-    size = len(encode_report(backlog.take(ROOM)[0]))
-    backlog.add([report(0, 0, write_partition=number) for number in range(5)])
-    assert [len(backlog.take(2 * size + 1)) for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_report_that_fits_no_message_is_dropped():
@@ -265,16 +244,6 @@ async def test_producer_reports_when_it_closes(broker):
     assert found.crc_sum == sum(each.crc for each in sent)
 
 
-async def test_producer_that_sent_nothing_reports_nothing(broker):
-    """Nor does one of a topic that is not audited."""
-    async with AsyncProducer(broker.address, topic="events"):
-        pass
-    broker.add_topic("quiet")
-    async with AsyncProducer(broker.address, topic="quiet") as producer:
-        await (await producer.write(b"x"))
-    assert told(broker) == []
-
-
 async def test_older_producer_reports_after_full_minutes(broker):
     """Every full hour is reported by all producers soon after it, and most of the time by few."""
     runtime = Runtime(wall_ns=lambda: 3_690 * 1_000_000_000, random=lambda: 0.5)
@@ -326,24 +295,6 @@ async def test_close_ends_within_its_timeout(broker, caplog):
         assert asyncio.get_running_loop().time() - started_s < 15, "no attempt ends sooner"
     assert "not reported" in caplog.records[-1].message
     assert told(broker) == []
-
-
-async def test_unexpected_error_ends_the_reports_and_is_logged(cluster, caplog):
-    """A bug in reporting is not swallowed, and does not reach the application either."""
-
-    def broken():
-        raise ZeroDivisionError
-
-    reporter = AuditReporter(cluster, broken, interval_s=0.001)
-    with caplog.at_level(logging.ERROR, LOGGER):
-        reporter.start()
-        await until(lambda: caplog.records)
-        await reporter.close()
-    assert [record.message for record in caplog.records] == [
-        "reports to the audit have stopped",
-        "the last report to the audit failed",
-    ]
-    assert {record.exc_info[0] for record in caplog.records} == {ZeroDivisionError}
 
 
 async def test_what_should_not_wait_leaves_once_in_an_interval(broker, cluster):

@@ -151,13 +151,6 @@ def test_each_message_has_one_finding(produced, cuts, failed, old, data) -> None
     assert audit.clean == (not (damaged or lost or expired or audit.duplicated))
 
 
-def test_report_sent_again_with_what_came_after_it_counts_once() -> None:
-    """An ack that was lost makes the reporter join the report to the next; losses stay exact."""
-    audit = reconcile([report(0, 9), report(0, 19)], set(range(20)) - {3, 15}).producers[0]
-    assert audit.lost_records == records(3) + records(15)
-    assert audit.produced_records == sum(map(records, range(20)))
-
-
 def test_message_that_a_rerun_gave_up_is_still_expected() -> None:
     """What one run of a job delivered must be there, whatever a later run says about it."""
     first_run = report(0, 9)
@@ -189,18 +182,6 @@ def test_what_no_report_names_is_counted_not_blamed(in_window) -> None:
     assert result.verdict is (Verdict.PARTLY if in_window else Verdict.CLEAN)
 
 
-def test_only_batches_that_can_change_something_are_needed() -> None:
-    """What judged reports name is needed, and in the window what no report names whole."""
-    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 6)])
-    assert check.needs(0, run_of(3, 9), in_window=False)
-    assert check.needs(0, run_of(6, 7), in_window=True)
-    assert not check.needs(0, run_of(6, 7), in_window=False)
-    assert not check.needs(0, run_of(5, 6), in_window=True)
-    assert check.needs(0, run_of(7, 9), in_window=True)
-    assert not check.needs(0, run_of(7, 9), in_window=False)
-    assert check.needs(1, run_of(0, 3), in_window=True)
-
-
 def test_write_partitions_and_epochs_are_apart() -> None:
     """Sequences of another epoch or write partition do not stand in for lost ones."""
     others = [ProducerName(0, "p", 1), ProducerName(1, "p", 0)]
@@ -208,6 +189,7 @@ def test_write_partitions_and_epochs_are_apart() -> None:
     for name in (*others, ProducerName(0, "nobody asks about", 0)):
         check.stored(name, 0, 1, crc(0))
     check.unreadable(1, run_of(0, 1), gone=False, in_window=False)
+    assert not check.needs(2, run_of(0, 1), in_window=True)
     result = finish(check)
     assert [producer.name for producer in result.producers] == [NAME, *others]
     assert result.producers[0].lost == [SequenceRun(0, 1)]
@@ -296,9 +278,11 @@ def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, hones
         assert audit.lost_records >= sum(map(records, set(ALL) - found - damaged))
 
 
-def test_window_that_names_too_many_messages_is_refused(monkeypatch) -> None:
+def test_findings_with_too_many_gaps_are_refused(monkeypatch) -> None:
     """The memory of an audit is bounded, and the error says what to do."""
-    monkeypatch.setattr(produced, "MAX_MESSAGES", 10)
-    assert ProducedReconciliation("t", [report(0, 9), report(3, 9)])
-    with pytest.raises(InvalidRequestError, match=r"11 Messages.*shorter window"):
-        ProducedReconciliation("t", [report(0, 4), report(6, 11)])
+    monkeypatch.setattr(produced, "MAX_GAPS", 2)
+    check = ProducedReconciliation("t", [report(0, 9)])
+    for sequence in (0, 1, 5):
+        check.stored(NAME, sequence, 1, 0)
+    with pytest.raises(InvalidRequestError, match=r"more than 2 gaps.*shorter window"):
+        check.stored(NAME, 7, 1, 0)

@@ -1,10 +1,13 @@
-"""What an audit found: the verdict, what was not judged, and the JSON for other programs."""
+"""What an audit found: the verdict, what was not judged, and what is read of it."""
 
 from __future__ import annotations
 
+import csv
+
+import msgspec
 import pytest
 
-from memq.core.audit.render import unjudged
+from memq.core.audit import render
 from memq.core.audit.reports import ProducerName, SequenceRun
 from memq.core.audit.result import (
     AuditResult,
@@ -19,57 +22,79 @@ from memq.core.audit.result import (
 )
 from memq.errors import CorruptDataError
 
-NAME = ProducerName(0, "p", 0)
+NAME = ProducerName(1, "p", 2)
+
+
+@pytest.fixture
+def result():
+    """Something of every kind is wrong."""
+    producer = ProducerAudit(
+        NAME,
+        produced_messages=9,
+        produced_records=90,
+        lost=[SequenceRun(1, 2), SequenceRun(4, 4)],
+        lost_records=30,
+        duplicated=[SequenceRun(5, 5)],
+        expired=[SequenceRun(7, 8)],
+        expired_records=20,
+    )
+    audit = ConsumedAudit(
+        NAME,
+        stored=MessageCount(4, 40),
+        missed=MessageCount(2, 20, [LocatedRun(0, 3, 5, 6, 7)]),
+        unreported=MessageCount(1, 10, [LocatedRun(0, 6, 7, 8, 8)]),
+        behind=MessageCount(1, 10),
+    )
+    consumer = ConsumerAudit("g", 3, [audit], mismatches=["g differs"])
+    return AuditResult("t", [producer], damage=["object gone"], consumers=[consumer])
+
+
+# -- the verdict ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("finding", ["lost", "damaged", "duplicated", "changed"])
 def test_result_with_a_finding_is_not_clean(finding) -> None:
     """What breaks a promise makes the whole result unclean, whatever could not be judged."""
-    producer = ProducerAudit(ProducerName(0, "p", 0))
-    assert AuditResult("t", [producer]).verdict is Verdict.CLEAN
+    producer = ProducerAudit(NAME, recovered=[SequenceRun(1, 1)])
+    assert AuditResult("t", [producer]).clean
+    assert AuditResult("t", [producer], damage=["object gone"]).verdict is Verdict.UNCLEAN
     getattr(producer, finding).append(SequenceRun(3, 3))
     assert AuditResult("t", [producer], open_reports=1).verdict is Verdict.UNCLEAN
-    fine = ProducerAudit(NAME, recovered=[SequenceRun(1, 1)])
-    assert AuditResult("t", [fine]).clean
-    assert AuditResult("t", [fine], damage=["object gone"]).verdict is Verdict.UNCLEAN
+
+
+def consumed(reports=1, **findings):
+    """A result with a consumer and what was found about it."""
+    found = ConsumedAudit(NAME, **findings)
+    return AuditResult("t", [], consumers=[ConsumerAudit("g", reports, [found])])
+
+
+def produced(**findings):
+    """A result with a producer and what was found about it."""
+    return AuditResult("t", [ProducerAudit(NAME, **findings)])
 
 
 @pytest.mark.parametrize(
     ("result", "sentence"),
     [
         (AuditResult("t", [], open_reports=2), "2 reports are not closed yet"),
-        (
-            AuditResult(
-                "t",
-                [ProducerAudit(NAME, expired=[SequenceRun(1, 2)], expired_records=5)],
-                expired_reports=2,
-            ),
-            "2 reports name 5 LogMessages",
-        ),
+        (produced(expired=[SequenceRun(1, 2)]), None),
+        (AuditResult("t", [], expired_reports=2), "2 reports name 0 LogMessages"),
         (AuditResult("t", [], beyond=["out of reach"]), "out of reach"),
         (
-            AuditResult("t", [ProducerAudit(NAME, unreported_messages=1, unreported_records=3)]),
+            produced(unreported_messages=1, unreported_records=3),
             "3 LogMessages are stored but in no report",
         ),
-        (AuditResult("t", [], consumers=[ConsumerAudit("g", 0)]), "no report of 'g'"),
-        (
-            AuditResult(
-                "t",
-                [],
-                consumers=[
-                    ConsumerAudit("g", 1, [ConsumedAudit(NAME, unreported=MessageCount(1, 3))])
-                ],
-            ),
-            "g has committed 3 LogMessages without a report",
-        ),
+        (consumed(reports=0), "no report of 'g'"),
+        (consumed(unreported=MessageCount(1, 3)), "g has committed 3 LogMessages without"),
     ],
 )
 def test_what_is_not_judged_is_never_clean(result, sentence) -> None:
     """Where part of the window could not be judged, the verdict and a sentence say so."""
-    assert result.verdict is Verdict.PARTLY
-    assert not result.clean
-    (line,) = unjudged(result)
-    assert sentence in line
+    assert (result.verdict, result.clean) == (Verdict.PARTLY, False)
+    assert render.conclusion(result).startswith("PARTLY JUDGED")
+    if sentence:
+        (line,) = render.unjudged(result)
+        assert sentence in line
 
 
 @pytest.mark.parametrize(
@@ -83,22 +108,107 @@ def test_what_is_not_judged_is_never_clean(result, sentence) -> None:
 )
 def test_audit_is_clean_only_if_consumers_are(finding, verdict) -> None:
     """What a consumer has left out is a fault like a loss; lag is none."""
-    found = ConsumedAudit(ProducerName(0, "p", 0), **{finding: MessageCount(messages=1, records=7)})
-    consumer = ConsumerAudit("g", 1, [found])
-    assert AuditResult("t", [], consumers=[consumer]).verdict is verdict
-    assert consumer.total(finding) == MessageCount(1, 7)
+    result = consumed(**{finding: MessageCount(messages=1, records=7)})
+    assert result.verdict is verdict
+    assert result.consumers[0].total(finding) == MessageCount(1, 7)
 
 
-def test_a_result_comes_back_from_its_json() -> None:
+# -- in words -------------------------------------------------------------------------------
+
+
+def test_last_line_counts_what_is_wrong(result):
+    """Each finding is there once, with LogMessages where they are counted, and the consumer."""
+    assert render.conclusion(result) == (
+        "NOT CLEAN: 1 object or report cannot be read; 30 LogMessages lost in 3 Messages; "
+        "1 Message duplicated; 20 LogMessages missed by g in 2 Messages"
+    )
+    assert render.conclusion(AuditResult("t", [])) == "clean"
+
+
+def test_totals_count_producers_once(result):
+    """A producer with several epochs is one, and as good as the worst of them."""
+    result.producers.append(ProducerAudit(ProducerName(1, "p", 3), stored_records=5))
+    result.producers.append(ProducerAudit(ProducerName(1, "q", 0), unreported_messages=1))
+    assert render.totals_in_words(result) == [
+        "2 producers: 1 partly judged, 1 not clean; LogMessages: 90 produced, 5 stored",
+        "g: 1 producer: 1 not clean; LogMessages: 40 stored, 0 consumed, 10 behind",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        (["shop", "shop-7"], ["shop", "shop-7"]),
+        (["012345678", "1123456789"], ["012345678", "11234567…"]),
+        (["01234567890-xyz", "01234567899-xyz"], ["01234567890…", "01234567899…"]),
+        (["01234567", "0123456789abcd"], ["01234567", "012345678…"]),
+    ],
+)
+def test_short_ids_tell_producers_apart(ids, shown):
+    """As few characters as name one producer of the result, at least eight; short ids are whole."""
+    producers = [ProducerAudit(ProducerName(0, each, 0)) for each in ids]
+    assert list(render.short_ids(AuditResult("t", producers)).values()) == shown
+
+
+def test_faults_in_words_are_bounded(result):
+    """A sentence names who, which sequences and how many; the last one counts what was left out."""
+    whose = "producer 'p' epoch 2 write partition 1"
+    lines = render.faults_in_words(result, 10)
+    assert lines == [
+        f"lost: {whose} sequences 1-2,4 (30 LogMessages)",
+        f"duplicated: {whose} sequences 5",
+        f"missed by consumer 'g': {whose} sequences 6-7 (20 LogMessages)",
+        "cannot be read: object gone",
+        "consumer 'g': g differs",
+    ]
+    assert render.faults_in_words(result, 2) == [*lines[:2], "and 3 more, see the table"]
+
+
+# -- for programs ---------------------------------------------------------------------------
+
+
+def test_csv_has_the_rows(result):
+    """One line for each row; columns that are not for it are empty."""
+    producer, consumer = csv.DictReader(render.to_csv(result).splitlines())
+    assert tuple(producer) == render.COLUMNS
+    of_producer = {"consumer": "", "lost_records": "30", "missed_records": ""}
+    assert producer | of_producer == producer
+    assert producer["findings"] == "lost 1-2,4; duplicated 5; expired 7-8"
+    of_consumer = {"consumer": "g", "produced_records": "", "clean": "False"}
+    assert consumer | of_consumer == consumer
+    assert consumer["findings"] == "missed 6-7 in 0:3-5; unreported 8 in 0:6-7"
+
+
+def test_other_programs_read_the_names_that_there_have_always_been(result):
+    """What is called duplicated here is `doubled` in every JSON."""
+    stored = msgspec.json.decode(encode_result(result))
+    assert stored["producers"][0]["doubled"] == [[5, 5]]
+    told = render.to_json(result)
+    assert told["producers"][0]["doubled"] == [(5, 5)]
+    assert told["producers"][0].keys() == (stored["producers"][0].keys() - {"name"}) | {
+        "write_partition", "producer_id", "epoch",
+    }  # fmt: skip
+    assert told["consumers"][0]["producers"][0]["missed"] == [
+        {"partition": 0, "start": 3, "end": 5, "first": 6, "last": 7}
+    ]
+
+
+def test_summary_is_bounded(result):
+    """An XCom holds the totals, and the first faults."""
+    found = render.summary(result, 2)
+    assert (found["lost_records"], found["produced_records"]) == (30, 90)
+    assert [each["finding"] for each in found["findings"]] == ["lost", "doubled"]
+    assert found["more_findings"] == 1
+    assert found["consumers"]["g"]["missed_records"] == 20
+    assert found["consumers"]["g"]["clean"] is False
+
+
+def test_a_result_comes_back_from_its_json(result) -> None:
     """Another program reads exactly what the audit found, down to the sequences and offsets."""
-    producer = ProducerAudit(ProducerName(1, "p", 2), lost=[SequenceRun(3, 5)], lost_records=2**40)
-    missed = MessageCount(messages=1, records=7, parts=[LocatedRun(0, 4, 5, 6, 6)])
-    consumer = ConsumerAudit("g", 1, [ConsumedAudit(producer.name, missed=missed)], ["differs"])
-    result = AuditResult("t", [producer], ["object gone"], 1, 2, [consumer])
     assert decode_result(encode_result(result)) == result
 
 
-@pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b'{"topic": "t", "producers": [{}]}'])
+@pytest.mark.parametrize("payload", [b"", b"[1]", b'{"topic": "t", "producers": [{}]}'])
 def test_what_is_no_result_is_refused(payload) -> None:
     """A file that another program wrote is a clear error, not a traceback."""
     with pytest.raises(CorruptDataError, match="not the result of an audit"):

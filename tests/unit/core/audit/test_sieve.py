@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import ProducedReport, ProducerName
-from memq.core.audit.sieve import MAX_GAPS, MAX_RECORDS, ProducerSieve
+from memq.core.audit.sieve import MAX_GAPS, ProducerSieve
 from tests.unit.core.audit.test_produced import crc, records, report, run_of
 
 NAME = ProducerName(0, "p", 0)
@@ -165,12 +165,3 @@ def test_what_is_outside_the_window_is_not_looked_at_and_not_counted() -> None:
         sieve.stored(NAME, sequence, records(sequence), crc(sequence), in_window=False)
     (audit,) = sieve.producers()
     assert (audit.stored_messages, audit.unreported_messages) == (4, 0)
-
-
-def test_counts_that_might_overflow_make_a_suspect() -> None:
-    """Its numbers are kept in 64 bits each."""
-    sieve = ProducerSieve()
-    sieve.report(report(0, 3, records=MAX_RECORDS), judged=True)
-    assert sieve.suspects == set()
-    sieve.report(report(4, 5, records=MAX_RECORDS + 1), judged=True)
-    assert sieve.suspects == {NAME}
