@@ -25,9 +25,8 @@ from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
-from memq.broker.group_lag import GroupLags
 from memq.broker.handlers import Handlers
-from memq.broker.lag import LagCounter
+from memq.broker.lag import GroupLags, LagCounter
 from memq.broker.membership import Membership
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
