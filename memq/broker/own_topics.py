@@ -107,7 +107,7 @@ class OwnTopics(Topics):
             if name and name not in self._catalog:
                 missing = (
                     f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
-                    "the file back, or stop the broker and run `memq recover DATA_DIR`"
+                    "the file back, or write it anew (docs/operations.md, Topics lost)"
                 )
                 self._not_served(name, CorruptDataError(missing))
         taken = {*self._catalog.names(), *self._damaged, *self._elsewhere}

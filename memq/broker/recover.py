@@ -13,12 +13,10 @@ gone), nobody can say which offset a Batch had. So the topic gets a new incarnat
 its objects are published in the order of sealing. Whoever was somewhere in the earlier one is told
 so (`TopicRecreatedError`) and begins anew.
 
-*Adopt*. A topic that the catalog has lost is written into it again, with what queue and objects say
-of it; its options are not known any more and are the defaults.
-
 Once. An upload whose notification was never published, and the upload of the retry, hold the same
-Messages. The first by time of sealing counts; what else is in the others goes into an object of its
-own. So the rebuilt deduplication window is right: it has each acked Message, once.
+Messages. The first by time of sealing counts, and an object all of whose Messages are in others is
+left alone. So the rebuilt deduplication window is right: it has each acked Message, once. Where an
+object has some of its Messages alone the rebuild is refused, before anything is changed.
 
 A crash parts a rebuild anywhere without harm:
 
@@ -54,14 +52,9 @@ from memq.broker.recover_scan import (
     readable,
     scan_queue,
 )
-from memq.core.format.batch import BatchBuilder
-from memq.core.format.index import BatchIndex
-from memq.core.format.message import TIMESTAMP_COLUMN
-from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
-from memq.core.governor.topics import Topic
 from memq.core.notification import encode_notification
 from memq.core.queue import Publication
-from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
+from memq.core.topic import INCARNATION_DIGITS
 from memq.core.units import counted
 from memq.errors import (
     ConfigError,
@@ -69,7 +62,6 @@ from memq.errors import (
     DataLossError,
     OffsetOutOfRangeError,
     QueueError,
-    UnknownTopicError,
 )
 from memq.queue.embedded.folders import TopicFile, TopicFolders
 from memq.queue.embedded.read_partition import (
@@ -80,7 +72,7 @@ from memq.queue.embedded.read_partition import (
     times_of,
 )
 from memq.runtime.files import explain, lock_exclusively, make_folders, sync_folder
-from memq.storage.keys import BatchKey, object_key, parse_object_key
+from memq.storage.keys import object_key, parse_object_key
 from memq.storage.local import LocalStorage
 from memq.storage.open import local_folder
 
@@ -89,16 +81,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memq.bigqueue import BigArray
-    from memq.core.format.index import IndexEntry
+    from memq.core.governor.topics import Topic
     from memq.runtime.system import Runtime
     from memq.storage.handler import ObjectInfo
 
-Action = Literal["none", "restore", "rebuild", "adopt"]
+Action = Literal["none", "restore", "rebuild"]
 RECOVERED = "recovered"
 """Folder of the data directory that takes what a rebuild has replaced."""
 UNKNOWN_BROKER = "broker-1"  # the default name, for want of a notification that says another
-PUT_TIMEOUT_S = 60.0
-ADOPTED_RETENTION = "3650d"
 APPEND_ENTRIES = 1_000  # notifications that are flushed together
 
 
@@ -118,12 +108,9 @@ class Outcome:
         messages: of these.
         records: of these.
         repeated: objects all of whose Messages are in others; they are left alone.
-        rewritten: objects of which some Messages are in others; the rest gets an object of its own.
         unnamed: objects that no notification names, in a topic that is sound: orphans.
         damaged: objects whose index cannot be read, with the reason; they are left alone.
         groups: groups that had stored offsets, and begin anew when the topic is rebuilt.
-        adopted: the catalog has lost it, so nobody knows its options any more (but for those of
-            the audit topic, which are always the same).
     """
 
     topic: str
@@ -137,11 +124,9 @@ class Outcome:
     messages: int = 0
     records: int = 0
     repeated: int = 0
-    rewritten: int = 0
     unnamed: int = 0
     damaged: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
-    adopted: bool = False
 
 
 class _Proof(NamedTuple):
@@ -166,7 +151,6 @@ class _Recovery:
     ) -> None:
         self.directory = directory
         self._objects_folder = objects
-        self._shared = objects != directory / "objects"
         self.execute = execute
         self._runtime = runtime
         self._progress = progress
@@ -186,26 +170,6 @@ class _Recovery:
             return TopicInQueue(str(file))
         return scan_queue(self._folders, name, file)
 
-    def topics(self, wanted: str | None) -> list[Topic]:
-        """Every topic that catalog, queue or objects know, as it is or would be in the catalog.
-
-        Beside a catalog, objects that nothing else knows are what a deletion has left, and in a
-        storage of its own they may be another broker's: these are no topic unless it is wanted.
-        """
-        known = [self.catalog.get(name) for name in self.catalog.names()]
-        gone = {topic.incarnation for topic in self.catalog.doomed()}
-        names = {topic.name for topic in known}
-        lost: dict[str, str] = {}
-        in_queue = [name.rpartition(".")[::2] for name in self.in_queue]
-        latest = sorted(self.objects, key=lambda name: self.objects[name][-1].modified_ms)
-        # What the queue knows counts for more than what lies in the storage, and comes last.
-        alone = not known and not self._shared
-        by_objects = [each for each in latest if alone or each[0] == wanted]
-        for topic, incarnation in (*by_objects, *in_queue):
-            if topic and topic not in names and incarnation not in gone:
-                lost |= {topic: incarnation}
-        return known + [self._adopted(*name) for name in sorted(lost.items())]
-
     def recover(self, topic: Topic) -> Outcome:
         """Find what is wrong with a topic, and mend it when that is wanted.
 
@@ -223,11 +187,7 @@ class _Recovery:
             lost=len(state.lost),
             objects=len(infos),
             groups=state.groups,
-            adopted=topic.name not in self.catalog,
         )
-        if topic.name in self.catalog.damaged:
-            outcome.reason = str(self.catalog.damaged[topic.name])
-            return outcome
         if state.reason or state.lost:
             outcome.reason = state.reason or counted(
                 len(state.lost), "notification is damaged", "notifications are damaged"
@@ -239,12 +199,7 @@ class _Recovery:
                 self._rebuild(topic, infos, outcome)
                 return outcome
         else:
-            unnamed = self._unnamed(infos, state)
-            outcome.unnamed = len(unnamed)
-        if outcome.adopted:
-            outcome.action, outcome.reason = "adopt", "the catalog has lost it"
-            if self.execute:
-                self.catalog.save(topic)
+            outcome.unnamed = len(self._unnamed(infos, state))
         if self.execute:
             self._tidy(topic)
         return outcome
@@ -282,7 +237,7 @@ class _Recovery:
     def _restore(self, topic: Topic, proofs: list[_Proof], outcome: Outcome) -> None:
         outcome.action = "restore"
         for proof in proofs:
-            _count(outcome, proof.stored.about.entries)
+            _count(outcome, proof.stored)
         if not self.execute:
             return
         for number, group in groupby(proofs, key=lambda proof: proof.place.partition):
@@ -304,9 +259,11 @@ class _Recovery:
         new = msgspec.structs.replace(
             old, incarnation=self._runtime.token_hex(INCARNATION_DIGITS // 2), request_id=""
         )
+        taken: set[str] = set()
+        for stored in self._once(self._read(infos, outcome), outcome):
+            _count(outcome, stored)
+            taken.add(stored.key)
         if not self.execute:
-            for _ in self._once(self._read(infos, outcome), outcome):
-                pass
             return
         outcome.incarnation = new.incarnation
         self.catalog.announce(new)
@@ -318,37 +275,36 @@ class _Recovery:
         )
         self._folders.make(new.queue_topic, file)
         self._folders.show(new.queue_topic)
-        taken = self._publish_all(new, file, self._once(self._read(infos, outcome), outcome))
+        self._publish_all(new, file, [info for info in infos if info.key in taken])
         self.catalog.save(new)
         self.catalog.forget(new)
         self._set_aside(old.queue_topic)
         for key in taken:
             self._storage.delete(key)
 
-    def _once(
-        self, objects: Iterator[StoredBatch], outcome: Outcome
-    ) -> Iterator[tuple[StoredBatch, list[IndexEntry]]]:
-        """Each object with those of its Messages that no object before it had, if there are any."""
+    def _once(self, objects: Iterator[StoredBatch], outcome: Outcome) -> Iterator[StoredBatch]:
+        """Select the objects whose Messages no object before them had.
+
+        Raises:
+            DataLossError: an object has some Messages alone, and shares others.
+        """
         unpublished = Unpublished()
         for stored in objects:
-            entries = unpublished.take(stored)
-            if not entries:
-                outcome.repeated += 1
-                continue
-            outcome.rewritten += len(entries) < len(stored.about.entries)
-            _count(outcome, entries)
-            self._progress("notifications rebuilt", outcome.published)
-            yield stored, entries
+            messages, new = len(stored.about.entries), unpublished.take(stored)
+            if 0 < new < messages:
+                raise DataLossError(
+                    f"{stored.key} shares {messages - new} of its {messages} Messages with objects "
+                    f"sealed before it, so {outcome.topic!r} cannot be rebuilt; nothing of it has "
+                    "changed. Move the object away, recover again, and send what only it has once "
+                    "more"
+                )
+            outcome.repeated += not new
+            if new:
+                yield stored
 
-    def _publish_all(
-        self,
-        topic: Topic,
-        file: TopicFile,
-        objects: Iterator[tuple[StoredBatch, list[IndexEntry]]],
-    ) -> list[str]:
-        """Publish objects in a new incarnation; returns the keys that they had before."""
+    def _publish_all(self, topic: Topic, file: TopicFile, infos: list[ObjectInfo]) -> None:
+        """Publish objects in a new incarnation."""
         sealed: dict[int, int] = {}  # Batches of each write partition
-        taken: list[str] = []
         waiting: dict[int, list[Publication]] = {}
         with ExitStack() as closing:
             partitions = []
@@ -363,9 +319,10 @@ class _Recovery:
                 )
                 closing.callback(partition.close)
                 partitions.append(partition)
-            for stored, entries in objects:
-                renamed = self._renamed(topic, stored, entries)
-                taken.append(stored.key)
+            objects = readable(self._storage, infos, self._schemas, [])
+            for count, stored in enumerate(objects, 1):
+                renamed = self._renamed(topic, stored)
+                self._progress("notifications rebuilt", count)
                 write_partition = stored.parsed.write_partition
                 share = topic.config.read_partitions_of(write_partition)
                 number = share[sealed.get(write_partition, 0) % len(share)]
@@ -382,47 +339,13 @@ class _Recovery:
             for number, publications in waiting.items():
                 if publications:
                     partitions[number].append(publications)
-        return taken
 
-    def _renamed(self, topic: Topic, stored: StoredBatch, entries: list[IndexEntry]) -> StoredBatch:
-        """The object under a key of the topic's incarnation, with only these Messages."""
+    def _renamed(self, topic: Topic, stored: StoredBatch) -> StoredBatch:
+        """Give an object a second key, in the topic's incarnation."""
         parsed = stored.parsed._replace(incarnation=topic.incarnation)
-        if len(entries) == len(stored.about.entries):
-            key = object_key(parsed)
-            self._storage.link(stored.key, key)
-            return stored._replace(key=key, parsed=parsed)
-        return self._rewritten(parsed, stored, entries)
-
-    def _rewritten(
-        self, parsed: BatchKey, stored: StoredBatch, entries: list[IndexEntry]
-    ) -> StoredBatch:
-        """A new object with some Messages of another, byte for byte."""
-        opened = parsed.batch_id[:12]  # so that it sorts among the others as the old one does
-        batch_id = f"{opened}{self._runtime.token_hex(8)}"
-        builder = BatchBuilder(
-            stored.schema,
-            batch_id=batch_id,
-            topic=parsed.topic,
-            write_partition=parsed.write_partition,
-        )
-        for entry in entries:
-            body = self._storage.get_range(stored.key, entry.offset, entry.length)
-            builder.add(
-                memoryview(body),
-                producer_id=entry.producer_id,
-                epoch=entry.epoch,
-                sequence=entry.sequence,
-                records=entry.records,
-                min_timestamp_us=entry.min_timestamp_us,
-                max_timestamp_us=entry.max_timestamp_us,
-                crc32c=entry.crc32c,
-            )
-        sealed = builder.seal()
-        parsed = parsed._replace(batch_id=batch_id)
         key = object_key(parsed)
-        self._storage.put(key, sealed.buffers, timeout_s=PUT_TIMEOUT_S)
-        index = BatchIndex(sealed.metadata, list(sealed.entries), sealed.index_offset)
-        return StoredBatch(key, parsed, sealed.size_bytes, index, stored.schema)
+        self._storage.link(stored.key, key)
+        return stored._replace(key=key, parsed=parsed)
 
     def _read(self, infos: list[ObjectInfo], outcome: Outcome) -> Iterator[StoredBatch]:
         outcome.damaged = []
@@ -458,40 +381,6 @@ class _Recovery:
                 if _batch_id(info) in present:
                     self._storage.delete(info.key)
 
-    # -- topics that the catalog has lost ---------------------------------------------------
-
-    def _adopted(self, name: str, incarnation: str) -> Topic:
-        """A topic as far as queue and objects know it; nobody knows its options."""
-        infos = self.objects.get((name, incarnation), [])
-        damaged: list[str] = []
-        schemas: dict[str, bytes] = {}
-        write_partitions, created_ms, time_column = 1, 0, TIMESTAMP_COLUMN
-        for stored in readable(self._storage, infos, self._schemas, damaged):
-            schemas.setdefault(schema_id(stored.schema), stored.schema)
-            write_partitions = max(write_partitions, stored.parsed.write_partition + 1)
-            created_ms = created_ms or stored.parsed.sealed_ms
-            time_column = stored.about.metadata.time_column
-        default = serialize_schema(DEFAULT_SCHEMA)
-        file = self.in_queue.get(f"{name}.{incarnation}")
-        # Until somebody says how long it is to be retained, nothing of it expires.
-        options = AUDIT_OPTIONS if name == AUDIT_TOPIC else {"retention": ADOPTED_RETENTION}
-        config = TopicConfig.create(
-            name,
-            **options,
-            write_partitions=write_partitions,
-            time_column=time_column,
-            read_partitions=file.partitions if isinstance(file, TopicFile) else 1,
-        )
-        if schemas and schema_id(default) not in schemas:
-            config = msgspec.structs.replace(config, schema=list(schemas.values())[-1])
-        return Topic(
-            config=config,
-            schemas=schemas or {schema_id(default): default},
-            created_ms=created_ms,
-            incarnation=incarnation,
-            named_partitions=write_partitions,
-        )
-
 
 def recover(
     directory: Path,
@@ -515,7 +404,9 @@ def recover(
     Raises:
         LockedError: a broker uses the directory.
         ConfigError: it is no data directory, or the storage is no folder.
-        UnknownTopicError: nothing knows that topic.
+        UnknownTopicError: the catalog does not know that topic.
+        CorruptDataError: the file of the topic in the catalog is damaged.
+        DataLossError: what is left cannot be recovered; the error names the way out.
         MemqError: a file could not be read or written; running it again goes on.
     """
     objects = local_folder(storage) if storage else directory / "objects"
@@ -535,16 +426,16 @@ def recover(
         if queue.is_dir():
             locked.callback(os.close, lock_exclusively(queue / "lock"))
         run = _Recovery(directory, objects, execute=execute, runtime=runtime, progress=progress)
-        topics = [each for each in run.topics(topic) if topic in (None, each.name)]
-        if topic is not None and not topics:
-            raise UnknownTopicError(f"{directory} knows no topic {topic!r}, nor has objects of it")
-        if not topics and storage and run.objects:
-            names = ", ".join(sorted({name for name, _ in run.objects}))
-            raise ConfigError(
-                f"{directory} knows no topics, and the objects in {storage} may be another "
-                f"broker's: name them one by one with --topic, out of {names}"
+        if topic is not None:
+            return [run.recover(run.catalog.get(topic))]
+        names, damaged = run.catalog.names(), run.catalog.damaged
+        if not names and not damaged:
+            raise DataLossError(
+                f"{directory / 'topics'} is missing or empty, and only it has the options of "
+                "topics. Put it back, or write it anew (docs/operations.md, Topics lost)"
             )
-        return [run.recover(each) for each in topics]
+        left_alone = [Outcome(name, "", reason=str(error)) for name, error in damaged.items()]
+        return [*left_alone, *(run.recover(run.catalog.get(name)) for name in names)]
 
 
 def _proof(
@@ -579,7 +470,8 @@ def _batch_id(info: ObjectInfo) -> str:
     return "" if parsed is None else parsed.batch_id
 
 
-def _count(outcome: Outcome, entries: list[IndexEntry]) -> None:
+def _count(outcome: Outcome, stored: StoredBatch) -> None:
+    entries = stored.about.entries
     outcome.published += 1
     outcome.messages += len(entries)
     outcome.records += sum(entry.records for entry in entries)

@@ -27,7 +27,7 @@ from memq.storage.keys import BatchKey, key_of_uri, parse_object_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from memq.core.format.index import BatchIndex, IndexEntry
+    from memq.core.format.index import BatchIndex
     from memq.queue.embedded.folders import TopicFile, TopicFolders
     from memq.storage.handler import ObjectInfo, StorageHandler
 
@@ -200,14 +200,14 @@ class Unpublished:
     def __init__(self) -> None:
         self._taken: dict[tuple[int, str, int], IntervalSet] = defaultdict(IntervalSet)
 
-    def take(self, stored: StoredBatch) -> list[IndexEntry]:
-        """The Messages of an object that were in no object before it."""
-        new: list[IndexEntry] = []
+    def take(self, stored: StoredBatch) -> int:
+        """Take the Messages of an object; returns how many were in no object before it."""
+        new = 0
         for entry in stored.about.entries:
             name = (stored.parsed.write_partition, entry.producer_id, entry.epoch)
             if entry.sequence not in self._taken[name]:
                 self._taken[name].add(entry.sequence, entry.sequence + 1)
-                new.append(entry)
+                new += 1
         return new
 
 
