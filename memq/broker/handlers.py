@@ -376,15 +376,14 @@ class Handlers:
         ):
             if entries_left <= 0 or bytes_left <= 0:
                 break
-            share_bytes = max(1, bytes_left // waiting)
             stored = await self._context.queue.fetch(
                 topic.queue_topic,
                 partition,
                 offset,
                 max_entries=max(1, entries_left // waiting),
-                max_bytes=share_bytes,
+                max_bytes=max(1, bytes_left // waiting),
             )
-            entries = await self._context.root.served(stored, share_bytes)
+            entries = await self._context.root.served(stored)
             found += [
                 m.NotificationEntry(partition, entry.offset, entry.timestamp_ms, entry.payload)
                 for entry in entries
