@@ -9,13 +9,12 @@ from functools import partial
 import pytest
 
 from memq.broker.config import BrokerConfig
-from memq.broker.data_dir import DiskSpace
 from memq.broker.recover import recover
 from memq.broker.server import Broker
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, DataLossError
 from memq.runtime.system import SYSTEM
-from tests.integration.broker.support import client, until
+from tests.integration.broker.support import client
 
 
 @asynccontextmanager
@@ -128,16 +127,3 @@ def flip(file):
     content = bytearray(file.read_bytes())
     content[20] ^= 1
     file.write_bytes(content)
-
-
-async def test_a_broker_that_serves_no_topic_lives(data, monkeypatch):
-    """With the notifications of all topics damaged the broker runs, and says why it serves none."""
-    for file in data.glob("queue/topics/*/topic.json"):
-        file.write_bytes(b"{")
-    looks = []
-    monkeypatch.setattr(DiskSpace, "look", lambda _, needed_bytes: looks.append(needed_bytes))
-    async with on_files(data) as b, client(b) as c:
-        await until(lambda: looks or b.context.fatal_errors.failure.done())
-        with pytest.raises(CorruptDataError):
-            await c.write(1)
-        assert not b.context.fatal_errors.failure.done()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,7 +10,7 @@ from memq.broker import lag
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, QueueError, UnavailableError
-from tests.integration.broker.support import broker, until
+from tests.integration.broker.support import broker
 
 GROUPS = {"t": "gh", "u": "g", "v": "k", "z": "g"}  # of z another broker keeps them
 ALL = [("g", "t"), ("h", "t"), ("g", "u"), ("k", "v")]
@@ -79,24 +78,3 @@ async def test_groups_beyond_the_bound_are_counted(tmp_path, monkeypatch, most, 
     async with shown(tmp_path) as (b, scrape):
         assert await scrape() == ALL[:most]
         assert b.context.metrics.lag.left_out == left_out
-
-
-async def test_a_scrape_that_waits_long_enough_gets_what_was_known(tmp_path, monkeypatch):
-    """The look goes on, and the next scrape waits for that one."""
-    monkeypatch.setattr(lag, "SCRAPE_WAIT_S", 0.01)
-    async with shown(tmp_path) as (b, scrape):
-        await until(lambda: not b.admin._lags._looking or b.admin._lags._looking.done())
-        gate, groups, looks = asyncio.Event(), b.context.queue.groups, []
-
-        async def slow(topic):
-            looks.append(topic)
-            await gate.wait()
-            return await groups(topic)
-
-        b.context.queue.groups = slow
-        for _ in range(3):
-            assert await scrape() == []
-        assert len(looks) == 1, "looks do not pile up"
-        gate.set()
-        await until(b.admin._lags._looking.done)
-        assert [(row.group, row.topic) for row in b.context.metrics.lag.rows] == ALL

@@ -27,7 +27,7 @@ from memq.queue.embedded.read_partition import Partition, payload_of, times_of
 from memq.runtime.files import lock_exclusively
 from memq.runtime.system import Runtime
 from memq.storage.handler import ObjectInfo
-from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
+from memq.storage.keys import BatchKey, key_of_uri, object_key
 from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 
@@ -215,13 +215,6 @@ def test_orphans_of_a_sound_topic_are_left_alone(data):
     assert data.published() == [repr(Message("p", 0))]
 
 
-def test_a_folder_that_is_no_data_directory_is_refused(tmp_path):
-    """A mistyped path is an error and gets no files."""
-    with pytest.raises(ConfigError, match="is no data directory"):
-        recover(tmp_path, topic=None, execute=True, runtime=Runtime(), progress=lambda *_: None)
-    assert list(tmp_path.iterdir()) == []
-
-
 def files(folder):
     """Every file but locks, with its content."""
     return {
@@ -285,18 +278,6 @@ def test_notifications_of_every_read_partition_are_restored(data, root, lost):
     assert (done.messages, done.records) == (3 * len(lost), 3 * len(lost))
     assert data.published() == before
     assert data.recover().action == "none"
-
-
-def test_a_partition_in_which_one_is_not_proven_is_restored_in_no_part(data):
-    """Offsets would be wrong for whoever stands behind it: the topic is rebuilt as a whole."""
-    Data(data.path, "other", incarnation="f" * 16).store(Message("p", 0), publish_to=0)
-    keys = [data.store(Message("p", number), publish_to=number % 2) for number in range(4)]
-    data.lose_page(0)
-    data.lose_page(1)
-    data.storage.delete(keys[3])
-    outcome = data.recover()
-    assert (outcome.action, outcome.published) == ("rebuild", 3)
-    assert sorted(data.published()) == [repr(Message("p", number)) for number in range(3)]
 
 
 # -- rebuilding ----------------------------------------------------------------------------------
@@ -407,24 +388,6 @@ def test_a_dry_run_says_what_is_done(tmp_path, seed):
 # -- which topics there are ----------------------------------------------------------------------
 
 
-def test_a_topic_is_recovered_and_no_other(data):
-    """Where one is asked for, and where one needs nothing."""
-    other = Data(data.path, "t2", incarnation="f" * 16)
-    for topic in (data, other):
-        topic.store(Message("p", 0), publish_to=0)
-        topic.store(Message("p", 1))
-        shutil.rmtree(topic.folders.partition(topic.topic.queue_topic, 1))
-    before = {path: text for path, text in files(data.path).items() if "t2" in str(path)}
-    assert data.recover().action == "rebuild"
-    after = files(data.path)
-    assert {path: text for path, text in after.items() if "t2" in str(path)} == before
-    assert [(each.topic, each.action) for each in run(data.path)] == [
-        ("t", "none"),
-        ("t2", "rebuild"),
-    ]
-    assert len(other.published()) == len(data.published()) == 2
-
-
 def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     """Nobody knows what it is, so nothing of it is changed; the others are recovered."""
     other = Data(data.path, "a", incarnation="f" * 16)
@@ -458,40 +421,6 @@ def test_what_a_deletion_has_left_is_no_topic(data):
     for name in ("gone", "left"):
         with pytest.raises(UnknownTopicError, match=name):
             run(data.path, topic=name)
-
-
-@pytest.mark.parametrize("doomed", [True, False])
-def test_what_is_left_of_an_earlier_life_is_put_aside(data, doomed):
-    """Its queue, and objects that have a newer name; what is doomed the next start removes."""
-    for number in range(3):
-        data.store(Message("p", number), publish_to=0)
-    catalog = Catalog(data.path / "topics")
-    catalog.delete("t")
-    if not doomed:
-        catalog.forget(data.topic)
-    newer = Data(data.path, "t", incarnation="f" * 16)
-    for number in range(2):
-        newer.store(Message("p", number), publish_to=0)
-    other = Data(data.path, "t2", incarnation="e" * 16)
-    other.store(Message("p", 0), publish_to=0)
-    before = {info.key for info in data.storage.list("")}
-    assert [(each.topic, each.action) for each in run(data.path, execute=False)] == [
-        ("t", "none"),
-        ("t2", "none"),
-    ]
-    assert {info.key for info in data.storage.list("")} == before
-    run(data.path, topic="t")
-    assert (data.path / "queue/topics" / data.topic.queue_topic).exists() is doomed
-    assert (data.path / "recovered" / data.topic.queue_topic).exists() is not doomed
-    left = [parse_object_key(info.key) for info in data.storage.list("")]
-    assert sorted((each.topic, each.incarnation[0], each.batch_id) for each in left) == [
-        ("t", "0", "b3"),
-        ("t", "f", "b1"),
-        ("t", "f", "b2"),
-        ("t2", "e", "b1"),
-    ]
-    assert len(newer.published()) == 2
-    assert len(other.published()) == 1
 
 
 def test_a_topic_that_the_catalog_has_lost_is_as_its_file_is_written_anew(data):
