@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from memq.broker.catalog import Catalog
-from memq.broker.recover import recover
-from memq.broker.recover_scan import notification_of, open_partition, read_object
+from memq.broker.recover import notification_of, open_partition, read_object, recover
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
