@@ -47,21 +47,6 @@ async def written(running, topic, sequence=1):
         return (await c.write(sequence, topic=topic)).offset
 
 
-@pytest.mark.parametrize("empty", [False, True])
-@pytest.mark.parametrize("folder", ["queue", "topics"])
-async def test_a_missing_folder_is_not_an_empty_one(data, folder, empty):
-    """Without its queue, or without its topics, a broker refuses to begin anew and says so."""
-    shutil.rmtree(data / folder)
-    if empty:
-        (data / folder).mkdir()
-    with pytest.raises(
-        DataLossError, match=f"{folder} is missing or empty, .*(`memq recover|Topics lost)"
-    ):
-        async with on_files(data):
-            raise AssertionError("started")
-    assert not (data / folder).exists() or not any((data / folder).iterdir())
-
-
 async def test_storage_may_be_elsewhere(tmp_path, caplog):
     """With the option storage the objects are there, and there they are missed and recovered."""
     elsewhere = tmp_path / "on another disk"

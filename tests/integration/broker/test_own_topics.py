@@ -19,7 +19,6 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.testing import InMemoryStorage
-from tests.advice import follows
 from tests.integration.broker.support import GatedStorage, broker, client, until
 from tests.integration.broker.test_write_partition import turns
 
@@ -242,36 +241,3 @@ async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path, m
         )
         assert old.incarnation != new.incarnation
         assert await read_all(b.address, 50) == list(range(100, 150))
-
-
-@follows("Open the client anew, and begin at 'earliest' to miss nothing")
-async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):
-    """Consumer, group member and producer of the old topic get an error that says how to go on."""
-    async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:
-        await admin.create_topic("t", **FAST)
-        await write_some(b.address, 0, 3)
-        reader = AsyncConsumer(b.address, topic="t", start="earliest", read_through="broker")
-        member = AsyncConsumer(
-            b.address, topic="t", group="g", start="earliest", read_through="broker"
-        )
-        producer = AsyncProducer(b.address, topic="t")
-        async with reader, member:
-            await producer.start()
-            for consumer in (reader, member):
-                assert await consumer.poll(10) is not None
-            await admin.delete_topic("t")
-            await admin.create_topic("t", **FAST)
-            await write_some(b.address, 100, 3)
-            for consumer in (reader, member):
-                with pytest.raises(TopicRecreatedError, match="earliest"):
-                    async with asyncio.timeout(60):
-                        while True:
-                            batch = await consumer.poll(1)
-                            assert batch is None or int(next(iter(batch)).value) < 100
-            with pytest.raises(TopicRecreatedError):
-                await member.commit({0: 1})
-            with pytest.raises(TopicRecreatedError):
-                await (await producer.write(b"x"))
-            await producer.close()
-        assert await admin.committed("g", "t") == {}
-        assert await read_all(b.address, 3) == [100, 101, 102]

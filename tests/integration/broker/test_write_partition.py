@@ -333,28 +333,6 @@ async def test_a_repeat_that_cannot_be_compared_is_not_acked(tmp_path):
         assert isinstance(other, SequenceConflictError)
 
 
-@pytest.mark.parametrize("gone", ["object", "notification"])
-@pytest.mark.parametrize("place", [True, False])
-async def test_a_repeat_of_what_retention_has_removed_is_acked(tmp_path, gone, place, monkeypatch):
-    """It was published; what is not there any more cannot be compared, nor be published again."""
-    if not place:
-        monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
-    storage = ReadsFail()
-    async with partition(tmp_path, storage, batch_age="1ms", dedup_window="1h") as p:
-        p.write(0)
-        await p.answers(0)
-        if gone == "object":
-            storage.delete(*[info.key for info in storage.list("")])
-        else:
-            await p.context.queue.truncate(p.hosted.topic.queue_topic, 0, 1)
-        p.write(1, 0)
-        (told,) = await p.answers(1)
-        assert told.duplicate
-        assert told.offset == (0 if place or gone == "object" else -1)
-        p.write(2, 1)
-        assert (await p.answers(2))[0].offset == 1
-
-
 async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):
     """In an ordered topic a Message is due after those of its producer and epoch that wait."""
     storage = GatedStorage()

@@ -217,17 +217,3 @@ async def test_retention_that_was_quicker_once_is_no_error():
     queue = Racing(dict.fromkeys(range(40), (1, 1, 1, 1)), 0, 40)
     [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(0, 3)])
     assert (lag.batches, lag.start, lag.end, lag.offset) == (20, 20, 40, 3)
-
-
-async def test_one_question_is_answered_in_its_order():
-    """However positions repeat, and whatever partitions they are of."""
-    queue = GappyQueue(dict.fromkeys(range(9), (1, 2, 3, 3)), 0, 9)
-    asked = [PartitionOffset(p, at) for p, at in ((1, 5), (0, 8), (1, 0), (1, 5), (0, 99), (0, 2))]
-    lags = await counter(queue).lags(TOPIC, asked)
-    assert [(lag.partition, lag.offset) for lag in lags] == [
-        (each.partition, each.offset) for each in asked
-    ]
-    assert [lag.batches for lag in lags] == [4, 1, 9, 4, 0, 7]
-    with pytest.raises(InvalidRequestError, match="no read partition -1"):
-        await counter(queue).lags(TOPIC, [PartitionOffset(0, 0), PartitionOffset(-1, 0)])
-    assert len(await counter(queue).lags(TOPIC, asked * 682)) == 4_092

@@ -403,25 +403,6 @@ def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     assert after == before
 
 
-def test_what_a_deletion_has_left_is_no_topic(data):
-    """Neither what is doomed, in queue and storage, nor objects that only the storage knows."""
-    gone = Data(data.path, "gone", incarnation="f" * 16)
-    gone.store(Message("p", 0), publish_to=0)
-    objects_alone = Data(data.path, "left", incarnation="e" * 16)
-    objects_alone.store(Message("p", 0))
-    catalog = Catalog(data.path / "topics")
-    catalog.delete("gone")
-    catalog.delete("left")
-    data.folders.remove(objects_alone.topic.queue_topic)
-    catalog.forget(objects_alone.topic)
-    data.store(Message("p", 0), publish_to=0)
-    assert [each.topic for each in run(data.path)] == ["t"]
-    assert (data.path / "queue/topics" / gone.topic.queue_topic).exists()
-    for name in ("gone", "left"):
-        with pytest.raises(UnknownTopicError, match=name):
-            run(data.path, topic=name)
-
-
 def test_a_topic_that_the_catalog_has_lost_is_as_its_file_is_written_anew(data):
     """Without a file the way out is named; with one of its incarnation all of it is there."""
     data.store(Message("p", 0), publish_to=1)

@@ -198,27 +198,6 @@ def test_any_range_has_its_bytes(store, storage, start, length):
     assert bytes(storage.get_range("k", start, length)) == content[start : start + length]
 
 
-def test_an_answer_of_other_length_is_no_content(store, storage, monkeypatch):
-    """Neither a shorter nor a longer one; it is asked for again."""
-    store.objects["root/k"] = b"abcdef"
-    get = store.get_async
-    lengths = iter([2, 4])
-
-    async def other(name, *, options):
-        found = await get(name, options=options)
-        if length := next(lengths, 0):
-
-            async def content():
-                return b"x" * length
-
-            found.bytes_async = content
-        return found
-
-    monkeypatch.setattr(store, "get_async", other)
-    assert bytes(storage.get_range("k", 1, 3)) == b"bcd"
-    assert storage.requests["get_bytes"] == 3
-
-
 def test_the_read_that_came_second_is_given_up(store, clock):
     """Of a read and its hedge the first answer counts, and the other is cancelled."""
     storage = ObjectStorage("s3://bucket", "root")

@@ -6,15 +6,13 @@ import shutil
 
 import pytest
 
-from memq import AsyncAdminClient
 from memq.broker import identity
-from memq.core.governor.nodes import CLUSTER, TOPICS
+from memq.core.governor.nodes import CLUSTER
 from memq.core.wire import messages as m
 from memq.errors import (
     ConfigError,
     CorruptDataError,
     DataLossError,
-    UnknownTopicError,
 )
 from memq.storage.local import LocalStorage
 from tests.advice import follows
@@ -127,25 +125,3 @@ async def test_an_empty_zookeeper_is_not_believed(cluster):
     cluster.zookeeper.roll_back(backup)
     await until(one.context.leased, 30)
     await cluster.all_owned("t")
-
-
-@follows("so it is not served. Restore a newer one, or")
-async def test_a_topic_that_zookeeper_has_lost_is_refused_and_not_made_anew(cluster):
-    """It was made after the backup: its notifications are in Kafka, under another incarnation."""
-    (one,) = await cluster.start("one")
-    await (await cluster.connect(one)).create("before")
-    backup = cluster.zookeeper.back_up()
-    await (await cluster.connect(one)).create("after")
-    node = cluster.zookeeper.node(TOPICS.child("after"))
-    await restored(cluster, backup)
-    await until(lambda: len(one.sessions) > 1 and one.context.leased(), 30)
-    await cluster.all_owned("before")
-    async with AsyncAdminClient(one.address) as admin:
-        for refused in (admin.describe_topic, admin.create_topic):
-            with pytest.raises(DataLossError, match=r"'after' is not there, but memq\.after\."):
-                await refused("after")
-        await (await cluster.zookeeper.open()).create(TOPICS.child("after"), node.data)
-        await cluster.all_owned("after")
-        await admin.delete_topic("after")
-        with pytest.raises(UnknownTopicError):
-            await admin.describe_topic("after")
