@@ -68,6 +68,9 @@ class LocalStorage:
         self._temporary = self._root / TEMPORARY_FOLDER
         self._runtime = runtime
         self._durable_folders: set[Path] = set()
+        # Folders of objects whose removal may not be durable; as many as threads that delete, and
+        # those whose sync was refused.
+        self._removing: set[Path] = set()
 
     def __repr__(self) -> str:
         return f"<LocalStorage {self._root} [{len(self._durable_folders)} folders known durable]>"
@@ -144,8 +147,9 @@ class LocalStorage:
                 self._errors("delete", key),
                 contextlib.suppress(FileNotFoundError, NotADirectoryError),
             ):
+                self._removing.add(path.parent)
                 path.unlink()
-                sync_folder(path.parent)
+                self._sync_removed(path.parent)
 
     def link(self, key: str, to: str) -> None:
         """Give an object a second key, durably and without another copy; doing it again is fine.
@@ -250,12 +254,20 @@ class LocalStorage:
             self._durable_folders.clear()
         self._durable_folders.add(folder)
 
+    def _sync_removed(self, folder: Path) -> None:
+        """Make it durable that objects are gone: what is forgotten next must not come back."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            sync_folder(folder)
+        self._removing.discard(folder)
+
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
         folders = [prefix.rpartition("/")[0]]
         with self._errors("list", prefix):
+            for folder in list(self._removing):  # else what is not listed could come back
+                self._sync_removed(folder)
             while folders:
                 for entry, key in self._scan(folders.pop()):
                     if not key.startswith(prefix) or key == TEMPORARY_FOLDER:
