@@ -174,13 +174,21 @@ def _check(topic: Topic, positions: Sequence[PartitionOffset]) -> None:
         raise InvalidRequestError(
             f"{len(positions)} positions asked about; ask about up to {MAX_POSITIONS} at a time"
         )
-    count = topic.config.read_partitions
     for each in positions:
-        if not 0 <= each.partition < count:
-            raise InvalidRequestError(
-                f"topic {topic.name!r} has no read partition {each.partition}; it has 0 to "
-                f"{count - 1}"
-            )
+        check_read_partition(topic, each.partition)
+
+
+def check_read_partition(topic: Topic, partition: int) -> None:
+    """Refuse a number that no read partition of the topic has.
+
+    Raises:
+        InvalidRequestError: naming those that there are.
+    """
+    count = topic.config.read_partitions
+    if not 0 <= partition < count:
+        raise InvalidRequestError(
+            f"topic {topic.name!r} has no read partition {partition}; it has 0 to {count - 1}"
+        )
 
 
 class GroupLags:
