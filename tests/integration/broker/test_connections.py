@@ -180,6 +180,39 @@ async def test_a_frame_is_stalled_when_it_stops_or_drips(tmp_path) -> None:
         peer.lost()
 
 
+async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> None:
+    """From the last byte that was taken; and from the first wait, less what was taken since."""
+    async with peers(tmp_path) as (peer,):
+        await peer.shake_hands()
+        it, transport = peer.it, peer.transport
+        assert it.unread_s(it._loop.time() + 1_000) == 0
+        transport.unsent = 10 * MIN_RATE_BYTES_S
+        it.pause_writing()
+        start_s = it._unread_since_s
+        assert it.unread_s(start_s + 2) == 2
+        assert it.unread_s(start_s + 5) == 5
+        transport.unsent -= 3 * MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 6) == 3, "3 s worth of 6 s was taken"
+        transport.unsent -= 4 * MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 7) == 0
+        assert it.unread_s(start_s + 9) == 2
+        transport.unsent += 100 * MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 10) == 3, "what was sent meanwhile is not taken"
+        transport.unsent -= MIN_RATE_BYTES_S
+        assert it.unread_s(start_s + 11) == 3
+        it.resume_writing()
+        assert it.unread_s(start_s + 1_000) == 0
+        it.pause_writing()
+        assert it.unread_s(it._unread_since_s + 1) == 1, "it begins anew"
+        transport.unsent -= MIN_RATE_BYTES_S
+        assert it.unread_s(it._unread_since_s + 5) == 4, "what was taken before counts no more"
+        peer.receive(peer.ask(m.Metadata(topics=["t"])))
+        await turns()
+        assert not transport.sent, "nothing is served that would not be read"
+        it.resume_writing()
+        await peer.told(1)
+
+
 async def test_a_connection_is_read_when_nothing_speaks_against_it(tmp_path) -> None:
     """Whatever reasons come and go in whatever order, reading stops with the first one only."""
     async with peers(tmp_path) as (peer,):
