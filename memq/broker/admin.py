@@ -21,7 +21,7 @@ from memq.errors import MemqError, NotHostedError, UnavailableError, UnknownTopi
 if TYPE_CHECKING:
     from memq.broker.connection import Connections
     from memq.broker.context import BrokerContext
-    from memq.broker.group_lag import GroupLags
+    from memq.broker.lag import GroupLags
     from memq.broker.topics import Topics
 
 MAX_CONNECTIONS = 64  # a scrape and some probes of supervisors at a time

@@ -254,8 +254,8 @@ def _load(path: Path) -> Topic:
         topic = msgspec.json.decode(path.read_bytes(), type=Topic)
     except (*UNDECODABLE, OSError) as exc:
         raise CorruptDataError(
-            f"{path} does not hold a topic ({exc}): restore it from a copy, or move it away and "
-            "run `memq recover DATA_DIR`"
+            f"{path} does not hold a topic ({exc}): restore it from a copy, or write it anew "
+            "(docs/operations.md, Topics lost)"
         ) from exc
     if path.suffix == ".json" and topic.name != path.stem:
         raise CorruptDataError(f"{path} holds the topic {topic.name!r}: rename it, or move it away")

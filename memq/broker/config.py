@@ -41,20 +41,6 @@ freed memory back to the system soon, only to ask for it again with the next Mes
 what it needed before, and `memory_bytes` bounds that."""
 
 
-class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another broker and the topics it hosts, for brokers that share no Governor.
-
-    Attributes:
-        id: its broker id.
-        address: `host:port` that clients reach it under.
-        topics: what it hosts; requests for these are redirected there.
-    """
-
-    id: str
-    address: str
-    topics: list[str] = []
-
-
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of one broker.
 
@@ -101,9 +87,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         orphan_interval_ms: How often objects without a notification are searched. They are
             reported, and deleted when older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.
-        log_level: Lowest level of log lines.
-        log_format: json: one object per line, with time, level, logger and message.
-        peers: other brokers and what they host.
+        log_level: Least level of log lines.
+        log_format: text, or json: an object a line, with time, level, logger and message.
         topics: topics that are created at start where they do not exist.
     """
 
@@ -140,7 +125,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_topics: Annotated[bool, Option("flag", default=False)]
     log_level: Annotated[str, Option("text", "info", choices=("debug", "info", "warning", "error"))]
     log_format: Annotated[LogFormat, LOG_FORMAT]
-    peers: tuple[Peer, ...] = ()
     topics: tuple[TopicConfig, ...] = ()
 
     def __repr__(self) -> str:
@@ -154,7 +138,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: an option is unknown, malformed or out of its limits.
         """
         given = dict(options or {})
-        peers = _peers(given.pop("peers", []))
         topics = _topics(given.pop("topics", {}))
         fields: dict[str, Any] = defaults(BROKER_OPTIONS)
         fields |= parse_options(BROKER_OPTIONS, given | more)
@@ -167,12 +150,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(str(exc).replace("topic name", name, 1)) from exc
         if fields["token"] and fields["token_file"]:
             raise ConfigError("token and token_file are both given; leave out one")
-        _check_cluster(fields, peers)
-        return cls(peers=peers, topics=topics, **fields)
+        _check_cluster(fields)
+        return cls(topics=topics, **fields)
 
 
 BROKER_OPTIONS = options_of(BrokerConfig)
-"""Every option of a broker but the tables `peers` and `topics`, which only a file has."""
+"""Every option of a broker but the table `topics`, which only a file has."""
 
 
 def load_file(path: Path) -> dict[str, object]:
@@ -189,7 +172,7 @@ def load_file(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path} is not TOML: {exc}") from exc
 
 
-def _check_cluster(fields: Mapping[str, Any], peers: tuple[Peer, ...]) -> None:
+def _check_cluster(fields: Mapping[str, Any]) -> None:
     """Refuse a broker of a cluster that shares less than all with the others.
 
     Raises:
@@ -213,15 +196,6 @@ def _check_cluster(fields: Mapping[str, Any], peers: tuple[Peer, ...]) -> None:
             "zookeeper without storage: the brokers of a cluster share one storage; set it to a "
             "bucket, such as s3://bucket/prefix, or to a file system that all of them mount"
         )
-    if peers:
-        raise ConfigError("peers with zookeeper: the brokers of a cluster know each other by it")
-
-
-def _peers(given: object) -> tuple[Peer, ...]:
-    try:
-        return tuple(msgspec.convert(given, list[Peer]))
-    except msgspec.ValidationError as exc:
-        raise ConfigError(f"peers: {exc}; write [[peers]] with id, address and topics") from exc
 
 
 def _topics(given: object) -> tuple[TopicConfig, ...]:

@@ -58,7 +58,7 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
         raise DataLossError(
             f"{directory / 'topics'} is missing or empty, but {directory / 'queue'} holds "
             f"{counted(len(in_queue), 'topic')}, such as {in_queue[0]}: nothing was started. Put "
-            f"the folder back, or rebuild it from queue and objects with `{command}`"
+            "the folder back, or write it anew (docs/operations.md, Topics lost)"
         )
 
 

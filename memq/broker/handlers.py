@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from memq.broker.lag import MAX_POSITIONS
+from memq.broker.lag import MAX_POSITIONS, check_read_partition
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.ranges import retained_in_words
@@ -333,11 +333,7 @@ class Handlers:
 
     async def _retained(self, topic: Topic, partition: int) -> tuple[int, int]:
         """Start and end of what is retained of a read partition."""
-        count = topic.config.read_partitions
-        if not 0 <= partition < count:
-            raise InvalidRequestError(
-                f"topic {topic.name!r} has no read partition {partition}; it has 0 to {count - 1}"
-            )
+        check_read_partition(topic, partition)
         return await self._context.queue.offsets(topic.queue_topic, partition)
 
     async def _positions(self, request: m.FetchNotifications) -> tuple[Topic, dict[int, int]]:
@@ -376,15 +372,14 @@ class Handlers:
         ):
             if entries_left <= 0 or bytes_left <= 0:
                 break
-            share_bytes = max(1, bytes_left // waiting)
             stored = await self._context.queue.fetch(
                 topic.queue_topic,
                 partition,
                 offset,
                 max_entries=max(1, entries_left // waiting),
-                max_bytes=share_bytes,
+                max_bytes=max(1, bytes_left // waiting),
             )
-            entries = await self._context.root.served(stored, share_bytes)
+            entries = await self._context.root.served(stored)
             found += [
                 m.NotificationEntry(partition, entry.offset, entry.timestamp_ms, entry.payload)
                 for entry in entries

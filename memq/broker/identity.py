@@ -123,7 +123,7 @@ class ClusterIdentity:
         if there == [False]:
             theirs = f"{made.storage}, where {made.object} lies"
             raise self._differs(made, "storage", theirs, f"{root.uri}, where it does not")
-        if there == [None] and self._found is None:
+        if not there and self._found is None:
             raise StorageError(f"{root.uri} does not say whether {made.object} is there")
 
     def _differs(self, made: ClusterNode, option: str, theirs: str, ours: str) -> ConfigError:

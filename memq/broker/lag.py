@@ -3,57 +3,56 @@
 Theory of operation
 -------------------
 Offsets may have gaps and are never used again, so what lies between two of them cannot be told by
-subtracting: it is counted. Nothing is counted before somebody asks. From then on a read partition
-has a `Stretch`: what of it was read so far, summed up in blocks of some Batches each. A question
-first reads what was published since the last one, and what lies before the stretch if it asks for
-an earlier offset; then it adds up whole blocks, and reads the one block that the offset falls into
-once more, from there on. So a question of a reader that keeps up costs what is new, and one of a
-reader far behind costs its backlog the first time, and a block afterwards.
+subtracting: it is counted, in blocks of `BLOCK` offsets. A range of offsets is the same data for
+ever, so whatever was counted is kept. A question reads the rest of the block that it begins in and
+what is new, and adds up the blocks between them. So a reader that keeps up costs what is new, and
+one far behind costs its backlog the first time.
 
-Retention needs no word from anybody: a question begins at the first offset retained at the least,
-and the blocks before it are dropped. A topic that is recreated has other names in the queue, and
-so other stretches.
+Memory is bounded: of more than `MAX_COUNTS` counts the one used least recently is forgotten, and
+made anew when it is needed again.
 
-Memory is bounded: `MAX_STRETCHES` of `MAX_BLOCKS` blocks of 40 bytes, about 20 MiB. With too many
-blocks each two neighbours become one, so that a reader far behind costs more reading instead. With
-too many stretches the one that was asked about least recently goes; so does one that nobody has
-asked about for `IDLE_S`, and whoever asks again has it counted anew.
+*Metrics.* A scrape begins to look at all groups, unless that is under way already, and is answered
+with what is known when `SCRAPE_WAIT_S` have passed. Only while a large backlog is counted for the
+first time is that what an earlier scrape has found.
 """
 
 from __future__ import annotations
 
 import asyncio
-from array import array
-from bisect import bisect_left
+import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from memq.broker.metrics import GroupLag
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.notification import decode_counts
-from memq.core.wire.messages import PartitionLag
+from memq.core.wire.messages import PartitionLag, PartitionOffset
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
+    MemqError,
     OffsetOutOfRangeError,
     UnavailableError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import Sequence
 
     from memq.broker.context import BrokerContext
+    from memq.broker.topics import Topics
     from memq.core.governor.topics import Topic
-    from memq.core.wire.messages import PartitionOffset
+
+log = logging.getLogger(__name__)
 
 MAX_POSITIONS = 4_096  # of one request: they fit its header, and their answer is small
-MAX_STRETCHES = 1_000  # read partitions that are counted at a time
-MAX_BLOCKS = 512  # of one read partition
-BLOCK_BATCHES = 256  # of one block, until there are too many: about 0.5 ms to read again
-IDLE_S = 600.0  # longer than dashboards wait; what came meanwhile is read in a second or less
+BLOCK = 512  # offsets that are counted together: about 1 ms
+MAX_COUNTS = 100_000  # that are kept: about 25 MiB, for 50 million Batches
 PAGE_BYTES = 1 << 20  # notifications read at a time; others have their turn after each page
 ATTEMPTS = 5  # to count while retention removes what is being read
+SCRAPE_WAIT_S = 1.0  # Prometheus gives up after 10 s by default
+MAX_LAG_ROWS = 1_000  # groups times read partitions that are shown: five series each
 
 
 class Backlog(NamedTuple):
@@ -83,101 +82,6 @@ class Backlog(NamedTuple):
         )
 
 
-class Stretch:
-    """What was counted of a read partition, from one offset up to another, in blocks.
-
-    Args:
-        start: where it begins; it is empty at first.
-
-    Attributes:
-        start: first offset that is counted; while it is empty it may begin anywhere.
-        end: one past the last.
-        asked_s: when it was asked about last, in monotonic seconds.
-        lock: held while it is read on.
-    """
-
-    def __init__(self, start: int = 0) -> None:
-        self.start = self.end = start
-        self.asked_s = 0.0
-        self.lock = asyncio.Lock()
-        self._block_batches = BLOCK_BATCHES
-        # Of each block: its first offset, and what is in it.
-        self._firsts, self._batches, self._records, self._sizes, self._oldest = _no_blocks()
-
-    def __repr__(self) -> str:
-        return f"<Stretch {self.start} to {self.end} [{len(self._firsts)} blocks]>"
-
-    def add(self, offset: int, found: Backlog) -> None:
-        """Count a Batch at the end, of which `found` says how much it is."""
-        assert found.oldest_us is not None  # noqa: S101 - of one Batch
-        if not self._firsts or self._batches[-1] >= self._block_batches:
-            if len(self._firsts) >= MAX_BLOCKS:
-                self._join_neighbours()
-            self._append(offset, found)
-        else:
-            self._batches[-1] += found.batches
-            self._records[-1] += found.records
-            self._sizes[-1] += found.size_bytes
-            self._oldest[-1] = min(self._oldest[-1], found.oldest_us)
-        self.end = offset + 1
-
-    def put_before(self, earlier: Stretch) -> None:
-        """Add what lies before: a stretch that ends where this one starts."""
-        assert earlier.end <= self.start  # noqa: S101
-        for ours, theirs in zip(self._columns(), earlier._columns(), strict=True):
-            ours[:0] = theirs
-        self.start = earlier.start
-        self._block_batches = max(self._block_batches, earlier._block_batches)
-        while len(self._firsts) > MAX_BLOCKS:
-            self._join_neighbours()
-
-    def forget_before(self, offset: int) -> None:
-        """Drop the blocks that end before an offset."""
-        gone = max(0, bisect_left(self._firsts, offset + 1) - 1)
-        for column in self._columns():
-            del column[:gone]
-        if self._firsts:
-            self.start = max(self.start, self._firsts[0])
-        if offset >= self.end:
-            self._firsts, self._batches, self._records, self._sizes, self._oldest = _no_blocks()
-            self.start = self.end = offset
-
-    def whole_blocks(self, offset: int) -> tuple[int, Backlog]:
-        """What is in the blocks from an offset on, and where the first of these begins."""
-        at = bisect_left(self._firsts, offset)
-        if at == len(self._firsts):
-            return self.end, Backlog()
-        return self._firsts[at], Backlog(
-            sum(self._batches[at:]),
-            sum(self._records[at:]),
-            sum(self._sizes[at:]),
-            min(self._oldest[at:]),
-        )
-
-    def _append(self, first: int, found: Backlog) -> None:
-        for column, value in zip(self._columns(), (first, *found), strict=True):
-            column.append(value)  # type: ignore[arg-type]  # the oldest of a Batch is not None
-
-    def _columns(self) -> tuple[array[int], ...]:
-        return self._firsts, self._batches, self._records, self._sizes, self._oldest
-
-    def _join_neighbours(self) -> None:
-        """Make one block of each two, and new ones twice as large."""
-        self._block_batches *= 2
-        firsts, oldest = self._firsts, self._oldest
-        pairs = range(0, len(firsts), 2)
-        self._firsts = array("q", [firsts[at] for at in pairs])
-        self._oldest = array("q", [min(oldest[at : at + 2]) for at in pairs])
-        self._batches, self._records, self._sizes = (
-            array("q", [sum(column[at : at + 2]) for at in pairs])
-            for column in (self._batches, self._records, self._sizes)
-        )
-
-
-def _no_blocks() -> Iterator[array[int]]:
-    return (array("q") for _ in range(5))
-
-
 class LagCounter:
     """Counts what is published after offsets of a broker's topics.
 
@@ -187,13 +91,14 @@ class LagCounter:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._stretches: OrderedDict[tuple[str, int], Stretch] = OrderedDict()  # last asked last
+        # By topic of the queue, read partition, start and end; the last used one is last.
+        self._counts: OrderedDict[tuple[str, int, int, int], Backlog] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<LagCounter [{len(self._stretches)} read partitions]>"
+        return f"<LagCounter [{len(self._counts)} counts]>"
 
     async def lags(self, topic: Topic, positions: Sequence[PartitionOffset]) -> list[PartitionLag]:
-        """What is published and retained from each of the positions on, in their order.
+        """Count what is published and retained from each of the positions on, in their order.
 
         Raises:
             InvalidRequestError: there are too many positions, or the topic has no such partition.
@@ -202,75 +107,51 @@ class LagCounter:
         """
         _check(topic, positions)
         found: dict[tuple[int, int], PartitionLag] = {}
-        # The earliest first: it reads what all the others of its partition need as well.
         for partition, offset in sorted({(each.partition, each.offset) for each in positions}):
             found[partition, offset] = await self._lag(topic.queue_topic, partition, offset)
         return [found[each.partition, each.offset] for each in positions]
 
     async def _lag(self, queue_topic: str, partition: int, offset: int) -> PartitionLag:
         for _ in range(ATTEMPTS):
-            stretch = self._stretch(queue_topic, partition)
-            async with stretch.lock:
-                start, end = await self._context.queue.offsets(queue_topic, partition)
-                about = PartitionLag(partition=partition, offset=offset, start=start, end=end)
-                stretch.forget_before(start)
-                first = min(max(offset, start), end)
-                try:
-                    counted = await self._count(stretch, queue_topic, partition, first, end)
-                except OffsetOutOfRangeError:  # retention was quicker
-                    continue
-                except CorruptDataError as exc:
-                    # What lies after the damage can be counted, from a later offset on.
-                    self._stretches.pop((queue_topic, partition), None)
-                    return msgspec.structs.replace(about, error=str(exc))
-                return msgspec.structs.replace(about, **counted._asdict())
+            start, end = await self._context.queue.offsets(queue_topic, partition)
+            about = PartitionLag(partition=partition, offset=offset, start=start, end=end)
+            first = min(max(offset, start), end)
+            try:
+                counted = await self._count(queue_topic, partition, first, end)
+            except OffsetOutOfRangeError:  # retention was quicker
+                continue
+            except CorruptDataError as exc:
+                # What lies after the damage can be counted, from a later offset on.
+                return msgspec.structs.replace(about, error=str(exc))
+            return msgspec.structs.replace(about, **counted._asdict())
         raise UnavailableError(
             f"{queue_topic!r}/{partition}: retention removes notifications faster than they are "
             "counted; try again"
         )
 
-    def _stretch(self, queue_topic: str, partition: int) -> Stretch:
-        """What is counted of the partition; an empty one when nobody has asked lately."""
-        key, now_s = (queue_topic, partition), self._context.runtime.mono_s()
-        for asked, stretch in list(self._stretches.items()):
-            if stretch.asked_s + IDLE_S > now_s:
-                break
-            del self._stretches[asked]
-        stretch = self._stretches.setdefault(key, Stretch())
-        stretch.asked_s = now_s
-        self._stretches.move_to_end(key)
-        if len(self._stretches) > MAX_STRETCHES:
-            self._stretches.popitem(last=False)
-        return stretch
+    async def _count(self, queue_topic: str, partition: int, first: int, end: int) -> Backlog:
+        """Count what is between two offsets, both retained when this was begun."""
+        total = Backlog()
+        while first < end:
+            stop = min(end, first - first % BLOCK + BLOCK)
+            place = (queue_topic, partition, first, stop)
+            counted = self._counts.pop(place, None)
+            if counted is None:
+                counted = await self._read(*place)
+            self._counts[place] = counted
+            if len(self._counts) > MAX_COUNTS:
+                self._counts.popitem(last=False)
+            total, first = total.plus(counted), stop
+        return total
 
-    async def _count(
-        self, stretch: Stretch, queue_topic: str, partition: int, first: int, end: int
-    ) -> Backlog:
-        """What is between two offsets, both retained when this was begun."""
-        if stretch.start == stretch.end:
-            stretch.start = stretch.end = first
-        async for offset, found in self._batches(queue_topic, partition, stretch.end, end):
-            stretch.add(offset, found)
-        stretch.end = max(stretch.end, end)  # it may end in a gap
-        if first < stretch.start:
-            earlier = Stretch(first)
-            async for offset, found in self._batches(queue_topic, partition, first, stretch.start):
-                earlier.add(offset, found)
-            stretch.put_before(earlier)
-        begin, backlog = stretch.whole_blocks(first)
-        async for _, found in self._batches(queue_topic, partition, first, begin):
-            backlog = backlog.plus(found)
-        return backlog
-
-    async def _batches(
-        self, queue_topic: str, partition: int, start: int, end: int
-    ) -> AsyncIterator[tuple[int, Backlog]]:
-        """The Batches between two offsets, and how much each of them is.
+    async def _read(self, queue_topic: str, partition: int, start: int, end: int) -> Backlog:
+        """Count the Batches between two offsets, one by one.
 
         Raises:
             OffsetOutOfRangeError: retention has removed the first of them.
             CorruptDataError: a notification is damaged.
         """
+        backlog = Backlog()
         entries = self._context.entries(
             queue_topic, partition, start, end, at_once_bytes=PAGE_BYTES
         )
@@ -284,7 +165,8 @@ class LagCounter:
             oldest_us = counts.min_timestamp_us
             if (oldest_us, counts.max_timestamp_us) == UNKNOWN_RANGE:
                 oldest_us = entry.timestamp_ms * 1_000
-            yield entry.offset, Backlog(1, counts.records, counts.size_bytes, oldest_us)
+            backlog = backlog.plus(Backlog(1, counts.records, counts.size_bytes, oldest_us))
+        return backlog
 
 
 def _check(topic: Topic, positions: Sequence[PartitionOffset]) -> None:
@@ -292,10 +174,88 @@ def _check(topic: Topic, positions: Sequence[PartitionOffset]) -> None:
         raise InvalidRequestError(
             f"{len(positions)} positions asked about; ask about up to {MAX_POSITIONS} at a time"
         )
-    count = topic.config.read_partitions
     for each in positions:
-        if not 0 <= each.partition < count:
-            raise InvalidRequestError(
-                f"topic {topic.name!r} has no read partition {each.partition}; it has 0 to "
-                f"{count - 1}"
-            )
+        check_read_partition(topic, each.partition)
+
+
+def check_read_partition(topic: Topic, partition: int) -> None:
+    """Refuse a number that no read partition of the topic has.
+
+    Raises:
+        InvalidRequestError: naming those that there are.
+    """
+    count = topic.config.read_partitions
+    if not 0 <= partition < count:
+        raise InvalidRequestError(
+            f"topic {topic.name!r} has no read partition {partition}; it has 0 to {count - 1}"
+        )
+
+
+class GroupLags:
+    """Looks up how far every group is from the end.
+
+    Args:
+        context: of the broker.
+        topics: that it hosts.
+        counter: counts what is published after offsets.
+    """
+
+    def __init__(self, context: BrokerContext, topics: Topics, counter: LagCounter) -> None:
+        self._context = context
+        self._topics = topics
+        self._counter = counter
+        self._looking: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        shown = self._context.metrics.lag
+        return f"<GroupLags [{len(shown.rows)} shown | {shown.left_out} groups left out]>"
+
+    async def refresh(self) -> None:
+        """Look anew, and wait for what is found, but not for long."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        await asyncio.wait([self._looking], timeout=SCRAPE_WAIT_S)
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+
+    async def _look(self) -> None:
+        """Find the lag of all groups, as many as are shown."""
+        try:
+            rows: list[GroupLag] = []
+            left_out = 0
+            for hosted in self._topics.hosted():
+                if not hosted.coordinated:
+                    continue  # another broker shows them
+                try:
+                    left_out += await self._look_at(hosted.topic, rows)
+                except MemqError as exc:
+                    if hosted in self._topics.hosted():  # else it was deleted meanwhile
+                        self._context.warn("lag", f"{hosted.topic.name}: lag is not known: {exc}")
+            shown = self._context.metrics.lag
+            shown.rows, shown.left_out = rows, left_out
+        except Exception:  # it only reads: a bug here costs these metrics and no more
+            log.exception("unexpected error looking up the lag of groups")
+
+    async def _look_at(self, topic: Topic, rows: list[GroupLag]) -> int:
+        """Add the groups of a topic; returns how many of them there is no room for."""
+        queue = self._context.queue
+        groups = await queue.groups(topic.queue_topic)
+        for done, group in enumerate(groups):
+            try:
+                offsets = await queue.committed(group, topic.queue_topic)
+            except CorruptDataError as exc:
+                self._context.warn("lag", f"{topic.name}: lag of {group} is not known: {exc}")
+                continue
+            if len(rows) + len(offsets) > MAX_LAG_ROWS:
+                return len(groups) - done
+            positions = [PartitionOffset(*each) for each in sorted(offsets.items())]
+            for lag in await self._counter.lags(topic, positions):
+                if lag.error:
+                    self._context.warn("lag", f"{topic.name}: lag is not known: {lag.error}")
+                else:
+                    rows.append(GroupLag(group, topic.name, lag))
+        return 0

@@ -21,8 +21,8 @@ last one is gone the interpreter deletes the buffer, and the callback of a weak 
 the block back.
 
 Idle blocks count in the bound, but make nobody wait: they take a quarter of it at most, never take
-it beyond its limit, and are dropped when bodies need the room, or when they were not needed for a
-while. What has come back counts from the next loan or `tidy` on.
+it beyond its limit, and are dropped when bodies need the room. What has come back counts from the
+next loan or `tidy` on.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class BodyMemory:
         self._returned: deque[memoryview] = deque()
         self._idle: dict[int, list[memoryview]] = {}  # by size; the last one came back last
         self._on_end = guard("the end of a body", self._ended)
-        self._unused: dict[int, int] = {}  # by size: the fewest idle ones since the last `tidy`
 
     def __repr__(self) -> str:
         return (
@@ -130,14 +129,12 @@ class BodyMemory:
         """Writable memory of that size, with whatever is in it. It comes back by itself."""
         if size_bytes < POOLED_BYTES:
             return memoryview(pa.allocate_buffer(size_bytes))
-        if self._returned:
-            self._collect()
+        self.tidy()
         block_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES
         stack = self._idle.get(block_bytes)
         if stack:
             block = stack.pop()
             self.idle_bytes -= block_bytes
-            self._unused[block_bytes] = min(self._unused[block_bytes], len(stack))
         else:
             block = memoryview(pa.allocate_buffer(block_bytes))
         lent = pa.py_buffer(block)
@@ -147,29 +144,7 @@ class BodyMemory:
         return memoryview(lent)[:size_bytes]
 
     def tidy(self) -> None:
-        """Take in what came back, and drop what was idle since the last call."""
-        self._collect()
-        for block_bytes, stack in list(self._idle.items()):
-            count = self._unused[block_bytes]
-            del stack[:count]
-            self.idle_bytes -= count * block_bytes
-            self._unused[block_bytes] = len(stack)
-            if not stack:
-                del self._idle[block_bytes], self._unused[block_bytes]
-
-    def clear(self) -> None:
-        """Drop all idle blocks."""
-        self._returned.clear()
-        self._idle.clear()
-        self._unused.clear()
-        self.idle_bytes = 0
-
-    def _ended(self, loan: _Loan) -> None:
-        """Nothing refers to a body any more; called wherever the last reference ended."""
-        del self._loans[id(loan)]
-        self._returned.append(loan.block)
-
-    def _collect(self) -> None:
+        """Take in what came back."""
         while self._returned:
             block = self._returned.popleft()
             idle_bytes = self.idle_bytes + len(block)
@@ -177,4 +152,14 @@ class BodyMemory:
             if within_share and self.used_bytes + idle_bytes <= self.limit_bytes:
                 self.idle_bytes = idle_bytes
                 self._idle.setdefault(len(block), []).append(block)
-                self._unused.setdefault(len(block), 0)
+
+    def clear(self) -> None:
+        """Drop all idle blocks."""
+        self._returned.clear()
+        self._idle.clear()
+        self.idle_bytes = 0
+
+    def _ended(self, loan: _Loan) -> None:
+        """Nothing refers to a body any more; called wherever the last reference ended."""
+        del self._loans[id(loan)]
+        self._returned.append(loan.block)

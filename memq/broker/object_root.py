@@ -66,29 +66,14 @@ class ObjectRoot:
     def __repr__(self) -> str:
         return f"<ObjectRoot {self.uri}>"
 
-    async def served(self, entries: list[QueueEntry], max_bytes: int) -> list[QueueEntry]:
-        """Entries as they are to be told: each names its object below this root.
-
-        Args:
-            entries: of a read partition, in order.
-            max_bytes: bound of their payloads. What is over it by a longer root is left out at the
-                end, but for the first.
-        """
+    async def served(self, entries: list[QueueEntry]) -> list[QueueEntry]:
+        """Give entries as they are to be told: each names its object below this root."""
         if all(map(self._is_named, [entry.payload for entry in entries])):
             return entries
         # A page of large notifications takes tens of milliseconds.
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self._served, entries, max_bytes)
-
-    def _served(self, entries: list[QueueEntry], max_bytes: int) -> list[QueueEntry]:
-        found: list[QueueEntry] = []
-        for entry in entries:
-            payload = self.present(entry.payload)
-            max_bytes -= len(payload)
-            if found and max_bytes < 0:
-                break
-            found.append(entry._replace(payload=payload))
-        return found
+        return await asyncio.to_thread(
+            lambda: [entry._replace(payload=self.present(entry.payload)) for entry in entries]
+        )
 
     def present(self, payload: bytes) -> bytes:
         """A notification with the present URI of its object, and nothing else changed.
@@ -105,26 +90,22 @@ class ObjectRoot:
         fields["uri"] = msgspec.Raw(_encode(self.uri + key))
         return _encode(fields)
 
-    def are_there(self, keys: list[str]) -> list[bool | None]:
-        """Whether each object is there; None when the storage cannot tell. It blocks.
+    def are_there(self, keys: list[str]) -> list[bool]:
+        """Tell whether each object is there, up to the first that the storage cannot tell of.
 
-        A storage that cannot tell of one is not asked about those after it: each could take long.
+        It blocks. The storage is not asked about those after it: each could take long.
         """
-        found: list[bool | None] = []
+        found: list[bool] = []
         for key in keys:
-            found.append(self._is_there(key))
-            if found[-1] is None:
+            try:
+                self._storage.get_range(key, 0, 1)
+            except ObjectNotFoundError:
+                found.append(False)
+            except MemqError:
                 break
-        return found + [None] * (len(keys) - len(found))
-
-    def _is_there(self, key: str) -> bool | None:
-        try:
-            self._storage.get_range(key, 0, 1)
-        except ObjectNotFoundError:
-            return False
-        except MemqError:
-            return None
-        return True
+            else:
+                found.append(True)
+        return found
 
 
 class MissingObject(NamedTuple):
@@ -193,10 +174,9 @@ async def look_for_objects(
         async with asyncio.timeout(LOOK_TIMEOUT_S):
             found = await looking
     except TimeoutError:
-        found = [None] * len(named)
-    missing = [each for each, there in zip(named, found, strict=True) if there is False]
-    unknown = found.count(None)
-    return Presence(root.uri, len(named) - unknown, tuple(missing), unknown)
+        found = []
+    missing = [each for each, there in zip(named, found, strict=False) if not there]
+    return Presence(root.uri, len(found), tuple(missing), len(named) - len(found))
 
 
 async def _ends(topics: Sequence[Topic], queue: NotificationQueue) -> list[tuple[Topic, int, int]]:

@@ -20,13 +20,12 @@ from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     CorruptDataError,
     MemqError,
-    NotHostedError,
     TopicExistsError,
     UnavailableError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from memq.broker.catalog import Catalog
@@ -36,23 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DELETED_S = 5.0  # for what is under way of a topic that is deleted
-
-
-class _Doomed:
-    """The doomed topics of a catalog."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    async def doomed(self) -> list[Topic]:
-        return self._catalog.doomed()
-
-    async def withdraw(self, topic: Topic) -> bool:
-        self._catalog.withdraw(topic)
-        return True
-
-    async def forget(self, topic: Topic) -> None:
-        self._catalog.forget(topic)
 
 
 class OwnTopics(Topics):
@@ -70,11 +52,9 @@ class OwnTopics(Topics):
         super().__init__(context)
         self._catalog = catalog
         self._on_deleted = on_deleted
-        peers = context.config.peers
-        self._elsewhere = {topic: peer.address for peer in peers for topic in peer.topics}
         self._damaged: dict[str, CorruptDataError] = {}
         self._lock = asyncio.Lock()  # one creation, change or deletion at a time
-        self._deletions = Deletions(_Doomed(catalog), context)
+        self._deletions = Deletions(self, context)
 
     async def start(self) -> None:
         """Take over every topic of the catalog, and make those that the configuration asks for."""
@@ -107,10 +87,10 @@ class OwnTopics(Topics):
             if name and name not in self._catalog:
                 missing = (
                     f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
-                    "the file back, or stop the broker and run `memq recover DATA_DIR`"
+                    "the file back, or write it anew (docs/operations.md, Topics lost)"
                 )
                 self._not_served(name, CorruptDataError(missing))
-        taken = {*self._catalog.names(), *self._damaged, *self._elsewhere}
+        taken = {*self._catalog.names(), *self._damaged}
         for config in self._wanted_topics():
             if config.name not in taken:
                 await self.create(config)
@@ -118,9 +98,6 @@ class OwnTopics(Topics):
 
     def missing(self, name: str) -> MemqError:
         """Why a topic is not hosted."""
-        if name in self._elsewhere:
-            address = self._elsewhere[name]
-            return NotHostedError(f"topic {name!r} is hosted by {address}; ask there", address)
         if name in self._damaged:
             return CorruptDataError(f"topic {name!r} is not served: {self._damaged[name]}")
         try:
@@ -129,33 +106,35 @@ class OwnTopics(Topics):
             return exc
         return UnavailableError(f"topic {name!r} is being made or deleted; retry")
 
-    async def look(self, name: str) -> None:
-        """All is seen: nobody else changes a topic."""
-
     def hosts(self, hosted: HostedTopic) -> list[str]:
         """This broker's address, for each write partition."""
         return [self._context.address] * hosted.topic.config.write_partitions
 
     def brokers(self) -> list[BrokerInfo]:
-        """This one, and its peers."""
+        """Return this one."""
         config = self._context.config
-        return [
-            BrokerInfo(id=config.broker_id, address=self._context.address, zone=config.zone),
-            *(BrokerInfo(id=peer.id, address=peer.address) for peer in config.peers),
-        ]
-
-    def version(self, names: Collection[str]) -> str:  # noqa: ARG002 - nothing moves here
-        """None: they stay on this broker."""
-        return ""
-
-    async def changed(self, names: Collection[str], known: str, timeout_s: float) -> None:
-        """They never have another one."""
+        return [BrokerInfo(id=config.broker_id, address=self._context.address, zone=config.zone)]
 
     async def stop(self, timeout_s: float) -> bool:
         """Drain and stop everything; True when all that was accepted is stored and acked."""
         drained = await super().stop(timeout_s)
         await self._deletions.stop()
         return drained
+
+    # -- what is left of deleted topics -----------------------------------------------------
+
+    async def doomed(self) -> list[Topic]:
+        """Return the topics of which something may be left."""
+        return self._catalog.doomed()
+
+    async def withdraw(self, topic: Topic) -> bool:
+        """See to it, durably, that it cannot come to exist any more."""
+        self._catalog.withdraw(topic)
+        return True
+
+    async def forget(self, topic: Topic) -> None:
+        """Note that nothing is left of it."""
+        self._catalog.forget(topic)
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -165,7 +144,7 @@ class OwnTopics(Topics):
 
     async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
         async with self._lock:
-            if config.name in self._elsewhere or config.name in self._damaged:
+            if config.name in self._damaged:
                 raise self.missing(config.name)
             if config.name in self._catalog:
                 hosted = self.get(config.name)

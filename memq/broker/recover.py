@@ -13,12 +13,10 @@ gone), nobody can say which offset a Batch had. So the topic gets a new incarnat
 its objects are published in the order of sealing. Whoever was somewhere in the earlier one is told
 so (`TopicRecreatedError`) and begins anew.
 
-*Adopt*. A topic that the catalog has lost is written into it again, with what queue and objects say
-of it; its options are not known any more and are the defaults.
-
 Once. An upload whose notification was never published, and the upload of the retry, hold the same
-Messages. The first by time of sealing counts; what else is in the others goes into an object of its
-own. So the rebuilt deduplication window is right: it has each acked Message, once.
+Messages. The first by time of sealing counts, and an object all of whose Messages are in others is
+left alone. So the rebuilt deduplication window is right: it has each acked Message, once. Where an
+object has some of its Messages alone the rebuild is refused, before anything is changed.
 
 A crash parts a rebuild anywhere without harm:
 
@@ -35,6 +33,7 @@ name and is never removed.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -42,34 +41,29 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from memq.bigqueue import BigArray
 from memq.broker.catalog import Catalog
-from memq.broker.recover_scan import (
-    LostEntry,
-    StoredBatch,
-    TopicInQueue,
-    Unpublished,
-    notification_of,
-    objects_by_topic,
-    open_partition,
-    readable,
-    scan_queue,
+from memq.core.checksum import crc32c
+from memq.core.format.batch import entries_range_us, producer_runs
+from memq.core.format.reader import read_index
+from memq.core.format.schema import schema_id
+from memq.core.notification import (
+    NOTIFICATION_VERSION,
+    Notification,
+    decode_notification,
+    encode_notification,
 )
-from memq.core.format.batch import BatchBuilder
-from memq.core.format.index import BatchIndex
-from memq.core.format.message import TIMESTAMP_COLUMN
-from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
-from memq.core.governor.topics import Topic
-from memq.core.notification import encode_notification
 from memq.core.queue import Publication
-from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
+from memq.core.ranges import IntervalSet
+from memq.core.topic import INCARNATION_DIGITS
 from memq.core.units import counted
 from memq.errors import (
     ConfigError,
     CorruptDataError,
     DataLossError,
+    ObjectNotFoundError,
     OffsetOutOfRangeError,
     QueueError,
-    UnknownTopicError,
 )
 from memq.queue.embedded.folders import TopicFile, TopicFolders
 from memq.queue.embedded.read_partition import (
@@ -77,10 +71,11 @@ from memq.queue.embedded.read_partition import (
     PAGE_BYTES,
     Partition,
     entry_bytes,
+    payload_of,
     times_of,
 )
 from memq.runtime.files import explain, lock_exclusively, make_folders, sync_folder
-from memq.storage.keys import BatchKey, object_key, parse_object_key
+from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
 from memq.storage.local import LocalStorage
 from memq.storage.open import local_folder
 
@@ -88,18 +83,202 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from memq.bigqueue import BigArray
-    from memq.core.format.index import IndexEntry
+    from memq.core.format.index import BatchIndex
+    from memq.core.governor.topics import Topic
     from memq.runtime.system import Runtime
-    from memq.storage.handler import ObjectInfo
+    from memq.storage.handler import ObjectInfo, StorageHandler
 
-Action = Literal["none", "restore", "rebuild", "adopt"]
+Action = Literal["none", "restore", "rebuild"]
 RECOVERED = "recovered"
 """Folder of the data directory that takes what a rebuild has replaced."""
 UNKNOWN_BROKER = "broker-1"  # the default name, for want of a notification that says another
-PUT_TIMEOUT_S = 60.0
-ADOPTED_RETENTION = "3650d"
 APPEND_ENTRIES = 1_000  # notifications that are flushed together
+
+
+# -- what there is; nothing here changes a topic (opening a partition repairs what a crash left) --
+
+
+class StoredBatch(NamedTuple):
+    """A Batch object, as its key and its own index tell of it.
+
+    Attributes:
+        key: of the object.
+        parsed: what the key says.
+        size_bytes: of the object.
+        about: the index of the Batch.
+        schema: its serialized schema.
+    """
+
+    key: str
+    parsed: BatchKey
+    size_bytes: int
+    about: BatchIndex
+    schema: bytes
+
+
+class LostEntry(NamedTuple):
+    """An offset whose notification cannot be read."""
+
+    partition: int
+    offset: int
+
+
+@dataclass
+class TopicInQueue:
+    """What the queue holds of one topic.
+
+    Attributes:
+        reason: why it cannot be opened; empty when it can.
+        batch_ids: of the Batches that notifications name.
+        brokers: who has sealed them.
+        roots: where their objects lie: what their URIs have before the key.
+        sound: notifications that can be read.
+        lost: offsets that cannot.
+        groups: groups with stored offsets.
+    """
+
+    reason: str = ""
+    batch_ids: set[str] = field(default_factory=set)
+    brokers: set[str] = field(default_factory=set)
+    roots: set[str] = field(default_factory=set)
+    sound: int = 0
+    lost: list[LostEntry] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+
+def objects_by_topic(
+    storage: StorageHandler, progress: Callable[[str, int], None]
+) -> dict[tuple[str, str], list[ObjectInfo]]:
+    """All Batch objects by topic and incarnation, in the order of sealing."""
+    found: dict[tuple[str, str], list[tuple[int, str, ObjectInfo]]] = defaultdict(list)
+    for count, info in enumerate(storage.list(""), 1):
+        parsed = parse_object_key(info.key)
+        if parsed is not None:
+            place = (parsed.sealed_ms, parsed.batch_id, info)
+            found[parsed.topic, parsed.incarnation].append(place)
+        progress("objects found", count)
+    return {name: [info for _, _, info in sorted(places)] for name, places in found.items()}
+
+
+def read_object(
+    storage: StorageHandler, info: ObjectInfo, schemas: dict[int, bytes]
+) -> StoredBatch:
+    """Read what an object says of itself.
+
+    Args:
+        storage: holds it.
+        info: of the object.
+        schemas: serialized schemas that were read before, by CRC32C.
+
+    Raises:
+        CorruptDataError: its index, or its schema, does not hold.
+        StorageError: the storage failed.
+    """
+    parsed = parse_object_key(info.key)
+    assert parsed is not None  # noqa: S101 - `objects_by_topic` lists no others
+
+    def get_range(start: int, length: int) -> memoryview:
+        return memoryview(storage.get_range(info.key, start, length))
+
+    index = read_index(get_range, info.size_bytes)
+    metadata = index.metadata
+    said = (metadata.topic, metadata.write_partition, metadata.batch_id)
+    if said != (parsed.topic, parsed.write_partition, parsed.batch_id):
+        raise CorruptDataError(f"{info.key} holds another Batch: {said}")
+    schema = schemas.get(metadata.schema_crc32c)
+    if schema is None:
+        schema = bytes(get_range(0, index.schema_length))
+        if crc32c(schema) != metadata.schema_crc32c:
+            raise CorruptDataError(f"{info.key}: its schema message is damaged")
+        schemas[metadata.schema_crc32c] = schema
+    return StoredBatch(info.key, parsed, info.size_bytes, index, schema)
+
+
+def notification_of(stored: StoredBatch, uri: str, broker_id: str) -> Notification:
+    """The notification that was, or would have been, published for an object."""
+    entries, parsed = stored.about.entries, stored.parsed
+    least, greatest = entries_range_us(entries)
+    return Notification(
+        version=NOTIFICATION_VERSION,
+        topic=parsed.topic,
+        incarnation=parsed.incarnation,
+        write_partition=parsed.write_partition,
+        batch_id=parsed.batch_id,
+        uri=uri,
+        size_bytes=stored.size_bytes,
+        index_offset=stored.about.offset,
+        messages=len(entries),
+        records=sum(entry.records for entry in entries),
+        min_timestamp_us=least,
+        max_timestamp_us=greatest,
+        producers=producer_runs(entries),
+        schema_id=schema_id(stored.schema),
+        broker_id=broker_id,
+        sealed_ms=parsed.sealed_ms,
+        stored_through_ms=parsed.sealed_ms,
+    )
+
+
+def scan_queue(folders: TopicFolders, topic: str, file: TopicFile) -> TopicInQueue:
+    """Read every notification of a topic of the queue."""
+    state = TopicInQueue(groups=folders.groups(topic))
+    try:
+        for number in range(file.partitions):
+            with open_partition(folders, topic, number) as array:
+                for offset in range(array.start, array.end):
+                    _scan_entry(array, LostEntry(number, offset), state)
+    except CorruptDataError as exc:
+        state.reason = str(exc)
+    return state
+
+
+def open_partition(folders: TopicFolders, topic: str, number: int) -> BigArray:
+    """The array of a read partition.
+
+    Raises:
+        CorruptDataError: it is missing, or its metadata is damaged.
+        QueueError: the file system refused.
+    """
+    return BigArray(
+        folders.partition(topic, number),
+        create=False,
+        sync="batch",
+        least_end=folders.committed_end(topic, number),
+    )
+
+
+def _scan_entry(array: BigArray, place: LostEntry, state: TopicInQueue) -> None:
+    try:
+        notification = decode_notification(payload_of(array.get(place.offset)))
+    except CorruptDataError:
+        state.lost.append(place)
+    else:
+        state.sound += 1
+        state.batch_ids.add(notification.batch_id)
+        state.brokers.add(notification.broker_id)
+        uri = notification.uri
+        state.roots.add(uri.removesuffix(key_of_uri(uri)))
+
+
+def readable(
+    storage: StorageHandler,
+    infos: list[ObjectInfo],
+    schemas: dict[int, bytes],
+    damaged: list[str],
+) -> Iterator[StoredBatch]:
+    """The objects whose index holds; what is wrong with the others goes into `damaged`.
+
+    Raises:
+        StorageError: the storage failed.
+    """
+    for info in infos:
+        try:
+            yield read_object(storage, info, schemas)
+        except (CorruptDataError, ObjectNotFoundError) as exc:
+            damaged.append(f"{info.key}: {exc}")
+
+
+# -- what becomes of it ----------------------------------------------------------------------
 
 
 @dataclass
@@ -118,12 +297,9 @@ class Outcome:
         messages: of these.
         records: of these.
         repeated: objects all of whose Messages are in others; they are left alone.
-        rewritten: objects of which some Messages are in others; the rest gets an object of its own.
         unnamed: objects that no notification names, in a topic that is sound: orphans.
         damaged: objects whose index cannot be read, with the reason; they are left alone.
         groups: groups that had stored offsets, and begin anew when the topic is rebuilt.
-        adopted: the catalog has lost it, so nobody knows its options any more (but for those of
-            the audit topic, which are always the same).
     """
 
     topic: str
@@ -137,11 +313,9 @@ class Outcome:
     messages: int = 0
     records: int = 0
     repeated: int = 0
-    rewritten: int = 0
     unnamed: int = 0
     damaged: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
-    adopted: bool = False
 
 
 class _Proof(NamedTuple):
@@ -166,7 +340,6 @@ class _Recovery:
     ) -> None:
         self.directory = directory
         self._objects_folder = objects
-        self._shared = objects != directory / "objects"
         self.execute = execute
         self._runtime = runtime
         self._progress = progress
@@ -186,26 +359,6 @@ class _Recovery:
             return TopicInQueue(str(file))
         return scan_queue(self._folders, name, file)
 
-    def topics(self, wanted: str | None) -> list[Topic]:
-        """Every topic that catalog, queue or objects know, as it is or would be in the catalog.
-
-        Beside a catalog, objects that nothing else knows are what a deletion has left, and in a
-        storage of its own they may be another broker's: these are no topic unless it is wanted.
-        """
-        known = [self.catalog.get(name) for name in self.catalog.names()]
-        gone = {topic.incarnation for topic in self.catalog.doomed()}
-        names = {topic.name for topic in known}
-        lost: dict[str, str] = {}
-        in_queue = [name.rpartition(".")[::2] for name in self.in_queue]
-        latest = sorted(self.objects, key=lambda name: self.objects[name][-1].modified_ms)
-        # What the queue knows counts for more than what lies in the storage, and comes last.
-        alone = not known and not self._shared
-        by_objects = [each for each in latest if alone or each[0] == wanted]
-        for topic, incarnation in (*by_objects, *in_queue):
-            if topic and topic not in names and incarnation not in gone:
-                lost |= {topic: incarnation}
-        return known + [self._adopted(*name) for name in sorted(lost.items())]
-
     def recover(self, topic: Topic) -> Outcome:
         """Find what is wrong with a topic, and mend it when that is wanted.
 
@@ -223,11 +376,7 @@ class _Recovery:
             lost=len(state.lost),
             objects=len(infos),
             groups=state.groups,
-            adopted=topic.name not in self.catalog,
         )
-        if topic.name in self.catalog.damaged:
-            outcome.reason = str(self.catalog.damaged[topic.name])
-            return outcome
         if state.reason or state.lost:
             outcome.reason = state.reason or counted(
                 len(state.lost), "notification is damaged", "notifications are damaged"
@@ -239,12 +388,7 @@ class _Recovery:
                 self._rebuild(topic, infos, outcome)
                 return outcome
         else:
-            unnamed = self._unnamed(infos, state)
-            outcome.unnamed = len(unnamed)
-        if outcome.adopted:
-            outcome.action, outcome.reason = "adopt", "the catalog has lost it"
-            if self.execute:
-                self.catalog.save(topic)
+            outcome.unnamed = len(self._unnamed(infos, state))
         if self.execute:
             self._tidy(topic)
         return outcome
@@ -282,7 +426,7 @@ class _Recovery:
     def _restore(self, topic: Topic, proofs: list[_Proof], outcome: Outcome) -> None:
         outcome.action = "restore"
         for proof in proofs:
-            _count(outcome, proof.stored.about.entries)
+            _count(outcome, proof.stored)
         if not self.execute:
             return
         for number, group in groupby(proofs, key=lambda proof: proof.place.partition):
@@ -304,9 +448,11 @@ class _Recovery:
         new = msgspec.structs.replace(
             old, incarnation=self._runtime.token_hex(INCARNATION_DIGITS // 2), request_id=""
         )
+        taken: set[str] = set()
+        for stored in self._once(self._read(infos, outcome), outcome):
+            _count(outcome, stored)
+            taken.add(stored.key)
         if not self.execute:
-            for _ in self._once(self._read(infos, outcome), outcome):
-                pass
             return
         outcome.incarnation = new.incarnation
         self.catalog.announce(new)
@@ -318,37 +464,41 @@ class _Recovery:
         )
         self._folders.make(new.queue_topic, file)
         self._folders.show(new.queue_topic)
-        taken = self._publish_all(new, file, self._once(self._read(infos, outcome), outcome))
+        self._publish_all(new, file, [info for info in infos if info.key in taken])
         self.catalog.save(new)
         self.catalog.forget(new)
         self._set_aside(old.queue_topic)
         for key in taken:
             self._storage.delete(key)
 
-    def _once(
-        self, objects: Iterator[StoredBatch], outcome: Outcome
-    ) -> Iterator[tuple[StoredBatch, list[IndexEntry]]]:
-        """Each object with those of its Messages that no object before it had, if there are any."""
-        unpublished = Unpublished()
-        for stored in objects:
-            entries = unpublished.take(stored)
-            if not entries:
-                outcome.repeated += 1
-                continue
-            outcome.rewritten += len(entries) < len(stored.about.entries)
-            _count(outcome, entries)
-            self._progress("notifications rebuilt", outcome.published)
-            yield stored, entries
+    def _once(self, objects: Iterator[StoredBatch], outcome: Outcome) -> Iterator[StoredBatch]:
+        """Select the objects whose Messages no object before them had.
 
-    def _publish_all(
-        self,
-        topic: Topic,
-        file: TopicFile,
-        objects: Iterator[tuple[StoredBatch, list[IndexEntry]]],
-    ) -> list[str]:
-        """Publish objects in a new incarnation; returns the keys that they had before."""
+        Raises:
+            DataLossError: an object has some Messages alone, and shares others.
+        """
+        known: dict[tuple[int, str, int], IntervalSet] = defaultdict(IntervalSet)
+        for stored in objects:
+            messages, new = len(stored.about.entries), 0
+            for entry in stored.about.entries:
+                sequences = known[stored.parsed.write_partition, entry.producer_id, entry.epoch]
+                if entry.sequence not in sequences:
+                    sequences.add(entry.sequence, entry.sequence + 1)
+                    new += 1
+            if 0 < new < messages:
+                raise DataLossError(
+                    f"{stored.key} shares {messages - new} of its {messages} Messages with objects "
+                    f"sealed before it, so {outcome.topic!r} cannot be rebuilt; nothing of it has "
+                    "changed. Move the object away, recover again, and send what only it has once "
+                    "more"
+                )
+            outcome.repeated += not new
+            if new:
+                yield stored
+
+    def _publish_all(self, topic: Topic, file: TopicFile, infos: list[ObjectInfo]) -> None:
+        """Publish objects in a new incarnation."""
         sealed: dict[int, int] = {}  # Batches of each write partition
-        taken: list[str] = []
         waiting: dict[int, list[Publication]] = {}
         with ExitStack() as closing:
             partitions = []
@@ -361,9 +511,10 @@ class _Recovery:
                 )
                 closing.callback(partition.close)
                 partitions.append(partition)
-            for stored, entries in objects:
-                renamed = self._renamed(topic, stored, entries)
-                taken.append(stored.key)
+            objects = readable(self._storage, infos, self._schemas, [])
+            for count, stored in enumerate(objects, 1):
+                renamed = self._renamed(topic, stored)
+                self._progress("notifications rebuilt", count)
                 write_partition = stored.parsed.write_partition
                 share = topic.config.read_partitions_of(write_partition)
                 number = share[sealed.get(write_partition, 0) % len(share)]
@@ -380,47 +531,13 @@ class _Recovery:
             for number, publications in waiting.items():
                 if publications:
                     partitions[number].append(publications)
-        return taken
 
-    def _renamed(self, topic: Topic, stored: StoredBatch, entries: list[IndexEntry]) -> StoredBatch:
-        """The object under a key of the topic's incarnation, with only these Messages."""
+    def _renamed(self, topic: Topic, stored: StoredBatch) -> StoredBatch:
+        """Give an object a second key, in the topic's incarnation."""
         parsed = stored.parsed._replace(incarnation=topic.incarnation)
-        if len(entries) == len(stored.about.entries):
-            key = object_key(parsed)
-            self._storage.link(stored.key, key)
-            return stored._replace(key=key, parsed=parsed)
-        return self._rewritten(parsed, stored, entries)
-
-    def _rewritten(
-        self, parsed: BatchKey, stored: StoredBatch, entries: list[IndexEntry]
-    ) -> StoredBatch:
-        """A new object with some Messages of another, byte for byte."""
-        opened = parsed.batch_id[:12]  # so that it sorts among the others as the old one does
-        batch_id = f"{opened}{self._runtime.token_hex(8)}"
-        builder = BatchBuilder(
-            stored.schema,
-            batch_id=batch_id,
-            topic=parsed.topic,
-            write_partition=parsed.write_partition,
-        )
-        for entry in entries:
-            body = self._storage.get_range(stored.key, entry.offset, entry.length)
-            builder.add(
-                memoryview(body),
-                producer_id=entry.producer_id,
-                epoch=entry.epoch,
-                sequence=entry.sequence,
-                records=entry.records,
-                min_timestamp_us=entry.min_timestamp_us,
-                max_timestamp_us=entry.max_timestamp_us,
-                crc32c=entry.crc32c,
-            )
-        sealed = builder.seal()
-        parsed = parsed._replace(batch_id=batch_id)
         key = object_key(parsed)
-        self._storage.put(key, sealed.buffers, timeout_s=PUT_TIMEOUT_S)
-        index = BatchIndex(sealed.metadata, list(sealed.entries), sealed.index_offset)
-        return StoredBatch(key, parsed, sealed.size_bytes, index, stored.schema)
+        self._storage.link(stored.key, key)
+        return stored._replace(key=key, parsed=parsed)
 
     def _read(self, infos: list[ObjectInfo], outcome: Outcome) -> Iterator[StoredBatch]:
         outcome.damaged = []
@@ -456,40 +573,6 @@ class _Recovery:
                 if _batch_id(info) in present:
                     self._storage.delete(info.key)
 
-    # -- topics that the catalog has lost ---------------------------------------------------
-
-    def _adopted(self, name: str, incarnation: str) -> Topic:
-        """A topic as far as queue and objects know it; nobody knows its options."""
-        infos = self.objects.get((name, incarnation), [])
-        damaged: list[str] = []
-        schemas: dict[str, bytes] = {}
-        write_partitions, created_ms, time_column = 1, 0, TIMESTAMP_COLUMN
-        for stored in readable(self._storage, infos, self._schemas, damaged):
-            schemas.setdefault(schema_id(stored.schema), stored.schema)
-            write_partitions = max(write_partitions, stored.parsed.write_partition + 1)
-            created_ms = created_ms or stored.parsed.sealed_ms
-            time_column = stored.about.metadata.time_column
-        default = serialize_schema(DEFAULT_SCHEMA)
-        file = self.in_queue.get(f"{name}.{incarnation}")
-        # Until somebody says how long it is to be retained, nothing of it expires.
-        options = AUDIT_OPTIONS if name == AUDIT_TOPIC else {"retention": ADOPTED_RETENTION}
-        config = TopicConfig.create(
-            name,
-            **options,
-            write_partitions=write_partitions,
-            time_column=time_column,
-            read_partitions=file.partitions if isinstance(file, TopicFile) else 1,
-        )
-        if schemas and schema_id(default) not in schemas:
-            config = msgspec.structs.replace(config, schema=list(schemas.values())[-1])
-        return Topic(
-            config=config,
-            schemas=schemas or {schema_id(default): default},
-            created_ms=created_ms,
-            incarnation=incarnation,
-            named_partitions=write_partitions,
-        )
-
 
 def recover(
     directory: Path,
@@ -513,7 +596,9 @@ def recover(
     Raises:
         LockedError: a broker uses the directory.
         ConfigError: it is no data directory, or the storage is no folder.
-        UnknownTopicError: nothing knows that topic.
+        UnknownTopicError: the catalog does not know that topic.
+        CorruptDataError: the file of the topic in the catalog is damaged.
+        DataLossError: what is left cannot be recovered; the error names the way out.
         MemqError: a file could not be read or written; running it again goes on.
     """
     objects = local_folder(storage) if storage else directory / "objects"
@@ -533,16 +618,16 @@ def recover(
         if queue.is_dir():
             locked.callback(os.close, lock_exclusively(queue / "lock"))
         run = _Recovery(directory, objects, execute=execute, runtime=runtime, progress=progress)
-        topics = [each for each in run.topics(topic) if topic in (None, each.name)]
-        if topic is not None and not topics:
-            raise UnknownTopicError(f"{directory} knows no topic {topic!r}, nor has objects of it")
-        if not topics and storage and run.objects:
-            names = ", ".join(sorted({name for name, _ in run.objects}))
-            raise ConfigError(
-                f"{directory} knows no topics, and the objects in {storage} may be another "
-                f"broker's: name them one by one with --topic, out of {names}"
+        if topic is not None:
+            return [run.recover(run.catalog.get(topic))]
+        names, damaged = run.catalog.names(), run.catalog.damaged
+        if not names and not damaged:
+            raise DataLossError(
+                f"{directory / 'topics'} is missing or empty, and only it has the options of "
+                "topics. Put it back, or write it anew (docs/operations.md, Topics lost)"
             )
-        return [run.recover(each) for each in topics]
+        left_alone = [Outcome(name, "", reason=str(error)) for name, error in damaged.items()]
+        return [*left_alone, *(run.recover(run.catalog.get(name)) for name in names)]
 
 
 def _proof(
@@ -577,7 +662,8 @@ def _batch_id(info: ObjectInfo) -> str:
     return "" if parsed is None else parsed.batch_id
 
 
-def _count(outcome: Outcome, entries: list[IndexEntry]) -> None:
+def _count(outcome: Outcome, stored: StoredBatch) -> None:
+    entries = stored.about.entries
     outcome.published += 1
     outcome.messages += len(entries)
     outcome.records += sum(entry.records for entry in entries)

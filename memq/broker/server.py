@@ -25,9 +25,8 @@ from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
-from memq.broker.group_lag import GroupLags
 from memq.broker.handlers import Handlers
-from memq.broker.lag import LagCounter
+from memq.broker.lag import GroupLags, LagCounter
 from memq.broker.membership import Membership
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
@@ -73,7 +72,6 @@ log = logging.getLogger(__name__)
 SWEEP_S = 0.25  # how often timeouts of connections and parked Messages are looked at
 DISK_S = 2.0  # how often the room on the disks is looked at
 QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page, and small files
-TIDY_MS = 2_000  # memory that no body needed for so long, or twice as long, is freed
 TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later
 LISTEN_BACKLOG = 4_096
 ASK_THREADS = 8  # a question that is given up holds one for some seconds longer
@@ -370,15 +368,12 @@ class Broker:
 
     async def _sweep(self) -> None:
         """Look at timeouts now and then; cheaper than a timer for each connection."""
-        next_tidy_ms = 0
         while True:
             await asyncio.sleep(SWEEP_S)
             self.connections.sweep(asyncio.get_running_loop().time())
             self.context.times.clock.look()
             now = self.context.now()
-            if now.mono_ms >= next_tidy_ms:
-                next_tidy_ms = now.mono_ms + TIDY_MS
-                self.context.memory.tidy()
+            self.context.memory.tidy()
             for hosted in self.topics.hosted():
                 for partition in hosted.partitions.values():
                     partition.expire_parked(now)

@@ -95,9 +95,8 @@ class Topics(abc.ABC):
         """
         return self.get(name, incarnation)
 
-    @abc.abstractmethod
-    async def look(self, name: str) -> None:
-        """See all that was changed of a topic up to now, at whichever broker."""
+    async def look(self, name: str) -> None:  # noqa: B027 - the default: nobody else does
+        """See all that was changed of a topic up to now, where other brokers may change it."""
 
     def coordinated(self, name: str, incarnation: str = "") -> HostedTopic:
         """A hosted topic of which this broker keeps the groups.
@@ -156,13 +155,14 @@ class Topics(abc.ABC):
     def brokers(self) -> list[BrokerInfo]:
         """The brokers that a client may ask."""
 
-    @abc.abstractmethod
-    def version(self, names: Collection[str]) -> str:
-        """Stands for what `info` says of some topics; empty where they stay on this broker."""
+    def version(self, names: Collection[str]) -> str:  # noqa: ARG002 - nothing moves here
+        """Stand for what `info` says of some topics; empty where they stay on this broker."""
+        return ""
 
-    @abc.abstractmethod
-    async def changed(self, names: Collection[str], known: str, timeout_s: float) -> None:
-        """Wait until these topics have another version than `known`."""
+    async def changed(  # noqa: B027 - the default: they never have
+        self, names: Collection[str], known: str, timeout_s: float
+    ) -> None:
+        """Wait until these topics have another version than `known`, if they may have one."""
 
     # -- how they come and go ---------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import click
 
 from memq.cli.command import Command, option, output_option
 from memq.cli.output import notice, show_rows
-from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.errors import CorruptDataError
 
@@ -30,14 +29,13 @@ EVERY = 1_000  # counts between two lines of progress
 @option(
     "--storage",
     default="",
-    help="The broker's option storage, where it has one. What only its objects know may be another "
-    "broker's topic, and is recovered only by name, with --topic.",
+    help="The broker's option storage, where it has one.",
 )
 @option("--topic", help="Only this topic.")
 @option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
 @output_option
 def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, output: str) -> None:
-    """Rebuild lost notifications and topics from the objects.
+    """Rebuild lost notifications from the objects.
 
     The broker must be stopped. A notification that an object proves is restored at its offset. When
     that is not possible for each of them, the topic is rebuilt under a new incarnation: every
@@ -80,11 +78,6 @@ def _advise(outcome: Outcome, execute: bool) -> None:
         )
     else:
         notice(f"{done} is done; offsets and groups are as they were")
-    if execute and outcome.adopted and outcome.topic != AUDIT_TOPIC:
-        notice(
-            f"{outcome.topic}: nobody knows its options any more. Nothing of it expires, and the "
-            "others are the defaults: set them with `memq topic alter`"
-        )
 
 
 def _progress(what: str, count: int) -> None:

@@ -50,7 +50,7 @@ def dev(ctx: click.Context, given: dict[str, str], output: str) -> None:
 def broker(ctx: click.Context, given: dict[str, str], config: Path | None, output: str) -> None:
     """Run a broker as configured.
 
-    The file may also name topics to make at start ([topics.NAME]) and other brokers ([[peers]]).
+    The file may also name topics to make at start ([topics.NAME]).
     """
     options = {} if config is None else load_file(config)
     ctx.exit(_run(options | given, output))

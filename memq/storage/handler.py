@@ -1,11 +1,18 @@
-"""The seam to storage: what MemQ needs of an object store or a file system."""
+"""The seam to storage: what MemQ needs of an object store or a file system.
+
+Below it: what storages do with the buffers of an object before and after they are written.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import pyarrow as pa
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+COMPARE_BYTES = 1 << 20  # read at a time when an object is compared
 
 Buffer = Any
 """Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer."""
@@ -79,3 +86,31 @@ class StorageHandler(Protocol):
 
     def uri(self, key: str) -> str:
         """The complete URI of a key, which `open_uri` understands anywhere."""
+
+
+def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
+    """Views of the bytes of buffers, without those that are empty."""
+    return [view for buffer in buffers if (view := memoryview(buffer).cast("B")).nbytes]
+
+
+def same_bytes(
+    read: Callable[[int, int], Buffer], size_bytes: int, views: Sequence[memoryview]
+) -> bool:
+    """Whether an object holds just the bytes of some buffers.
+
+    Args:
+        read: bytes of the object, from a start and so many; no more than `COMPARE_BYTES`, and none
+            after its end.
+        size_bytes: of the object.
+        views: of the buffers.
+    """
+    if size_bytes != sum(view.nbytes for view in views):
+        return False
+    start = 0
+    for view in views:
+        for at in range(0, view.nbytes, COMPARE_BYTES):
+            piece = pa.py_buffer(view[at : at + COMPARE_BYTES])
+            if not pa.py_buffer(read(start, piece.size)).equals(piece):
+                return False
+            start += piece.size
+    return True

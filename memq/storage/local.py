@@ -40,8 +40,7 @@ from memq.runtime.files import (
     write_durably,
 )
 from memq.runtime.system import SYSTEM, Runtime
-from memq.storage.buffers import same_bytes, views_of
-from memq.storage.handler import ObjectInfo
+from memq.storage.handler import ObjectInfo, same_bytes, views_of
 from memq.storage.keys import TEMPORARY_FOLDER, check_key, check_prefix
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import asyncio
 import logging
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote
 
@@ -37,8 +37,7 @@ from memq.errors import ConfigError, InvalidRequestError, ObjectNotFoundError, S
 from memq.runtime.hedging import Hedging, first_success
 from memq.runtime.retry import STORAGE_BACKOFF, Retry
 from memq.runtime.system import SYSTEM, Runtime
-from memq.storage.buffers import same_bytes, views_of
-from memq.storage.handler import ObjectInfo
+from memq.storage.handler import ObjectInfo, same_bytes, views_of
 from memq.storage.keys import LISTINGS, check_key, check_prefix
 from memq.storage.object_store_client import is_directory_bucket, open_store
 from memq.storage.object_store_errors import (
@@ -72,7 +71,6 @@ SLOW_BYTES_S = 2 * MIB  # where all requests together are slower than this, they
 LIST_TIMEOUT_S = 60.0  # of one page, with all its attempts
 PAGE_KEYS = 1_000  # S3 gives no more at a time
 JOIN_BELOW_BYTES = 32 << 10  # smaller buffers cost less to copy than to hand over one by one
-JOINED_BYTES = 1 * MIB
 
 URI_SAFE = "/~!$&'()*+,;=:@"  # what the path of a URI may have as it is
 
@@ -511,22 +509,11 @@ def _cut(start: int, length: int) -> list[tuple[int, int]]:
 def _joined(views: Sequence[memoryview]) -> list[Buffer]:
     """The same bytes in fewer buffers: runs of small ones are copied into one."""
     joined: list[Buffer] = []
-    run: list[memoryview] = []
-    run_bytes = 0
-    for view in views:
-        if view.nbytes < JOIN_BELOW_BYTES and run_bytes < JOINED_BYTES:
-            run.append(view)
-            run_bytes += view.nbytes
-            continue
-        if run:
+    for small, run in groupby(views, lambda view: view.nbytes < JOIN_BELOW_BYTES):
+        if small:
             joined.append(b"".join(run))
-            run, run_bytes = [], 0
-        if view.nbytes < JOIN_BELOW_BYTES:
-            run, run_bytes = [view], view.nbytes
         else:
-            joined.append(view)
-    if run:
-        joined.append(b"".join(run))
+            joined.extend(run)
     return joined
 
 

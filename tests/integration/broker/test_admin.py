@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
-import pytest
 
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.broker.object_root import MAX_MISSING_NAMED, MissingObject, Presence
-from memq.errors import CorruptDataError, QueueError
 from memq.runtime.system import Runtime
-from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
 NOW_MS = 1_750_000_000_000
@@ -81,40 +77,6 @@ async def test_a_topic_has_its_offsets_and_watermark(tmp_path) -> None:
 
         hosted.watermarks = none_here
         assert (await page(b, "/topics/t"))[1]["stored_through_ms"] is None
-
-
-async def test_a_topic_that_is_not_here_or_cannot_be_told_of(tmp_path) -> None:
-    """404 for none, and for one of other brokers; 503 for one whose queue fails now."""
-    queue = InMemoryQueue()
-    async with quiet(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create("t", read_partitions=2)
-        status, found = await page(b, "/topics/nothing")
-        assert (status, found["error"]) == (404, "unknown_topic")
-        assert "nothing" in found["message"]
-        hosted, offsets = b.topics.get("t"), queue.offsets
-
-        async def fail(topic, partition):
-            if partition == 1:
-                raise QueueError("no answer")
-            return await offsets(topic, partition)
-
-        queue.offsets = fail
-        assert await page(b, "/topics/t") == (503, {"error": "queue", "message": "no answer"})
-        queue.offsets = offsets
-
-        async def damaged():
-            raise CorruptDataError("a page")
-
-        hosted.watermarks = damaged
-        assert await page(b, "/topics/t") == (503, {"error": "corrupt_data", "message": "a page"})
-        del hosted.watermarks
-        assert (await page(b, "/topics/t"))[0] == 200
-        partitions, hosted.partitions = hosted.partitions, {}
-        status, found = await page(b, "/topics/t")
-        assert (status, found["error"]) == (404, "not_hosted")
-        assert "hosts no write partition of topic 't'" in found["message"]
-        hosted.partitions = partitions
-        assert not b.context.fatal_errors.failure.done()
 
 
 async def test_the_topic_that_is_late_is_that_which_its_age_explains_least(tmp_path) -> None:
@@ -201,28 +163,3 @@ async def test_ready_is_who_can_be_given_something_to_do(tmp_path) -> None:
                 assert part in reason
             assert (await page(b, "/ready"))[0] == (503 if expected else 200)
         context.ready = True
-
-
-async def test_a_stop_ends_the_connections_of_the_admin_http(tmp_path) -> None:
-    """Neither a request that came only in part nor a look for lags holds the broker up."""
-    async with quiet(tmp_path) as b:
-        b.context.queue.groups = lambda _: asyncio.Event().wait()
-        looking = asyncio.ensure_future(b.admin._lags.refresh())
-        await until(lambda: b.admin._lags._looking)
-        host = ("127.0.0.1", b.admin_port)
-        reader, writer = await asyncio.open_connection(*host)
-        writer.write(b"GET /health HTTP/1.1\r\n")
-        await until(lambda: b.admin._open)
-        (timer,) = b.admin._open.values()
-        async with asyncio.timeout(30):
-            await b.admin.stop()
-        assert timer.cancelled()
-        await looking
-        assert b.admin._lags._looking.cancelled()
-        assert not b.admin._open
-        with pytest.raises(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 30) == b""
-            raise ConnectionResetError
-        writer.close()
-        with socket.socket() as asking:
-            assert asking.connect_ex(host) != 0

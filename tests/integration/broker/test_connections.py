@@ -8,9 +8,7 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from memq.broker import connection as connection_module
 from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
@@ -215,21 +213,6 @@ async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> Non
         await peer.told(1)
 
 
-async def test_who_does_not_say_who_it_is_is_closed(tmp_path) -> None:
-    """All that are too old, once each, and none of those that came later or have said it."""
-    async with peers(tmp_path, 5) as found:
-        b = found[0].broker
-        await found[1].shake_hands()
-        now_s = b.context.runtime.mono_s()
-        for peer, age_s in zip(found, (700, 700, 650, 601, 599), strict=True):
-            peer.it.opened_s = now_s - age_s
-        b.connections.sweep(now_s)
-        assert [peer.transport.closing for peer in found] == [True, False, True, True, False]
-        b.connections.sweep(now_s + 0.5)
-        assert closed(b, "handshake_timeout") == 3
-        assert b"no handshake" in found[0].transport.sent
-
-
 async def test_a_connection_is_read_when_nothing_speaks_against_it(tmp_path) -> None:
     """Whatever reasons come and go in whatever order, reading stops with the first one only."""
     async with peers(tmp_path) as (peer,):
@@ -305,94 +288,12 @@ async def test_who_begins_to_produce_when_memory_is_full_is_told_so(tmp_path) ->
         assert told.header.offset == 3
 
 
-async def test_what_comes_after_the_end_is_not_served(tmp_path) -> None:
-    """A connection that is being closed takes nothing more, and charges nothing for it."""
-    async with peers(tmp_path) as (peer,):
-        await peer.shake_hands()
-        it, b = peer.it, peer.broker
-        answers = [(), peer.write(0), peer.write(1, bytes(300_000)), peer.ask(m.ListGroups())]
-        it.send([b"an answer that waits"])
-        it.end("why", UnavailableError("the reason"))
-        it.end("why else", UnavailableError("another"))
-        sent = bytes(peer.transport.sent)
-        assert sent.startswith(b"an answer that waits")
-        assert b"the reason" in sent
-        assert (closed(b, "why"), closed(b, "why else")) == (1, 0)
-        for data in answers[1:]:
-            peer.receive(data)
-        assert peer.transport.sent == sent
-        assert b.context.memory.used_bytes == 0
-        assert b.topics.get("t").messages_received == 0
-        assert not it._tasks
-
-
 def unread(peer) -> bool:
     """Whether the socket has bytes that the broker has not read."""
     try:
         return bool(peer.transport.sock.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
         return False
-
-
-async def test_what_has_come_of_a_large_body_is_read_in_the_same_turn(tmp_path) -> None:
-    """Then the connection rests; all that was read is counted, whoever has read it."""
-    async with peers(tmp_path) as (peer,):
-        await peer.shake_hands()
-        it, traffic = peer.it, peer.broker.context.metrics.traffic.within
-        before = traffic.received
-        data = peer.write(0, bytes(150_000))
-        peer.transport.other.sendall(data[1_000:])
-        peer.receive(data[:1_000])
-        assert not unread(peer)
-        assert traffic.received - before == len(data)
-        assert (it._rest, peer.transport.reading) == (connection_module.REST_ROUNDS, False)
-        (told,) = await peer.told(1)
-        assert told.header.offset == 0
-        await until(lambda: peer.transport.reading)
-        data = peer.write(1, bytes(150_000))
-        it._rest = 1
-        it._update_reading()
-        peer.transport.other.sendall(data[:80_000])
-        peer.receive(b"")
-        it._reader._expect_body = True
-        it._rest_on()
-        assert not unread(peer), "what came while it rested is read at once"
-        peer.receive(data[80_000:])
-        (told,) = await peer.told(1)
-        assert told.header.offset == 1
-
-
-@pytest.mark.parametrize("why", ["full", "held", "closing", "gone"])
-async def test_nothing_more_is_read_of_a_client_that_is_to_wait(tmp_path, why) -> None:
-    """Nor of one whose socket is being closed: by then it may be another client's."""
-    async with peers(tmp_path) as (peer,):
-        await peer.shake_hands()
-        it, memory = peer.it, peer.broker.context.memory
-        it._produces, it._rest = True, 1
-        it._update_reading()
-        it._reader._expect_body = True
-        peer.transport.other.sendall(peer.write(0, bytes(150_000)))
-        used = memory.limit_bytes
-        if why == "full":
-            memory.admit(used)
-        elif why == "held":
-            it.hold()
-        elif why == "closing":
-            it.end("why", UnavailableError("the reason"))
-        else:
-            it.connection_lost(None)
-        it._rest_on()
-        assert unread(peer)
-        assert not it._rest
-        if why == "full":
-            memory.release(used)
-            assert peer.transport.reading
-        elif why == "held":
-            it.unhold()
-            assert peer.transport.reading
-        elif why == "gone":
-            peer.transport.sock.close()
-            peer.transport.other.close()
 
 
 async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
@@ -406,24 +307,6 @@ async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> Non
         another = Peer(b)
         assert not another.transport.closing
         another.lost()
-
-
-async def test_requests_of_a_client_that_is_gone_are_given_up(tmp_path) -> None:
-    """Those that wait for news, and those that were to be begun after them."""
-    async with peers(tmp_path) as (peer,):
-        await peer.shake_hands()
-        b, it = peer.broker, peer.it
-        news = m.FetchNotifications(
-            topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000
-        )
-        for _ in range(MAX_BEGUN + 5):
-            peer.receive(peer.ask(news))
-        assert (len(it._tasks), len(it._queued)) == (MAX_BEGUN, 5)
-        await until(lambda: f"[{MAX_BEGUN} waiting]" in repr(b.context.queue._waiters))
-        peer.lost()
-        await until(lambda: not it._tasks)
-        assert not it._queued
-        assert "[0 waiting]" in repr(b.context.queue._waiters)
 
 
 async def test_a_crowded_connection_is_read_again_when_half_of_it_is_begun(tmp_path) -> None:
@@ -500,50 +383,7 @@ async def test_a_large_answer_is_not_cut_by_small_ones_or_a_goodbye(tmp_path) ->
         assert transport.sent == sent
 
 
-def test_the_files_of_the_queue_are_what_connections_leave(monkeypatch) -> None:
-    """The limit is raised to what is allowed; where that is little, each has half of it."""
-    resource, limits = connection_module.resource, []
-    monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
-    for hard, connections, partitions in (
-        (1_000_000, 10_000, (1_000_000 - 10_000 - 200) // 4),
-        (12_000, 10_000, (12_000 - 10_000 - 200) // 4),
-        (11_999, 10_000, (11_999 - 5_999 - 200) // 4),
-        (3_000, 1_200, (3_000 - 1_200 - 200) // 4),
-        (300, 10_000, 1),
-    ):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1_024, hard))
-        assert connection_module.raise_file_limit(connections) == partitions
-        assert limits.pop() == (hard, hard)
-
-
 MESSAGE = b"x" * 300_000  # several reads, and some of them straight into the body's memory
-HEADS = 2_000  # bytes of all heads and answers of a test, at most
-
-
-def counted(running):
-    """Bytes by name of the counter and direction."""
-    families = text_string_to_metric_families(running.context.metrics.render().decode())
-    return {
-        (sample.name, sample.labels["direction"]): sample.value
-        for family in families
-        for sample in family.samples
-        if "direction" in sample.labels
-    }
-
-
-async def exchange(running, zone):
-    """Write a large Message and read it back; the growth of each counter."""
-    before = counted(running)
-    async with client(running, zone=zone) as c:
-        topic = f"from-{zone or 'nowhere'}"
-        await c.create(topic)
-        await c.write(0, MESSAGE, topic=topic)
-        page = m.FetchNotifications(topic=topic, positions=[m.PartitionOffset(0, 0)])
-        _, body = await c.connection.request(page, timeout_s=20)
-        uri = next(part for part in bytes(body).decode("latin-1").split('"') if "://" in part)
-        batch = m.FetchBatch(topic=topic, uri=uri, start=0, length=len(MESSAGE))
-        await c.connection.request(batch, timeout_s=20)
-    return {name: value - before[name] for name, value in counted(running).items()}
 
 
 @pytest.mark.parametrize(
@@ -552,10 +392,12 @@ async def exchange(running, zone):
 )
 async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
     """Bytes count as crossing where broker and client name different zones, in both directions."""
-    async with broker(tmp_path, zone=own) as running:
-        grown = await exchange(running, zone)
-    for direction in ("in", "out"):
-        every = grown["memq_network_bytes_total", direction]
-        crossed = grown["memq_cross_zone_bytes_total", direction]
-        assert len(MESSAGE) <= every <= len(MESSAGE) + HEADS
-        assert every - HEADS <= crossed <= every if crosses else crossed == 0
+    async with broker(tmp_path, zone=own) as b, client(b, zone=zone) as c:
+        traffic = b.context.metrics.traffic
+        await c.create()
+        await c.write(0, MESSAGE)
+        at, elsewhere = traffic.within, traffic.across
+        if crosses:  # but for the handshake
+            at, elsewhere = elsewhere, at
+        assert at.received > len(MESSAGE) > 1_000 > elsewhere.received
+        assert at.sent > elsewhere.sent

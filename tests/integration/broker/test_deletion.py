@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -11,14 +10,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from memq.broker.deletion import LANDING_S, Deletions, was_published
-from memq.core.queue import Publication
+from memq.broker.deletion import LANDING_S, Deletions
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError, StorageError, UnavailableError
 from memq.runtime.system import SYSTEM
 from memq.storage.keys import BatchKey, object_key
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import broker, until
+from tests.integration.broker.support import broker
 
 
 class Doomed:
@@ -178,52 +176,3 @@ async def test_what_may_land_is_looked_for_once_more(tmp_path, remote, shared) -
         assert not p.deletions._removed_s
         assert not p.deletions._uploads
         p.b.context.shared = False
-
-
-async def test_a_topic_that_is_doomed_during_a_removal_is_removed_next(tmp_path) -> None:
-    """Whoever wants something removed is heard, whatever is being done; so after a failure."""
-    async with place(tmp_path, "abc") as p:
-        waiting = {name: p.doomed.topics.pop(name) for name in "bc"}
-        doomed, looks = p.doomed.doomed, []
-
-        async def look():
-            found = await doomed()
-            looks.append([topic.name for topic in found])
-            if len(looks) == 1:
-                p.doomed.topics["b"] = waiting["b"]
-                p.deletions.add(waiting["b"])
-            if looks[-1] == ["b"] and len(looks) < 5:
-                raise UnavailableError("again")
-            return found
-
-        p.doomed.doomed = look
-        p.deletions.start()
-        await until(lambda: "forget b" in p.doomed.done)
-        assert looks[0] == ["a"]
-        await until(lambda: looks[-1] == ["b"])
-        seen = len(looks)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        p.doomed.topics["c"] = waiting["c"]
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert len(looks) == seen, "nobody has asked for it"
-        p.deletions.wanted()
-        await until(lambda: "forget c" in p.doomed.done)
-        await p.deletions.stop()
-        assert await p.left() == ([], [])
-
-
-@pytest.mark.parametrize("partition", [None, 0, 1])
-async def test_a_topic_is_published_when_any_of_its_read_partitions_was(tmp_path, partition):
-    """Also when retention has removed all of it, and though another partition is not there."""
-    async with place(tmp_path, "a") as p:
-        queue, (topic,) = p.b.context.queue, p.topics
-        if partition is not None:
-            await queue.fence(topic.queue_topic, 0)
-            await queue.publish(topic.queue_topic, 0, [Publication(partition, b"x", 1, 1)])
-            assert await was_published(topic, queue)
-            await queue.truncate(topic.queue_topic, partition, 1)
-        assert await was_published(topic, queue) == (partition is not None)
-        await queue.delete_topic(topic.queue_topic)
-        assert not await was_published(topic, queue)

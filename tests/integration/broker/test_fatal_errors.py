@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from memq.broker.connection import BrokerConnection
 from memq.core.wire import messages as m
 from memq.errors import MemqError
-from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client
 
 
 class PlantedError(Exception):
@@ -83,37 +82,3 @@ async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:
         del thread
         assert isinstance(await stopped(b), AttributeError)
         monkeypatch.undo()
-
-
-async def test_a_client_that_is_gone_at_once_is_no_bug(tmp_path) -> None:
-    """Connections that are reset while they are accepted stop nothing."""
-    async with broker(tmp_path) as b:
-        host, _, port = b.address.rpartition(":")
-        for _ in range(50):
-            sock = socket.create_connection((host, int(port)))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            sock.close()
-        await until(lambda: len(b.connections) == 0)
-        async with client(b) as c:
-            await c.create()
-        assert not b.context.fatal_errors.failure.done()
-
-
-async def test_the_loop_is_as_it_was_when_brokers_have_stopped(tmp_path) -> None:
-    """Brokers of one loop that stop in any order leave its handler of errors alone."""
-    seen: list[dict] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: seen.append(context))
-    try:
-        async with broker(tmp_path / "a") as a, broker(tmp_path / "b") as b:
-            await a.stop()
-            loop.call_soon(_fail)
-            assert isinstance(await stopped(b), PlantedError)
-            assert not a.context.fatal_errors.failure.done()
-        loop.call_soon(_fail)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert isinstance(seen[-1]["exception"], PlantedError)
-        assert not a.context.fatal_errors.failure.done()
-    finally:
-        loop.set_exception_handler(None)

@@ -9,30 +9,15 @@ import msgspec
 import pytest
 
 from memq.broker import handlers as handlers_module
-from memq.broker.handlers import (
-    LAG_BYTES,
-    MAX_EPOCH,
-    MAX_FETCH_BYTES,
-    MAX_NAMED_TOPICS,
-    MAX_PRODUCER_ID,
-    MAX_SEQUENCE,
-    MAX_WAIT_MS,
-    PAGE_BYTES,
-    SMALL_ANSWER_BYTES,
-)
-from memq.broker.lag import MAX_POSITIONS
 from memq.client.admin import AsyncAdminClient
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.core.wire.messages import WriteAnswer
-from memq.core.write_partition import MAX_NOTIFICATION_BYTES
 from memq.errors import (
     InvalidRequestError,
     MemqError,
-    MessageTooLargeError,
     NotHostedError,
     OffsetOutOfRangeError,
-    QueueError,
     SchemaMismatchError,
     TopicRecreatedError,
     UnavailableError,
@@ -40,7 +25,7 @@ from memq.errors import (
 )
 from memq.storage.keys import key_of_uri, parse_object_key
 from tests.integration.broker.support import broker, client
-from tests.integration.broker.test_write_partition import Partition, partition, turns
+from tests.integration.broker.test_write_partition import Partition, turns
 
 FAST = {"batch_messages": 1, "ring_slots": 16}
 
@@ -106,49 +91,6 @@ async def test_a_message_that_is_ahead_of_the_news_waits_for_them(tmp_path, what
         assert b.context.memory.used_bytes == 0
         late.seen()
         b.context.leased = lambda: True
-
-
-TAKEN = [
-    {"producer_id": "x" * MAX_PRODUCER_ID},
-    {"epoch": MAX_EPOCH},
-    {"sequence": MAX_SEQUENCE},
-    {"acks": 1},
-    {"acks": 0},
-]
-REFUSED = [
-    {"producer_id": "x" * (MAX_PRODUCER_ID + 1)},
-    {"producer_id": "ä"},
-    {"producer_id": "a\x7f"},
-    {"epoch": MAX_EPOCH + 1},
-    {"sequence": MAX_SEQUENCE + 1},
-    {"sequence": -1},
-    {"acks": 2},
-    {"acks": -2},
-    {"records": 0},
-    {"records": 2},
-]
-
-
-async def test_each_field_of_a_message_has_its_bounds(tmp_path):
-    """What is at a bound is taken, what is beyond it is refused."""
-    async with partition(tmp_path, **FAST) as p:
-        header, body = p._messages.message(0)
-        config, schema = p.hosted.topic.config, p.hosted.schemas[header.schema_id]
-
-        def check(**fields):
-            changed = msgspec.structs.replace(header, **fields)
-            handlers_module._check_write(changed, body, config, schema)
-
-        for fields in TAKEN:
-            check(**fields)
-        for fields in REFUSED:
-            with pytest.raises(InvalidRequestError):
-                check(**fields)
-        config = msgspec.structs.replace(config, message_bytes=len(body))
-        check()
-        config = msgspec.structs.replace(config, message_bytes=len(body) - 1)
-        with pytest.raises(MessageTooLargeError):
-            check()
 
 
 async def fetched(b, positions, **fields):
@@ -244,103 +186,8 @@ async def test_a_commit_is_stored_as_a_whole_or_not_at_all(tmp_path):
         assert [(each.partition, each.offset) for each in answer.offsets] == [(0, 1), (1, 1)]
 
 
-async def test_a_long_poll_waits_only_for_what_it_asks_for(tmp_path):
-    """And no longer than a minute; a request that gives no time, or knows nothing, not at all."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        waits = []
-
-        async def changed(names, known, wait_s):
-            waits.append((list(names), known, wait_s))
-
-        async def wait(topic, positions, timeout_s):
-            waits.append((topic, positions, timeout_s))
-
-        b.topics.changed, b.context.queue.wait = changed, wait
-        position = [m.PartitionOffset(0, 0)]
-        for request in (
-            m.FetchNotifications(topic="t", positions=position, max_wait_ms=0),
-            m.Metadata(topics=["t"], known="", max_wait_ms=1_000),
-            m.Metadata(topics=["t"], known="1", max_wait_ms=0),
-            m.FetchOffsets(topic="t"),
-        ):
-            await b.handlers.news(request)
-        assert waits == []
-        queue_topic = b.topics.get("t").topic.queue_topic
-        for asked_ms, waited_s in ((1_500, 1.5), (10 * MAX_WAIT_MS, MAX_WAIT_MS / 1_000)):
-            waits.clear()
-            await b.handlers.news(
-                m.FetchNotifications(topic="t", positions=position, max_wait_ms=asked_ms)
-            )
-            await b.handlers.news(m.Metadata(topics=["t"], known="1", max_wait_ms=asked_ms))
-            await b.handlers.news(m.Metadata(topics=None, known="1", max_wait_ms=asked_ms))
-            assert waits == [
-                (queue_topic, {0: 0}, waited_s), (["t"], "1", waited_s), ([], "1", waited_s)
-            ]  # fmt: skip
-
-
-async def test_what_an_answer_may_take_is_known_before_it_is_made(tmp_path):
-    """By the limits of its request, no more than the broker's own; small ones count nothing."""
-    async with broker(tmp_path, max_body_bytes="32MiB") as b:
-        await b.topics.create(TopicConfig.create("t", write_partitions=64, read_partitions=64))
-        asked = b.handlers.answer_bytes
-        fetch = {"topic": "t", "positions": [m.PartitionOffset(0, 0)]}
-        assert asked(m.FetchNotifications(**fetch, max_bytes=1)) == MAX_NOTIFICATION_BYTES
-        assert asked(m.FetchNotifications(**fetch, max_bytes=3 << 20)) == 3 << 20
-        assert asked(m.FetchNotifications(**fetch, max_bytes=1 << 40)) == MAX_FETCH_BYTES
-        batch = {"topic": "t", "uri": "u", "start": 0}
-        limit = b.context.config.max_body_bytes
-        for length, size in ((-3, 1), (0, 1), (5_000, 5_000), (1 << 40, limit)):
-            assert asked(m.FetchBatch(**batch, length=length)) == size
-        for request in (m.Metadata(topics=None), m.ListGroups(), m.DescribeCluster(own=False)):
-            assert asked(request) == PAGE_BYTES
-        assert asked(m.DescribeCluster(own=True)) == 0
-        positions = [m.PartitionOffset(0, 0)]
-        assert asked(m.FetchLag(topic="t", positions=positions)) == 0
-        many = positions * (SMALL_ANSWER_BYTES // LAG_BYTES)
-        assert asked(m.FetchLag(topic="t", positions=many)) == 0
-        one_more = asked(m.FetchLag(topic="t", positions=many + positions))
-        assert one_more == SMALL_ANSWER_BYTES + LAG_BYTES
-        most = asked(m.FetchLag(topic="t", positions=positions * (MAX_POSITIONS + 9)))
-        assert most == LAG_BYTES * MAX_POSITIONS
-        assert asked(m.Metadata(topics=["t"])) == 0
-        named = [asked(m.Metadata(topics=["t"] * n)) for n in (20, 40, 100, 200)]
-        assert 0 < named[0] * 2 == named[1]
-        assert named[2] == named[3] == named[0] * MAX_NAMED_TOPICS // 20
-        assert asked(m.Metadata(topics=["nope"] * 100)) == 0
-        schema = bytes(1 << 20)
-        config = msgspec.structs.replace(TopicConfig.create("u"), schema=schema)
-        assert asked(m.CreateTopic(config=config)) == len(schema)
-        assert asked(m.CreateTopic(config=TopicConfig.create("u"))) == 0
-        altered = asked(m.AlterTopic(topic="t", options={}, schema=schema))
-        assert altered == len(schema) + named[0] // 20
-        assert asked(m.AlterTopic(topic="nope", options={}, schema=None)) == 0
-        assert asked(m.FetchCommitted(group="g", topic="t")) == 0
-
-
-READS = [
-    m.Metadata(topics=["t"]),
-    m.FetchNotifications(topic="t", positions=[]),
-    m.FetchOffsets(topic="t"),
-    m.FetchWatermark(topic="t"),
-    m.FetchLag(topic="t", positions=[]),
-    m.FetchBatch(topic="t", uri="u", start=0, length=1),
-    m.FetchCommitted(group="g", topic="t"),
-    m.ListGroups(),
-    m.DescribeCluster(),
-]
-CHANGES = [
-    m.Metadata(topics=["t"], create=True),
-    m.CreateTopic(config=TopicConfig.create("t")),
-    m.AlterTopic(topic="t", options={}),
-    m.DeleteTopic(topic="t"),
-    m.CommitOffsets(group="g", topic="t", member_id="", offsets=[]),
-    m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1),
-    m.LeaveGroup(group="g", topic="t", member_id="a"),
-    m.DeleteGroup(group="g", topic="t"),
-    m.DrainBroker(broker_id="b"),
-    m.RebalanceCluster(),
-]
+READS = [m.Metadata(topics=["t"]), m.FetchOffsets(topic="t"), m.DescribeCluster()]
+CHANGES = [m.Metadata(topics=["t"], create=True), m.DeleteTopic(topic="t"), m.RebalanceCluster()]
 
 
 async def test_an_unexpected_error_costs_a_read_its_answer_and_a_change_the_broker(tmp_path):
@@ -359,36 +206,6 @@ async def test_an_unexpected_error_costs_a_read_its_answer_and_a_change_the_brok
         for request in READS + CHANGES:
             with pytest.raises(OffsetOutOfRangeError, match="typed"):
                 await b.handlers._guarded(request, fails(OffsetOutOfRangeError("typed")))
-
-
-@pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize("look_fails", [True, False])
-async def test_a_topic_that_only_the_queue_has_lost_is_not_unknown(tmp_path, there, look_fails):
-    """A client told that a topic is unknown gives it up; one whose queue is restarted must not."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        looked = []
-
-        async def look(name):
-            looked.append(name)
-            if look_fails:
-                raise UnavailableError("ZooKeeper does not say")
-
-        async def lost(*_):
-            if not there:
-                b.topics._hosted.pop("t", None)
-            raise UnknownTopicError("Unknown partition")
-
-        b.topics.look, b.context.queue.offsets = look, lost
-        for request in (
-            m.FetchOffsets(topic="t"),
-            m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]),
-        ):
-            hosted = b.topics.get("t")
-            with pytest.raises(QueueError if there else UnknownTopicError, match="Unknown part"):
-                await b.handlers.serve(request)
-            b.topics._hosted["t"] = hosted
-        assert looked == ["t", "t"]
 
 
 async def test_a_range_is_read_of_a_batch_of_the_topic_only(tmp_path):

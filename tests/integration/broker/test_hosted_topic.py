@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 from memq.broker.hosted_topic import NOT_OWNED
-from memq.core.clock import CLOCKS_DIFFER_MS, ClockReading
+from memq.core.clock import ClockReading
 from memq.core.queue import GROUPS
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
@@ -79,22 +78,6 @@ async def test_no_watermark_is_later_than_what_is_saved(tmp_path) -> None:
         ((after,), _) = await hosted.watermarks()
         assert after == saved_ms + 5_000
         b.context.now = real
-
-
-async def test_retention_is_known_by_how_far_it_may_have_gone(tmp_path) -> None:
-    """By this clock or another broker's, at the last alteration, or since the start: the latest."""
-    async with broker(tmp_path) as b:
-        hosted = await topic(b, retention="1h")
-        hour_ms = 3_600_000
-        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms
-        b.context.shared = True
-        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + CLOCKS_DIFFER_MS
-        b.context.shared = False
-        hosted.expired_before_ms = 8 * hour_ms + 1
-        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + 1
-        hosted.topic = msgspec.structs.replace(hosted.topic, retained_since_ms=8 * hour_ms + 2)
-        assert hosted.retained_since_ms(9 * hour_ms) == 8 * hour_ms + 2
-        assert hosted.retained_since_ms(10 * hour_ms) == 9 * hour_ms
 
 
 async def test_what_any_write_partition_has_told_holds_for_all(tmp_path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, encode_frame
-from memq.errors import SequenceConflictError, UnavailableError
+from memq.errors import UnavailableError
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, bare, broker, client, until
 
@@ -79,28 +79,6 @@ async def test_random_frames_do_not_disturb_a_good_client(tmp_path) -> None:
         await until(lambda: len(b.connections) == 1)
         assert b.context.memory.used_bytes == 0
         assert (await c.write(1)).offset >= 0
-
-
-async def test_nothing_stays_charged_however_many_frames_are_cut(tmp_path) -> None:
-    """Many Messages of all sizes in pieces at random leave nothing behind, nor owe anything."""
-    rng = random.Random(5)
-    async with broker(tmp_path) as b, client(b) as c, bare(b.address) as raw:
-        await c.create(batch_age="1ms")
-        for start in range(0, 60, 6):
-            sizes = [rng.choice((10, 1_000, 20_000, 200_000)) for _ in range(6)]
-            messages = [c.message(start + n, bytes(size)) for n, size in enumerate(sizes)]
-            data = b"".join(raw.request(*message) for message in messages)
-            cuts = sorted(rng.sample(range(1, len(data)), 12))
-            for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
-                before = [each._progress_s for each in b.connections._open]
-                raw.writer.write(data[begin:end])
-                await until(
-                    lambda old=before: [each._progress_s for each in b.connections._open] != old
-                )
-            answers = []
-            while len(answers) < len(messages):
-                answers += raw.frames.feed(await raw.reader.read(4096))
-            assert b.context.memory.used_bytes == 0
 
 
 async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path) -> None:
@@ -180,25 +158,3 @@ async def test_memory_of_a_stored_batch_is_given_back_before_its_publication(tmp
         assert not write.done()
         queue.gate.set()
         assert (await write).offset == 0
-
-
-@pytest.mark.parametrize("acks", [0, 1, -1])
-async def test_a_repeat_keeps_no_memory(tmp_path, acks) -> None:
-    """Whether its original is on its way or published, and whether it is taken or refused."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        storage.gate.clear()
-        writes = [asyncio.ensure_future(c.write(0, acks=acks)) for _ in range(3)]
-        await until(lambda: b.context.memory.used_bytes > 0)
-        with pytest.raises(SequenceConflictError, match="on its way"):
-            await c.write(0, b"other", acks=acks)
-        held_bytes = b.context.memory.used_bytes
-        storage.gate.set()
-        await asyncio.gather(*writes)
-        await c.write(1)
-        assert held_bytes == len(c.message(0)[1])
-        assert (await c.write(0, acks=acks)).duplicate
-        with pytest.raises(SequenceConflictError, match="was published"):
-            await c.write(0, b"other", acks=acks)
-        assert b.context.memory.used_bytes == 0

@@ -16,9 +16,7 @@ import pytest
 from memq import AdminClient, Consumer, Producer
 from memq.cli.main import main
 from memq.client.topic import SyncTopicClient
-from memq.core.units import DAY_MS
 from memq.errors import MemqError
-from memq.queue.embedded.folders import TopicFolders
 from memq.testing.broker import BrokerProcess
 
 MESSAGES = 6
@@ -140,33 +138,6 @@ def test_it_is_read_from_where_it_is(data, how, capsys):
         found = json.loads(fetch(broker, "/status"))["objects"]
         assert (found["root"], found["missing"]) == (f"{(place / 'objects').as_uri()}/", 0)
         assert "ERROR" not in broker.log
-
-
-def offsets(broker, name="end"):
-    """The ends of the read partitions of the topic, or their starts."""
-    found = json.loads(fetch(broker, "/topics/t"))
-    return [each[name] for each in found["read_partitions"]]
-
-
-def test_retention_of_a_copy_leaves_the_original_alone(data):
-    """What expires in a copy, or is deleted with its topic, is deleted there and nowhere else."""
-    copy = data.with_name("copy")
-    subprocess.run(["cp", "-a", data, copy], check=True)
-    originals = sorted((data / "objects").rglob("*.arrows"))
-    folders = TopicFolders(copy / "queue")
-    later = folders.times()
-    folders.store_times(later._replace(running_ms=later.running_ms + 30 * DAY_MS))
-    with BrokerProcess(copy, retention_interval="100ms") as broker:
-        while offsets(broker, "start") != offsets(broker):
-            pass
-        write(broker.address, first=0, last=1)
-        with AdminClient(broker.address) as admin:
-            admin.delete_topic("t")
-        while list((copy / "objects").glob("*/*/topics/t/*/*/*.arrows")):
-            pass
-    assert sorted((data / "objects").rglob("*.arrows")) == originals
-    with BrokerProcess(data) as broker:
-        assert Counter(read(broker.address, len(values()))) == Counter(values())
 
 
 def test_a_copy_does_not_share_the_objects_of_a_running_broker(data):

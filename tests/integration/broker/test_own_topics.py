@@ -10,12 +10,8 @@ from memq.broker import deletion
 from memq.client.admin import AsyncAdminClient
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
-from memq.core.queue import GROUPS
-from memq.core.topic import AUDIT_TOPIC, TopicConfig
-from memq.core.wire import messages as m
+from memq.core.topic import TopicConfig
 from memq.errors import (
-    InvalidRequestError,
-    NotHostedError,
     QueueError,
     TopicExistsError,
     TopicRecreatedError,
@@ -23,67 +19,12 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.testing import InMemoryStorage
-from tests.advice import follows
-from tests.fakes.faults import Fault
-from tests.fakes.faulty_storage import FaultyStorage
-from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import GatedStorage, broker, client, until
 from tests.integration.broker.test_write_partition import turns
 
 
 def config(name="t", **options):
     return TopicConfig.create(name, **options)
-
-
-async def test_why_a_topic_is_not_here_is_told(tmp_path) -> None:
-    """It is a peer's, or is being made or deleted, or there is none."""
-    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
-    async with broker(tmp_path, peers=peers) as b:
-        await b.topics.create(config())
-        with pytest.raises(NotHostedError) as told:
-            b.topics.get("far")
-        assert told.value.address == "10.0.0.2:6367"
-        with pytest.raises(NotHostedError, match=r"10\.0\.0\.2"):
-            await b.topics.create(config("far"))
-        with pytest.raises(UnknownTopicError):
-            b.topics.get("nope")
-        hosted = b.topics._hosted.pop("t")
-        with pytest.raises(UnavailableError, match="being made or deleted"):
-            b.topics.get("t")
-        b.topics._hosted["t"] = hosted
-        with pytest.raises(TopicRecreatedError):
-            b.topics.get("t", "0" * 16)
-        assert b.topics.get("t", hosted.topic.incarnation) is hosted
-        with pytest.raises(InvalidRequestError, match="internal"):
-            await b.topics.delete(AUDIT_TOPIC)
-
-
-async def test_a_write_partition_that_is_not_here_is_one_of_another_broker(tmp_path) -> None:
-    """Or has none now, or is on its way here; a number that is out of range is none at all."""
-    async with broker(tmp_path) as b:
-        hosted = await b.topics.create(config(write_partitions=3))
-        b.topics.hosts = lambda _: ["10.0.0.2:6367", "", b.address]
-        for number, address, text in (
-            (0, "10.0.0.2:6367", "is hosted by"),
-            (1, "", "no host now"),
-            (2, "", "no host now"),
-        ):
-            error = b.topics.not_hosted(hosted, number)
-            assert isinstance(error, NotHostedError)
-            assert (error.address or "", text in str(error)) == (address, True)
-        for number in (-1, 3):
-            assert isinstance(b.topics.not_hosted(hosted, number), InvalidRequestError)
-        assert b.topics.info(hosted).queue_address == "10.0.0.2:6367"
-        assert GROUPS == 0
-        hosted.coordinated = False
-        assert "t" not in b.topics.coordinated_names()
-        with pytest.raises(NotHostedError, match=r"10\.0\.0\.2"):
-            b.topics.coordinated("t")
-        assert b.topics.running_names() == {"t", AUDIT_TOPIC}
-        running, hosted.partitions = hosted.partitions, {}
-        assert b.topics.running_names() == {AUDIT_TOPIC}
-        hosted.partitions = running
-        del b.topics.hosts
 
 
 async def test_only_the_request_that_made_a_topic_is_answered_with_it(tmp_path) -> None:
@@ -300,76 +241,3 @@ async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path, m
         )
         assert old.incarnation != new.incarnation
         assert await read_all(b.address, 50) == list(range(100, 150))
-
-
-async def test_a_bug_in_a_change_whose_client_has_gone_stops_the_broker(tmp_path, monkeypatch):
-    """Nobody waits for the change any more, and it is known all the same that it broke."""
-    async with broker(tmp_path) as b:
-        async with client(b) as c:
-            await c.create(**FAST)
-            begun, go_on = asyncio.Event(), asyncio.Event()
-
-            async def broken(*args):
-                begun.set()
-                await go_on.wait()
-                raise ValueError("planned")
-
-            monkeypatch.setattr(b.topics, "_alter", broken)
-            asking = asyncio.ensure_future(
-                c.ask(m.AlterTopic(topic="t", options={"batch_age": "1s"}))
-            )
-            await begun.wait()
-            asking.cancel()
-        await until(lambda: not b.connections)
-        go_on.set()
-        await until(b.context.fatal_errors.failure.done)
-        assert str(b.context.fatal_errors.failure.result()) == "planned"
-
-
-@follows("Open the client anew, and begin at 'earliest' to miss nothing")
-async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):
-    """Consumer, group member and producer of the old topic get an error that says how to go on."""
-    async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:
-        await admin.create_topic("t", **FAST)
-        await write_some(b.address, 0, 3)
-        reader = AsyncConsumer(b.address, topic="t", start="earliest", read_through="broker")
-        member = AsyncConsumer(
-            b.address, topic="t", group="g", start="earliest", read_through="broker"
-        )
-        producer = AsyncProducer(b.address, topic="t")
-        async with reader, member:
-            await producer.start()
-            for consumer in (reader, member):
-                assert await consumer.poll(10) is not None
-            await admin.delete_topic("t")
-            await admin.create_topic("t", **FAST)
-            await write_some(b.address, 100, 3)
-            for consumer in (reader, member):
-                with pytest.raises(TopicRecreatedError, match="earliest"):
-                    async with asyncio.timeout(60):
-                        while True:
-                            batch = await consumer.poll(1)
-                            assert batch is None or int(next(iter(batch)).value) < 100
-            with pytest.raises(TopicRecreatedError):
-                await member.commit({0: 1})
-            with pytest.raises(TopicRecreatedError):
-                await (await producer.write(b"x"))
-            await producer.close()
-        assert await admin.committed("g", "t") == {}
-        assert await read_all(b.address, 3) == [100, 101, 102]
-
-
-async def test_a_deletion_that_fails_goes_on_after_a_restart(tmp_path):
-    """What storage refused to delete is gone after the next start."""
-    inner, queue = InMemoryStorage(), InMemoryQueue()
-    storage = FaultyStorage(inner, [Fault("delete", "fail", times=None)], seed=1)
-    async with broker(tmp_path, storage=storage, queue=queue.another_process()) as b:
-        async with AsyncAdminClient(b.address) as admin:
-            made = await admin.create_topic("t", **FAST)
-            await write_some(b.address, 0, 3)
-            await admin.delete_topic("t")
-        assert any(made.incarnation in info.key for info in inner.list(""))
-    async with broker(tmp_path, storage=inner, queue=queue.another_process()) as b:
-        await until(lambda: not b.topics._catalog.doomed())
-        assert not any(made.incarnation in info.key for info in inner.list(""))
-        assert made.config.name not in b.topics.names()

@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import aiohttp
 import pytest
@@ -17,17 +15,13 @@ from memq.broker import server
 from memq.broker.config import BrokerConfig
 from memq.broker.retention import OrphanReport
 from memq.broker.server import Broker, serve
-from memq.core.clock import SavedTimes
-from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire import messages as m
 from memq.errors import (
     ClosedError,
     ConfigError,
-    CorruptDataError,
     LockedError,
     MemqError,
     StorageError,
-    UnavailableError,
 )
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.system import Runtime
@@ -162,23 +156,6 @@ async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monke
     assert await running.stop()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "a" * 70])
-async def test_an_admin_port_that_is_taken_is_named(tmp_path, monkeypatch, host) -> None:
-    """The error says which of the two ports is to be changed."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        port = held.getsockname()[1]
-        options = {"admin_port": port, "host": host}
-        failing = made(tmp_path, options=options, storage=InMemoryStorage(), queue=InMemoryQueue())
-        if host != "127.0.0.1":  # only the admin HTTP is told of it
-            listen = partial(asyncio.start_server, lambda *_: None, "127.0.0.1", 0)
-            monkeypatch.setattr(failing, "_listen", listen)
-        with pytest.raises(UnavailableError, match=f"{host}:{port}: .*; set another admin_port"):
-            await failing.start()
-        await failing.abandon()
-
-
 async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path) -> None:
     """Below a file there is no folder; the error is one of the storage, and says where."""
     (tmp_path / "data").write_bytes(b"")
@@ -253,19 +230,6 @@ async def test_a_stop_in_its_order(tmp_path) -> None:
     assert len(list(threads)) == 3
     assert all(each._shutdown for each in threads)
     assert not any(thread.is_alive() for each in threads for thread in each._threads)
-
-
-async def test_a_stop_saves_the_time(tmp_path) -> None:
-    """The next life goes on where this one has ended, and tells no watermark of before."""
-    passed, queue = [0.0], InMemoryQueue()
-    runtime = Runtime(mono_s=lambda: time.monotonic() + passed[0])
-    async with broker(tmp_path, queue=queue, runtime=runtime) as b:
-        begun = b.context.now()
-        passed[0] += 1_000
-    shared = queue.another_process()
-    saved = await shared.times()
-    assert saved.running_ms >= begun.mono_ms + 1_000_000
-    assert saved.wall_ms == b.context.times.saved.wall_ms
 
 
 async def test_an_upload_that_hangs_does_not_keep_the_broker(tmp_path) -> None:
@@ -345,29 +309,6 @@ def test_an_error_that_nothing_expected_is_a_failure(tmp_path) -> None:
     assert storage.closed
 
 
-def test_a_hangup_reads_the_tokens_again(tmp_path) -> None:
-    """SIGHUP has the file of tokens read again, and ends nothing."""
-    file = tmp_path / "tokens"
-    file.write_text("old\n")
-    said = []
-
-    def ready(b: Broker) -> None:
-        file.write_text("new\n")
-        kill(signal.SIGHUP)
-        asyncio.get_running_loop().call_later(0, later, b)
-
-    def later(b: Broker) -> None:
-        said.extend([b.tokens.accept("old"), b.tokens.accept("new")])
-        if said[-1]:
-            kill(signal.SIGTERM)
-        else:
-            asyncio.get_running_loop().call_later(0.001, later, b)
-
-    running = made(tmp_path, options={"token_file": str(file)}, storage=InMemoryStorage())
-    assert asyncio.run(serve(running, ready)) == 0
-    assert said[-2:] == [False, True]
-
-
 # -- in the background ----------------------------------------------------------------------
 
 
@@ -412,58 +353,6 @@ class Rounds:
 OFTEN = {"retention_interval": "100ms"}
 
 
-async def test_orphans_are_looked_for_at_the_start_and_then_now_and_then(
-    tmp_path, monkeypatch
-) -> None:
-    """Retention is looked at in each round, orphans when their interval has passed, every topic."""
-    passed, rounds = [0.0], Rounds(monkeypatch)
-    runtime = Runtime(mono_s=lambda: time.monotonic() + passed[0])
-    queue = InMemoryQueue()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create("t")
-    options = OFTEN | {"orphan_interval": "1h"}
-    rounds.deleted.clear()
-    successor = queue.another_process()
-    await successor.save_times(SavedTimes(10**9, 0))  # it has run for days
-    async with broker(tmp_path, queue=successor, runtime=runtime, **options) as b:
-        await until(lambda: rounds.deleted)
-        both = {"t", AUDIT_TOPIC}
-        assert {name for what, name in rounds.done if what == "scan"} == both
-        assert set(rounds.deleted[0]) == {
-            f"{a} of {t}" for a in ("orphan", "expired") for t in both
-        }
-        await rounds.round()
-        assert {what for what, _ in rounds.done} == {"forget"}
-        passed[0] += 3_590
-        await rounds.round()
-        assert {what for what, _ in rounds.done} == {"forget"}
-        passed[0] += 20
-        await until(lambda: {name for what, name in rounds.done if what == "scan"} == both)
-        await rounds.round()
-        assert {what for what, _ in rounds.done} == {"forget"}
-
-
-@pytest.mark.parametrize("what", ["scan", "forget"])
-@pytest.mark.parametrize("failing", ["t", AUDIT_TOPIC])
-async def test_a_topic_whose_retention_fails_costs_no_other(
-    tmp_path, monkeypatch, caplog, what, failing
-) -> None:
-    """It is named and tried again; what has expired of the others is deleted in the same round."""
-    rounds = Rounds(monkeypatch)
-    rounds.errors[what, failing] = CorruptDataError("damaged")
-    options = OFTEN | {"orphan_interval": "100ms"}
-    async with broker(tmp_path, **options) as b, client(b) as c:
-        await c.create("t")
-        await rounds.round()
-        (other,) = {"t", AUDIT_TOPIC} - {failing}
-        assert f"{failing}: retention failed, later again: damaged" in caplog.text
-        assert f"expired of {other}" in rounds.deleted[-1]
-        assert f"expired of {failing}" not in rounds.deleted[-1]
-        rounds.errors.clear()
-        await until(lambda: f"expired of {failing}" in rounds.deleted[-1])
-        assert not b.context.fatal_errors.failure.done()
-
-
 @pytest.mark.parametrize("lost", ["lease", "partition"])
 @pytest.mark.parametrize("when", ["before", "during"])
 async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
@@ -498,22 +387,3 @@ async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
         assert not [each for each in rounds.deleted[-1] if each.endswith(" t")]
         assert expired_at
         assert not b.context.fatal_errors.failure.done()
-
-
-async def test_metadata_is_answered_while_the_broker_drains(tmp_path) -> None:
-    """A client that asks where to go, while what was accepted is being stored, is told."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await c.create()
-        address = b.address
-        storage.gate.clear()
-        writing = asyncio.ensure_future(c.write(0))
-        await until(lambda: b.context.memory.used_bytes > 0)
-        stopping = asyncio.ensure_future(b.stop())
-        await until(lambda: not b.context.ready)
-        answer = await c.ask(m.Metadata(topics=["t"]))
-        storage.gate.set()
-        assert [each.address for each in answer.brokers] == [address]
-        assert answer.topics[0].hosts == [address]
-        assert (await writing).offset == 0
-        assert await stopping is True

@@ -89,15 +89,6 @@ async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog)
     assert sum("a service refuses: storage" in each for each in said) == 1
 
 
-async def test_a_store_that_does_not_tell_what_is_missing_serves(tmp_path):
-    """403 for a key that is not there, as of a bucket without ListBucket, is an answer."""
-    storage = RemoteStorage()
-    storage.refuses_missing = True
-    async with broker(tmp_path, storage=storage) as b:
-        await until(lambda: storage.asked > 10)
-        assert b.context.not_ready() == []
-
-
 @pytest.mark.parametrize("kind", ["fail", "hang"])
 async def test_a_queue_that_refuses_is_named_and_not_the_storage(tmp_path, kind):
     """When notifications are not published, it is the queue that is told of."""
@@ -126,20 +117,3 @@ async def test_half_open_requests_take_no_descriptors_from_clients(tmp_path, mon
         assert (await ready(b))[0] == 200
         for _, writer in held:
             writer.close()
-
-
-async def test_a_request_to_the_admin_http_has_its_time(tmp_path, monkeypatch):
-    """One that does not come on is ended, also after a request before it on the connection."""
-    monkeypatch.setattr("memq.broker.admin.REQUEST_S", 0.1)
-    async with broker(tmp_path) as b:
-        reader, writer = await asyncio.open_connection("127.0.0.1", b.admin_port)
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\n")
-        answer = await asyncio.wait_for(reader.read(), 10)
-        assert b"Connection: close" in answer
-        writer.close()
-        reader, writer = await asyncio.open_connection("127.0.0.1", b.admin_port)
-        writer.write(b"GET /health HTTP/1.1\r\n")
-        with pytest.raises(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 10) == b""
-            raise ConnectionResetError
-        writer.close()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from memq.broker.context import SCAN_BYTES
-from memq.broker.takeover import _in_order, take_over
+from memq.broker.takeover import take_over
 from memq.core.clock import ClockReading
 from memq.core.format.batch import ProducerRun
 from memq.core.queue import QueueEntry
@@ -37,25 +37,6 @@ async def test_every_message_of_the_window_is_known(tmp_path, ordering) -> None:
         c.schema_id = schema_id
         for producer in "abcdefgh":
             assert (await c.write(0, producer_id=producer)).duplicate
-
-
-async def test_batches_of_a_later_owner_sort_after_those_of_the_one_before(tmp_path) -> None:
-    """Also when its running time is behind, as that of another broker of a cluster may be."""
-    ahead, behind, queue, storage = Machine(), Machine(), InMemoryQueue(), InMemoryStorage()
-    seams = {"storage": storage}
-    async with broker(tmp_path, queue=queue, runtime=ahead.runtime, **seams) as b, client(b) as c:
-        await c.create(**TOPIC)
-        ahead.pass_time(1_000)
-        schema_id, before = c.schema_id, (await c.write(0)).batch_id
-        successor = queue.another_process()
-    successor.times = InMemoryQueue().times  # as if nothing had been saved
-    async with (
-        broker(tmp_path, queue=successor, runtime=behind.runtime, **seams) as b,
-        client(b) as c,
-    ):
-        c.schema_id = schema_id
-        after = [(await c.write(sequence)).batch_id for sequence in (1, 2)]
-    assert sorted([*after, before]) == [before, *after]
 
 
 class Published:
@@ -118,12 +99,3 @@ async def test_a_take_over_reads_what_was_published_in_its_order() -> None:
     context.done.clear()
     assert await take_over(topic, [], context) == {}
     assert context.done == []
-
-
-async def test_read_partitions_are_read_side_by_side() -> None:
-    """By the ids of Batches, so that a window sees each write partition as it was written."""
-    ids = [batch_id_at(ms, "0" * 16) for ms in range(7)]
-    pages = [[(ids[n], 0, 0) for n in (0, 3, 4)], [(ids[n], 0, 0) for n in (1, 2, 5)], []]
-    context = Published(pages)
-    found = _in_order("t.1", 3, 0, context)
-    assert [each.batch_id async for _, _, each in found] == ids[:6]

@@ -17,7 +17,7 @@ from memq.core.clock import ClockReading
 from memq.core.format.batch import BatchBuilder
 from memq.core.wire import messages as m
 from memq.core.write_partition_effects import BatchState, RingBatch
-from memq.errors import InvalidRequestError, MemqError, SequenceGapError, StorageError
+from memq.errors import MemqError, SequenceGapError, StorageError
 from memq.runtime.hedging import MIN_KNOWN
 from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
@@ -107,25 +107,6 @@ async def test_attempts_share_one_deadline(tmp_path) -> None:
         assert upload.running() == []
 
 
-@pytest.mark.parametrize("error", [InvalidRequestError("never"), MemqError("never")])
-async def test_an_error_that_stays_ends_the_upload(tmp_path, error) -> None:
-    """It is told as it is, and nothing is tried again."""
-    async with storing(tmp_path, error) as (_, storage, upload):
-        with pytest.raises(type(error), match="never"):
-            await upload.run()
-        assert len(storage.times_s) == 1
-
-
-async def test_a_bug_of_a_storage_is_an_error_of_it(tmp_path) -> None:
-    """What it raises that is no typed error is told as one that may pass, and is tried again."""
-    async with storing(tmp_path, KeyError("planted")) as (b, storage, upload):
-        storage.passes = lambda: b.pass_ms(DEADLINE_MS + 1_000)
-        with pytest.raises(StorageError, match="k: KeyError: 'planted'") as told:
-            await upload.run()
-        assert told.value.retriable
-        assert isinstance(told.value.__cause__, KeyError)
-
-
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_turn_is_given_back_however_the_upload_ends(tmp_path, begun) -> None:
     """Given up while it waits for its turn, or cancelled while a thread has it."""
@@ -181,23 +162,6 @@ async def test_an_upload_is_over_when_each_of_its_threads_is(tmp_path, hedge_fir
         assert over == [1]
         upload.when_over(lambda: over.append(2))
         assert over == [1, 2], "nothing is under way: at once"
-
-
-async def test_what_no_thread_has_begun_is_never_begun(tmp_path) -> None:
-    """Where others hold all threads, an upload that is cancelled leaves nothing to store later."""
-    gate = threading.Event()
-    async with storing(tmp_path) as (b, storage, upload):
-        blocked = [b.context.uploads.submit(gate.wait, TIMEOUT_S) for _ in range(4)]
-        running = asyncio.ensure_future(upload.run())
-        await until(upload.running)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert upload.running() == []
-        gate.set()
-        await until(lambda: all(each.done() for each in blocked))
-        await asyncio.wrap_future(b.context.uploads.submit(lambda: None))
-        assert storage.times_s == []
 
 
 async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends(tmp_path) -> None:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from memq.broker.write_partition import ReceivedWrite
-from memq.core.clock import ClockReading
 from memq.core.topic import TopicConfig
 from memq.core.wire.connection import Request
 from memq.core.wire.messages import WriteAnswer
@@ -17,15 +16,13 @@ from memq.errors import (
     NotHostedError,
     PublishUncertainError,
     QueueError,
-    QueueFailedError,
     SequenceConflictError,
     SequenceGapError,
     StorageError,
     UnavailableError,
 )
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import Client, GatedStorage, broker, client, crc, until
-from tests.integration.broker.test_clocks import Machine
+from tests.integration.broker.support import Client, GatedStorage, broker, crc, until
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}
 
@@ -167,50 +164,6 @@ async def test_nobody_is_acked_by_a_broker_that_may_have_been_replaced(tmp_path)
         p.context.leased = lambda: True
         p.write(6, 1)
         assert (await p.answers(6))[0].duplicate
-
-
-async def test_who_wants_no_answer_gets_none(tmp_path):
-    """A Message that is one way is stored, joined, repeated or refused without an answer."""
-    storage = GatedStorage()
-    async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
-        storage.gate.clear()
-        p.write(0, acks=0, oneway=True)
-        p.write(1, 0, acks=0, oneway=True)
-        p.write(2, 0, b"other", acks=0, oneway=True)
-        assert [type(each) for each in p.refusals] == [SequenceConflictError]
-        storage.gate.set()
-        await until(lambda: p.it.processor.idle)
-        p.write(3, 0, acks=0, oneway=True)
-        p.write(4, 0, b"other", acks=0, oneway=True)
-        await until(lambda: len(p.refusals) == 2)
-        p.write(5)
-        await p.answers(5)
-        assert p.told.keys() == {5}
-        assert [type(each) for each in p.refusals] == [SequenceConflictError] * 2
-        assert await p.published() == [[0, 5]]
-
-
-async def test_those_that_wait_are_refused_each_at_its_own_time(tmp_path):
-    """From its deadline on, not before; one whose time has not come waits on, and has its room."""
-    storage = GatedStorage()
-    now = [ClockReading(0, 0)]
-    options = {"park_timeout": "1m"}
-    async with partition(tmp_path, storage, broker_options=options, **SLOTS) as p:
-        storage.gate.clear()
-        p.write(0)
-        real_now, start = p.context.now, p.context.now()
-        p.context.now = lambda: now[0]
-        for number, after_ms in ((1, 0), (2, 10), (3, 11), (4, 30)):
-            now[0] = ClockReading(start.mono_ms + after_ms, start.wall_ms)
-            p.write(number)
-        for after_ms, refused in ((59_999, []), (60_000, [1]), (60_011, [1, 2, 3])):
-            p.it.expire_parked(ClockReading(start.mono_ms + after_ms, 0))
-            assert sorted(p.told) == refused
-            assert p.it.parked == p.held == 4 - len(refused)
-        assert all(isinstance(each, UnavailableError) for each in p.told.values())
-        p.context.now = real_now
-        storage.gate.set()
-        assert [each.offset for each in await p.answers(0, 4)] == [0, 1]
 
 
 async def test_a_drain_refuses_what_waits_and_stores_what_was_accepted(tmp_path):
@@ -378,52 +331,6 @@ async def test_a_repeat_that_cannot_be_compared_is_not_acked(tmp_path):
         repeat, other = await p.answers(3, 4)
         assert (repeat.duplicate, repeat.offset) == (True, 0)
         assert isinstance(other, SequenceConflictError)
-
-
-@pytest.mark.parametrize("gone", ["object", "notification"])
-@pytest.mark.parametrize("place", [True, False])
-async def test_a_repeat_of_what_retention_has_removed_is_acked(tmp_path, gone, place, monkeypatch):
-    """It was published; what is not there any more cannot be compared, nor be published again."""
-    if not place:
-        monkeypatch.setattr("memq.core.deduplication.MAX_RECENT", 0)
-    storage = ReadsFail()
-    async with partition(tmp_path, storage, batch_age="1ms", dedup_window="1h") as p:
-        p.write(0)
-        await p.answers(0)
-        if gone == "object":
-            storage.delete(*[info.key for info in storage.list("")])
-        else:
-            await p.context.queue.truncate(p.hosted.topic.queue_topic, 0, 1)
-        p.write(1, 0)
-        (told,) = await p.answers(1)
-        assert told.duplicate
-        assert told.offset == (0 if place or gone == "object" else -1)
-        p.write(2, 1)
-        assert (await p.answers(2))[0].offset == 1
-
-
-class Refusing(InMemoryQueue):
-    """Takes nothing of the topic, for a reason that stays; counts how often it is asked."""
-
-    refused = 0
-
-    async def publish(self, topic, write_partition, publications):
-        if topic.startswith("t."):
-            self.refused += 1
-            raise QueueFailedError("not authorised")
-        return await super().publish(topic, write_partition, publications)
-
-
-async def test_what_will_not_pass_is_answered_at_once(tmp_path) -> None:
-    """A refusal that stays is told when it comes, not when the Batch's deadline does."""
-    machine, queue = Machine(), Refusing()
-    async with broker(tmp_path, queue=queue, runtime=machine.runtime) as b, client(b) as c:
-        await c.create(upload_deadline="10m", batch_age="1ms")
-        for number in (1, 2):
-            with pytest.raises(QueueFailedError, match="not authorised"):
-                await c.write(0)
-            assert queue.refused == number
-        assert b.topics.get("t").partitions[0].processor.idle
 
 
 async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp_path):

@@ -18,12 +18,10 @@ from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
     MemqError,
-    NotHostedError,
     QueueError,
     SchemaMismatchError,
     SequenceConflictError,
     StorageError,
-    UnauthorizedError,
     UnknownTopicError,
 )
 from memq.storage.keys import key_of_uri
@@ -151,35 +149,6 @@ async def test_body_that_is_not_arrow_is_refused(tmp_path) -> None:
         assert (await c.ask(header, body)).offset == 0
 
 
-async def test_topic_of_another_broker_is_redirected_with_its_address(tmp_path) -> None:
-    """A broker that does not host a topic says who does, for writes, reads and metadata alike."""
-    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
-    async with broker(tmp_path, peers=peers) as b, client(b) as c:
-        await c.create()
-        requests = [
-            m.Metadata(topics=["far"]),
-            m.FetchOffsets(topic="far"),
-            c.message(0, topic="far")[0],
-        ]
-        for request in requests:
-            body = c.message(0)[1] if isinstance(request, m.Write) else b""
-            with pytest.raises(NotHostedError) as caught:
-                await c.ask(request, body)
-            assert caught.value.address == "10.0.0.2:6367"
-        brokers = (await c.ask(m.Metadata())).brokers
-        assert {info.address for info in brokers} == {b.address, "10.0.0.2:6367"}
-
-
-async def test_wrong_token_is_refused_at_the_handshake(tmp_path) -> None:
-    """A broker with a token serves only clients that show it."""
-    async with broker(tmp_path, token="secret") as b:
-        with pytest.raises(UnauthorizedError):
-            async with client(b, token="guess"):
-                pass
-        async with client(b, token="secret") as c:
-            await c.create()
-
-
 class FailingStorage(InMemoryStorage):
     """Refuses the first puts."""
 
@@ -192,13 +161,6 @@ class FailingStorage(InMemoryStorage):
             self.failures -= 1
             raise StorageError(f"{key}: injected")
         super().put(key, buffers, timeout_s=timeout_s)
-
-
-async def test_upload_is_tried_again_until_it_succeeds(tmp_path) -> None:
-    """Passing faults of the storage cost time, not Messages."""
-    async with broker(tmp_path, storage=FailingStorage(3)) as b, client(b) as c:
-        await c.create()
-        assert (await c.write(0)).offset == 0
 
 
 async def test_message_that_cannot_be_stored_by_its_deadline_is_nacked(tmp_path) -> None:

@@ -7,18 +7,15 @@ import os
 import random
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
-import boto3
 import pytest
 
 from memq.core.units import MIB
 from memq.errors import ConfigError, ObjectNotFoundError, StorageError
 from memq.storage import object_store
 from memq.storage.object_store import PART_BYTES, ObjectStorage
-from memq.storage.object_store_client import CLIENT_DEFAULTS
 from memq.storage.open import open_storage, open_uri
 from tests.advice import follows
 from tests.harness.services.http_faults import (
@@ -32,7 +29,6 @@ from tests.harness.services.http_faults import (
     Status,
     s3_error,
 )
-from tests.harness.services.tcp_faults import TcpFaultProxy
 
 NOT_IMPLEMENTED = Status(
     HTTPStatus.NOT_IMPLEMENTED, s3_error("NotImplemented", "A header is not implemented.")
@@ -93,46 +89,6 @@ def test_a_slow_link_gives_no_put_up(monkeypatch, faulty, faults):
         before.result()
 
 
-@pytest.fixture
-def brief_idleness(monkeypatch):
-    """Connections are idle for a tenth of a second at most, whatever longer it is else."""
-    assert float(CLIENT_DEFAULTS["pool_idle_timeout"].rstrip("s")) < 60  # of common firewalls
-    monkeypatch.setitem(CLIENT_DEFAULTS, "pool_idle_timeout", "100ms")
-
-
-def test_a_connection_that_a_firewall_forgot_costs_no_put_its_deadline(
-    brief_idleness, s3_server, bucket
-):
-    """A connection that was idle for long is not used again: nobody may answer on it any more."""
-    server = ("127.0.0.1", s3_server.port)
-    with TcpFaultProxy(server) as firewall, TcpFaultProxy() as proxy:
-        proxy.upstream = ("127.0.0.1", firewall.port)
-        storage = ObjectStorage(f"s3://{bucket}", "", {"endpoint": f"http://{proxy.address}"})
-        put(storage, "k", b"abc")
-        firewall.freeze()
-        proxy.upstream = server  # for new connections
-        time.sleep(0.2)  # by the client's own clock
-        put(storage, "l", b"abc", timeout_s=3)
-        assert proxy.connections > 0
-
-
-def test_a_store_that_is_configured_without_conditional_puts(bucket):
-    """Conditional puts can be switched off by an option of the store."""
-    storage = ObjectStorage(f"s3://{bucket}", "", {"conditional_put": "disabled"})
-    put(storage, "k", b"abc")
-    put(storage, "k", b"abc")
-    assert bytes(storage.get("k")) == b"abc"
-
-
-def test_two_puts_at_a_time_that_the_store_refuses_as_a_conflict_may_be_tried_again(faulty, faults):
-    """A conflict with a put that has not ended is no proof that the object is there."""
-    faults.add(Rule(CONFLICT, method="PUT"))
-    with pytest.raises(StorageError) as caught:
-        put(faulty, "k", b"abc")
-    assert caught.value.retriable
-    put(faulty, "k", b"abc")
-
-
 # -- reads -------------------------------------------------------------------------------------
 
 
@@ -154,26 +110,6 @@ def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
 
 
 # -- listings, deletions -----------------------------------------------------------------------
-
-
-def test_a_listing_goes_on_where_a_page_failed(faulty, faults, monkeypatch):
-    """A page that fails is asked for again, and every key is listed once."""
-    monkeypatch.setattr(object_store, "PAGE_KEYS", 1_000)
-    names = [f"a/{number:05d}" for number in range(2_100)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: put(faulty, name, b"x"), names))
-    for after in (0, 2, 4):
-        faults.add(Rule(SLOW_DOWN, method="GET", after=after))
-    assert [info.key for info in faulty.list("a/")] == names
-
-
-def test_deletions_take_one_request(faulty, faults):
-    """A hundred objects are removed by one request, whether they are there or not."""
-    for number in range(5):
-        put(faulty, f"a/{number}", b"x")
-    faulty.delete(*(f"a/{number}" for number in range(100)))
-    assert list(faulty.list("")) == []
-    assert faults.requests["POST"] == 1
 
 
 # -- a store that is away, or not there --------------------------------------------------------
@@ -199,17 +135,6 @@ def test_objects_of_a_bucket_that_is_not_there_are_not_called_missing():
         assert not isinstance(caught.value, ObjectNotFoundError)
 
 
-def test_foreign_keys_do_not_keep_a_broker_from_its_bucket(bucket, s3_server):
-    """A bucket may hold keys that are none of ours, whatever they are called."""
-    boto3.client(
-        "s3",
-        endpoint_url=s3_server.endpoint,
-        aws_access_key_id=s3_server.access_key,
-        aws_secret_access_key=s3_server.secret_key,
-    ).put_object(Bucket=bucket, Key="a file with spaces.gz", Body=b"x")
-    put(open_storage(f"s3://{bucket}"), "k", b"abc")
-
-
 def test_wrong_credentials_are_told_at_the_start(bucket, monkeypatch):
     """A start whose credentials are refused says what the store said."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
@@ -218,13 +143,6 @@ def test_wrong_credentials_are_told_at_the_start(bucket, monkeypatch):
 
 
 # -- what is not there -------------------------------------------------------------------------
-
-
-def test_a_uri_is_read_with_what_the_environment_says(storage):
-    """Whoever has the URI of an object and the usual environment can read it."""
-    put(storage, "a/b c", b"abc")
-    found, key = open_uri(storage.uri("a/b c"))
-    assert bytes(found.get(key)) == b"abc"
 
 
 def _read_in_child(uri, answers):

@@ -7,9 +7,8 @@ import os
 
 import pytest
 
-from memq import AdminClient, Consumer, Producer, read_range, scan
+from memq import AdminClient, Producer, read_range, scan
 from memq.cli.main import main
-from memq.errors import StorageError
 from memq.testing.broker import BrokerProcess
 from tests.harness.services.s3proxy import REGION
 
@@ -75,30 +74,6 @@ def test_a_range_is_read_with_options(broker, options):
         assert table["value"].to_pylist() == wanted
     with scan(broker.address, topic=TOPIC, storage_options=options) as rows:
         assert rows.read_all()["value"].to_pylist() == wanted
-
-
-def test_a_consumer_reads_with_options(broker, options):
-    """A consumer reads with its options, and shows none of them."""
-    with Consumer(broker.address, topic=TOPIC, storage_options=options) as consumer:
-        values = [record.value for _ in range(RECORDS) for record in consumer.poll(30)]
-        assert options["secret_access_key"] not in repr(consumer)
-    assert values == [b"%d" % number for number in range(RECORDS)]
-
-
-def test_a_wrong_secret_names_the_store(broker, options, bucket):
-    """Who is not let in learns by which store, and the secret stands nowhere."""
-    wrong = options | {"secret_access_key": WRONG}
-    with (
-        Consumer(
-            broker.address, topic=TOPIC, storage_options=wrong, request_timeout="1s"
-        ) as consumer,
-        pytest.raises(StorageError, match=rf"s3://{bucket}/root/.*403") as refused,
-    ):
-        consumer.poll(30)
-    cause: BaseException | None = refused.value
-    while cause is not None:
-        assert WRONG not in f"{cause!r}"
-        cause = cause.__cause__
 
 
 def test_a_command_shows_no_secret(memq, options):

@@ -88,21 +88,6 @@ def test_bodies_push_idle_blocks_out_and_wait_only_when_that_was_not_enough() ->
     assert turns == [True]
 
 
-def test_blocks_that_nobody_needed_for_a_while_are_freed() -> None:
-    """`tidy` frees what was idle for all the time since the last one, and keeps what was used."""
-    memory = memory_of()
-    bodies = [memory.lend(MIB) for _ in range(4)]
-    bodies.clear()
-    memory.tidy()
-    assert memory.idle_bytes == 4 * MIB
-    bodies = [memory.lend(MIB) for _ in range(3)]
-    bodies.clear()
-    memory.tidy()
-    assert memory.idle_bytes == 3 * MIB
-    memory.tidy()
-    assert memory.idle_bytes == 0
-
-
 def test_who_waits_is_told_once_when_it_is_full_and_once_when_there_is_room() -> None:
     """It is full at its limit, and open again when a tenth of it is free: not a byte before."""
     memory, told = BodyMemory(1_000), []

@@ -8,16 +8,13 @@ import pytest
 from memq.broker import catalog as module
 from memq.broker.catalog import Catalog
 from memq.core.format.schema import serialize_schema
-from memq.core.governor import topics as topics_module
-from memq.core.governor.topics import altered_topic, new_topic, unknown_topic
+from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import (
     ConfigError,
     CorruptDataError,
     QueueError,
     SchemaMismatchError,
-    TopicExistsError,
-    UnknownTopicError,
 )
 
 
@@ -192,24 +189,6 @@ def test_a_schema_may_grow_by_nullable_columns_at_its_end(new, error):
     assert (again.schemas, again.schema_id) == (after.schemas, after.schema_id)
 
 
-def test_limits_of_topics_and_schemas(monkeypatch):
-    """The last that there may be is taken; one more is refused, and so is a name that is taken."""
-    monkeypatch.setattr(topics_module, "MAX_TOPICS", 3)
-    monkeypatch.setattr(topics_module, "MAX_SCHEMAS", 2)
-    options = {"now_ms": 1, "incarnation": "1" * 16, "request_id": ""}
-    config = TopicConfig.create("t", write_partitions=5)
-    assert new_topic(config, ["a", "b"], **options).named_partitions == 5
-    with pytest.raises(ConfigError, match="there are 3 topics, which is the limit"):
-        new_topic(config, ["a", "b", "c"], **options)
-    with pytest.raises(TopicExistsError):
-        new_topic(config, ["a", "t"], **options)
-    with pytest.raises(SchemaMismatchError, match="a typed topic is another topic"):
-        altered_topic(topic(), {}, typed(A), 0)
-    two = altered_topic(topic(schema=typed(A)), {}, typed(A, B), 0)
-    with pytest.raises(ConfigError, match="has had 2 schemas"):
-        altered_topic(two, {}, typed(A, B, pa.field("c", pa.int64())), 0)
-
-
 @pytest.mark.parametrize(
     ("column", "taken"),
     [
@@ -226,13 +205,3 @@ def test_a_time_column_is_one_of_a_zone(column, taken):
     else:
         with pytest.raises((ConfigError, SchemaMismatchError)):
             topic(**make)
-
-
-def test_a_topic_that_is_not_there_may_have_been_meant_otherwise(monkeypatch):
-    """A near name is told, and how to make one; or why there can be none."""
-    monkeypatch.setattr(topics_module, "MAX_COMPARED", 2)
-    assert "(there is 'clicks')" in str(unknown_topic("click", ["a", "clicks"]))
-    assert "(there is" not in str(unknown_topic("click", ["a", "b", "clicks"]))
-    assert "memq topic create click`" in str(unknown_topic("click", []))
-    assert "memq topic create" not in str(unknown_topic("no name", []))
-    assert isinstance(unknown_topic("x" * 10_000, []), UnknownTopicError)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memq.broker.config import BrokerConfig, Peer, load_file
+from memq.broker.config import BrokerConfig, load_file
 from memq.errors import ConfigError
 from tests.advice import follows
 
 KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
-PEER = {"id": "b", "address": "b:6367"}
 
 
 @pytest.mark.parametrize(
@@ -30,9 +29,6 @@ PEER = {"id": "b", "address": "b:6367"}
         ({"role": "write"}, "role"),
         ({"log_level": "loud"}, "log_level"),
         ({"memory": "1GiB"}, "memory"),
-        ({"peers": {"id": "b"}}, r"peers: .*write \[\[peers\]\]"),
-        ({"peers": [{"id": "b"}]}, "peers: .*address"),
-        ({"peers": [PEER | {"zone": "a"}]}, "peers: .*zone"),
         ({"topics": ["t"]}, r"topics: write a table \[topics.NAME\]"),
         ({"topics": {"t": "x"}}, "topics.t: expected a table of options, got 'x'"),
         ({"topics": {"t": {"schema": "x"}}}, "topics.t: a schema is Arrow"),
@@ -53,7 +49,6 @@ def test_what_is_accepted():
         {
             "token": ["a", "b"],
             "port": 0,
-            "peers": [PEER, PEER | {"id": "c", "topics": ["t"]}],
             "topics": {"t": {"retention": "2d"}, "u": {}},
             "drain_timeout": "0ms",
         },
@@ -61,7 +56,6 @@ def test_what_is_accepted():
     )
     assert config.token == ("a", "b")
     assert (config.port, config.drain_timeout_ms) == (65_535, 0)
-    assert config.peers == (Peer("b", "b:6367"), Peer("c", "b:6367", ["t"]))
     assert config.topics[0].retention_ms == 172_800_000
     assert [each.name for each in config.topics] == ["t", "u"]
     assert BrokerConfig.create({"token": "a"}).token == ("a",)
@@ -97,9 +91,6 @@ def test_a_broker_of_a_cluster_shares_all_of_it():
         BrokerConfig.create(given | {"storage": STORE})
     with pytest.raises(ConfigError, match="zookeeper without storage"):
         BrokerConfig.create(given | {"queue": KAFKA})
-    with pytest.raises(ConfigError, match="peers with zookeeper"):
-        peer = {"id": "b", "address": "b:6367"}
-        BrokerConfig.create(given | {"queue": KAFKA, "storage": STORE, "peers": [peer]})
     with pytest.raises(ConfigError, match="without zookeeper"):
         BrokerConfig.create({"role": "read"})
     assert BrokerConfig.create(given | {"queue": KAFKA, "storage": STORE, "role": "read"})

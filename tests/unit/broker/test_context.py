@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 
 import pytest
 
 from memq.broker import context as module
-from memq.broker.context import BrokerContext, RateLimitedLog
-from memq.core.clock import CLOCKS_DIFFER_MS
+from memq.broker.context import BrokerContext
 from memq.core.queue import QueueEntry
 from memq.errors import ClosedError, CorruptDataError, UnavailableError
-
-
-def test_a_warning_of_each_kind_is_told_once_a_second(caplog):
-    """The next one says how many were left out since, and only of its own kind."""
-    at = [50.0]
-    warn = RateLimitedLog(logging.getLogger("memq.test"), lambda: at[0])
-    for text in ("a1", "a2", "a3"):
-        warn("a", text)
-    warn("b", "b1")
-    at[0] = 50.999
-    warn("a", "a4")
-    at[0] = 51.0
-    warn("a", "a5")
-    warn("a", "a6")
-    warn("b", "b2")
-    at[0] = 52.0
-    warn("a", "a7")
-    at[0] = 53.0
-    warn("a", "a8")
-    assert [each.getMessage() for each in caplog.records] == [
-        "a1",
-        "b1",
-        "a5 (3 more like it)",
-        "b2",
-        "a7 (1 more like it)",
-        "a8",
-    ]
 
 
 class Queue:
@@ -97,24 +68,6 @@ async def scanned(queue, *span):
 async def test_a_scan_gives_each_entry_of_its_span(offsets, end, span, expected, at_once):
     """However many come at a time, and wherever offsets have none."""
     assert await scanned(Queue(offsets, end, at_once), *span) == expected
-
-
-async def test_a_scan_ends_where_the_queue_ended_when_it_began():
-    """What is published meanwhile is not part of it; each page is asked for from the last entry."""
-    queue = Queue([2, 3, 4], 5)
-    scan = scanning(queue).entries("t", 3, 2, at_once_bytes=77)
-    first = await anext(scan)
-    queue.held, queue.end = [2, 3, 4, 5, 6], 7
-    assert [first.offset, *[each.offset async for each in scan]] == [2, 3, 4]
-    assert queue.fetched == [(2, 77), (4, 77)]
-
-
-def test_what_a_broker_of_a_cluster_allows_for():
-    """Clocks that differ, and other brokers that serve what was forgotten a moment longer."""
-    alone, beside = scanning(None, shared=False), scanning(None, shared=True)
-    assert (alone.clocks_differ_ms, alone.forgotten_after_s) == (0, 0.0)
-    assert beside.clocks_differ_ms == CLOCKS_DIFFER_MS
-    assert beside.forgotten_after_s == 2 * module.START_S
 
 
 def test_what_is_promised_needs_the_lease():

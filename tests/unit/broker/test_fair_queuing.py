@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import pytest
 
-from memq.broker.fair_queuing import AT_A_TIME, ClientFlows, FairScheduler, ScheduledRequest
+from memq.broker.fair_queuing import ClientFlows, FairScheduler, ScheduledRequest
 
 LIMIT = 1_000
 
@@ -71,21 +70,6 @@ async def test_clients_take_turns(requests) -> None:
     await requests.finish()
 
 
-async def test_one_of_a_kind_in_a_turn_of_the_event_loop(requests) -> None:
-    """However many ask at once, a turn of the event loop lets one small and one large one in."""
-    clients = [ClientFlows() for _ in range(10)]
-    for number, client in enumerate(clients):
-        requests.ask(f"small {number}", client)
-        requests.ask(f"large {number}", client, 1)
-    counts = []
-    for _ in range(30):
-        await asyncio.sleep(0)
-        counts.append(len(requests.served))
-    assert counts[-1] == 20
-    assert all(after - before <= 2 for before, after in itertools.pairwise(counts))
-    await requests.finish()
-
-
 async def test_answers_of_all_have_a_bound(requests) -> None:
     """At the bound the next large one waits and is not overtaken; small ones go on."""
     clients = [ClientFlows() for _ in range(6)]
@@ -141,42 +125,6 @@ async def test_a_client_that_does_not_read_is_passed_over(requests) -> None:
     await requests.finish()
 
 
-async def test_what_fits_to_the_byte_is_served(requests) -> None:
-    """A share or a bound may be used up, of a client and of all; a byte more waits."""
-    share = LIMIT // 16
-    one, two, three = ClientFlows(), ClientFlows(), ClientFlows()
-    for name, size in (("a", share // 2), ("b", share - share // 2), ("c", 1)):
-        requests.ask(name, one, size)
-    await rest()
-    assert requests.served == ["a", "b"]
-    assert not requests.scheduler.full
-    requests.ask("fits", two, LIMIT - share)
-    await rest()
-    requests.ask("does not", three, 1)
-    await rest()
-    assert requests.served == ["a", "b", "fits"]
-    assert (requests.scheduler.full, requests.scheduler.used_bytes) == (True, LIMIT)
-    await requests.finish()
-    assert sorted(requests.served[3:]) == ["c", "does not"]
-    assert not requests.scheduler.full
-
-
-async def test_few_of_a_kind_at_a_time(requests) -> None:
-    """Large requests that are being served keep no small one of their client waiting."""
-    client = ClientFlows()
-    for number in range(AT_A_TIME + 1):
-        requests.ask(f"large {number}", client, 1)
-        requests.ask(f"small {number}", client)
-    await rest()
-    assert sorted(requests.served) == [
-        f"{kind} {number}" for kind in ("large", "small") for number in range(AT_A_TIME)
-    ]
-    requests.end("large 1")
-    await rest()
-    assert requests.served[2 * AT_A_TIME :] == [f"large {AT_A_TIME}"]
-    await requests.finish()
-
-
 async def test_those_behind_one_that_gave_up_have_its_turn(requests) -> None:
     """Of the same client, in their order, and nobody else's turn is lost for it."""
     holder, one, two = ClientFlows(), ClientFlows(), ClientFlows()
@@ -196,19 +144,6 @@ async def test_those_behind_one_that_gave_up_have_its_turn(requests) -> None:
     await rest()
     assert requests.scheduler.used_bytes == one.held_bytes == 0
     assert "0 flows wait" in repr(requests.scheduler)
-
-
-async def test_an_answer_that_is_larger_than_was_thought_counts_whole(requests) -> None:
-    """Others wait for what it takes, not for what it was to take."""
-    one, two = ClientFlows(), ClientFlows()
-    requests.ask("one", one, 10, made_bytes=LIMIT)
-    await rest()
-    requests.ask("two", two, 10)
-    await rest()
-    assert requests.served == ["one"]
-    assert requests.scheduler.used_bytes == one.held_bytes == LIMIT
-    await requests.finish()
-    assert requests.scheduler.used_bytes == one.held_bytes == 0
 
 
 async def test_who_gives_up_leaves_nothing_behind(requests) -> None:

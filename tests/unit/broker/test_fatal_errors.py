@@ -100,33 +100,3 @@ async def test_a_task_stops_the_broker_by_what_nobody_expects_of_it(error, expec
     await turn()
     errors.unwatch()
     assert errors.failure.done() == stops
-
-
-async def test_a_guarded_callback_raises_nothing() -> None:
-    """It is called with what it is given; an error of it is reported, from whatever thread."""
-    errors, got = FatalErrors(), []
-
-    def work(*args, **kwargs):
-        got.append((args, kwargs))
-        if kwargs:
-            raise BUG
-
-    guarded = errors.guarded("work", work)
-    await asyncio.to_thread(guarded, 1, 2)
-    await turn()
-    assert not errors.failure.done()
-    await asyncio.to_thread(guarded, fails=True)
-    await turn()
-    assert errors.failure.result() is BUG
-    assert got == [((1, 2), {}), ((), {"fails": True})]
-
-
-def test_an_error_after_the_loop_is_closed_is_logged(caplog) -> None:
-    """A thread that ends late finds nobody, and has nothing to raise."""
-
-    async def make():
-        return FatalErrors()
-
-    errors = asyncio.run(make())
-    errors.report("a thread", BUG)
-    assert "a thread: unexpected error" in caplog.text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memq.broker import lag as lag_module
 from memq.broker.catalog import Topic
 from memq.broker.context import BrokerContext
-from memq.broker.lag import Backlog, LagCounter, Stretch
+from memq.broker.lag import Backlog, LagCounter
 from memq.core.format.batch import ProducerRun
 from memq.core.notification import (
     NOTIFICATION_VERSION,
@@ -86,9 +86,9 @@ class GappyQueue(InMemoryQueue):
         return found
 
 
-def counter(queue, clock_s=lambda: 0.0):
+def counter(queue):
     """A counter over a queue."""
-    context = SimpleNamespace(queue=queue, runtime=SimpleNamespace(mono_s=clock_s))
+    context = SimpleNamespace(queue=queue)
     context.entries = BrokerContext.entries.__get__(context)
     return LagCounter(context)
 
@@ -117,7 +117,7 @@ STEPS = st.lists(
 )
 
 
-def play(steps, max_blocks, block_batches):
+def play(steps, max_counts, block):
     """What happens, one after the other; every answer is compared with a plain count."""
 
     async def run():
@@ -140,17 +140,17 @@ def play(steps, max_blocks, block_batches):
                     assert (lag.offset, lag.start, lag.end) == (offset, queue.start, queue.end)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lag_module, "MAX_BLOCKS", max_blocks)
-        patch.setattr(lag_module, "BLOCK_BATCHES", block_batches)
+        patch.setattr(lag_module, "MAX_COUNTS", max_counts)
+        patch.setattr(lag_module, "BLOCK", block)
         asyncio.run(run())
 
 
 @given(STEPS, st.integers(2, 5), st.integers(1, 4))
-def test_counts_are_exact(steps, max_blocks, block_batches):
+def test_counts_are_exact(steps, max_counts, block):
     """However questions, publications, gaps and retention follow each other, each Batch that is
     retained from the offset on is counted once.
     """
-    play(steps, max_blocks, block_batches)
+    play(steps, max_counts, block)
 
 
 async def test_a_backlog_is_read_once():
@@ -163,17 +163,15 @@ async def test_a_backlog_is_read_once():
     [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 700)])
 
     assert lag.batches == 4_300
-    assert queue.fetched <= lag_module.BLOCK_BATCHES + 3
+    assert queue.fetched <= lag_module.BLOCK + 3
 
 
-async def test_blocks_are_bounded():
+async def test_what_is_kept_is_bounded(monkeypatch):
     """Memory does not grow with what is retained."""
-    stretch = Stretch()
-    for offset in range(lag_module.MAX_BLOCKS * lag_module.BLOCK_BATCHES + 1):
-        stretch.add(offset, Backlog(1, 1, 1, 1))
-
-    assert repr(stretch).endswith(f"[{lag_module.MAX_BLOCKS // 2 + 1} blocks]>")
-    assert stretch.whole_blocks(0)[1].batches == stretch.end
+    monkeypatch.setattr(lag_module, "MAX_COUNTS", 3)
+    counts = counter(GappyQueue(dict.fromkeys(range(5000), (1, 1, 1, 1)), 0, 5_000))
+    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 0)])
+    assert (lag.batches, repr(counts)) == (5_000, "<LagCounter [3 counts]>")
 
 
 async def test_what_lies_after_damage_is_counted():
@@ -219,35 +217,3 @@ async def test_retention_that_was_quicker_once_is_no_error():
     queue = Racing(dict.fromkeys(range(40), (1, 1, 1, 1)), 0, 40)
     [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(0, 3)])
     assert (lag.batches, lag.start, lag.end, lag.offset) == (20, 20, 40, 3)
-
-
-async def test_questions_at_once_count_each_batch_once():
-    """About one partition they wait for each other; each is told its own."""
-    queue = GappyQueue(dict.fromkeys(range(30), (1, 1, 1, 1)), 0, 30)
-    counts = counter(queue)
-    answers = await asyncio.gather(
-        *(counts.lags(TOPIC, [PartitionOffset(0, offset)]) for offset in (20, 3, 11, 0, 30))
-    )
-    assert [lag.batches for [lag] in answers] == [10, 27, 19, 30, 0]
-    queue.fetched = 0
-    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 30)])
-    assert (lag.batches, queue.fetched) == (0, 0)
-
-
-async def test_one_question_is_answered_in_its_order():
-    """However positions repeat, and whatever partitions they are of."""
-    queue = GappyQueue(dict.fromkeys(range(9), (1, 2, 3, 3)), 0, 9)
-    asked = [PartitionOffset(p, at) for p, at in ((1, 5), (0, 8), (1, 0), (1, 5), (0, 99), (0, 2))]
-    lags = await counter(queue).lags(TOPIC, asked)
-    assert [(lag.partition, lag.offset) for lag in lags] == [
-        (each.partition, each.offset) for each in asked
-    ]
-    assert [lag.batches for lag in lags] == [4, 1, 9, 4, 0, 7]
-    with pytest.raises(InvalidRequestError, match="no read partition -1"):
-        await counter(queue).lags(TOPIC, [PartitionOffset(0, 0), PartitionOffset(-1, 0)])
-    assert len(await counter(queue).lags(TOPIC, asked * 682)) == 4_092
-
-
-def batch(offset):
-    """How much the Batch at an offset is: unlike any other."""
-    return Backlog(1, 10 + offset, 100 + offset * offset, 1_000 - 7 * (offset % 5) + offset)

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -22,7 +21,7 @@ from memq.core.notification import (
 )
 from memq.core.queue import QueueEntry
 from memq.core.topic import TopicConfig
-from memq.errors import CorruptDataError, MemqError, StorageError, UnknownTopicError
+from memq.errors import MemqError, StorageError
 from memq.storage.keys import BatchKey, object_key
 from memq.storage.local import LocalStorage
 from memq.testing.storage import InMemoryStorage
@@ -89,35 +88,6 @@ def test_nothing_but_the_uri_is_changed(tmp_path):
     found = json.loads(root_at(tmp_path).present(json.dumps(fields).encode()))
     assert list(found) == list(fields)
     assert found == fields | {"uri": (tmp_path / KEY).as_uri()}
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"",
-        b"\xff",
-        b"[]",
-        b"{}",
-        b'{"uri": 7}',
-        b'{"uri": "file:///old/no-key"}',
-        b'{"uri":"file:///old/' + KEY.encode(),
-    ],
-)
-def test_what_is_no_notification_of_a_batch_stays_as_it_is(tmp_path, payload):
-    """The broker passes on what it cannot read: who reads it names what is wrong."""
-    assert root_at(tmp_path).present(payload) is payload
-
-
-async def test_a_longer_root_keeps_within_the_bound(tmp_path):
-    """What a longer root brings over the bound is left for the next page; one entry always fits."""
-    payload = encode_notification(notification(f"file:///o/{KEY}"))
-    entries = [QueueEntry(offset, 0, payload) for offset in range(10)]
-    root = root_at(tmp_path / ("x" * 200))
-    one = len(root.present(payload))
-    assert [e.offset for e in await root.served(entries, 3 * one)] == [0, 1, 2]
-    assert [e.offset for e in await root.served(entries, 3 * one - 1)] == [0, 1]
-    assert [e.offset for e in await root.served(entries, 1)] == [0]
-    assert len(await root.served(entries, 10 * one)) == 10
 
 
 class Queue:
@@ -194,18 +164,6 @@ async def test_the_ends_of_each_read_partition_are_looked_for():
     ]
     assert found.missing[0][3:] == (key_of(4), f"file:///old/{key_of(4)}")
     assert found.reasons() == []
-
-
-@pytest.mark.parametrize(
-    "bad", [UnknownTopicError("deleted"), [(0, [b"damaged"])], [(0, [CorruptDataError("damaged")])]]
-)
-async def test_a_topic_that_cannot_be_asked_hides_no_other(bad):
-    """One that was deleted meanwhile, or whose notification is damaged."""
-    queue = Queue({"a": [(0, [stored(1)])], "bad": bad, "c": [(0, [stored(2)])]})
-    found = await look(Storage([]), queue, topics_of("a", "bad", "c"))
-    assert [each.topic for each in found.missing] == ["a", "c"]
-    assert found.looked_for == 2
-    assert found.reasons() == [found.warning()]
 
 
 async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):

@@ -7,29 +7,26 @@ import random
 import shutil
 from typing import NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pytest
 
 from memq.broker.catalog import Catalog
-from memq.broker.recover import recover
-from memq.broker.recover_scan import notification_of, open_partition, read_object
+from memq.broker.recover import notification_of, open_partition, read_object, recover
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
-from memq.core.format.message import TIMESTAMP_COLUMN, encode_message, encode_records
+from memq.core.format.message import encode_message, encode_records
 from memq.core.format.reader import BatchReader
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.queue import Publication
-from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, TopicConfig
-from memq.core.units import parse_duration_ms
+from memq.core.topic import TopicConfig
 from memq.errors import ConfigError, DataLossError, LockedError, UnknownTopicError
 from memq.queue.embedded.folders import TopicFile, TopicFolders
 from memq.queue.embedded.read_partition import Partition, payload_of, times_of
 from memq.runtime.files import lock_exclusively
 from memq.runtime.system import Runtime
 from memq.storage.handler import ObjectInfo
-from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
+from memq.storage.keys import BatchKey, key_of_uri, object_key
 from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 
@@ -177,22 +174,34 @@ def lose_queue(data):
 
 
 def test_a_message_in_several_objects_is_published_once(data):
-    """An upload that was never published and its retries give each Message once, whole or cut."""
-    a, b, c, d, e = (Message("p", sequence) for sequence in range(5))
+    """An upload that was never published and its retries give each Message once."""
+    a, b, c = (Message("p", sequence) for sequence in range(3))
     other = Message("p", 0, write_partition=1)
     data.store(a, b)  # its upload was given up, and so retried:
-    data.store(a, c)
+    data.store(a)
     data.store(b)
-    data.store(d, e)
-    data.store(e, d, c)
+    data.store(c)
     data.store(other)  # the same name in another write partition is another Message
     data.store(Message("p", 0, epoch=1))
     lose_queue(data)
     outcome = data.recover()
-    assert (outcome.action, outcome.messages, outcome.records) == ("rebuild", 7, 7)
-    assert (outcome.repeated, outcome.rewritten) == (2, 1)
-    expected = [a, b, c, d, e, other, Message("p", 0, epoch=1)]
+    assert (outcome.action, outcome.messages, outcome.records) == ("rebuild", 5, 5)
+    assert outcome.repeated == 2
+    expected = [a, b, c, other, Message("p", 0, epoch=1)]
     assert sorted(data.published()) == sorted(map(repr, expected))
+
+
+def test_an_object_with_some_messages_of_another_is_refused(data):
+    """Nothing is changed, and the error names the object; without it the others are rebuilt."""
+    data.store(Message("p", 0), Message("p", 1))
+    cut = data.store(Message("p", 1), Message("p", 2))
+    lose_queue(data)
+    for execute in (False, True):
+        with pytest.raises(DataLossError, match=f"^{cut} shares 1 of its 2 Messages .* away"):
+            data.recover(execute=execute)
+    assert Catalog(data.path / "topics").get("t").incarnation == INCARNATION
+    data.storage.delete(cut)
+    assert data.recover().messages == 2
 
 
 def test_orphans_of_a_sound_topic_are_left_alone(data):
@@ -202,13 +211,6 @@ def test_orphans_of_a_sound_topic_are_left_alone(data):
     outcome = data.recover()
     assert (outcome.action, outcome.sound, outcome.unnamed) == ("none", 1, 1)
     assert data.published() == [repr(Message("p", 0))]
-
-
-def test_a_folder_that_is_no_data_directory_is_refused(tmp_path):
-    """A mistyped path is an error and gets no files."""
-    with pytest.raises(ConfigError, match="is no data directory"):
-        recover(tmp_path, topic=None, execute=True, runtime=Runtime(), progress=lambda *_: None)
-    assert list(tmp_path.iterdir()) == []
 
 
 def files(folder):
@@ -229,7 +231,8 @@ def test_a_power_cut_anywhere_in_a_rebuild_loses_nothing(tmp_path):
         root = tmp_path / str(step)
         data = Data(root)
         data.store(messages[0], messages[1], publish_to=0)
-        data.store(messages[1], messages[2])
+        data.store(messages[1])
+        data.store(messages[2])
         data.store(messages[3], publish_to=1)
         data.store(messages[4], publish_to=0)
         shutil.rmtree(data.folders.partition(data.topic.queue_topic, 0))
@@ -275,18 +278,6 @@ def test_notifications_of_every_read_partition_are_restored(data, root, lost):
     assert data.recover().action == "none"
 
 
-def test_a_partition_in_which_one_is_not_proven_is_restored_in_no_part(data):
-    """Offsets would be wrong for whoever stands behind it: the topic is rebuilt as a whole."""
-    Data(data.path, "other", incarnation="f" * 16).store(Message("p", 0), publish_to=0)
-    keys = [data.store(Message("p", number), publish_to=number % 2) for number in range(4)]
-    data.lose_page(0)
-    data.lose_page(1)
-    data.storage.delete(keys[3])
-    outcome = data.recover()
-    assert (outcome.action, outcome.published) == ("rebuild", 3)
-    assert sorted(data.published()) == [repr(Message("p", number)) for number in range(3)]
-
-
 # -- rebuilding ----------------------------------------------------------------------------------
 
 
@@ -319,36 +310,6 @@ def test_a_rebuild_spreads_batches_as_a_broker_does(tmp_path, monkeypatch, at_on
             assert [decode_notification(payload_of(item)).batch_id for item in found] == [
                 f"b{batch}" for batch in batches
             ]
-
-
-def test_a_rewritten_object_says_of_its_messages_what_the_old_one_did(data):
-    """Sequence, time, count and checksum of each; and it sorts where the old one did."""
-    old = data.store(*(Message("p", number) for number in range(2)))
-    cut = data.store(*(Message("p", number) for number in (1, 2, 5)))
-    before = index_of(data, cut)
-    lose_queue(data)
-    outcome = data.recover()
-    assert (outcome.rewritten, outcome.published, outcome.messages) == (1, 2, 4)
-    kept, new = sorted(info.key for info in data.storage.list(""))
-    assert {old, cut}.isdisjoint({kept, new})
-    if parse_object_key(kept).batch_id != "b1":
-        kept, new = new, kept
-    parsed, was = parse_object_key(new), parse_object_key(cut)
-    assert parsed.batch_id.startswith(was.batch_id)
-    assert parsed._replace(batch_id="", incarnation="") == was._replace(batch_id="", incarnation="")
-    after = index_of(data, new)
-    assert [entry_of(each) for each in after] == [entry_of(each) for each in before[1:]]
-
-
-def index_of(data, key):
-    """The index of an object."""
-    (info,) = (info for info in data.storage.list("") if info.key == key)
-    return read_object(data.storage, info, {}).about.entries
-
-
-def entry_of(entry):
-    """What it says of a Message, but for where that is."""
-    return msgspec.structs.replace(entry, offset=0)
 
 
 def schema_with(column):
@@ -403,10 +364,8 @@ def test_a_dry_run_says_what_is_done(tmp_path, seed):
     data, other = Data(tmp_path / "data"), Data(tmp_path / "data", "t2", incarnation="f" * 16)
     for topic in (data, other):
         for _ in range(8):
-            messages = [
-                Message(rng.choice("pq"), sequence)
-                for sequence in rng.sample(range(6), rng.randint(1, 3))
-            ]
+            producer, pair = rng.choice("pq"), 2 * rng.randrange(3)
+            messages = [Message(producer, pair), Message(producer, pair + 1)]
             topic.store(*messages, publish_to=rng.choice((0, 1, None)))
     other.store(Message("last", 0), publish_to=0)
     rng.choice((data.lose_page, other.lose_page, lambda _: lose_queue(data)))(0)
@@ -427,24 +386,6 @@ def test_a_dry_run_says_what_is_done(tmp_path, seed):
 # -- which topics there are ----------------------------------------------------------------------
 
 
-def test_a_topic_is_recovered_and_no_other(data):
-    """Where one is asked for, and where one needs nothing."""
-    other = Data(data.path, "t2", incarnation="f" * 16)
-    for topic in (data, other):
-        topic.store(Message("p", 0), publish_to=0)
-        topic.store(Message("p", 1))
-        shutil.rmtree(topic.folders.partition(topic.topic.queue_topic, 1))
-    before = {path: text for path, text in files(data.path).items() if "t2" in str(path)}
-    assert data.recover().action == "rebuild"
-    after = files(data.path)
-    assert {path: text for path, text in after.items() if "t2" in str(path)} == before
-    assert [(each.topic, each.action) for each in run(data.path)] == [
-        ("t", "none"),
-        ("t2", "rebuild"),
-    ]
-    assert len(other.published()) == len(data.published()) == 2
-
-
 def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     """Nobody knows what it is, so nothing of it is changed; the others are recovered."""
     other = Data(data.path, "a", incarnation="f" * 16)
@@ -461,124 +402,16 @@ def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     assert after == before
 
 
-def test_what_a_deletion_has_left_is_no_topic(data):
-    """Neither what is doomed, in queue and storage, nor objects that only the storage knows."""
-    gone = Data(data.path, "gone", incarnation="f" * 16)
-    gone.store(Message("p", 0), publish_to=0)
-    objects_alone = Data(data.path, "left", incarnation="e" * 16)
-    objects_alone.store(Message("p", 0))
-    catalog = Catalog(data.path / "topics")
-    catalog.delete("gone")
-    catalog.delete("left")
-    data.folders.remove(objects_alone.topic.queue_topic)
-    catalog.forget(objects_alone.topic)
-    data.store(Message("p", 0), publish_to=0)
-    assert [each.topic for each in run(data.path)] == ["t"]
-    assert (data.path / "queue/topics" / gone.topic.queue_topic).exists()
-    [outcome] = run(data.path, topic="left", execute=False)
-    assert (outcome.action, outcome.messages, outcome.adopted) == ("rebuild", 1, True)
-    with pytest.raises(UnknownTopicError, match="knows no topic 'gone'"):
-        run(data.path, topic="gone")
-
-
-@pytest.mark.parametrize("doomed", [True, False])
-def test_what_is_left_of_an_earlier_life_is_put_aside(data, doomed):
-    """Its queue, and objects that have a newer name; what is doomed the next start removes."""
-    for number in range(3):
-        data.store(Message("p", number), publish_to=0)
-    catalog = Catalog(data.path / "topics")
-    catalog.delete("t")
-    if not doomed:
-        catalog.forget(data.topic)
-    newer = Data(data.path, "t", incarnation="f" * 16)
-    for number in range(2):
-        newer.store(Message("p", number), publish_to=0)
-    other = Data(data.path, "t2", incarnation="e" * 16)
-    other.store(Message("p", 0), publish_to=0)
-    before = {info.key for info in data.storage.list("")}
-    assert [(each.topic, each.action) for each in run(data.path, execute=False)] == [
-        ("t", "none"),
-        ("t2", "none"),
-    ]
-    assert {info.key for info in data.storage.list("")} == before
-    run(data.path, topic="t")
-    assert (data.path / "queue/topics" / data.topic.queue_topic).exists() is doomed
-    assert (data.path / "recovered" / data.topic.queue_topic).exists() is not doomed
-    left = [parse_object_key(info.key) for info in data.storage.list("")]
-    assert sorted((each.topic, each.incarnation[0], each.batch_id) for each in left) == [
-        ("t", "0", "b3"),
-        ("t", "f", "b1"),
-        ("t", "f", "b2"),
-        ("t2", "e", "b1"),
-    ]
-    assert len(newer.published()) == 2
-    assert len(other.published()) == 1
-
-
-def test_a_lost_topic_is_made_again_from_what_the_queue_knows(data):
-    """That counts for more than objects, of an earlier life for instance, that are younger."""
-    data.store(Message("p", 0, write_partition=1), publish_to=1)
-    data.store(Message("p", 0), publish_to=0)
+def test_a_topic_that_the_catalog_has_lost_is_as_its_file_is_written_anew(data):
+    """Without a file the way out is named; with one of its incarnation all of it is there."""
+    data.store(Message("p", 0), publish_to=1)
+    data.store(Message("p", 1))
     shutil.rmtree(data.path / "topics")
-    earlier = Data(data.path, "t", incarnation="f" * 16)
-    earlier.store(Message("p", 7))
-    data.folders.remove(earlier.topic.queue_topic)
-    shutil.rmtree(data.path / "topics")
-    [planned] = run(data.path, execute=False)
-    assert not list((data.path / "topics").glob("*"))
-    [outcome] = run(data.path)
-    assert planned == outcome
-    assert (outcome.action, outcome.incarnation, outcome.adopted) == ("adopt", INCARNATION, True)
-    config = Catalog(data.path / "topics").get("t").config
-    assert (config.read_partitions, config.write_partitions) == (2, 2)
-    assert config.retention_ms == parse_duration_ms("3650d")
-    assert len(data.published()) == 2
-    assert [each.action for each in run(data.path)] == ["none"]
-
-
-@pytest.mark.parametrize("typed", [False, True])
-def test_a_lost_topic_is_as_its_objects_say(data, typed):
-    """Schemas, times and write partitions; new data has the latest schema or else the default.
-
-    The options of the audit topic are always the same; those of another one are not known.
-    """
-    at = serialize_schema(DEFAULT_SCHEMA.append(pa.field("at", pa.timestamp("us"))))
-    last, options = (at, {"time_column": "at"}) if typed else (SCHEMA, {})
-    data.store(Message("p", 0), publish_to=0, schema=schema_with("x"))
-    data.store(Message("p", 1, write_partition=3), publish_to=0, schema=last, **options)
-    Data(data.path, AUDIT_TOPIC, incarnation="f" * 16).store(Message("p", 0), publish_to=0)
-    (data.path / "topics").rename(data.path / "lost")
-    run(data.path)
-    catalog = Catalog(data.path / "topics")
-    topic = catalog.get("t")
-    assert set(topic.schemas.values()) == {schema_with("x"), last}
-    assert topic.created_ms == 1_700_000_000_001
-    assert topic.config.schema == (last if typed else None)
-    assert topic.config.time_column == options.get("time_column", TIMESTAMP_COLUMN)
-    assert topic.config.write_partitions == topic.named_partitions == 4
-    expected = TopicConfig.create(AUDIT_TOPIC, **AUDIT_OPTIONS)
-    found = catalog.get(AUDIT_TOPIC).config
-    assert (found.retention_ms, found.audited) == (expected.retention_ms, False)
-    assert topic.config.audited
-
-
-@pytest.mark.parametrize("newer", [0, 1])
-def test_a_topic_of_which_only_objects_are_left_is_its_latest_life(data, newer):
-    """By when they were written; objects of the others stay where they are."""
-    data.store(Message("p", 0))
-    shutil.rmtree(data.path / "topics")
-    other = Data(data.path, "t", incarnation="f" * 16)
-    other.store(Message("p", 0), Message("p", 1))
-    for info in data.storage.list(""):
-        parsed = parse_object_key(info.key)
-        written_s = 2_000 if (parsed.incarnation == INCARNATION) is (newer == 0) else 1_000
-        os.utime(data.path / "objects" / info.key, (written_s, written_s))
-    lose_queue(data)
-    shutil.rmtree(data.path / "topics")
-    [outcome] = run(data.path)
-    assert (outcome.action, outcome.messages) == ("rebuild", 1 + newer)
-    left = {parse_object_key(info.key).incarnation for info in data.storage.list("")}
-    assert left == {outcome.incarnation, (other if newer == 0 else data).incarnation}
+    with pytest.raises(DataLossError, match=r"topics is missing or empty, .*Topics lost"):
+        run(data.path)
+    Catalog(data.path / "topics").save(data.topic)
+    shutil.rmtree(data.folders.partition(data.topic.queue_topic, 0))
+    assert [(each.action, each.messages) for each in run(data.path)] == [("rebuild", 2)]
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -595,22 +428,9 @@ def test_what_is_in_use_or_no_folder_is_refused(data, tmp_path):
         assert run(data.path, execute=execute)[0].action == "none"
     with pytest.raises(ConfigError, match="no folder of this machine"):
         run(data.path, storage="s3://bucket/root")
-    with pytest.raises(UnknownTopicError, match="knows no topic 'no'"):
+    with pytest.raises(UnknownTopicError, match="no topic 'no'"):
         run(data.path, topic="no")
     os.close(lock_exclusively(data.path / "queue/lock"))
-
-
-def test_objects_of_others_are_not_taken_without_a_name(tmp_path):
-    """A storage of its own may be that of several brokers: topics are named, and then recovered."""
-    theirs = Data(tmp_path / "theirs")
-    theirs.store(Message("p", 0), publish_to=0)
-    mine = tmp_path / "mine"
-    (mine / "topics").mkdir(parents=True)
-    storage = (theirs.path / "objects").as_uri()
-    with pytest.raises(ConfigError, match=r"name them one by one with --topic, out of t$"):
-        run(mine, storage=storage)
-    [outcome] = run(mine, storage=storage, topic="t")
-    assert (outcome.action, outcome.messages) == ("rebuild", 1)
 
 
 def test_where_there_is_no_object_at_all_nothing_is_rebuilt(data):

@@ -18,7 +18,7 @@ from memq.core.clock import ClockReading
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
-from memq.errors import ClosedError, CorruptDataError, StorageError
+from memq.errors import ClosedError, StorageError
 from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
 from memq.testing import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
@@ -68,21 +68,6 @@ async def test_an_object_that_is_not_deleted_stops_no_other(context, refused, le
     context.storage.refused = tuple(refused)
     await delete_expired(list("abcdef"), context)
     assert [info.key for info in context.storage.list("")] == list(left)
-
-
-async def test_a_broker_that_stops_amid_deletions_deletes_no_more(context, caplog):
-    """What is deleted is; the rest is left as orphans."""
-    caplog.set_level("INFO")
-    delete = context.storage.delete
-
-    def stopping(*keys):
-        delete(*keys)
-        context.stopping = True
-
-    context.storage.delete = stopping
-    await delete_expired(["a", "b"], context)
-    assert [info.key for info in context.storage.list("")] == ["b"]
-    assert "left, as orphans: the broker is stopping" in caplog.text
 
 
 # -- what expires, and what is an orphan ---------------------------------------------------------
@@ -236,12 +221,3 @@ async def test_a_batch_that_is_notified_while_orphans_are_looked_for_is_none(mom
     else:
         hosted.context.objects_of = listed
     assert (await scan_orphans(hosted, hosted.context)).found == 0
-
-
-async def test_nothing_is_an_orphan_where_a_notification_cannot_be_read():
-    """It may name any of the objects, so nothing is said, and nothing deleted."""
-    hosted = await Hosted().start()
-    hosted.store(1)
-    await hosted.publish(2, hosted.store(1), damaged=True)
-    with pytest.raises(CorruptDataError):
-        await scan_orphans(hosted, hosted.context)

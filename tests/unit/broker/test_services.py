@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 
@@ -79,17 +78,6 @@ def test_a_call_without_an_answer_refuses(store, now):
     assert store.state().words() == ""
 
 
-@pytest.mark.parametrize("given_up", [TimeoutError, asyncio.CancelledError])
-async def test_a_call_that_is_given_up_has_failed_if_it_took_long(store, now, given_up):
-    """What is cancelled at once says nothing of the service; what was waited for does."""
-    for took_ms, refuses in ((10, False), (SLOW_MS, False), (SLOW_MS + 1, True)):
-        with pytest.raises(given_up), store.call():
-            now.mono_ms += took_ms
-            raise given_up
-        now.mono_ms += GRACE_MS
-        assert bool(store.state().words()) is refuses
-
-
 def test_what_a_service_tells_this_broker_is_no_failure_of_it(store, now):
     """A fence, and an error of the request, are answers."""
     for error in (FencedError("x"), QueueFailedError("x"), InvalidRequestError("x")):
@@ -114,28 +102,6 @@ async def test_it_is_asked_when_nothing_is_heard_of_it(store, now, monkeypatch):
     for _ in range(2):
         await asyncio.wait_for(asked.get(), 10)
     assert store.state().words().endswith("no answer in time")
-    watching.cancel()
-
-
-@pytest.mark.parametrize("error", [StorageError, QueueError, UnavailableError, TimeoutError])
-async def test_it_is_asked_again_after_whatever_it_says(store, now, monkeypatch, error):
-    """A question that fails ends no watch; one that works later says that it is over."""
-    monkeypatch.setattr(module, "PROBE_S", 0.001)
-    now.mono_ms += 2
-    asked = 0
-
-    async def ask() -> None:
-        nonlocal asked
-        asked += 1
-        now.mono_ms += GRACE_MS + 1
-        if asked < 3:
-            raise error("not now")
-
-    watching = asyncio.ensure_future(store.watch(ask))
-    async with asyncio.timeout(10):
-        while asked < 3 or store.state().words():
-            await asyncio.sleep(0)
-            assert not watching.done()
     watching.cancel()
 
 
@@ -171,19 +137,3 @@ def test_what_clients_are_told_names_the_service(now):
     refused = InvalidRequestError("bad")
     assert services.explained(refused) is refused
     assert [state.name for state in services.states()] == ["storage", "kafka", "disk"]
-
-
-def test_the_log_says_it_once_when_it_begins_and_once_when_it_ends(now, caplog):
-    """An outage is two lines, however long it is."""
-    caplog.set_level(logging.WARNING, "memq.broker.services")
-    services = Services(now, storage="s3://b/", queue="", zookeeper="zk:2181")
-    for _ in range(2):
-        services.zookeeper.failed("no answer for 3 s", certain=True)
-        for _ in range(3):
-            services.tell()
-        services.zookeeper.worked()
-        services.tell()
-    assert [record.getMessage().partition(" since")[0] for record in caplog.records] == [
-        "a service refuses: zookeeper (zk:2181) refuses",
-        "zookeeper answers again",
-    ] * 2

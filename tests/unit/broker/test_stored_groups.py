@@ -192,40 +192,6 @@ async def test_a_queue_that_says_so_means_another_broker(prepare):
     assert isinstance(caught.value.__cause__, FencedError)
 
 
-@ALL
-async def test_a_queue_that_failed_is_tried_again(prepare):
-    """Its error is told as it is, nothing counts as stored, and the next one has its turn."""
-    broker = Broker()
-    act = await prepare(broker)
-    broker.queue.failing = QueueError("the disk is full")
-    for _ in range(2):
-        with pytest.raises(QueueError, match="the disk is full"):
-            await act()
-    broker.queue.failing = None
-    await act()
-    assert len(broker.queue.stored) == 1
-
-
-@ALL
-async def test_what_is_stored_of_a_group_comes_one_after_the_other(prepare):
-    """While something of it is stored the next waits; other groups do not."""
-    broker = Broker()
-    act = await prepare(broker)
-    lock = broker.groups._lock("g", broker.topic())
-    await lock.acquire()
-    waiting = act()
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert broker.queue.under_way == 0
-    assert broker.queue.stored == []
-    broker.beat("h")
-    await broker.save("h")
-    assert broker.queue.stored == [holds("h")]
-    lock.release()
-    await waiting
-    assert len(broker.queue.stored) == 2
-
-
 async def test_a_commit_is_judged_when_its_turn_comes():
     """One that waited behind another is for who holds the partitions then."""
     broker = Broker()
@@ -240,44 +206,6 @@ async def test_a_commit_is_judged_when_its_turn_comes():
     with pytest.raises(NotOwnerError):
         await second
     assert broker.queue.stored == [("commit", "g", "t.i", {0: 1, 1: 1})]
-
-
-async def test_a_topic_that_was_recreated_meanwhile_has_nothing_stored():
-    """What was stored is of the topic before: nobody is told what he was given."""
-    broker = Broker()
-    broker.beat()
-    broker.queue.gate.clear()
-    waiting = broker.save()
-    await until(lambda: broker.queue.under_way)
-    broker.mine["t"] = "j"
-    broker.coordinator.forget_topic("t")
-    broker.beat()
-    broker.queue.gate.set()
-    with pytest.raises(TopicRecreatedError):
-        await waiting
-    assert broker.coordinator.unsaved("g", "t") is not None
-
-
-async def test_tidying_stores_of_each_group_that_nobody_holds_anything():
-    """Of the topics whose groups this broker has; no others, and no group that came to life."""
-    broker = Broker("t", "u", "v")
-    for group, topic in (("g", "t"), ("h", "t"), ("g", "u"), ("g", "v"), ("k", "v")):
-        await broker.leave_over(group, topic)
-    del broker.mine["u"]
-    broker.queue.gate.clear()
-    waiting = asyncio.ensure_future(broker.groups.tidy())
-    await until(lambda: broker.queue.under_way)
-    broker.beat("g", sequence=2, topic="v")
-    broker.queue.gate.set()
-    await waiting
-    assert broker.queue.stored == [
-        ("hold", "g", "t.i", {}),
-        ("hold", "h", "t.i", {}),
-        ("hold", "k", "v.i", {}),
-    ]
-    assert list(broker.coordinator.left_over()) == [("g", "u")]
-    await broker.groups.tidy()
-    assert len(broker.queue.stored) == 3
 
 
 async def test_groups_are_restored_as_stored_and_from_now_on():

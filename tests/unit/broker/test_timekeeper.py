@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from memq.broker.hosted_topic import NOT_OWNED, HostedTopic
 from memq.broker.timekeeper import Timekeeper
 from memq.core.clock import AHEAD_MS, BrokerClock, ClockReading, SavedTimes
-from memq.core.governor.topics import Topic
-from memq.core.topic import TopicConfig
 from memq.errors import QueueError
 
 START = SavedTimes(running_ms=5_000, wall_ms=1_000_000)
@@ -60,17 +56,6 @@ async def test_a_close_saves_no_less_and_no_more_than_was_told():
     assert disk.saved[-1] == SavedTimes(6_400, 1_000_700)
 
 
-async def test_keeping_the_time_never_takes_back_what_was_saved_ahead():
-    """What may have been told since is covered, too."""
-    disk = Disk()
-    times = kept(disk)
-    await times.promise(ClockReading(6_000, 1_000_500))
-    await times.keep(ClockReading(6_100, 1_000_600))
-    assert disk.saved[-1] == SavedTimes(6_100, 1_000_500 + AHEAD_MS)
-    await times.keep(ClockReading(9_000, 1_003_000))
-    assert disk.saved[-1] == SavedTimes(9_000, 1_003_000)
-
-
 async def test_what_another_broker_told_is_saved_here_before_it_is_told_again():
     """A watermark that came with a write partition, later than the clock, is saved here as well."""
     disk = Disk()
@@ -82,44 +67,6 @@ async def test_what_another_broker_told_is_saved_here_before_it_is_told_again():
     times.told(TOLD_MS)
     await times.keep(ClockReading(6_000, 1_000_500))
     assert disk.saved[1:] == [SavedTimes(6_000, TOLD_MS)]
-
-
-@pytest.mark.parametrize("first", ["promise", "keep", "close"])
-async def test_saves_come_one_after_the_other(first):
-    """A slow one is waited for: what is saved last is what was told last, and nothing twice."""
-    disk, gate, order = Disk(), asyncio.Event(), []
-    times = kept(disk)
-
-    async def slow(saved):
-        order.append(("begun", saved.running_ms))
-        await gate.wait()
-        await disk.save(saved)
-        order.append(("saved", saved.running_ms))
-
-    times._save = slow
-    one = asyncio.ensure_future(getattr(times, first)(ClockReading(6_000, 1_000_500)))
-    await asyncio.sleep(0)
-    others = [
-        asyncio.ensure_future(times.promise(ClockReading(6_001, 1_000_500))),
-        asyncio.ensure_future(times.keep(ClockReading(6_002, 1_000_600))),
-        asyncio.ensure_future(times.promise(ClockReading(6_003, 1_000_700))),
-        asyncio.ensure_future(times.close(ClockReading(6_004, 1_000_800))),
-    ]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert order == [("begun", 6_000)]
-    assert times.saved == START
-    gate.set()
-    await asyncio.gather(one, *others)
-    walls_ms = [each.wall_ms for each in disk.saved]
-    if first == "promise":  # covers the others
-        assert walls_ms == [1_001_500, 1_001_500, 1_000_800]
-    else:
-        assert walls_ms == [1_000_500, 1_000_600, 1_001_700, 1_000_800]
-    assert order == [
-        (what, saved.running_ms) for saved in disk.saved for what in ("begun", "saved")
-    ]
-    assert times.saved == disk.saved[-1]
 
 
 @pytest.mark.parametrize("how", ["promise", "keep", "close"])
@@ -143,30 +90,3 @@ async def test_a_time_that_was_not_saved_is_not_taken_for_saved(how):
 def disk():
     """See `Disk`."""
     return Disk()
-
-
-@pytest.fixture
-def hosted(disk):
-    """A topic at a broker that has saved less than another one has told of it."""
-    clock = BrokerClock(lambda: 5.0, lambda: START.wall_ms, START)
-    context = SimpleNamespace(
-        times=Timekeeper(clock, START, disk.save),
-        now=lambda: ClockReading(6_000, 1_000_500),
-        warn=lambda *_: None,
-    )
-    topic = Topic(
-        config=TopicConfig.create("t"),
-        schemas={},
-        created_ms=0,
-        incarnation="0" * 16,
-        named_partitions=1,
-    )
-    found = HostedTopic(topic, context)
-    found.begin(topic, {}, TOLD_MS)
-    return found
-
-
-async def test_what_the_owner_before_has_told_is_saved_here_first(hosted, disk):
-    """A watermark holds in later lives of this broker too, though another one had told it."""
-    assert await hosted.watermarks() == ([NOT_OWNED], [NOT_OWNED])
-    assert disk.saved == [SavedTimes(6_000, TOLD_MS)]

@@ -39,20 +39,3 @@ def test_a_burst_is_averaged():
     meter.measure({ONE: 0}, 0.0)
     meter.measure({ONE: 0}, OVER_S)
     assert meter.measure({ONE: 10_000}, OVER_S + 1)[ONE] < 10_000 * 2 / OVER_S
-
-
-def test_a_write_partition_that_comes_back_begins_anew():
-    """A counter that has gone back, or was not named for a while, has no rate yet."""
-    meter = TrafficMeter()
-    meter.measure({ONE: 5_000, TWO: 0}, 0.0)
-    assert meter.measure({ONE: 10}, 40.0) == {ONE: None}
-    assert meter.measure({ONE: 10, TWO: 9_000}, 80.0) == {ONE: 0, TWO: None}
-
-
-def test_a_clock_that_stands_changes_nothing():
-    """Asked twice in one moment, it says the same."""
-    meter = TrafficMeter()
-    meter.measure({ONE: 0}, 0.0)
-    once = meter.measure({ONE: 100}, 40.0)
-    assert once == {ONE: pytest.approx(2.5)}
-    assert meter.measure({ONE: 900}, 40.0) == once

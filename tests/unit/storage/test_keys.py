@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.errors import ClosedError, InvalidRequestError
+from memq.errors import InvalidRequestError
 from memq.storage.keys import (
-    LISTINGS,
     MAX_RUNNING_MS,
     BatchKey,
-    batch_id_at,
     check_key,
     object_key,
-    opened_ms,
     parse_object_key,
-    topic_objects,
     topic_prefixes,
 )
 
@@ -93,38 +87,3 @@ def test_a_key_cannot_be_made_of_bad_parts(parts):
     """Names that would break the layout and negative numbers are refused."""
     with pytest.raises(InvalidRequestError):
         object_key(parts)
-
-
-@pytest.mark.parametrize(("remote", "asked"), [(False, 256), (True, 256 // LISTINGS)])
-def test_a_listing_of_a_topic_may_be_given_up_between_its_prefixes(remote, asked):
-    """Whoever lists is asked before each request, or each lot of requests of a remote storage."""
-    listed, asks = [], []
-
-    def lists(*prefixes):
-        listed.append(prefixes)
-        return iter(())
-
-    def check():
-        asks.append(len(listed))
-        if len(asks) == stop:
-            raise ClosedError("stop")
-
-    storage = SimpleNamespace(remote=remote, list=lists)
-    stop = 0
-    assert list(topic_objects(storage, "c", "t", "0" * 16, check)) == []
-    assert asks == list(range(asked))
-    assert [one for some in listed for one in some] == topic_prefixes("c", "t", "0" * 16)
-    listed.clear()
-    asks.clear()
-    stop = 3
-    with pytest.raises(ClosedError):
-        list(topic_objects(storage, "c", "t", "0" * 16, check))
-    assert len(listed) == 2
-
-
-def test_the_id_of_a_batch_tells_when_it_was_opened():
-    """An id that was made otherwise tells nothing."""
-    assert opened_ms(batch_id_at(1_234, "ab")) == 1_234
-    assert opened_ms(batch_id_at(0, "ff")) == 0
-    assert opened_ms("batch-1") == opened_ms("") == 0
-    assert batch_id_at(9, "ff") < batch_id_at(10, "00") < batch_id_at(1 << 40, "00")

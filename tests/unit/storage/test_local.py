@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memq.errors import ObjectNotFoundError, StorageError
+from memq.errors import StorageError
 from memq.runtime.files import sync_folder
 from memq.runtime.system import Runtime
 from memq.storage import local
@@ -67,40 +67,6 @@ def test_a_storage_continues_after_its_folders_were_removed(tmp_path, removed):
     assert bytes(storage.get("a/b/d")) == b"x"
 
 
-def test_a_leftover_is_removed_once_it_is_older_than_asked(tmp_path):
-    """To the millisecond, as the longest put may take just as long."""
-    storage = LocalStorage(tmp_path)
-    (tmp_path / ".tmp").mkdir()
-    (tmp_path / ".tmp/half").write_bytes(b"half")
-    os.utime(tmp_path / ".tmp/half", (1_000, 1_000))
-    assert storage.clean_temporary(older_than_ms=60_000, now_ms=1_060_000) == 0
-    assert storage.clean_temporary(older_than_ms=60_000, now_ms=1_060_001) == 1
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_files_may_vanish_while_they_are_looked_at(tmp_path, monkeypatch, moment):
-    """A leftover that its writer removes, or an object that another process does, is no error."""
-    storage = LocalStorage(tmp_path)
-    for key in ("a/1", "a/2", "a/3"):
-        storage.put(key, [b"x"], timeout_s=30)
-    (tmp_path / ".tmp/half").write_bytes(b"half")
-    look = local._stat
-
-    def vanishing(entry):
-        if entry.name not in ("2", "half"):
-            return look(entry)
-        found = look(entry) if moment == "after" else None
-        Path(entry.path).unlink()
-        return found or look(entry)
-
-    monkeypatch.setattr(local, "_stat", vanishing)
-    storage.clean_temporary(older_than_ms=-1, now_ms=1 << 50)
-    assert leftovers(tmp_path) == []
-    found = {info.key for info in storage.list("")}
-    assert found - {"a/2"} == {"a/1", "a/3"}
-    assert ("a/2" in found) is (moment == "after")
-
-
 @pytest.fixture
 def syncing(monkeypatch):
     """Names of the folders that are synced; those in `refused` are not."""
@@ -114,27 +80,6 @@ def syncing(monkeypatch):
     synced, refused = [], set()
     monkeypatch.setattr(local, "sync_folder", sync)
     return synced, refused
-
-
-def test_a_removal_that_was_not_synced_is_synced_before_a_listing_says_so(tmp_path, syncing):
-    """Else an object that is not listed could come back; what is durable is not synced again."""
-    synced, refused = syncing
-    storage = LocalStorage(tmp_path)
-    for key in ("a/1", "b/1", "c/1", "d/1"):
-        storage.put(key, [b"x"], timeout_s=30)
-    refused.add("b")
-    with pytest.raises(StorageError, match=r"cannot delete 'b/1'.*bad sector"):
-        storage.delete("a/1", "b/1", "c/1")
-    with pytest.raises(StorageError, match="cannot list"):
-        list(storage.list("d/"))
-    refused.clear()
-    synced.clear()
-    for _ in range(2):
-        assert {info.key for info in storage.list("")} == {"c/1", "d/1"}
-    assert synced == ["b"]
-    storage.delete("c/1")
-    assert [info.key for info in storage.list("")] == ["d/1"]
-    assert synced == ["b", "c"]
 
 
 def test_an_object_that_is_there_already_is_made_durable(tmp_path, syncing, monkeypatch):
@@ -163,21 +108,6 @@ def test_an_object_that_is_there_already_is_made_durable(tmp_path, syncing, monk
     storage.put("a/b/1", [b"x"], timeout_s=30)
     assert (folder / "1").stat().st_ino in files
     assert {"objects", "a", "b"} <= set(synced)
-
-
-def test_below_an_object_there_is_none(tmp_path):
-    """A key whose folder is a file is not there; to delete it is fine, and deletes nothing else."""
-    storage = LocalStorage(tmp_path)
-    for key in ("a", "b"):
-        storage.put(key, [b"x"], timeout_s=30)
-    for key in ("a/b", "a/b/c"):
-        with pytest.raises(ObjectNotFoundError, match=f"'{key}'"):
-            storage.get(key)
-        with pytest.raises(ObjectNotFoundError, match=f"'{key}'"):
-            storage.get_range(key, 0, 1)
-    storage.delete("a/b", "a/b/c", "b")
-    assert [info.key for info in storage.list("")] == ["a"]
-    assert list(storage.list("a/", "a/b/")) == []
 
 
 def test_a_file_size_limit_is_a_typed_error(tmp_path):

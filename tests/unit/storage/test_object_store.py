@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from obstore.exceptions import NotSupportedError
 
-from memq.errors import ClosedError, ConfigError, ObjectNotFoundError, StorageError
+from memq.errors import ConfigError, ObjectNotFoundError, StorageError
 from memq.runtime.hedging import MIN_KNOWN
 from memq.runtime.system import Runtime
 from memq.storage import object_store
-from memq.storage.object_store import LIST_TIMEOUT_S, PART_ATTEMPTS, ObjectStorage
+from memq.storage.object_store import PART_ATTEMPTS, ObjectStorage
 from tests.unit.storage.stores import BUSY, HANG, NO_BUCKET, NOT_IMPLEMENTED, REFUSED, Store
 
 PART = 1 << 10
@@ -60,13 +58,6 @@ def quick(monkeypatch):
 
 def put(storage, key, content=b"abc", timeout_s=30.0):
     storage.put(key, [content], timeout_s=timeout_s)
-
-
-def wait_for(condition):
-    """Wait until another thread has made something true."""
-    ready = threading.Event()
-    while not condition():
-        ready.wait(0.001)
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -123,27 +114,6 @@ def test_a_request_that_hangs_is_given_up(quick, store, storage, clock, kind):
     assert storage._bytes_under_way == 0
     store.answers[kind] = []
     CALLS[kind](storage)
-
-
-@pytest.mark.parametrize("kind", CALLS)
-def test_closing_gives_up_what_hangs(store, storage, kind):
-    """The request is cancelled, its caller told, and no other one begun."""
-    if kind != "put create":
-        put(storage, "k")
-    store.answers[kind] = [HANG]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(CALLS[kind], storage)
-        wait_for(lambda: kind in store.asked)
-        storage.close()
-        with pytest.raises(ClosedError):
-            waiting.result(9)
-    wait_for(lambda: store.cancelled == [kind])
-    wait_for(lambda: storage._bytes_under_way == 0)
-    asked = list(store.asked)
-    for call in CALLS.values():
-        with pytest.raises(ClosedError):
-            call(storage)
-    assert store.asked == asked
 
 
 # -- puts ----------------------------------------------------------------------------------------
@@ -228,27 +198,6 @@ def test_any_range_has_its_bytes(store, storage, start, length):
     assert bytes(storage.get_range("k", start, length)) == content[start : start + length]
 
 
-def test_an_answer_of_other_length_is_no_content(store, storage, monkeypatch):
-    """Neither a shorter nor a longer one; it is asked for again."""
-    store.objects["root/k"] = b"abcdef"
-    get = store.get_async
-    lengths = iter([2, 4])
-
-    async def other(name, *, options):
-        found = await get(name, options=options)
-        if length := next(lengths, 0):
-
-            async def content():
-                return b"x" * length
-
-            found.bytes_async = content
-        return found
-
-    monkeypatch.setattr(store, "get_async", other)
-    assert bytes(storage.get_range("k", 1, 3)) == b"bcd"
-    assert storage.requests["get_bytes"] == 3
-
-
 def test_the_read_that_came_second_is_given_up(store, clock):
     """Of a read and its hedge the first answer counts, and the other is cancelled."""
     storage = ObjectStorage("s3://bucket", "root")
@@ -285,39 +234,7 @@ def test_a_page_that_fails_loses_and_repeats_no_key(store, storage, listed, fail
     assert [key[0] for key in found] == sorted(key[0] for key in found)
 
 
-def test_a_listing_has_its_time_for_each_page(store, storage, clock, listed):
-    """A store that fails now and then is asked on; one that fails for so long is an error."""
-    asked = store._asked
-
-    async def slow(kind):
-        clock.now_s += 0.7 * LIST_TIMEOUT_S
-        await asked(kind)
-
-    store._asked = slow
-    if storage._is_ordered:  # else each failure begins a listing anew
-        store.answers["list"] = [BUSY, None] * 9
-        assert [info.key for info in storage.list("a/")] == listed[:5]
-    store.asked.clear()
-    store.answers["list"] = [None, *[BUSY] * 99]
-    with pytest.raises(StorageError, match="503"):
-        list(storage.list("a/"))
-    assert len(store.asked) == 3
-
-
 # -- deletions -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("there", list(itertools.product([True, False], repeat=3)))
-@pytest.mark.parametrize("minds", [True, False])
-def test_whatever_is_there_of_some_keys_is_deleted(store, storage, there, minds):
-    """Also by a store that stops at the first one that is not."""
-    store.minds = minds
-    for key, held in zip("abc", there, strict=True):
-        if held:
-            put(storage, key)
-    put(storage, "d")
-    storage.delete("a", "b", "c")
-    assert list(store.objects) == ["root/d"]
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -68,29 +69,6 @@ def test_each_option_goes_where_it_belongs(opened):
     }
     assert store.attributes == {"Storage-Class": "IA"}
     assert store.tags == {"Team A": "x", "b": ""}
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options", "variable", "allowed"),
-    [
-        ("s3", {"endpoint": "http://s3"}, "", "true"),
-        ("s3", {"AWS_Endpoint_URL": "http://s3"}, "", "true"),
-        ("s3", {"endpoint": "https://s3"}, "", None),
-        ("s3", {}, "AWS_ENDPOINT_URL=http://s3", "true"),
-        ("s3", {}, "AWS_ENDPOINT_URL_S3=http://s3", "true"),
-        ("s3", {}, "AWS_ENDPOINT=http://s3", "true"),
-        ("s3", {}, "AWS_ENDPOINT_URL=https://s3", None),
-        ("s3", {"endpoint": "http://s3", "allow_http": "false"}, "", "false"),
-        ("gs", {"endpoint": "http://gs"}, "", None),
-    ],
-)
-def test_plain_http_is_allowed_to_who_asks_for_it(*, opened, scheme, options, variable, allowed):
-    """An endpoint with http:// says so, and what is said outright counts."""
-    with pytest.MonkeyPatch.context() as machine:
-        if variable:
-            machine.setenv(*variable.split("="))
-        open_store(f"{scheme}://b", options)
-    assert opened[0].client_options.get("allow_http") == allowed
 
 
 @pytest.mark.parametrize(
@@ -172,3 +150,16 @@ def test_an_endpoint_that_the_environment_would_override_is_refused(opened, monk
     open_store("s3://bucket", {})
     open_store("gs://bucket", {})
     assert len(opened) == 3
+
+
+PEM = "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize("text", [None, "no certificate", PEM], ids=["no file", "no PEM", "no DER"])
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path, text):
+    """A file that is not there, or has no certificate, is an error of the configuration."""
+    path = tmp_path / "ca.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(f"ca_certificate = {str(path)!r}")):
+        open_store("s3://bucket", {"ca_certificate": str(path)})

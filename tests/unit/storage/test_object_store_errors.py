@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from obstore.exceptions import GenericError, NotSupportedError
+from obstore.exceptions import GenericError
 
 from memq.storage.object_store_errors import (
     MAX_WORDS,
     explain,
-    is_no_container,
-    is_not_implemented,
-    is_past_the_end,
     is_refusal,
 )
 
@@ -46,31 +43,6 @@ def said(status, code="", message="", kind=GenericError):
 def test_a_refusal_is_an_answer_that_does_not_pass(error, refused):
     """What the store will say again the next time, and not that it is busy, late or away."""
     assert is_refusal(error) is refused
-
-
-@pytest.mark.parametrize(
-    ("error", "missing"),
-    [
-        (said(404, "NoSuchBucket"), True),
-        (said(404, "ContainerNotFound"), True),
-        (GenericError("<Details>The specified bucket does not exist.</Details>"), True),
-        (said(404, "NoSuchKey"), False),
-        (FileNotFoundError("Object at location topics/NoSuchBucket/x not found"), False),
-    ],
-)
-def test_a_bucket_that_is_not_there_is_known_by_its_code(error, missing):
-    """Of any cloud; a key may be called like it."""
-    assert is_no_container(error) is missing
-
-
-def test_what_is_not_known_or_not_there_is_told_from_the_rest():
-    """By the type of the error or by its status."""
-    assert is_not_implemented(NotSupportedError("x"))
-    assert is_not_implemented(NotImplementedError("x"))
-    assert is_not_implemented(said(501))
-    assert not is_not_implemented(said(500))
-    assert is_past_the_end(said(416))
-    assert not is_past_the_end(said(412))
 
 
 DEBUG = (

@@ -9,7 +9,7 @@ import pytest
 
 from memq.broker.config import BrokerConfig
 from memq.core.named_values import NO_VALUES, parse_storage_options
-from memq.errors import ClosedError, ConfigError, StorageError
+from memq.errors import ConfigError
 from memq.storage.open import local_folder, open_storage, open_uri
 from tests.advice import follows
 
@@ -55,56 +55,6 @@ def test_a_bad_uri_says_what_is_expected(uri, expected):
             call(uri)
 
 
-class Store:
-    """An object store whose first answer is decided here."""
-
-    requests = ()
-
-    def __init__(self, *place, runtime):
-        self.place, self.error = place, None
-
-    def check(self):
-        if self.error is not None:
-            raise self.error
-
-
-@pytest.mark.parametrize(
-    ("error", "starts"),
-    [
-        (None, True),
-        (StorageError("503"), True),
-        (ConfigError("no such bucket"), False),
-        (ClosedError("the storage was closed"), False),
-    ],
-)
-def test_a_store_is_told_of_before_it_is_asked(monkeypatch, caplog, error, starts):
-    """Whoever stops the start can so close it; one that is away may come back, and no other."""
-    monkeypatch.setattr("memq.storage.open._object_storage", lambda: Store)
-    told = []
-
-    def opened(storage):
-        storage.error = error
-        told.append(storage)
-
-    uri, options = "s3://bucket/a/b", parse_storage_options({"region": "x"})
-    if starts:
-        assert open_storage(uri, options, opened=opened) is told[0]
-    else:
-        with pytest.raises(type(error)):
-            open_storage(uri, options, opened=opened)
-    assert told[0].place == ("s3://bucket", "a/b", {"region": "x"})
-    assert ("is away" in caplog.text) is isinstance(error, StorageError)
-
-
-@pytest.mark.parametrize(
-    "given", ["region", "=x", "a=b,region", 5, ["a=b"], {"a": None}, {"a": {}}]
-)
-def test_what_is_none_is_refused(given):
-    """Anything else is refused with what was expected."""
-    with pytest.raises(ConfigError, match="storage_options"):
-        parse_storage_options(given)
-
-
 def test_values_are_not_shown():
     """Options show their names, wherever they are part of something that is shown."""
     options = parse_storage_options({"secret_access_key": "hush", "region": "eu-west-1"})
@@ -121,14 +71,6 @@ def test_a_folder_has_none(tmp_path):
     with pytest.raises(ConfigError, match=r"are for object stores.*MEMQ_STORAGE_OPTIONS"):
         open_storage(tmp_path.as_uri(), parse_storage_options("region=x"))
     open_storage(tmp_path.as_uri())
-
-
-def test_a_reader_with_options_reads_files(tmp_path):
-    """A reader follows the URIs that it is given: its options count where one is of a store."""
-    (tmp_path / "object").write_bytes(b"abc")
-    storage, key = open_uri((tmp_path / "object").as_uri(), parse_storage_options("region=x"))
-
-    assert bytes(storage.get(key)) == b"abc"
 
 
 @pytest.mark.parametrize(

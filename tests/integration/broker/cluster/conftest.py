@@ -139,4 +139,6 @@ async def cluster(tmp_path) -> AsyncIterator[Cluster]:
         try:
             yield made
         finally:
+            for broker in made.brokers.values():  # else a stop waits for what does not answer
+                made.zookeeper.restore(broker.sessions[-1])
             await asyncio.gather(*(made.stop(name) for name in list(made.brokers)))

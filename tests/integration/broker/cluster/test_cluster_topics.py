@@ -25,7 +25,6 @@ from memq.errors import (
     NotHostedError,
     SessionLostError,
     TopicExistsError,
-    TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
@@ -151,48 +150,6 @@ async def test_owners_are_those_of_this_life_that_live(topics, assignment, owner
         assert error.address == (owners[number] if number in (0, 1) else "")
 
 
-async def test_clients_hear_of_whatever_they_are_told_of_a_topic(topics):
-    """Another owner, one that dies, and an alteration give it another version; others do not."""
-    topics.topic_changed("t", OLD, 0)
-    versions = [topics.version(["t", "unknown"])]
-
-    async def changes(change, *args):
-        waiting = asyncio.ensure_future(topics.changed(["t"], versions[-1], 60.0))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        change(*args)
-        await asyncio.wait_for(waiting, 10)
-        versions.append(topics.version(["t"]))
-
-    topics.brokers_changed({"a": broker("a")})
-    assert topics.version(["t"]) == versions[-1]
-    owned = TopicAssignment(incarnation=FIRST, epoch=1, owners=("a", "b"))
-    await changes(topics.assignment_changed, "t", owned)
-    await changes(topics.brokers_changed, {"a": broker("a"), "b": broker("b")})
-    await changes(topics.topic_changed, "t", NEW, 1)
-    await changes(topics.brokers_changed, {"b": broker("b")})
-    await changes(topics.topic_changed, "t", None)
-    assert len({*versions}) == len(versions)
-    topics.topic_changed("u", topic("u"), 0)
-    assert topics.version(["t"]) == versions[-1] != topics.version(["u"])
-
-
-async def test_why_a_topic_is_not_here(topics):
-    """It is unknown, or there and cannot be served yet, or lost; what nobody tells is forgotten."""
-    assert isinstance(topics.missing("t"), UnknownTopicError)
-    topics.topic_changed("t", OLD, 0)
-    topics.assignment_changed("t", TopicAssignment(incarnation=FIRST, epoch=1, owners=()))
-    del topics._hosted["t"]
-    assert isinstance(topics.missing("t"), UnavailableError)
-    topics.topic_changed("t", None)
-    assert isinstance(topics.missing("t"), UnknownTopicError)
-    assert topics.known() == {"t"}
-    topics.assignment_changed("t", None)
-    assert topics.known() == set()
-    with pytest.raises(UnavailableError, match="no session"):
-        await topics.find("t")
-
-
 @pytest.mark.parametrize("then", [None, OTHER])
 async def test_what_was_granted_in_a_life_of_a_topic_ends_with_it(topics, then):
     """The groups of a topic that is gone are forgotten, and what ran of it is to be closed."""
@@ -264,20 +221,6 @@ async def test_a_look_ends_when_what_is_stored_is_seen(topics, known, stored, la
     assert catalog.asked == ["t"]
 
 
-async def test_a_look_that_sees_nothing_of_what_there_is_says_so(topics, monkeypatch):
-    """A client asks again, and is not told that there is no such topic."""
-    monkeypatch.setattr(cluster_topics, "SEEN_S", 0.01)
-    catalog_of(topics, (OLD, 3))
-    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
-        await topics.find("t")
-    topics.topic_changed("t", OTHER, 3)
-    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
-        await topics.find("t", FIRST)
-    topics.topic_changed("t", OLD, 2)
-    with pytest.raises(UnavailableError, match="does not know topic 't' yet"):
-        await topics.look("t")
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -293,29 +236,6 @@ async def test_what_cannot_be_looked_up_is_not_taken_for_missing(topics, error, 
     with pytest.raises(told, match="why") as found:
         await topics.find("t")
     assert type(found.value) is told
-
-
-async def test_what_is_here_is_looked_for_nowhere_else(topics):
-    """Nor is what is lost; what is another life, or being made, is."""
-    topics.topic_changed("t", OLD, 3)
-    catalog = catalog_of(topics, (OLD, 3))
-    assert (await topics.find("t")).topic == (await topics.find("t", FIRST)).topic == OLD
-    assert catalog.asked == []
-    with pytest.raises(TopicRecreatedError):
-        await topics.find("t", SECOND)
-    assert catalog.asked == ["t"]
-    hosted = topics._hosted.pop("t")
-    finding = asyncio.ensure_future(topics.find("t"))
-    await asyncio.sleep(0)
-    topics._hosted["t"] = hosted
-    topics._waiters.wake("t")
-    assert await finding is hosted
-    assert catalog.asked == ["t", "t"]
-    topics.topic_changed("t", NEW, 3)
-    for ask in (topics.find, topics.look):
-        with pytest.raises(DataLossError):
-            await ask("t")
-    assert catalog.asked == ["t", "t"]
 
 
 async def another_queue(cluster, broker_id: str) -> KafkaQueue:
@@ -515,52 +435,3 @@ async def test_of_two_who_make_a_topic_one_does(cluster):
 def cluster_queue_topics(cluster, name: str) -> list[str]:
     """Topics of Kafka that hold incarnations of a topic."""
     return [each for each in cluster.kafka.partitions() if each.startswith(f"memq.{name}.")]
-
-
-async def test_alterations_at_the_same_time_all_take_effect(cluster):
-    """Each is made on top of the one that was quicker, and is answered."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t")
-    wanted = {"batch_age": "7ms", "dedup_window": "2h", "retention": "3d", "ring_slots": "9"}
-    alterations = [
-        asyncio.ensure_future(c.ask(m.AlterTopic(topic="t", options={key: value})))
-        for key, value in wanted.items()
-    ]
-    _, unanswered = await asyncio.wait(alterations, timeout=30)
-    config = one.topics.get("t").topic.config
-    cluster.zookeeper.expire(one.sessions[-1])  # what goes on for ever would hold up the stop
-    assert not unanswered
-    assert (config.batch_age_ms, config.dedup_window_ms) == (7, 7_200_000)
-    assert (config.retention_ms, config.ring_slots) == (259_200_000, 9)
-
-
-async def test_a_deleted_topic_is_gone_everywhere(cluster, monkeypatch):
-    """A topic that is deleted and made again is another one, and nothing of the first is left."""
-    monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.3)
-    one, two = await cluster.start("one", "two")
-    c, other = await cluster.connect(one), await cluster.connect(two)
-    first = await c.create("t", write_partitions=2)
-    for number, owner in enumerate(await cluster.all_owned("t")):
-        client = c if owner == "one" else other
-        client.schema_id = first.schema_id
-        await client.write(0, write_partition=number)
-    await other.ask(m.DeleteTopic(topic="t", incarnation=first.incarnation))
-    with pytest.raises(UnknownTopicError):
-        await c.ask(m.Metadata(topics=["t"]))
-    second = await c.create("t", write_partitions=2)
-    for client in (c, other):
-        with pytest.raises(TopicRecreatedError):
-            await client.ask(m.FetchOffsets(topic="t", incarnation=first.incarnation))
-        answer = await client.ask(m.FetchOffsets(topic="t", incarnation=second.incarnation))
-        assert [each.end for each in answer.partitions] == [0]
-    await until(lambda: len(cluster_queue_topics(cluster, "t")) == 1)
-    await until(
-        lambda: (
-            not list(
-                (cluster.folder / "objects").glob(
-                    f"*/memq/topics/t/{first.incarnation}/**/*.arrows"
-                )
-            )
-        )
-    )

@@ -10,32 +10,19 @@ from contextlib import suppress
 import pytest
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
-from memq.broker import cluster_topics, governing, membership, traffic
-from memq.broker.membership import _differ
+from memq.broker import cluster_topics, membership, traffic
 from memq.core.governor.coordination import Create, Delete
 from memq.core.governor.nodes import (
-    ASSIGNMENTS,
     BROKERS,
-    DOOMED,
     DRAINING,
-    LOADS,
     MEMBERS,
-    TOPICS,
-    BrokerNode,
 )
-from memq.core.wire import messages as m
 from memq.errors import (
-    ChangeUncertainError,
     MemqError,
-    NoNodeError,
     NotHostedError,
     UnavailableError,
-    VersionConflictError,
 )
 from memq.runtime.retry import Backoff
-from memq.zookeeper.session import Sync
-from tests.advice import follows
-from tests.integration.broker.cluster.conftest import ModelBroker
 from tests.integration.broker.support import GatedStorage, until
 
 
@@ -81,8 +68,9 @@ async def until_lost(broker, *names):
 
 
 @pytest.mark.parametrize("dies", ["one", "three"])
-async def test_a_broker_that_died_is_named_by_all_that_live(cluster, caplog, dies):
+async def test_a_broker_that_died_is_named_by_all_that_live(cluster, monkeypatch, caplog, dies):
     """Also when it was the one that governs; each survivor says so once, and counts it."""
+    monkeypatch.setattr("memq.core.governor.governor.SETTLE_MS", 0)  # whoever governs next
     await cluster.start("one", "two", "three")
     await all_expected(cluster)
     survivors = [each for name, each in cluster.brokers.items() if name != dies]
@@ -95,19 +83,6 @@ async def test_a_broker_that_died_is_named_by_all_that_live(cluster, caplog, die
         await until(lambda: caplog.text.count(told) == len(survivors))
     assert before_ms <= found[dies] <= survivors[0].context.now().wall_ms
     assert await until_lost(survivors[1], dies) == found
-
-
-@follows("delete it; that broker makes it anew when it registers")
-async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew(cluster):
-    """What cannot be understood names nobody who is lost."""
-    one, two = await cluster.start("one", "two")
-    await all_expected(cluster)
-    session, path = await cluster.zookeeper.open(), MEMBERS.child("two")
-    await session.set(path, b"?", (await session.get(path)).version)
-    await session.delete(path, (await session.get(path)).version)
-    cluster.zookeeper.expire(two.sessions[-1])
-    await until(lambda: "two" in cluster.zookeeper.names(MEMBERS.path))
-    await until_lost(one)
 
 
 async def test_a_lost_broker_is_forgotten_on_request(cluster):
@@ -134,136 +109,6 @@ def governs(broker):
     """Whether it does."""
     runner = broker.membership.governing._runner
     return runner is not None and runner.elected
-
-
-async def test_what_went_while_a_broker_had_no_session_is_gone_when_it_joins_again(
-    cluster, soon, monkeypatch
-):
-    """A topic, a broker and a member of which it hears nothing any more; what came is there."""
-    monkeypatch.setattr("memq.core.governor.governor.SETTLE_MS", 0)  # whoever governs next
-    one, two, _ = await cluster.start("one", "two", "three")
-    c = await cluster.connect(two)
-    for name in ("gone", "made anew", "stays"):
-        await c.create(name.replace(" ", "-"))
-        await cluster.all_owned(name.replace(" ", "-"))
-    await all_expected(cluster)
-    before = one.topics.get("made-anew").topic.incarnation
-    cluster.zookeeper.refuse(one.sessions[-1])
-    cluster.zookeeper.expire(one.sessions[-1])
-    opening, go_on = asyncio.Event(), asyncio.Event()
-    open_session = one.membership._open_session
-
-    async def open_later():
-        opening.set()
-        await go_on.wait()
-        return await open_session()
-
-    one.membership._open_session = open_later
-    cluster.zookeeper.restore(one.sessions[-1])  # it hears that its session is over
-    await opening.wait()
-    for name in ("gone", "made-anew"):
-        await two.topics.delete(name)
-    await c.create("made-anew")
-    await c.create("new")
-    await cluster.stop("three")
-    go_on.set()
-    await until(lambda: one.context.leased() and counted(one) == (2, 2))
-    assert {"stays", "new", "made-anew"} <= {*one.topics.names()}
-    assert "gone" not in one.topics.names()
-    assert one.topics.get("made-anew").topic.incarnation != before
-    assert [each.id for each in one.topics.brokers()] == ["one", "two"]
-
-
-@pytest.mark.parametrize("step", ["is deleted", "is removed"])
-async def test_a_topic_that_goes_as_a_broker_joins_is_not_taken_for_lost(
-    cluster, monkeypatch, step
-):
-    """What the queue had is doomed before or after that, and for some of the time only."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    made = await c.create("t")
-    await cluster.all_owned("t")
-    doomed = DOOMED.child(f"t.{made.incarnation}")
-    if step == "is removed":
-        await one.topics.delete("t")
-    opened, looked = ModelBroker._open_coordination, []
-
-    async def opening(broker):
-        session = await opened(broker)
-        children = session.children
-
-        async def meanwhile(path):
-            found = await children(path)
-            if path == DOOMED.path and not looked:
-                looked.append(found)
-                if step == "is deleted":
-                    await one.topics.delete("t")
-                else:
-                    await session.delete(doomed, (await session.get(doomed)).version)
-            return found
-
-        session.children = meanwhile
-        return session
-
-    monkeypatch.setattr(ModelBroker, "_open_coordination", opening)
-    (two,) = await cluster.start("two")
-    assert looked
-    assert two.topics._taken_back == {}
-    assert (await c.create("t")).incarnation != made.incarnation
-    await until(lambda: "t" in two.topics.names())
-
-
-async def test_nodes_that_are_not_understood_change_nothing(cluster, caplog):
-    """Of a topic, its assignment and a broker: what was there before holds, and news comes on."""
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms", write_partitions=2)
-    owners = await cluster.all_owned("t")
-    writer = await cluster.connect(two)
-    writer.schema_id = c.schema_id
-    session = await cluster.zookeeper.open()
-    paths = [TOPICS.child("t"), ASSIGNMENTS.child("t"), BROKERS.child("two")]
-    before = {path: await session.get(path) for path in paths}
-    hosts = one.topics.hosts(one.topics.get("t"))
-    for path in paths[:2]:
-        await session.set(path, b"?", before[path].version)
-    one.membership._broker_changed("two", before[paths[2]]._replace(data=b"?"))
-    told = [f"node {path!r} must hold" for path in paths]
-    await until(lambda: all(each in caplog.text for each in told))
-    assert one.topics.hosts(one.topics.get("t")) == hosts
-    assert await cluster.all_owned("t") == owners
-    for number, owner in enumerate(owners):
-        at = c if owner == "one" else writer
-        await at.write(0, write_partition=number)
-    await session.set(TOPICS.child("t"), before[paths[0]].data, before[paths[0]].version + 1)
-    await c.create("u")
-    await cluster.all_owned("u")
-    assert len(one.sessions) == len(two.sessions) == 1
-
-
-@pytest.mark.parametrize(
-    ("said", "now", "differ"),
-    [
-        ({}, {}, False),
-        ({}, {("t", 0): None}, True),
-        ({("t", 0): 1.0}, {}, True),
-        ({("t", 0): 1.0}, {("t", 1): 1.0}, True),
-        ({("t", 0): None}, {("t", 0): None}, False),
-        ({("t", 0): None}, {("t", 0): 0.0}, True),
-        ({("t", 0): 0.0}, {("t", 0): None}, True),
-        ({("t", 0): 0.0}, {("t", 0): 0.0}, False),
-        ({("t", 0): 0.0}, {("t", 0): 1.0}, True),
-        ({("t", 0): 100.0}, {("t", 0): 90.0}, False),
-        ({("t", 0): 100.0}, {("t", 0): 89.9}, True),
-        ({("t", 0): 90.0}, {("t", 0): 100.0}, False),
-        ({("t", 0): 89.9}, {("t", 0): 100.0}, True),
-        ({("t", 0): 100.0, ("t", 1): 50.0}, {("t", 0): 100.0, ("t", 1): 80.0}, True),
-        ({("t", 0): 50.0, ("t", 1): 100.0}, {("t", 0): 80.0, ("t", 1): 100.0}, True),
-    ],
-)
-def test_loads_are_said_anew_when_they_have_changed_by_more_than_a_tenth(said, now, differ):
-    """Or when another write partition runs here, or one is known that was not."""
-    assert _differ(said, now) is differ
 
 
 @pytest.mark.parametrize("dies", [True, False])
@@ -311,60 +156,6 @@ async def test_a_stop_ends_the_session_though_nothing_can_be_said(cluster, caplo
     assert not cluster.zookeeper.knows(session)
     assert cluster.zookeeper.names(BROKERS.path) == ()
     assert "not now" in caplog.text
-
-
-@pytest.mark.parametrize("error", [None, NoNodeError, VersionConflictError, ChangeUncertainError])
-async def test_one_lost_broker_that_cannot_be_noted_holds_up_no_other(cluster, monkeypatch, error):
-    """Each is noted once, and forgotten after its time; one that is back is left alone."""
-    note_lost = governing.Governing.note_lost
-    monkeypatch.setattr(governing.Governing, "note_lost", lambda _: asyncio.sleep(0))
-    (one,) = await cluster.start("one")
-    await until(lambda: cluster.zookeeper.names(LOADS.path) == ("one",) and governs(one))
-    session, now_ms = one.sessions[-1], one.context.now().wall_ms
-    by_hand = await cluster.zookeeper.open()
-    since = {"a": 0, "b": 0, "kept": now_ms - governing.FORGET_MS + 60_000, "z": 0}
-    since["over"] = now_ms - governing.FORGET_MS - 60_000
-    for name, lost_ms in since.items():
-        node = BrokerNode(id=name, address=f"{name}:1", lost_ms=lost_ms)
-        await by_hand.create(MEMBERS.child(name), MEMBERS.encode(node))
-    await by_hand.create(BROKERS.child("b"), b"not understood, and there", ephemeral=True)
-    await until(lambda: counted(one) == (1 + len(since), 1))
-    get = session.get
-
-    async def failing(path):
-        if path == MEMBERS.child("a") and error is not None:
-            raise error("not now")
-        return await get(path)
-
-    session.get = failing
-    await note_lost(one.membership.governing)
-    found = {
-        name: MEMBERS.decode(name, cluster.zookeeper.node(MEMBERS.child(name)).data).lost_ms
-        for name in cluster.zookeeper.names(MEMBERS.path)
-    }
-    assert sorted(found) == ["a", "b", "kept", "one", "z"]
-    assert (found["b"], found["kept"], found["one"]) == (0, since["kept"], 0)
-    assert found["z"] >= now_ms
-    assert (found["a"] == 0) == (error is not None)
-    session.get = get
-    await note_lost(one.membership.governing)
-    again = MEMBERS.decode("z", cluster.zookeeper.node(MEMBERS.child("z")).data).lost_ms
-    assert again == found["z"]
-
-
-async def test_a_topic_is_spread_over_the_brokers(cluster):
-    """A topic that one broker makes is known to all, and each broker has its share of it."""
-    one, two, three = await cluster.start("one", "two", "three")
-    made = await (await cluster.connect(one)).create("t", write_partitions=6)
-    owners = await cluster.all_owned("t")
-    assert sorted(owners) == ["one", "one", "three", "three", "two", "two"]
-    addresses = [cluster.brokers[owner].address for owner in owners]
-    assert made.hosts == addresses
-    for broker in (two, three):
-        c = await cluster.connect(broker)
-        answer = await c.ask(m.Metadata(topics=["t"]))
-        assert answer.topics[0].hosts == addresses
-        assert [each.id for each in answer.brokers] == ["one", "three", "two"]
 
 
 async def test_what_a_stopped_broker_had_goes_to_another(cluster):
@@ -416,37 +207,6 @@ async def test_a_broker_whose_id_another_process_has_taken_leaves_the_cluster(cl
     await until(lambda: not one.topics.running())
     await twin.close()
     await cluster.all_owned("t")
-
-
-@follows("has lost its session with the coordination service; ask again")
-async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cluster, monkeypatch):
-    """That a broker has lost its session is no answer for a client: others have theirs."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await until(one.context.leased)
-    session = one.sessions[-1]
-    link = cluster.zookeeper._links[session]
-    asked, ask = asyncio.Event(), link.ask
-
-    def heard(request):
-        if isinstance(request, Sync):  # which comes first when a topic is made
-            asked.set()
-        return ask(request)
-
-    monkeypatch.setattr(link, "ask", heard)
-    cluster.zookeeper.freeze(session)
-    asking = asyncio.ensure_future(c.create("t"))
-    await asked.wait()  # with a session that is still alive, as far as the broker knows
-    cluster.zookeeper.expire(session)
-    cluster.zookeeper.thaw(session)
-    with pytest.raises(UnavailableError):
-        await asking
-    made = False
-    async with asyncio.timeout(60):
-        while not made:  # until it has seen the end, and begun another
-            with suppress(UnavailableError):
-                await c.create("t")
-                made = True
 
 
 async def test_a_drained_broker_owns_nothing(cluster, monkeypatch):

@@ -16,7 +16,6 @@ from memq.core.governor.nodes import (
 )
 from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import TopicConfig
-from memq.core.wire import messages as m
 from memq.errors import QueueError
 from memq.runtime.retry import Backoff
 from tests.integration.broker.cluster.test_cluster_topics import another_queue
@@ -82,19 +81,6 @@ async def test_an_owner_that_lives_is_waited_for(cluster, monkeypatch, caplog, h
     assert ("not released in" in caplog.text) == (how == "its time is over")
 
 
-async def test_a_topic_that_is_deleted_while_its_owner_is_waited_for_is_gone_at_once(
-    cluster, monkeypatch
-):
-    """And its next life, which nobody else has claimed, is served."""
-    monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
-    one, c, _, _ = await claimed(cluster)
-    first = one.topics.get("t").topic.incarnation
-    await c.ask(m.DeleteTopic(topic="t"))
-    made = await c.create("t")
-    assert made.incarnation != first
-    await cluster.all_owned("t")
-
-
 async def test_what_is_to_be_elsewhere_is_not_waited_for_any_more(cluster, monkeypatch):
     """Its owner keeps it, and is never fenced for what was decided before."""
     monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
@@ -129,28 +115,6 @@ async def test_a_take_over_that_fails_is_tried_again(cluster, caplog, step):
     assert len(refused) == 2
     assert "cannot take over or let go, again soon: not now" in caplog.text
     assert one.topics._tasks == one.topics._wanted == {}
-
-
-async def test_all_that_others_have_fenced_is_taken_over_again(cluster, monkeypatch):
-    """Of whichever topic it is, and of each of its write partitions."""
-    monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    before = {}
-    for name in "tuv":
-        await c.create(name, write_partitions=2)
-        await cluster.all_owned(name)
-        before[name] = dict(one.topics.get(name).partitions)
-    queue = await another_queue(cluster, "gone")
-    for name in "vu":
-        await queue.fence(one.topics.get(name).topic.queue_topic, 0, 1)
-
-    def again(name):
-        found = one.topics.get(name).partitions
-        return len(found) == 2 and not {*found.values()} & {*before[name].values()}
-
-    await until(lambda: again("u") and again("v"))
-    assert one.topics.get("t").partitions == before["t"]
 
 
 def makers(cluster):

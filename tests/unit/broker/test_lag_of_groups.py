@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
 
-from memq.broker import group_lag
+from memq.broker import lag
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, QueueError, UnavailableError
-from tests.integration.broker.support import broker, until
+from tests.integration.broker.support import broker
 
 GROUPS = {"t": "gh", "u": "g", "v": "k", "z": "g"}  # of z another broker keeps them
 ALL = [("g", "t"), ("h", "t"), ("g", "u"), ("k", "v")]
@@ -75,28 +74,7 @@ async def test_what_cannot_be_told_costs_itself(tmp_path, caplog, case):
 @pytest.mark.parametrize(("most", "left_out"), [(4, 0), (3, 1), (2, 2), (1, 3)])
 async def test_groups_beyond_the_bound_are_counted(tmp_path, monkeypatch, most, left_out):
     """A group is shown in full or not at all, and how many are not is told over all topics."""
-    monkeypatch.setattr(group_lag, "MAX_LAG_ROWS", most)
+    monkeypatch.setattr(lag, "MAX_LAG_ROWS", most)
     async with shown(tmp_path) as (b, scrape):
         assert await scrape() == ALL[:most]
         assert b.context.metrics.lag.left_out == left_out
-
-
-async def test_a_scrape_that_waits_long_enough_gets_what_was_known(tmp_path, monkeypatch):
-    """The look goes on, and the next scrape waits for that one."""
-    monkeypatch.setattr(group_lag, "SCRAPE_WAIT_S", 0.01)
-    async with shown(tmp_path) as (b, scrape):
-        await until(lambda: not b.admin._lags._looking or b.admin._lags._looking.done())
-        gate, groups, looks = asyncio.Event(), b.context.queue.groups, []
-
-        async def slow(topic):
-            looks.append(topic)
-            await gate.wait()
-            return await groups(topic)
-
-        b.context.queue.groups = slow
-        for _ in range(3):
-            assert await scrape() == []
-        assert len(looks) == 1, "looks do not pile up"
-        gate.set()
-        await until(b.admin._lags._looking.done)
-        assert [(row.group, row.topic) for row in b.context.metrics.lag.rows] == ALL
