@@ -392,31 +392,19 @@ def _send_rows(
     Raises:
         MemqError: a row does not fit; those before it are sent.
     """
+    from memq.cli.json_rows import take_fitting  # noqa: PLC0415 - loads Arrow
+
+    conform = partial(producer.conformed, first_row=None)
     for part in parts:
         table = _with_same(part.table, same)
-        good, failure = _check_rows(producer, part._replace(table=table), unit)
-        for batch in producer.conformed(table.slice(0, good)):
+        batches, good, why = take_fitting(
+            table, conform, (SchemaMismatchError, MessageTooLargeError)
+        )
+        for batch in batches or ():
             (delivery,) = producer.write_table(batch)  # of one Message
             tally.add(delivery, batch.num_rows)
-        if failure is not None:
-            raise failure
-
-
-def _check_rows(producer: Producer, part: Rows, unit: str) -> tuple[int, MemqError | None]:
-    """How many of the first rows fit, and what is wrong with the next one, if there is one."""
-    from memq.cli.json_rows import first_refused  # noqa: PLC0415 - loads Arrow
-
-    refusals = (SchemaMismatchError, MessageTooLargeError)
-    table, numbers = part
-    try:
-        producer.conformed(table)
-    except refusals:
-        conform = partial(producer.conformed, first_row=None)
-        good, why = first_refused(table, conform, refusals)
-        if why is None:
-            raise
-        return good, type(why)(f"{unit} {numbers[good]}: {why}")
-    return table.num_rows, None
+        if why is not None:
+            raise type(why)(f"{unit} {part.numbers[good]}: {why}") from why
 
 
 def _with_same(table: pa.Table, same: Same) -> pa.Table:
