@@ -16,20 +16,21 @@ import math
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
 from memq.cli.command import (
     Command,
-    RowType,
     SeparatorType,
     TimeType,
     check_reachable,
+    check_together,
     connection_options,
     option,
     range_option,
     read_through_option,
+    row_option,
     storage_options_option,
     zone_option,
 )
@@ -47,17 +48,12 @@ from memq.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from memq import Consumer
     from memq.cli.batch_lines import Format, Lines
     from memq.cli.selection import Selection
-    from memq.client.batch import Batch, Order
-    from memq.client.consumer.fetcher import OnOutOfRange
+    from memq.client.batch import Batch
     from memq.client.consumer.options import ConsumerArguments
-    from memq.client.objects import ReadThrough
-    from memq.core.named_values import NamedValues
-    from memq.core.ranges import OffsetRange
 
 MAX_TAIL = 1_000_000  # each may be in a Batch of its own, and these are all looked at
 POLL_S = 0.2  # how long the end of what is to be read may go unnoticed
@@ -72,6 +68,27 @@ TIMEOUT = Option(
     name="timeout",
     doc="End when nothing came for so long; without it, wait on, through outages as well.",
 )
+
+_BEGINS = ("--from-beginning", "--tail", "--from", "--to")
+_SAYS_ALL = "the range says all; leave out the other"
+_BY_GROUP = (
+    "a group decides itself what its members read; leave out one. `memq group reset-offsets` moves "
+    "a group"
+)
+_WHOLE_BATCHES = (
+    "a group commits whole Batches, and would be given the last one for ever: give --max-batches, "
+    "or leave out --group"
+)
+_CONFLICTS = (
+    ("--range", (*_BEGINS, "--group", "--partition", "--exit-at-end"), _SAYS_ALL),
+    ("--range", ("--on-out-of-range",), _SAYS_ALL),
+    ("--from-beginning", ("--tail", "--from", "--to"), "give one of them"),
+    ("--tail", ("--from", "--to"), "give one of them"),
+    ("--group", ("--max-messages",), _WHOLE_BATCHES),
+    ("--group", ("--partition", "--tail", "--from", "--to"), _BY_GROUP),
+    ("--print-key", ("--format json", "--format csv"), "it is for --format raw; others have it"),
+)
+"""Options that do not go together."""
 
 
 @click.command(
@@ -120,7 +137,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
 )
 @option("--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages.")
 @option("--max-batches", type=click.IntRange(min=1), help="End after so many Batches.")
-@option("--timeout", type=RowType(TIMEOUT), default=None, help=TIMEOUT.doc)
+@row_option(TIMEOUT)
 @range_option(help="Read exactly these Batches, and end.")
 @option(
     "--format",
@@ -157,27 +174,14 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
 def consume(
     *,
     topic: str,
-    from_beginning: bool,
     group: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    tail: int | None,
-    partitions: tuple[int, ...],
     max_messages: int | None,
     max_batches: int | None,
     timeout: str | None,
-    wanted: OffsetRange | None,
     form: Format,
     print_key: bool,
     key_separator: bytes,
-    on_out_of_range: OnOutOfRange,
-    exit_at_end: bool,
-    order: Order,
-    read_through: ReadThrough,
-    storage_options: NamedValues,
-    zone: str,
-    bootstrap: str,
-    token: str,
+    **others: Any,
 ) -> None:
     """Print the LogMessages of TOPIC, until interrupted.
 
@@ -187,30 +191,17 @@ def consume(
     The exit code is 1 when --timeout ended it while brokers did not answer, or before all of
     --range or --exit-at-end was read.
     """
-    _check_usage(
-        {
-            "--range": wanted is not None,
-            "--tail": tail is not None,
-            "--from and --to": not (since is None and until is None),
-            "--from-beginning": from_beginning,
-            "--partition": bool(partitions),
-            "--exit-at-end": exit_at_end,
-            "--max-messages": max_messages is not None,
-            "--on-out-of-range": on_out_of_range != "error",
-            "--print-key": print_key,
-        },
-        group=group is not None,
-        raw=form == "raw",
-    )
+    check_together(_CONFLICTS)
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
     from memq.cli.batch_lines import lines_of  # noqa: PLC0415
     from memq.cli.selection import Asked, select  # noqa: PLC0415
     from memq.client.topic import SyncTopicClient  # noqa: PLC0415
     from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
+    asked = Asked(**{name: others.pop(name) for name in Asked._fields})
+    bootstrap, token, zone = others.pop("bootstrap"), others["token"], others["zone"]
     check_reachable(bootstrap)
     check_stdout()
-    asked = Asked(wanted, partitions, tail, since, until, from_beginning, exit_at_end)
     with SyncTopicClient(bootstrap, topic, token=token, zone=zone, client="memq consume") as client:
         info = client.info()
         selection = select(client, topic, asked)
@@ -218,23 +209,17 @@ def consume(
     lines = lines_of(form, schema, key_separator if print_key else None)
     waiting = Waiting(timeout)
     progress = Progress(waiting, remember=group is not None)
-    options: ConsumerArguments = {
+    options = others | {
         "group": group,
-        "start": "earliest" if from_beginning else "latest",
-        "order": order,
-        "on_out_of_range": on_out_of_range,
-        "read_through": read_through,
+        "start": "earliest" if asked.from_beginning else "latest",
         "on_revoke": progress.leave,
         "on_lost": progress.lose,
         "request_timeout": waiting.request_timeout,
-        "storage_options": storage_options,
-        "zone": zone,
-        "token": token,
         "client": "memq consume",
     }
     with (
         quiet_log("memq.client.cluster"),
-        Consumer(bootstrap, topic=topic, **options) as consumer,
+        Consumer(bootstrap, topic=topic, **cast("ConsumerArguments", options)) as consumer,
     ):
         progress.consumer = consumer
         if selection.start is not None:
@@ -245,36 +230,6 @@ def consume(
             _print_batches(consumer, waiting, printer)
         finally:
             progress.close()
-
-
-def _check_usage(given: dict[str, bool], *, group: bool, raw: bool) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        UsageError: naming them, and the way out.
-    """
-    begins = [name for name in ("--tail", "--from and --to", "--from-beginning") if given[name]]
-    others = ("--partition", "--exit-at-end", "--on-out-of-range")
-    if given["--range"] and (group or begins or any(given[name] for name in others)):
-        raise click.UsageError(
-            "--range says all; leave out --group, --from-beginning, --tail, --from, --to, "
-            "--partition, --exit-at-end and --on-out-of-range"
-        )
-    if len(begins) > 1:
-        raise click.UsageError(f"{begins[0]} and {begins[1]} do not go together; give one of them")
-    if group and given["--max-messages"]:
-        raise click.UsageError(
-            "a group commits whole Batches, and --max-messages may end within one, which would "
-            "come again for ever: give --max-batches, or leave out --group"
-        )
-    chosen = [name for name in ("--partition", "--tail", "--from and --to") if given[name]]
-    if group and chosen:
-        raise click.UsageError(
-            f"a group decides itself what its members read: leave out {chosen[0]}, or --group; "
-            "`memq group reset-offsets` moves a group"
-        )
-    if given["--print-key"] and not raw:
-        raise click.UsageError("--print-key is for --format raw; the other formats have the key")
 
 
 @contextmanager

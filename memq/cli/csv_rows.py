@@ -249,7 +249,8 @@ def _bytes(cells: pa.Array, kind: pa.DataType) -> pa.Array:
 def _float(text: str | None, kind: pa.DataType) -> float | None:
     if text is None:
         return None
-    return exact_float(int(text) if text.lstrip("+-").isdecimal() else text, kind)
+    whole = int(text) if text.lstrip("+-").isdecimal() else 0
+    return exact_float(whole or text, kind)  # -0 is no whole number
 
 
 def _with_times(table: pa.Table, schema: pa.Schema, now_us: int) -> pa.Table:

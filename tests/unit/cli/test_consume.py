@@ -6,7 +6,6 @@ import io
 from itertools import combinations
 from types import SimpleNamespace
 
-import click
 import pytest
 
 from memq.cli import consume
@@ -16,10 +15,10 @@ from memq.cli.consume import (
     Printer,
     Progress,
     Waiting,
-    _check_usage,
     _ended,
     _print_batches,
 )
+from memq.cli.main import main
 from memq.cli.selection import Selection
 from memq.errors import (
     CorruptDataError,
@@ -446,43 +445,36 @@ def test_what_was_written_is_committed_while_nothing_comes(clock, out, said):
 
 # -- usage ----------------------------------------------------------------------------------
 
-NAMES = [
-    "--range",
-    "--tail",
-    "--from and --to",
-    "--from-beginning",
-    "--partition",
-    "--exit-at-end",
-    "--max-messages",
-    "--on-out-of-range",
-    "--print-key",
-]
-BEGINNINGS = {"--tail", "--from and --to", "--from-beginning"}
+FLAGS = {
+    "--range": ["--range", "0:1-2"],
+    "--tail": ["--tail", "1"],
+    "--from": ["--from", "1h"],
+    "--to": ["--to", "1h"],
+    "--from-beginning": ["--from-beginning"],
+    "--partition": ["--partition", "0"],
+    "--exit-at-end": ["--exit-at-end"],
+    "--max-messages": ["--max-messages", "1"],
+    "--on-out-of-range": ["--on-out-of-range", "latest"],
+    "--print-key": ["--print-key"],
+    "--group": ["--group", "g"],
+    "--format": ["--format", "json"],
+}
+BEGINNINGS = {"--tail", "--from", "--to", "--from-beginning"}
 REFUSED = {
-    *(frozenset({"--range", name}) for name in (*BEGINNINGS, "--partition", "--exit-at-end")),
+    *(frozenset({"--range", name}) for name in BEGINNINGS | {"--partition", "--exit-at-end"}),
     *(frozenset({"--range", name}) for name in ("--on-out-of-range", "--group")),
-    *(frozenset(pair) for pair in combinations(BEGINNINGS, 2)),
+    *({frozenset(pair) for pair in combinations(BEGINNINGS, 2)} - {frozenset({"--from", "--to"})}),
     *(frozenset({"--group", name}) for name in ("--max-messages", "--partition", "--tail")),
-    frozenset({"--group", "--from and --to"}),
-    frozenset({"--print-key", "not raw"}),
+    *(frozenset({"--group", name}) for name in ("--from", "--to")),
+    frozenset({"--print-key", "--format"}),
 }
 
 
-@pytest.mark.parametrize("pair", [*combinations([*NAMES, "--group", "not raw"], 2)], ids="+".join)
-def test_options_that_do_not_go_together(pair):
-    """Every two of them are refused, with one of them named, or taken."""
-
-    def check():
-        given = {name: name in pair for name in NAMES}
-        _check_usage(given, group="--group" in pair, raw="not raw" not in pair)
-
-    if frozenset(pair) not in REFUSED:
-        check()
-        return
-    with pytest.raises(click.UsageError) as refused:
-        check()
-    words = [word for name in pair for word in name.split(" and ")]
-    assert any(word in str(refused.value) for word in words)
-
-
-# -- the command ----------------------------------------------------------------------------
+def test_options_that_go_together(capsys):
+    """Each two of them, or a refusal that names both; alone each is fine."""
+    for names in (*((each,) for each in FLAGS), *combinations(FLAGS, 2)):
+        flags = [word for name in names for word in FLAGS[name]]
+        is_refused = frozenset(names) in REFUSED
+        assert main(["consume", "t", "-b", "no-address", *flags]) == (2 if is_refused else 1), names
+        said = capsys.readouterr().err
+        assert not is_refused or all(name in said for name in names)
