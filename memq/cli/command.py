@@ -68,16 +68,6 @@ _INSTEAD = {
 """What to do in place of options that other systems have."""
 
 
-class _Option(click.Option):
-    """An option whose errors name its variable only where the value comes from there."""
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """What an error calls it."""
-        if ctx is None or ctx.get_parameter_source(self.name or "") is ParameterSource.ENVIRONMENT:
-            return super().get_error_hint(ctx)
-        return click.Parameter.get_error_hint(self, ctx)
-
-
 class Command(click.Command):
     """A command whose epilog holds examples, one a line.
 
@@ -134,7 +124,7 @@ class Group(Command, click.Group):
 # -- options that many commands share -------------------------------------------------------
 
 
-option = partial(click.option, cls=_Option, show_default=True, show_envvar=True)
+option = partial(click.option, show_default=True, show_envvar=True)
 """`click.option` whose help names the default and the variable."""
 
 output_option = option(

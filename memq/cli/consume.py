@@ -15,7 +15,7 @@ import logging
 import math
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
@@ -279,7 +279,7 @@ class Waiting:
         try:
             batch = consumer.poll(POLL_S)
             if batch is None and self.brokers_down:
-                _ask_broker(consumer)
+                consumer.lag()  # raises where no broker answers
                 batch = consumer.poll(POLL_S)  # raises an error that is older than this answer
                 self._up()
         except MemqError as exc:
@@ -321,20 +321,10 @@ class Waiting:
             notice("memq: there are answers again; going on")
 
 
-def _ask_broker(consumer: Consumer) -> None:
-    """Make sure that a broker answers, whatever it says.
-
-    Raises:
-        MemqError: none does.
-    """
-    with suppress(InvalidRequestError):  # an older broker answers so
-        consumer.lag()
-
-
 def _error_of(consumer: Consumer) -> MemqError | None:
     """Why brokers do not answer; None when they do."""
     try:
-        _ask_broker(consumer)
+        consumer.lag()
     except MemqError as exc:
         return exc
     return None

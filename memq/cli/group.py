@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from datetime import UTC, datetime
@@ -47,7 +46,6 @@ LAG_TITLES = {
 _LAG_COLUMNS = ["group", "topic", "members", *LAG_TITLES]
 _TITLES = {"current_offset": "OFFSET", "log_end_offset": "END"} | LAG_TITLES
 _COLUMNS = ["partition", *_TITLES, "member", "client"]
-_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 topic_argument = click.argument("topic", type=TopicType(), required=False)
 
@@ -297,18 +295,13 @@ def lag(
         else:
             click.echo(_lag_table(found))
         return
-    screen = sys.stdout.isatty() and output == "table"
-    if screen:
-        click.clear()
     while True:
-        _show_round(admin, topic, group, output, screen=screen)
+        _show_round(admin, topic, group, output)
         time.sleep(interval_s)
 
 
-def _show_round(
-    admin: AdminClient, topic: str | None, group: str | None, output: str, *, screen: bool
-) -> None:
-    """One look. An outage is told and ends nothing: brokers that restart come back."""
+def _show_round(admin: AdminClient, topic: str | None, group: str | None, output: str) -> None:
+    """Look once. An outage is told and ends nothing: brokers that restart come back."""
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     try:
         found = admin.lag(topic, group)
@@ -319,15 +312,8 @@ def _show_round(
         return
     if output == "json":
         click.echo(json.dumps({"at": now, "groups": [lag_row(each) for each in found]}))
-    elif screen:
-        lines = [now, "", *_lag_table(found).splitlines()]
-        height = shutil.get_terminal_size().lines - 1  # what scrolled out could not be redrawn
-        if len(lines) > height:
-            lines = [*lines[: height - 1], "… more than fit here"]
-        click.echo(
-            _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW, nl=False
-        )
     else:
+        click.clear()  # at a terminal
         click.echo(f"{now}\n{_lag_table(found)}\n")
     sys.stdout.flush()
 

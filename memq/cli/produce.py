@@ -12,7 +12,7 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import click
@@ -268,23 +268,6 @@ class _Watched(io.RawIOBase):
         return count
 
 
-def send_all(values: Iterable[bytes], send: Callable[[bytes], Delivery], tally: Tally) -> None:
-    """Send every value; the tally learns of each Message when the next one begins."""
-    delivery = None
-    records = 0
-    try:
-        for value in values:
-            latest = send(value)
-            if latest is not delivery:
-                if delivery is not None:
-                    tally.add(delivery, records)
-                delivery, records = latest, 0
-            records += 1
-    finally:
-        if delivery is not None:
-            tally.add(delivery, records)
-
-
 def _send_lines(
     producer: Producer,
     stream: io.BufferedReader,
@@ -300,27 +283,15 @@ def _send_lines(
     """
     most = producer.max_value_bytes
     lines = chain.from_iterable(read_lines(stream, max_line_bytes=most + len(separator or b"")))
+    key, headers, timestamp_us = same.key, same.headers or None, same.timestamp_us
     try:
-        send_all(lines, _sender(producer, separator, same), tally)
+        for line in lines:
+            value = line
+            if separator is not None:
+                key, value = split_key(line, separator, tally.records + 1)
+            tally.add(producer.write(value, key, headers, timestamp_us), 1)
     except MessageTooLargeError as exc:
         raise _too_large(tally.records + 1, most) from exc
-
-
-def _sender(producer: Producer, separator: bytes | None, same: Same) -> Callable[[bytes], Delivery]:
-    """What writes one line; where it has nothing but its value, the producer itself."""
-    if separator is None and same == (None, [], None):
-        return producer.write
-    key, timestamp_us = same.key, same.timestamp_us
-    headers = same.headers or None
-    if separator is None:
-        return lambda line: producer.write(line, key, headers, timestamp_us)
-    numbers = count(1)
-
-    def send(line: bytes) -> Delivery:
-        own_key, value = split_key(line, separator, next(numbers))
-        return producer.write(value, own_key, headers, timestamp_us)
-
-    return send
 
 
 # -- rows -----------------------------------------------------------------------------------
@@ -486,17 +457,15 @@ class Tally:
         self.error: MemqError | None = None
         self._open: dict[Delivery, int] = {}  # records of each, the first written first
 
-    def __repr__(self) -> str:
-        return f"<Tally [{self.acked} of {self.records} records acked | {len(self._open)} open]>"
-
     def add(self, delivery: Delivery, records: int) -> None:
-        """So many records share this delivery."""
+        """Count so many more records that share this delivery."""
+        if delivery not in self._open:
+            self.collect()
         # Where records are placed by key, many Messages are open and written to in turn.
         total = self._open.get(delivery, 0) + records
         # Between calls Python interrupts nothing, so these two are one step.
         self._open[delivery] = total
         self.records += records
-        self.collect()
 
     def collect(self) -> None:
         """Count what has ended."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -133,44 +129,3 @@ def test_scripts(shell):
     assert "_MEMQ_COMPLETE" in script.stdout
     if path := shutil.which(shell):
         subprocess.run([path, "-n"], input=script.stdout, text=True, timeout=TIMEOUT_S, check=True)
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_in_bash(known):
-    """Somebody at a terminal types a part and the tabulator, and bash writes the rest."""
-    environment = os.environ | {
-        "PATH": f"{MEMQ.parent}{os.pathsep}{os.environ['PATH']}",
-        "TERM": "dumb",
-        "PS1": "> ",
-        "INPUTRC": os.devnull,
-        "HISTFILE": os.devnull,
-    }
-    terminal, inner = pty.openpty()
-    with subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"],
-        stdin=inner,
-        stdout=inner,
-        stderr=inner,
-        env=environment,
-        start_new_session=True,
-    ) as bash:
-        try:
-            os.write(terminal, b"source <(memq completion bash); echo re''ady\n")
-            read_until(terminal, "ready")
-            os.write(terminal, b"memq topic describe ri\t")
-            read_until(terminal, "rides")
-        finally:
-            bash.kill()
-    os.close(terminal)
-    os.close(inner)
-
-
-def read_until(terminal, text):
-    """Read what is shown until it ends with the text, spaces left aside."""
-    shown = b""
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not shown.decode(errors="replace").rstrip(" \r\n>").endswith(text):
-        left_s = deadline_s - time.monotonic()
-        assert left_s > 0, shown
-        if select.select([terminal], [], [], left_s)[0]:
-            shown += os.read(terminal, 4096)

@@ -107,17 +107,6 @@ def test_what_does_not_fit(text, said):
         rows(RIDES, text)
 
 
-def test_rows_over_blocks():
-    """Rows are numbered through, those before a block with a mistake are given out."""
-    text = "id,city\n" + "".join(f'{number},"a\nb"\n' for number in range(100)) + "x,\n"
-    seen = []
-    with pytest.raises(InvalidRequestError, match="row 102, column 'id'"):
-        for _, numbers in parts(RIDES, text, block_bytes=200):
-            seen += numbers
-    assert seen == list(range(2, 2 + len(seen)))
-    assert 0 < len(seen) < 100
-
-
 @pytest.mark.parametrize("nullable", [True, False])
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_rows_that_say_no_time(nullable, unit):

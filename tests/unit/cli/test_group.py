@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import sys
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -90,33 +86,16 @@ def said(monkeypatch):
 def test_a_watch_goes_on_through_an_outage(said, capsys, error):
     """An outage is told with its time and shows nothing; what will not pass ends the watch."""
     admin = Admin(error, [group(part(0))], CorruptDataError("damaged"))
-    _show_round(admin, "t", "g", "json", screen=False)
+    _show_round(admin, "t", "g", "json")
     assert capsys.readouterr().out == ""
     assert said[0].endswith(f"Z: no answer, looking again: {error}")
-    _show_round(admin, "t", "g", "json", screen=False)
+    _show_round(admin, "t", "g", "json")
     found = json.loads(capsys.readouterr().out)
     assert found["groups"] == [lag_row(group(part(0)))]
     assert len(said) == 1
     with pytest.raises(CorruptDataError):
-        _show_round(admin, "t", "g", "json", screen=False)
+        _show_round(admin, "t", "g", "json")
     assert admin.asked == [("t", "g")] * 3
-
-
-@pytest.mark.parametrize("lines", [4, 5, 6, 7, 20])
-def test_a_screen_shows_what_fits(monkeypatch, lines):
-    """What would scroll out could not be redrawn: the last line says that there is more."""
-    out = io.StringIO()
-    out.isatty = lambda: True
-    monkeypatch.setattr(sys, "stdout", out)
-    size = SimpleNamespace(get_terminal_size=lambda: os.terminal_size((80, lines)))
-    monkeypatch.setattr(module, "shutil", size)
-    found = [group(part(0), name=name) for name in ("g", "h")]
-    _show_round(Admin(found), None, None, "table", screen=True)
-    shown = out.getvalue().splitlines()
-    whole = 5  # time, blank, titles, two groups
-    assert len(shown) == min(whole, lines - 1) + 1  # and what is below is cleared
-    assert ("… more than fit here" in out.getvalue()) == (whole > lines - 1)
-    assert shown[-1] == "\x1b[J"
 
 
 # -- where a reset goes ---------------------------------------------------------------------
