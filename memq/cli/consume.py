@@ -16,7 +16,7 @@ import math
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -69,6 +69,7 @@ TIMEOUT = Option(
     doc="End when nothing came for so long; without it, wait on, through outages as well.",
 )
 
+_UNCOMMITTED = "no answer to the last commit of partitions {}; lines may come again"
 _BEGINS = ("--from-beginning", "--tail", "--from", "--to")
 _SAYS_ALL = "the range says all; leave out the other"
 _BY_GROUP = (
@@ -224,7 +225,7 @@ def consume(
         progress.consumer = consumer
         if selection.start is not None:
             consumer.assign(selection.start)
-        printer = Printer(lines, selection, Left(max_messages, max_batches), progress)
+        printer = Printer(lines, selection, progress, max_messages, max_batches)
         try:
             write_whole(sys.stdout.buffer, lines.header)
             _print_batches(consumer, waiting, printer)
@@ -330,33 +331,6 @@ def _error_of(consumer: Consumer) -> MemqError | None:
     return None
 
 
-class Left:
-    """How much is still to be printed.
-
-    Attributes:
-        messages: LogMessages; None for any number.
-        batches: Batches; None for any number.
-    """
-
-    def __init__(self, messages: int | None, batches: int | None) -> None:
-        self.messages = messages
-        self.batches = batches
-
-    @property
-    def nothing(self) -> bool:
-        """Whether all was printed that was asked for."""
-        return 0 in (self.messages, self.batches)
-
-    def take(self, batch: Batch) -> Batch:
-        """What is to be printed of the next Batch."""
-        if self.batches is not None and len(batch):
-            self.batches -= 1
-        if self.messages is not None:
-            batch = batch.slice(0, self.messages)
-            self.messages -= len(batch)
-        return batch
-
-
 class Progress:
     """Which Batches are written; tells the group of it.
 
@@ -390,18 +364,16 @@ class Progress:
     def leave(self, partitions: list[int]) -> None:
         """Partitions go to another member, which is to go on after what is written."""
         self._commit()
-        self._give_up(partitions)
+        self._forget(partitions, _UNCOMMITTED)
 
     def lose(self, partitions: list[int]) -> None:
         """Partitions are another member's already, and so are their commits."""
-        held = [each for each in partitions if self._next.pop(each, None) is not None]
-        if held:
-            notice(f"memq: the session ended; lines of partitions {held} may come again")
+        self._forget(partitions, "the session ended; lines of partitions {} may come again")
 
     def close(self) -> None:
         """Commit what is left."""
         self._commit()
-        self._give_up(list(self._next))
+        self._forget(list(self._next), _UNCOMMITTED)
 
     def _commit(self) -> None:
         """Commit what is written; without an answer it is tried again with what is written next."""
@@ -419,31 +391,52 @@ class Progress:
                 raise
             self._next = offsets
 
-    def _give_up(self, partitions: list[int]) -> None:
+    def _forget(self, partitions: list[int], text: str) -> None:
         held = [each for each in partitions if self._next.pop(each, None) is not None]
         if held:
-            notice(f"memq: no answer to the last commit of partitions {held}; lines may come again")
+            notice(f"memq: {text.format(held)}")
 
 
-class Printer(NamedTuple):
+class Printer:
     """Writes Batches to stdout, and tells the group of it.
 
-    Attributes:
+    Args:
         lines: makes lines of a Batch.
         selection: what is to be written.
-        left: how much of it.
         progress: learns of what is written.
+        messages: how many LogMessages; None for any number.
+        batches: how many Batches; None for any number.
     """
 
-    lines: Lines
-    selection: Selection
-    left: Left
-    progress: Progress
+    def __init__(
+        self,
+        lines: Lines,
+        selection: Selection,
+        progress: Progress,
+        messages: int | None = None,
+        batches: int | None = None,
+    ) -> None:
+        self.selection = selection
+        self.progress = progress
+        self._lines = lines
+        self._messages = messages
+        self._batches = batches
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all was written that was asked for."""
+        return 0 in (self._messages, self._batches)
 
     def write(self, batch: Batch) -> None:
         """Write what is asked for of one Batch."""
+        wanted = self.selection.of(batch)
+        if self._batches is not None and len(wanted):
+            self._batches -= 1
+        if self._messages is not None:
+            wanted = wanted.slice(0, self._messages)
+            self._messages -= len(wanted)
         out = sys.stdout.buffer
-        for piece in self.lines.of(self.left.take(self.selection.of(batch))):
+        for piece in self._lines.of(wanted):
             write_whole(out, piece)
         out.flush()
         self.progress.written(batch)  # a group is given all of it
@@ -453,7 +446,7 @@ def _print_batches(consumer: Consumer, waiting: Waiting, printer: Printer) -> No
     """Write Batches until the end, if there is one, or until there were enough."""
     stop = printer.selection.stop
     greet = stop is None and sys.stderr.isatty()
-    while not printer.left.nothing and not (stop and _ended(consumer, stop)):
+    while not printer.is_done and not (stop and _ended(consumer, stop)):
         if greet and consumer.assignment:
             notice("memq: listening; Ctrl-C ends")
             greet = False

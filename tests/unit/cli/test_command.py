@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import strategies as st
 
-from memq.broker.config import BROKER_OPTIONS
 from memq.cli.command import (
     RangeType,
     check_reachable,
@@ -23,7 +22,6 @@ from memq.cli.command import (
     parse_separator,
     table_options,
 )
-from memq.cli.serve import broker, dev
 from memq.core.options import Option
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, UnavailableError
@@ -96,16 +94,6 @@ def test_bad_variable_is_wrong_usage():
 
     assert result.exit_code == 2
     assert "MEMQ_COLOR" in result.output
-
-
-@pytest.mark.parametrize("command", [dev, broker], ids=lambda command: command.name)
-def test_broker_options_are_all_there(command):
-    """Every row of the table is a flag and the variable that the reference promises."""
-    flags = {option.name: option for option in command.params}
-
-    for row in BROKER_OPTIONS:
-        assert f"--{row.name.replace('_', '-')}" in flags[row.name].opts
-        assert flags[row.name].envvar == f"MEMQ_{row.name.upper()}"
 
 
 def test_range():

@@ -11,7 +11,6 @@ import pytest
 from memq.cli import consume
 from memq.cli.consume import (
     COMMIT_S,
-    Left,
     Printer,
     Progress,
     Waiting,
@@ -323,10 +322,10 @@ def out(monkeypatch):
     return buffer
 
 
-def printer(consumer, selection=None, left=None):
+def printer(consumer, selection=None):
     """A printer of lines as they are, with the progress of a group."""
     lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
-    return Printer(lines, selection or Selection(), left or Left(None, None), progress(consumer))
+    return Printer(lines, selection or Selection(), progress(consumer))
 
 
 def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
@@ -349,6 +348,21 @@ def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
     made.write(Some(3))
     made.progress.close()
     assert flushed[-1] == (b"c\nx\n", {0: 4})
+
+
+@pytest.mark.parametrize(
+    ("messages", "batches", "printed"),
+    [(3, None, b"x\ny\nx\n"), (None, 2, b"x\ny\nx\ny\n"), (9, 1, b"x\ny\n"), (1, 1, b"x\n")],
+)
+def test_how_much_is_printed(out, messages, batches, printed):
+    """A Batch of which nothing is printed does not count, and the last one is cut."""
+    lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
+    made = Printer(lines, Selection(), progress(Scripted()), messages, batches)
+    for batch in (Some(lines=[b"x", b"y"]), Some(lines=[]), Some(lines=[b"x", b"y"])):
+        if not made.is_done:
+            made.write(batch)
+    assert made.is_done
+    assert out.flushed == printed
 
 
 def ends(stop, positions, assignment=None):
