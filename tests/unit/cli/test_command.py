@@ -88,14 +88,6 @@ def test_bad_value_is_wrong_usage(arguments, reason):
     assert reason in result.output
 
 
-def test_bad_variable_is_wrong_usage():
-    """A variable is checked like a flag, and the error names it."""
-    result = run(variables={"MEMQ_COLOR": "green"})
-
-    assert result.exit_code == 2
-    assert "MEMQ_COLOR" in result.output
-
-
 def test_range():
     """An offset range is a partition and two offsets, the second not included."""
     convert = RangeType().convert
