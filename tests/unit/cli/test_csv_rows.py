@@ -112,7 +112,7 @@ def test_what_does_not_fit(text, said):
 def test_rows_that_say_no_time(nullable, unit):
     """Without the column it is now; an empty cell is null where it may be, and else now as well."""
     field = pa.field("timestamp", pa.timestamp(unit, "UTC"), nullable=nullable)
-    schema = pa.schema([("id", pa.int8()), field])
+    schema = pa.schema([field, ("id", pa.int8())])
     now = NOW_US * 1_000 // {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
 
     def times(text):
