@@ -87,8 +87,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         orphan_interval_ms: How often objects without a notification are searched. They are
             reported, and deleted when older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.
-        log_level: Least level of log lines.
-        log_format: text, or json: an object a line, with time, level, logger and message.
+        log_level: Lowest level of log lines.
+        log_format: json: one object per line, with time, level, logger and message.
         topics: topics that are created at start where they do not exist.
     """
 

@@ -21,7 +21,7 @@ from memq.cli.command import (
     storage_options_option,
 )
 from memq.cli.completion import TopicType
-from memq.cli.output import show_one, show_rows, write_whole
+from memq.cli.output import progress_bar, show_one, show_rows, write_whole
 from memq.core.named_values import NO_VALUES
 from memq.core.units import counted, iso_ms, iso_us
 from memq.errors import (
@@ -162,15 +162,10 @@ def _verify_topic(
 ) -> None:
     with _open(bootstrap, token, topic) as client:
         ranges = _ranges(client, wanted)
-        with click.progressbar(
-            client.batches(ranges),
-            length=sum(each.size for each in ranges),
-            label="Batches",
-            file=sys.stderr,
-            hidden=not sys.stderr.isatty(),
-        ) as bar:
-            for published in bar:
+        with progress_bar("Batches", sum(each.size for each in ranges)) as advance:
+            for published in client.batches(ranges):
                 found.check(published.notification.uri, published)
+                advance(1)
         found.forget_expired(client.starts())
 
 

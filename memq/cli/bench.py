@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 import time
 from functools import partial
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -23,7 +22,7 @@ from memq.cli.command import (
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import show_one
-from memq.cli.produce import SHAPING_OPTIONS, Tally, send_all
+from memq.cli.produce import SHAPING_OPTIONS
 from memq.core.units import counted
 from memq.errors import RequestTimeoutError
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 DISTINCT_VALUES = 4_096  # so that compression finds no more in a Message than in real data
 TICK_S = 0.01  # how evenly a rate is kept
-POLL_S = 0.2
 PATIENCE_S = 60.0  # more than any Batch takes to be sealed and stored
 
 MOST = 1_000_000_000_000  # records; more would take weeks
@@ -88,14 +86,12 @@ def produce(
     from memq import Producer  # noqa: PLC0415 - loads Arrow
 
     _, about = _prepare(bootstrap, token, topic, given)
-    latencies_us: list[pa.Array] = []
     with Producer(bootstrap, topic=topic, **_arguments(given, token)) as producer:
         started_s = time.monotonic()
-        tally = write_all(producer, records, value_bytes, latencies_us)
+        latencies_us = write_all(producer, random_values(records, value_bytes))
         seconds = time.monotonic() - started_s
     rates = _rates(records, records * value_bytes, seconds)
-    show_one(rates | quantiles_ms(latencies_us) | about, output)
-    tally.check()
+    show_one(rates | _quantiles_ms([latencies_us]) | about, output)
 
 
 @bench.command(
@@ -170,43 +166,41 @@ def e2e(
     from memq import Consumer, Producer  # noqa: PLC0415 - loads Arrow
 
     ends, about = _prepare(bootstrap, token, topic, given)
-    latencies_us: list[pa.Array] = []
+    records = max(1, round(rate * seconds))
     with (
         Consumer(bootstrap, topic=topic, storage_options=storage_options, token=token) as consumer,
         Producer(bootstrap, topic=topic, **_arguments(given, token)) as producer,
     ):
         consumer.assign(ends)
-        writer = PacedWriter(producer, rate=rate, seconds=seconds, value_bytes=value_bytes)
         started_s = time.monotonic()
-        writer.start()
-        read_all(consumer, writer, latencies_us)
+        latencies_us = write_and_read(producer, consumer, rate, random_values(records, value_bytes))
         took_s = time.monotonic() - started_s
-        writer.join()
-    rates = _rates(writer.records, writer.records * value_bytes, took_s)
-    show_one(rates | quantiles_ms(latencies_us) | about, output)
+    rates = _rates(records, records * value_bytes, took_s)
+    show_one(rates | _quantiles_ms(latencies_us) | about, output)
 
 
-class Bench(NamedTuple):
-    """What a figure depends on.
+def _prepare(
+    bootstrap: str, token: str, topic: str, given: dict[str, str] | None = None
+) -> tuple[dict[int, int], Row]:
+    """Make the topic if there is none.
 
-    Attributes:
-        ends: where each read partition ended before.
-        row: the rest, ready to show.
+    Returns:
+        Where each read partition ends, and what the figures depend on.
     """
-
-    ends: dict[int, int]
-    row: Row
-
-
-def _prepare(bootstrap: str, token: str, topic: str, given: dict[str, str] | None = None) -> Bench:
-    """Make the topic if there is none, and note what the figures depend on."""
     with connect_admin(bootstrap, token) as admin:
         if topic not in [info.config.name for info in admin.list_topics()]:
             admin.create_topic(topic)
         config = admin.describe_topic(topic).config
         ends = {each.partition: each.end for each in admin.offsets(topic)}
-    row = {} if given is None else _settings(given)
-    row |= {
+    shaping = (
+        []
+        if given is None
+        else [(row, given.get(row.name, row.default)) for row in SHAPING_OPTIONS]
+    )
+    about: Row = {
+        row.field: value if row.kind == "text" else row.parse(value) for row, value in shaping
+    }
+    about |= {
         "batch_bytes": config.batch_bytes,
         "batch_age_ms": config.batch_age_ms,
         "write_partitions": config.write_partitions,
@@ -215,11 +209,11 @@ def _prepare(bootstrap: str, token: str, topic: str, given: dict[str, str] | Non
         "machine": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
-    return Bench(ends, row)
+    return ends, about
 
 
 def _settings(given: dict[str, str]) -> Row:
-    """What the producer goes by: plain numbers, and words as they are written."""
+    """Return what the producer goes by: plain numbers, and words as they are written."""
     values = [(row, given.get(row.name, row.default)) for row in SHAPING_OPTIONS]
     return {row.field: value if row.kind == "text" else row.parse(value) for row, value in values}
 
@@ -237,113 +231,85 @@ def _rates(records: int, size_bytes: int, seconds: float) -> Row:
     }
 
 
-# -- load -----------------------------------------------------------------------------------
-
-
-def quantiles_ms(latencies_us: list[pa.Array]) -> dict[str, float | None]:
-    """Median, 99th percentile and the greatest, in milliseconds."""
+def _quantiles_ms(latencies_us: list[Any]) -> Row:
+    """Return the median, the 99th percentile and the greatest, in milliseconds."""
     import pyarrow as pa  # noqa: PLC0415 - slow to load
     import pyarrow.compute as pc  # noqa: PLC0415
 
     found = pc.quantile(pa.chunked_array(latencies_us, pa.int64()), q=[0.5, 0.99, 1.0])
     names = ("latency_p50_ms", "latency_p99_ms", "latency_p100_ms")
-    return {
-        name: None if value is None else round(value / 1_000, 3)
-        for name, value in zip(names, found.to_pylist(), strict=True)
-    }
+    values = (None if value is None else round(value / 1_000, 3) for value in found.to_pylist())
+    return dict(zip(names, values, strict=True))
+
+
+# -- load -----------------------------------------------------------------------------------
 
 
 def random_values(records: int, value_bytes: int) -> Iterator[bytes]:
-    """So many values of that size, which no compression makes smaller."""
+    """Return so many values of that size, which no compression makes smaller."""
     some = [os.urandom(value_bytes) for _ in range(min(records, DISTINCT_VALUES))]
     return islice(cycle(some), records)
 
 
-def write_all(
-    producer: Producer, records: int, value_bytes: int, latencies_us: list[pa.Array]
-) -> Tally:
-    """Write as fast as the producer takes it and wait for the acks.
+def write_all(producer: Producer, values: Iterator[bytes]) -> list[int]:
+    """Write as fast as the producer takes it, and wait for the acks.
 
-    A latency is that of one Message, from its first record to its ack.
+    Returns:
+        Microseconds of each Message, from its first record to its ack.
+
+    Raises:
+        MemqError: a Message failed.
     """
-    import pyarrow as pa  # noqa: PLC0415 - slow to load
-
-    tally = Tally()
     took_us: list[int] = []
 
     def ended(started_ns: int, _: Delivery) -> None:
         took_us.append((time.perf_counter_ns() - started_ns) // 1_000)
 
-    def begun(delivery: Delivery) -> None:
-        delivery.add_done_callback(partial(ended, time.perf_counter_ns()))
-
-    send_all(random_values(records, value_bytes), producer.write, tally, begun)
-    tally.finish()
+    latest = None
+    for value in values:
+        delivery = producer.write(value)
+        if delivery is not latest:
+            delivery.add_done_callback(partial(ended, time.perf_counter_ns()))
+            latest = delivery
     producer.flush()  # the last callback has been called when this returns
-    latencies_us.append(pa.array(took_us, pa.int64()))
-    return tally
+    return took_us
 
 
-class PacedWriter(threading.Thread):
-    """Writes at a steady rate, each record with the time at which it is written.
+def write_and_read(
+    producer: Producer, consumer: Consumer, rate: int, values: Iterator[bytes]
+) -> list[pa.Array]:
+    """Write values at a steady rate, and read them at the same time.
 
-    Args:
-        producer: to write with.
-        rate: records a second.
-        seconds: for how long.
-        value_bytes: size of each value.
-    """
-
-    def __init__(self, producer: Producer, *, rate: int, seconds: float, value_bytes: int) -> None:
-        super().__init__(name="memq-bench-writer", daemon=True)
-        self.records = max(1, round(rate * seconds))
-        self.error: BaseException | None = None
-        self._producer = producer
-        self._rate = rate
-        self._values = random_values(self.records, value_bytes)
-
-    def run(self) -> None:
-        """Write all records; an error is kept for the one who waits for them."""
-        try:
-            self._write()
-        except BaseException as exc:  # noqa: BLE001 - raised by read_all
-            self.error = exc
-
-    def _write(self) -> None:
-        started_s = time.monotonic()
-        sent = 0
-        while sent < self.records:
-            due = min(self.records, int((time.monotonic() - started_s) * self._rate) + 1)
-            now_us = time.time_ns() // 1_000
-            for value in islice(self._values, due - sent):
-                self._producer.write(value, timestamp=now_us)
-            sent = due
-            time.sleep(TICK_S)
-        self._producer.flush()
-
-
-def read_all(consumer: Consumer, writer: PacedWriter, latencies_us: list[pa.Array]) -> None:
-    """Read what the writer writes; a latency is that of one record, from write to here.
+    Returns:
+        Microseconds of each record, from being written to being here, in arrays.
 
     Raises:
+        MemqError: a Message failed.
         RequestTimeoutError: nothing came for a long time.
-        MemqError: the writer failed.
     """
-    read = 0
-    last_s = time.monotonic()
-    while read < writer.records:
-        batch = consumer.poll(POLL_S)
-        if writer.error is not None:
-            raise writer.error
+    latencies_us = []
+    written = read = 0
+    all_written = False
+    started_s = last_s = time.monotonic()
+    while not all_written or read < written:
+        due = int((time.monotonic() - started_s) * rate) + 1 - written
+        now_us = time.time_ns() // 1_000
+        some = list(islice(values, due))
+        for value in some:
+            producer.write(value, timestamp=now_us)
+        written += len(some)
+        all_written = len(some) < due
+        batch = consumer.poll(TICK_S)
         if batch is not None:
             latencies_us.append(_ages_us(batch))
             read += len(batch)
             last_s = time.monotonic()
         elif time.monotonic() - last_s > PATIENCE_S:
+            producer.flush()  # raises why
             raise RequestTimeoutError(
-                f"nothing came for {PATIENCE_S:g} s; {read} of "
-                f"{counted(writer.records, 'record')} did"
+                f"nothing came for {PATIENCE_S:g} s; {read} of {counted(written, 'record')} did"
             )
+    return latencies_us
 
 
 def _ages_us(batch: Batch) -> pa.Array:

@@ -1,4 +1,4 @@
-"""`memq cluster`: the brokers, what each of them owns, and how that moves."""
+"""`memq cluster` and `memq status`: the brokers, what each owns, and whether all is well."""
 
 from __future__ import annotations
 
@@ -8,35 +8,50 @@ from typing import TYPE_CHECKING
 import click
 
 from memq.cli.command import (
+    Command,
     Group,
-    RowType,
+    admin_options,
     connect_admin,
     connection_options,
     option,
     output_option,
+    row_option,
 )
 from memq.cli.completion import BrokerType
-from memq.cli.output import human_size, notice, plain, progress_bar, show_json, show_one, table_text
+from memq.cli.group import lag_row
+from memq.cli.output import (
+    human_age,
+    human_size,
+    notice,
+    plain,
+    progress_bar,
+    show_json,
+    show_one,
+    some_of,
+    table_text,
+)
 from memq.core.options import Option
 from memq.core.units import DAY_MS, counted, iso_ms
 from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from memq import AdminClient
     from memq.cli.output import Row
-    from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer
+    from memq.core.wire.messages import BrokerStatus, ClusterBroker, DescribeClusterAnswer
 
     Owned = set[tuple[str, int]]
     """Write partitions: topic and number."""
 
 LOOK_S = 1.0  # from one look to the next while a drain is waited for
-NAMED = 8  # write partitions that a line below a table names; JSON has all of them
-TIMEOUT = Option(
+DRAIN_TIMEOUT = Option(
     "duration", "10m", 1_000, DAY_MS, name="timeout", doc="How long --wait waits before it fails."
 )
 
+STATUS_TIMEOUT = Option("duration", "5s", 500, 600_000, name="timeout", doc="How long it may take.")
+
+_STATUS_COLUMNS = ["broker", "address", "version", "state", "watermark", "disk_free"]
 _COLUMNS = ["broker", "address", "zone", "role", "state", "write_partitions", "traffic", "governs"]
 
 
@@ -51,16 +66,14 @@ memq cluster describe
 memq cluster describe -o json
 """
 )
-@connection_options
-@output_option
-def describe(*, bootstrap: str, token: str, output: str) -> None:
+@admin_options
+def describe(*, admin: AdminClient, output: str) -> None:
     """Show the brokers, what they own, and which are lost.
 
     TRAFFIC is what comes to the write partitions that a broker owns, as measured last. What nobody
     owns, and what is on its way to another broker, is named below the table.
     """
-    with connect_admin(bootstrap, token) as admin:
-        found = admin.describe_cluster()
+    found = admin.describe_cluster()
     if output == "json":
         show_json(plain(found))
     else:
@@ -95,12 +108,12 @@ def _notes(found: DescribeClusterAnswer) -> list[str]:
     """What a table of brokers has no column for."""
     lines = []
     if found.homeless:
-        lines.append(f"homeless: {_named(_places(found.homeless))}")
+        lines.append(f"homeless: {some_of(_places(found.homeless))}")
     if found.moving:
         moving = [f"{each.topic}/{each.write_partition} to {each.to}" for each in found.moving]
-        lines.append(f"moving: {_named(moving)}")
+        lines.append(f"moving: {some_of(moving)}")
     if found.waiting_for:
-        lines.append(f"waiting for: {_named(found.waiting_for)}")
+        lines.append(f"waiting for: {some_of(found.waiting_for)}")
     if found.problem:
         lines.append(f"the assignor is not followed: {found.problem}")
     if not found.governor:
@@ -114,12 +127,6 @@ def _places(owned: Mapping[str, list[int]]) -> list[str]:
     return [f"{topic}/{number}" for topic, numbers in owned.items() for number in numbers]
 
 
-def _named(names: Iterable[str]) -> str:
-    every = list(names)
-    more = len(every) - NAMED
-    return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 @cluster.command(
     epilog="""
 memq cluster drain broker-3 --wait
@@ -129,24 +136,10 @@ memq cluster drain broker-3 --withdraw
 @click.argument("broker", type=BrokerType())
 @option("--withdraw", is_flag=True, help="Let it be given write partitions again.")
 @option("--wait", is_flag=True, help="Wait until it owns nothing.")
-@option(
-    "--timeout",
-    type=RowType(TIMEOUT),
-    default=TIMEOUT.default_text,
-    metavar="DURATION",
-    help=TIMEOUT.doc,
-)
-@connection_options
-@output_option
+@row_option(DRAIN_TIMEOUT)
+@admin_options
 def drain(
-    *,
-    broker: str,
-    withdraw: bool,
-    wait: bool,
-    timeout: str,
-    bootstrap: str,
-    token: str,
-    output: str,
+    *, broker: str, withdraw: bool, wait: bool, timeout: str, admin: AdminClient, output: str
 ) -> None:
     """Have BROKER give away all that it owns.
 
@@ -157,13 +150,12 @@ def drain(
     """
     if withdraw and wait:
         raise click.UsageError("--wait is for what moves away; leave out --withdraw, or --wait")
-    with connect_admin(bootstrap, token) as admin:
-        _check_there(admin, broker, withdraw=withdraw)
-        admin.drain_broker(broker, withdraw=withdraw)
-        left = Drain(admin, broker).wait(TIMEOUT.parse(timeout) / 1_000) if wait else None
-        if left is None:
-            left = sorted(owned_by(admin.describe_cluster(), broker))
-    shown = [f"{topic}/{number}" for topic, number in left]
+    _check_there(admin, broker, withdraw=withdraw)
+    admin.drain_broker(broker, withdraw=withdraw)
+    if wait:
+        wait_until_drained(admin, broker, DRAIN_TIMEOUT.parse(timeout) / 1_000)
+    left = set() if wait else owned_by(admin.describe_cluster(), broker)
+    shown = [f"{topic}/{number}" for topic, number in sorted(left)]
     state = "withdrawn" if withdraw else "draining" if left else "drained"
     show_one({"broker": broker, "drain": state, "write_partitions": shown}, output)
 
@@ -188,70 +180,35 @@ def owned_by(found: DescribeClusterAnswer, broker: str) -> Owned:
     return {(topic, number) for topic, numbers in owned.items() for number in numbers}
 
 
-class Drain:
-    """A drain that is waited for.
+def wait_until_drained(admin: AdminClient, broker: str, timeout_s: float) -> None:
+    """Wait until a broker owns nothing, and somebody has taken over what it gave away.
 
-    What a broker has given away counts as its own until somebody has taken it over: only then is
-    nothing lost of its time when it stops.
+    A cluster that does not answer for a moment is waited for.
 
-    Args:
-        admin: to look with.
-        broker: that is drained.
+    Raises:
+        RequestTimeoutError: something is left after `timeout_s`.
     """
-
-    def __init__(self, admin: AdminClient, broker: str) -> None:
-        self._admin = admin
-        self._broker = broker
-        self._given: Owned = set()  # all that it was seen to own
-        self._begun = False  # the Governor was seen to have heard of it
-
-    def wait(self, timeout_s: float) -> list[tuple[str, int]]:
-        """Look until nothing is left; a cluster that does not answer for a moment is waited for.
-
-        Raises:
-            InvalidRequestError: somebody has withdrawn the drain.
-            RequestTimeoutError: something is left after `timeout_s`.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        left = self._look()
-        total = len(left)
-        with progress_bar(f"drain {self._broker}", total) as done:
-            while left:
-                if time.monotonic() + LOOK_S > deadline_s:
-                    raise RequestTimeoutError(
-                        f"{counted(len(left), 'write partition')} of broker {self._broker!r} "
-                        f"left after {timeout_s:g} s; it goes on, and `memq cluster describe` "
-                        "shows how far it is"
-                    )
-                time.sleep(LOOK_S)
-                before = len(left)
-                left = self._look_again(left)
-                done(max(0, before - len(left)))
-        return []
-
-    def _look_again(self, left: Owned) -> Owned:
-        try:
-            return self._look()
-        except MemqError as exc:
-            if not exc.retriable:
-                raise
-            notice(f"memq: no answer, looking again: {exc}")
-            return left
-
-    def _look(self) -> Owned:
-        found = self._admin.describe_cluster()
-        owned = owned_by(found, self._broker)
-        live = next((each for each in found.brokers if each.id == self._broker), None)
-        withdrawn = self._begun and live is not None and not live.draining
-        self._begun = self._begun or (live is not None and live.draining)
-        if withdrawn and owned:
-            raise InvalidRequestError(
-                f"the drain of broker {self._broker!r} was withdrawn; it owns "
-                f"{counted(len(owned), 'write partition')}"
-            )
-        self._given |= owned
-        moving = {(each.topic, each.write_partition) for each in found.moving}
-        return owned | (moving & self._given)
+    deadline_s = time.monotonic() + timeout_s
+    left = given = owned_by(admin.describe_cluster(), broker)
+    with progress_bar(f"drain {broker}", len(left)) as done:
+        while left:
+            if time.monotonic() + LOOK_S > deadline_s:
+                raise RequestTimeoutError(
+                    f"{counted(len(left), 'write partition')} of broker {broker!r} left after "
+                    f"{timeout_s:g} s; it goes on, and `memq cluster describe` shows how far it is"
+                )
+            time.sleep(LOOK_S)
+            try:
+                found = admin.describe_cluster()
+            except MemqError as exc:
+                if not exc.retriable:
+                    raise
+                notice(f"memq: no answer, looking again: {exc}")
+                continue
+            before, owned = len(left), owned_by(found, broker)
+            given = given | owned
+            left = owned | ({(each.topic, each.write_partition) for each in found.moving} & given)
+            done(max(0, before - len(left)))
 
 
 @cluster.command(epilog="memq cluster rebalance")
@@ -265,3 +222,66 @@ def rebalance(*, bootstrap: str, token: str) -> None:
     with connect_admin(bootstrap, token) as admin:
         admin.rebalance_cluster()
     notice("requested")
+
+
+# -- status ---------------------------------------------------------------------------------
+
+
+class _UnreachableError(click.ClickException):
+    exit_code = 2
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+memq status
+memq status -b broker-1:6367,broker-2:6367 -o json
+""",
+)
+@row_option(STATUS_TIMEOUT)
+@connection_options
+@output_option
+def status(*, timeout: str, bootstrap: str, token: str, output: str) -> None:
+    """Show whether all is well, and if not, what is wrong.
+
+    That is of brokers, the services behind them, watermarks, disks and the worst lag of a group.
+    The first line says what is wrong. The exit code is 0 when all is well, 1 when something is
+    wrong, and 2 when no broker answers. WATERMARK is the age of the oldest one of a broker.
+    """
+    from memq.client.admin import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    try:
+        with AdminClient(bootstrap, token=token, client="memq") as admin:
+            found = admin.status(STATUS_TIMEOUT.parse(timeout) / 1_000)
+    except MemqError as exc:
+        raise _UnreachableError(f"no broker tells its state: {exc}") from exc
+    problems = found.problems()
+    lag = None if found.worst_lag is None else lag_row(found.worst_lag)
+    if output == "json":
+        show_json(plain(found._asdict()) | {"problems": problems, "worst_lag": lag})
+    else:
+        fine = f"ok: {counted(len(found.brokers), 'broker')} of cluster {found.cluster_id}"
+        silent: list[Row] = [{"broker": name, "state": "silent"} for name in found.silent]
+        rows = [
+            dict.fromkeys(_STATUS_COLUMNS) | row
+            for row in (*map(_status_row, found.brokers), *silent)
+        ]
+        states = {state.name: state for each in found.brokers for state in each.services}
+        lines = [*(problems or [fine]), "", table_text(rows, _STATUS_COLUMNS), ""]
+        lines += [f"{name}: {each.words() or each.where or 'ok'}" for name, each in states.items()]
+        if lag is not None:
+            lines.append("worst lag: {group} of {topic}, {lag_records} records".format(**lag))
+        click.echo("\n".join(lines))
+    click.get_current_context().exit(1 if problems else 0)
+
+
+def _status_row(broker: BrokerStatus) -> Row:
+    free = broker.free_bytes.values()
+    return {
+        "broker": broker.id,
+        "address": broker.address,
+        "version": broker.version,
+        "state": "not ready" if broker.not_ready else "ready",
+        "watermark": human_age(max(0, broker.watermark_age_ms) / 1_000),
+        "disk_free": human_size(min(free)) if free else None,
+    }

@@ -9,7 +9,6 @@ import sys
 import time
 from datetime import UTC, datetime
 from functools import partial, wraps
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -32,7 +31,7 @@ from memq.errors import ConfigError, UnavailableError
 from memq.runtime.log_format import LOG_FORMAT, configure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from memq.client.admin import AdminClient
     from memq.client.profile import Connection
@@ -63,37 +62,22 @@ _INSTEAD = {
     "--topic": "its name is an argument, as in `memq consume clicks`",
     "-t": "its name is an argument, as in `memq consume clicks`",
     "--bootstrap-server": "it is --bootstrap, or -b, after the command",
+    "--replication-factor": "the storage replicates",
+    "--config": "each option of a topic has a flag, such as --retention 30d",
 }
 """What to do in place of options that other systems have."""
 
 
-class _Option(click.Option):
-    """An option whose errors name its variable only where the value comes from there."""
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """What an error calls it."""
-        if ctx is None or ctx.get_parameter_source(self.name or "") is ParameterSource.ENVIRONMENT:
-            return super().get_error_hint(ctx)
-        return click.Parameter.get_error_hint(self, ctx)
-
-
 class Command(click.Command):
     """A command whose epilog holds examples, one a line.
-
-    Args:
-        instead: what to do in place of options that are looked for here and are not there.
-        others: as click has them.
 
     An option that names no environment variable has the one of its flag: `--range` of
     `memq consume` is `MEMQ_CONSUME_RANGE`, whatever Python calls the argument. Each command has the
     option `--log-format`.
     """
 
-    def __init__(
-        self, *args: Any, instead: Mapping[str, str] = MappingProxyType({}), **others: Any
-    ) -> None:
+    def __init__(self, *args: Any, **others: Any) -> None:
         super().__init__(*args, **others)
-        self._instead = {**_INSTEAD, **instead}
         if not isinstance(self, click.Group) and all(
             p.name != LOG_FORMAT.name for p in self.params
         ):
@@ -110,8 +94,8 @@ class Command(click.Command):
             return super().parse_args(ctx, args)
         except click.UsageError as exc:
             exc.ctx = exc.ctx or ctx
-            if isinstance(exc, click.NoSuchOption) and exc.option_name in self._instead:
-                text = f"there is no {exc.option_name}; {self._instead[exc.option_name]}"
+            if isinstance(exc, click.NoSuchOption) and exc.option_name in _INSTEAD:
+                text = f"there is no {exc.option_name}; {_INSTEAD[exc.option_name]}"
                 raise click.UsageError(text, ctx) from exc
             raise
 
@@ -140,7 +124,7 @@ class Group(Command, click.Group):
 # -- options that many commands share -------------------------------------------------------
 
 
-option = partial(click.option, cls=_Option, show_default=True, show_envvar=True)
+option = partial(click.option, show_default=True, show_envvar=True)
 """`click.option` whose help names the default and the variable."""
 
 output_option = option(
@@ -211,6 +195,19 @@ def connection_options(command: Decorated) -> Decorated:
     ):
         add(with_own_token)
     return cast("Decorated", with_own_token)
+
+
+def admin_options(command: Decorated) -> Decorated:
+    """Options of a command that asks the brokers: the arguments `admin`, a client, and `output`."""
+
+    @connection_options
+    @output_option
+    @wraps(command)
+    def with_admin(*args: Any, bootstrap: str, token: str, **kwargs: Any) -> Any:
+        with connect_admin(bootstrap, token) as admin:
+            return command(*args, admin=admin, **kwargs)
+
+    return cast("Decorated", with_admin)
 
 
 def connection_in(context: click.Context) -> Connection:
@@ -347,6 +344,17 @@ def parse_separator(text: str) -> bytes:
 SeparatorType = partial(ParsedType, "TEXT", parse_separator)
 
 
+def _parse_delimiter(text: str) -> str:
+    found = parse_separator(text)
+    if len(found) > 1 or not found.isascii() or found in b'\0\r\n"':
+        raise ConfigError("must be one ASCII character, and no quote or newline")
+    return found.decode()
+
+
+DelimiterType = partial(ParsedType, "TEXT", _parse_delimiter)
+"""What stands between the cells of CSV."""
+
+
 def _parse_size(given: str | int) -> int:
     return given if isinstance(given, int) else parse_size_bytes(given)  # converted before
 
@@ -376,6 +384,29 @@ def _parse_time(text: str) -> datetime:
 TimeType = partial(ParsedType, "TIME", _parse_time)
 
 
+def check_together(rules: Iterable[tuple[str, Sequence[str], str]]) -> None:
+    """Refuse options of this command line that do not go together.
+
+    Args:
+        rules: an option, those that it does not go with, and the way out. An option that has one
+            value is written with it, as `--format json`.
+
+    Raises:
+        UsageError: naming the two, and the way out.
+    """
+    context = click.get_current_context()
+    given = set()
+    for param in context.command.params:
+        flag, value = max(param.opts, key=len), context.params.get(param.name or "")
+        given.add(f"{flag} {value}")
+        if value not in (None, False, (), param.default):
+            given.add(flag)
+    for one, others, way in rules:
+        other = next((each for each in others if each in given), None)
+        if one in given and other is not None:
+            raise click.UsageError(f"{one} and {other} do not go together: {way}")
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Go on only when somebody says so: by `--yes`, or by an answer at the terminal.
 
@@ -400,20 +431,16 @@ def confirm(question: str, *, yes: bool) -> None:
 # -- options that are rows of a table -------------------------------------------------------
 
 
-class RowType(ParamType[str]):
+class RowType(ParsedType):
     """A value that a row of an option table accepts, kept as the text that was written."""
 
-    name = "text"
-
     def __init__(self, row: Option) -> None:
+        super().__init__("text", row.parse)
         self._row = row
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text itself, once the row has parsed it."""
-        try:
-            self._row.parse(value)
-        except ConfigError as exc:
-            self.fail(str(exc), param, ctx)
+        """Return the text itself, once the row has parsed it."""
+        super().convert(value, param, ctx)
         return value
 
     def shell_complete(
@@ -465,6 +492,11 @@ def table_options(
         return cast("Decorated", gather)
 
     return decorate
+
+
+def row_option(row: Option) -> Callable[[Decorated], Decorated]:
+    """Make the flag of a row that stands by itself; its argument is the text."""
+    return _flag(row, None if row.default is None else row.default_text, None)
 
 
 def _flag(row: Option, default: str | None, variable: str | None) -> Callable[[Any], Any]:

@@ -9,23 +9,18 @@ nothing to choose from.
 from __future__ import annotations
 
 import contextlib
-from abc import abstractmethod
+from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import (
-    BashComplete,
-    CompletionItem,
-    add_completion_class,
-    get_completion_class,
-)
+from click.shell_completion import CompletionItem, get_completion_class
 
 from memq.cli.command import Command, ParamType, check_reachable, connection_in
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from memq.client.admin import AdminClient
 
@@ -33,7 +28,6 @@ SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_MEMQ_COMPLETE"  # as click names it after the command
 REACH_S = 0.3  # a broker that does not listen by then is not there
 ANSWER_S = 1.5  # nobody waits longer for a list of names
-_JOINTS = set(":=")
 
 
 @click.command(
@@ -59,51 +53,20 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(script(root.command, {}, "memq", VARIABLE).source(), nl=False)
 
 
-@add_completion_class
-class _Bash(BashComplete):
-    """Bash splits words at `:` and `=` too; they are joined again, as the command will see them."""
-
-    name: ClassVar[str] = BashComplete.name
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        """The whole words before the cursor, and the one at it."""
-        before, incomplete = super().get_completion_args()
-        return join_words(before, incomplete)
-
-
-def join_words(before: Iterable[str], incomplete: str) -> tuple[list[str], str]:
-    """The words of a command line, from the pieces into which bash cuts it.
-
-    A `:` or `=` that follows an option with a space between is a word by itself, as in
-    `--key-separator :`; bash does not tell, so it is taken for one.
-    """
-    words: list[str] = []
-    joining = False
-    for piece in [*before, incomplete]:
-        is_joint = bool(piece) and _JOINTS.issuperset(piece)
-        if joining or (words and is_joint and _may_join(words[-1], piece)):
-            words[-1] += piece
-            joining = is_joint
-        else:
-            words.append(piece)
-    return words[:-1], words[-1]
-
-
-def _may_join(word: str, joint: str) -> bool:
-    return not word.startswith("-") or "=" in word + joint
-
-
 # -- names that the brokers know ------------------------------------------------------------
 
 
-class _NameType(ParamType[str]):
-    """A name that the brokers know."""
+class NameType(ParamType[str]):
+    """A name that the brokers know.
+
+    Args:
+        names: asks for all of them.
+    """
 
     name = "text"
 
-    @abstractmethod
-    def names(self, admin: AdminClient) -> list[str]:
-        """All of them."""
+    def __init__(self, names: Callable[[AdminClient], list[str]]) -> None:
+        self._names = names
 
     def shell_complete(
         self,
@@ -111,32 +74,13 @@ class _NameType(ParamType[str]):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem[str]]:
-        """Names that begin so."""
-        return _ask(ctx, incomplete, self.names)
+        """Return the names that begin so."""
+        return _ask(ctx, incomplete, self._names)
 
 
-class TopicType(_NameType):
-    """The name of a topic that exists."""
-
-    def names(self, admin: AdminClient) -> list[str]:
-        """All topics."""
-        return [topic.config.name for topic in admin.list_topics()]
-
-
-class GroupType(_NameType):
-    """The name of a consumer group that exists."""
-
-    def names(self, admin: AdminClient) -> list[str]:
-        """Groups of all topics."""
-        return [group.group for group in admin.groups()]
-
-
-class BrokerType(_NameType):
-    """The id of a broker that lives."""
-
-    def names(self, admin: AdminClient) -> list[str]:
-        """All brokers of the cluster."""
-        return [broker.id for broker in admin.describe_cluster().brokers]
+TopicType = partial(NameType, lambda admin: [each.config.name for each in admin.list_topics()])
+GroupType = partial(NameType, lambda admin: [each.group for each in admin.groups()])
+BrokerType = partial(NameType, lambda admin: [each.id for each in admin.describe_cluster().brokers])
 
 
 def _ask(

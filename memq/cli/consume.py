@@ -15,21 +15,22 @@ import logging
 import math
 import sys
 import time
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from memq.cli.command import (
     Command,
-    RowType,
     SeparatorType,
     TimeType,
     check_reachable,
+    check_together,
     connection_options,
     option,
     range_option,
     read_through_option,
+    row_option,
     storage_options_option,
     zone_option,
 )
@@ -47,17 +48,12 @@ from memq.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from memq import Consumer
     from memq.cli.batch_lines import Format, Lines
     from memq.cli.selection import Selection
-    from memq.client.consumer.fetcher import OnOutOfRange
     from memq.client.consumer.options import ConsumerArguments
-    from memq.core.named_values import NamedValues
-    from memq.core.ranges import OffsetRange
-    from memq.reading.batch import Batch, Order
-    from memq.reading.objects import ReadThrough
+    from memq.reading.batch import Batch
 
 MAX_TAIL = 1_000_000  # each may be in a Batch of its own, and these are all looked at
 POLL_S = 0.2  # how long the end of what is to be read may go unnoticed
@@ -72,6 +68,28 @@ TIMEOUT = Option(
     name="timeout",
     doc="End when nothing came for so long; without it, wait on, through outages as well.",
 )
+
+_UNCOMMITTED = "no answer to the last commit of partitions {}; lines may come again"
+_BEGINS = ("--from-beginning", "--tail", "--from", "--to")
+_SAYS_ALL = "the range says all; leave out the other"
+_BY_GROUP = (
+    "a group decides itself what its members read; leave out one. `memq group reset-offsets` moves "
+    "a group"
+)
+_WHOLE_BATCHES = (
+    "a group commits whole Batches, and would be given the last one for ever: give --max-batches, "
+    "or leave out --group"
+)
+_CONFLICTS = (
+    ("--range", (*_BEGINS, "--group", "--partition", "--exit-at-end"), _SAYS_ALL),
+    ("--range", ("--on-out-of-range",), _SAYS_ALL),
+    ("--from-beginning", ("--tail", "--from", "--to"), "give one of them"),
+    ("--tail", ("--from", "--to"), "give one of them"),
+    ("--group", ("--max-messages",), _WHOLE_BATCHES),
+    ("--group", ("--partition", "--tail", "--from", "--to"), _BY_GROUP),
+    ("--print-key", ("--format json", "--format csv"), "it is for --format raw; others have it"),
+)
+"""Options that do not go together."""
 
 
 @click.command(
@@ -120,7 +138,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
 )
 @option("--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages.")
 @option("--max-batches", type=click.IntRange(min=1), help="End after so many Batches.")
-@option("--timeout", type=RowType(TIMEOUT), default=None, help=TIMEOUT.doc)
+@row_option(TIMEOUT)
 @range_option(help="Read exactly these Batches, and end.")
 @option(
     "--format",
@@ -157,27 +175,14 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
 def consume(
     *,
     topic: str,
-    from_beginning: bool,
     group: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    tail: int | None,
-    partitions: tuple[int, ...],
     max_messages: int | None,
     max_batches: int | None,
     timeout: str | None,
-    wanted: OffsetRange | None,
     form: Format,
     print_key: bool,
     key_separator: bytes,
-    on_out_of_range: OnOutOfRange,
-    exit_at_end: bool,
-    order: Order,
-    read_through: ReadThrough,
-    storage_options: NamedValues,
-    zone: str,
-    bootstrap: str,
-    token: str,
+    **others: Any,
 ) -> None:
     """Print the LogMessages of TOPIC, until interrupted.
 
@@ -187,30 +192,17 @@ def consume(
     The exit code is 1 when --timeout ended it while brokers did not answer, or before all of
     --range or --exit-at-end was read.
     """
-    _check_usage(
-        {
-            "--range": wanted is not None,
-            "--tail": tail is not None,
-            "--from and --to": not (since is None and until is None),
-            "--from-beginning": from_beginning,
-            "--partition": bool(partitions),
-            "--exit-at-end": exit_at_end,
-            "--max-messages": max_messages is not None,
-            "--on-out-of-range": on_out_of_range != "error",
-            "--print-key": print_key,
-        },
-        group=group is not None,
-        raw=form == "raw",
-    )
+    check_together(_CONFLICTS)
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
     from memq.cli.batch_lines import lines_of  # noqa: PLC0415
     from memq.cli.selection import Asked, select  # noqa: PLC0415
     from memq.client.topic import SyncTopicClient  # noqa: PLC0415
     from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
+    asked = Asked(**{name: others.pop(name) for name in Asked._fields})
+    bootstrap, token, zone = others.pop("bootstrap"), others["token"], others["zone"]
     check_reachable(bootstrap)
     check_stdout()
-    asked = Asked(wanted, partitions, tail, since, until, from_beginning, exit_at_end)
     with SyncTopicClient(bootstrap, topic, token=token, zone=zone, client="memq consume") as client:
         info = client.info()
         selection = select(client, topic, asked)
@@ -218,63 +210,27 @@ def consume(
     lines = lines_of(form, schema, key_separator if print_key else None)
     waiting = Waiting(timeout)
     progress = Progress(waiting, remember=group is not None)
-    options: ConsumerArguments = {
+    options = others | {
         "group": group,
-        "start": "earliest" if from_beginning else "latest",
-        "order": order,
-        "on_out_of_range": on_out_of_range,
-        "read_through": read_through,
+        "start": "earliest" if asked.from_beginning else "latest",
         "on_revoke": progress.leave,
         "on_lost": progress.lose,
         "request_timeout": waiting.request_timeout,
-        "storage_options": storage_options,
-        "zone": zone,
-        "token": token,
         "client": "memq consume",
     }
     with (
         quiet_log("memq.client.cluster"),
-        Consumer(bootstrap, topic=topic, **options) as consumer,
+        Consumer(bootstrap, topic=topic, **cast("ConsumerArguments", options)) as consumer,
     ):
         progress.consumer = consumer
         if selection.start is not None:
             consumer.assign(selection.start)
-        printer = Printer(lines, selection, Left(max_messages, max_batches), progress)
+        printer = Printer(lines, selection, progress, max_messages, max_batches)
         try:
             write_whole(sys.stdout.buffer, lines.header)
             _print_batches(consumer, waiting, printer)
         finally:
             progress.close()
-
-
-def _check_usage(given: dict[str, bool], *, group: bool, raw: bool) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        UsageError: naming them, and the way out.
-    """
-    begins = [name for name in ("--tail", "--from and --to", "--from-beginning") if given[name]]
-    others = ("--partition", "--exit-at-end", "--on-out-of-range")
-    if given["--range"] and (group or begins or any(given[name] for name in others)):
-        raise click.UsageError(
-            "--range says all; leave out --group, --from-beginning, --tail, --from, --to, "
-            "--partition, --exit-at-end and --on-out-of-range"
-        )
-    if len(begins) > 1:
-        raise click.UsageError(f"{begins[0]} and {begins[1]} do not go together; give one of them")
-    if group and given["--max-messages"]:
-        raise click.UsageError(
-            "a group commits whole Batches, and --max-messages may end within one, which would "
-            "come again for ever: give --max-batches, or leave out --group"
-        )
-    chosen = [name for name in ("--partition", "--tail", "--from and --to") if given[name]]
-    if group and chosen:
-        raise click.UsageError(
-            f"a group decides itself what its members read: leave out {chosen[0]}, or --group; "
-            "`memq group reset-offsets` moves a group"
-        )
-    if given["--print-key"] and not raw:
-        raise click.UsageError("--print-key is for --format raw; the other formats have the key")
 
 
 @contextmanager
@@ -324,7 +280,7 @@ class Waiting:
         try:
             batch = consumer.poll(POLL_S)
             if batch is None and self.brokers_down:
-                _ask_broker(consumer)
+                consumer.lag()  # raises where no broker answers
                 batch = consumer.poll(POLL_S)  # raises an error that is older than this answer
                 self._up()
         except MemqError as exc:
@@ -366,50 +322,13 @@ class Waiting:
             notice("memq: there are answers again; going on")
 
 
-def _ask_broker(consumer: Consumer) -> None:
-    """Make sure that a broker answers, whatever it says.
-
-    Raises:
-        MemqError: none does.
-    """
-    with suppress(InvalidRequestError):  # an older broker answers so
-        consumer.lag()
-
-
 def _error_of(consumer: Consumer) -> MemqError | None:
     """Why brokers do not answer; None when they do."""
     try:
-        _ask_broker(consumer)
+        consumer.lag()
     except MemqError as exc:
         return exc
     return None
-
-
-class Left:
-    """How much is still to be printed.
-
-    Attributes:
-        messages: LogMessages; None for any number.
-        batches: Batches; None for any number.
-    """
-
-    def __init__(self, messages: int | None, batches: int | None) -> None:
-        self.messages = messages
-        self.batches = batches
-
-    @property
-    def nothing(self) -> bool:
-        """Whether all was printed that was asked for."""
-        return 0 in (self.messages, self.batches)
-
-    def take(self, batch: Batch) -> Batch:
-        """What is to be printed of the next Batch."""
-        if self.batches is not None and len(batch):
-            self.batches -= 1
-        if self.messages is not None:
-            batch = batch.slice(0, self.messages)
-            self.messages -= len(batch)
-        return batch
 
 
 class Progress:
@@ -445,18 +364,16 @@ class Progress:
     def leave(self, partitions: list[int]) -> None:
         """Partitions go to another member, which is to go on after what is written."""
         self._commit()
-        self._give_up(partitions)
+        self._forget(partitions, _UNCOMMITTED)
 
     def lose(self, partitions: list[int]) -> None:
         """Partitions are another member's already, and so are their commits."""
-        held = [each for each in partitions if self._next.pop(each, None) is not None]
-        if held:
-            notice(f"memq: the session ended; lines of partitions {held} may come again")
+        self._forget(partitions, "the session ended; lines of partitions {} may come again")
 
     def close(self) -> None:
         """Commit what is left."""
         self._commit()
-        self._give_up(list(self._next))
+        self._forget(list(self._next), _UNCOMMITTED)
 
     def _commit(self) -> None:
         """Commit what is written; without an answer it is tried again with what is written next."""
@@ -474,31 +391,52 @@ class Progress:
                 raise
             self._next = offsets
 
-    def _give_up(self, partitions: list[int]) -> None:
+    def _forget(self, partitions: list[int], text: str) -> None:
         held = [each for each in partitions if self._next.pop(each, None) is not None]
         if held:
-            notice(f"memq: no answer to the last commit of partitions {held}; lines may come again")
+            notice(f"memq: {text.format(held)}")
 
 
-class Printer(NamedTuple):
+class Printer:
     """Writes Batches to stdout, and tells the group of it.
 
-    Attributes:
+    Args:
         lines: makes lines of a Batch.
         selection: what is to be written.
-        left: how much of it.
         progress: learns of what is written.
+        messages: how many LogMessages; None for any number.
+        batches: how many Batches; None for any number.
     """
 
-    lines: Lines
-    selection: Selection
-    left: Left
-    progress: Progress
+    def __init__(
+        self,
+        lines: Lines,
+        selection: Selection,
+        progress: Progress,
+        messages: int | None = None,
+        batches: int | None = None,
+    ) -> None:
+        self.selection = selection
+        self.progress = progress
+        self._lines = lines
+        self._messages = messages
+        self._batches = batches
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all was written that was asked for."""
+        return 0 in (self._messages, self._batches)
 
     def write(self, batch: Batch) -> None:
         """Write what is asked for of one Batch."""
+        wanted = self.selection.of(batch)
+        if self._batches is not None and len(wanted):
+            self._batches -= 1
+        if self._messages is not None:
+            wanted = wanted.slice(0, self._messages)
+            self._messages -= len(wanted)
         out = sys.stdout.buffer
-        for piece in self.lines.of(self.left.take(self.selection.of(batch))):
+        for piece in self._lines.of(wanted):
             write_whole(out, piece)
         out.flush()
         self.progress.written(batch)  # a group is given all of it
@@ -508,7 +446,7 @@ def _print_batches(consumer: Consumer, waiting: Waiting, printer: Printer) -> No
     """Write Batches until the end, if there is one, or until there were enough."""
     stop = printer.selection.stop
     greet = stop is None and sys.stderr.isatty()
-    while not printer.left.nothing and not (stop and _ended(consumer, stop)):
+    while not printer.is_done and not (stop and _ended(consumer, stop)):
         if greet and consumer.assignment:
             notice("memq: listening; Ctrl-C ends")
             greet = False

@@ -9,7 +9,6 @@ text are `{"base64": "…"}`, as in the JSON that `memq consume` prints.
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections import Counter
 from csv import Error as CsvError
@@ -25,21 +24,23 @@ from pyarrow import csv
 from memq.cli.json_rows import (
     BASE64_BEGINS,
     BYTE_ORDER_MARK,
-    EXACT_WHOLES,
+    REFUSED,
     Rows,
     bytes_of_text,
-    first_refused,
-    is_another,
+    check_types,
+    exact_float,
     is_binary,
     is_text,
     is_time,
     json_cells,
-    narrowed,
+    needed_names,
+    now_in,
+    take_fitting,
+    times_of,
     without_advice,
 )
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TIMESTAMP_COLUMN
-from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import InvalidRequestError, MessageTooLargeError
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 _CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): (?:CSV conversion error to )?")
 _ROW = re.compile(r"CSV parse error: Row #(\d+): ")
 _HEXADECIMAL = "^[+-]?0[xX]"
-_REFUSED = (*ARROW_ERRORS, ValueError)
 
 
 class Dialect(NamedTuple):
@@ -85,6 +85,7 @@ def csv_rows(
         InvalidRequestError: the header or a row does not fit; earlier blocks were given out.
         MessageTooLargeError: a row is larger than a block.
     """
+    check_types(schema)
     names = _read_names(stream, schema, dialect.delimiter, block_bytes)
     whole_rows, last_row = _row_patterns(dialect.delimiter)
     rest, number = b"", 2
@@ -126,22 +127,28 @@ def _row_patterns(delimiter: str) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]
 def _read_names(
     stream: BufferedReader, schema: pa.Schema, delimiter: str, most_bytes: int
 ) -> list[str]:
-    """The names in the first line, which fit the topic.
+    """Read the names in the first line.
 
     Raises:
-        InvalidRequestError: they do not.
+        InvalidRequestError: it has none, or they do not fit the topic.
     """
     columns = ", ".join(schema.names)
     try:
         line = stream.readline(most_bytes)
         while line.count(b'"') % 2 and (more := stream.readline(most_bytes - len(line))):
             line += more  # a name with a newline in it
-        text = line.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
-        names = _names_in(text if len(line) < most_bytes else "", delimiter)
+        text = line.decode("utf-8-sig") if len(line) < most_bytes else ""
+        (names,) = reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     except (ValueError, CsvError) as exc:
         raise InvalidRequestError(
-            f"the first line names no columns; the topic has {columns}: {exc}"
+            f"the first line names no columns; the topic has {columns}. Lines must end "
+            f"with a newline, not with a carriage return alone: {exc}"
         ) from exc
+    _check_names(names, schema, columns)
+    return names
+
+
+def _check_names(names: list[str], schema: pa.Schema, columns: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InvalidRequestError(f"the first line names column {twice[0]!r} more than once")
@@ -152,31 +159,18 @@ def _read_names(
         raise InvalidRequestError(
             f"the first line names column {unknown[0]!r}; the topic has {columns}{way}"
         )
-    needed = [field.name for field in schema if not (field.nullable or is_time(field))]
-    if schema.equals(DEFAULT_SCHEMA):
-        needed = ["value"]
-    missing = [name for name in needed if name not in names]
+    missing = sorted(needed_names(schema).difference(names))
     if missing:
         raise InvalidRequestError(
             f"the first line does not name column {missing[0]!r}, which is never null; the topic "
             f"has {columns}"
         )
-    return names
-
-
-def _names_in(text: str, delimiter: str) -> list[str]:
-    if not text:
-        raise ValueError("it is empty, or as long as a block")
-    names, *more = reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    if more:
-        raise ValueError("lines must end with a newline, not with a carriage return alone")
-    return names
 
 
 def _table(
     data: bytes, names: list[str], schema: pa.Schema, dialect: Dialect, number: int
 ) -> pa.Table:
-    """Some whole rows, of which the first has a number. Where Arrow cuts, it may lose a byte.
+    """Read some whole rows, of which the first has a number. Where Arrow cuts, it may lose a byte.
 
     Raises:
         InvalidRequestError: a row does not fit.
@@ -201,30 +195,29 @@ def _table(
         table = csv.read_csv(pa.BufferReader(data), options, parse, convert)
     except ARROW_ERRORS as exc:
         raise _refusal(str(exc), names, number) from exc
+    if not table.num_rows:  # blank lines alone
+        return schema.empty_table()
     columns = []
     for name, kind in kinds.items():
         read = partial(_values, kind=kind, null=dialect.null)
-        try:
-            columns.append(read(table[name]))
-        except _REFUSED:
-            good, why = first_refused(table[name], read, _REFUSED)
-            if why is None:
-                raise
+        column, good, why = take_fitting(table[name].combine_chunks(), read, REFUSED)
+        if why is not None:
             raise InvalidRequestError(
-                f"row {number + good}, column {name!r}: {without_advice(str(why))}"
+                f"row {number + good}, column {name!r}: {without_advice(why)}"
             ) from why
+        columns.append(column)
     return pa.table(columns, names)
 
 
 def _cell_type(kind: pa.DataType) -> pa.DataType:
-    """What Arrow reads a cell as: all but texts and bytes are read again, by `_values`."""
+    """Return what Arrow reads a cell as: all but texts and bytes are read again, by `_values`."""
     if is_binary(kind):
         return pa.binary()
     return kind if is_text(kind) else pa.utf8()
 
 
-def _values(cells: pa.ChunkedArray, kind: pa.DataType, null: str) -> pa.Array | pa.ChunkedArray:
-    """Values of a type from their cells.
+def _values(cells: pa.Array, kind: pa.DataType, null: str) -> pa.Array:
+    """Make values of a type of their cells.
 
     Raises:
         ValueError: one does not fit.
@@ -237,32 +230,14 @@ def _values(cells: pa.ChunkedArray, kind: pa.DataType, null: str) -> pa.Array | 
     cells = pc.if_else(pc.equal(cells, null), None, cells)  # in quotes as well
     if pat.is_nested(kind):
         return json_cells(cells.to_pylist(), kind)
-    if pat.is_duration(kind) or pat.is_time(kind) or pat.is_null(kind):
-        return json_cells(_quoted(cells), kind)
+    if pat.is_temporal(kind):
+        return times_of(cells, kind)
+    if pat.is_floating(kind):
+        cells.cast(pa.float64())  # refuses what is no number
+        return pa.array(map(partial(_float, kind=kind), cells.to_pylist()), kind)
     if pc.any(pc.match_substring_regex(cells, _HEXADECIMAL)).as_py():
         raise ValueError("hexadecimal numbers are not taken")  # Arrow takes 0xFF for -1
-    return _floats(cells, kind) if pat.is_floating(kind) else cells.cast(kind)
-
-
-def _floats(cells: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Numbers of floating point; none is another than was written."""
-    floats = narrowed(cells.cast(pa.float64()), kind)
-    values = floats.cast(pa.float64())
-    large = pc.greater_equal(pc.abs(values), EXACT_WHOLES)
-    written = zip(cells.filter(large).to_pylist(), values.filter(large).to_pylist(), strict=True)
-    for text, value in written:
-        if text.lstrip("+-").isdecimal():
-            fits = not is_another(int(text), value)
-        else:
-            fits = math.isfinite(value) or "n" in text.lower()
-        if not fits:
-            raise ValueError(f"{text} does not fit into {kind}; it would be {value}")
-    return floats
-
-
-def _quoted(cells: pa.Array) -> list[str | None]:
-    """Texts as JSON."""
-    return [None if cell is None else f'"{cell}"' for cell in cells.to_pylist()]
+    return pa.array(cells.to_pylist(), kind) if pat.is_null(kind) else cells.cast(kind)
 
 
 def _bytes(cells: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -271,12 +246,19 @@ def _bytes(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     return cells.cast(kind)
 
 
+def _float(text: str | None, kind: pa.DataType) -> float | None:
+    if text is None:
+        return None
+    whole = int(text) if text.lstrip("+-").isdecimal() else 0
+    return exact_float(whole or text, kind)  # -0 is no whole number
+
+
 def _with_times(table: pa.Table, schema: pa.Schema, now_us: int) -> pa.Table:
-    """The rows with a time, where those of the topic have one, and these do not say it."""
+    """Return the rows with a time, where those of the topic have one, and these do not say it."""
     position = schema.get_field_index(TIMESTAMP_COLUMN)
     if position < 0 or not is_time(field := schema.field(position)):
         return table
-    now = pa.scalar(now_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
+    now = now_in(field, now_us)
     if TIMESTAMP_COLUMN not in table.column_names:
         return table.append_column(field, pa.repeat(now, table.num_rows))
     if field.nullable:
@@ -286,8 +268,7 @@ def _with_times(table: pa.Table, schema: pa.Schema, now_us: int) -> pa.Table:
 
 
 def _refusal(reason: str, names: list[str], number: int) -> InvalidRequestError:
-    """What Arrow says of rows, the first of which has this number."""
-    reason = without_advice(reason)
+    """Return what Arrow says of rows, the first of which has this number."""
     if (cell := _CELL.match(reason)) is not None:
         name, row = names[int(cell[1])], int(cell[2]) + number - 1
         return InvalidRequestError(f"row {row}, column {name!r}: {reason[cell.end() :]}")

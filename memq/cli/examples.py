@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 import memq
-from memq.cli.command import Group, ParamType, option, output_option
+from memq.cli.command import Group, ParsedType, option, output_option
 from memq.cli.output import show_rows
-from memq.errors import InvalidRequestError
-from memq.runtime.files import sync_folder, write_durably
+from memq.errors import ConfigError, InvalidRequestError
+from memq.runtime.files import replace_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,43 +49,24 @@ def list_(output: str) -> None:
     show_rows(rows, ["file", "about"], output)
 
 
-class SourceType(ParamType[str]):
-    """A folder of `FOLDERS`, or a file in one."""
+def _source(value: str) -> str:
+    """Return a folder of `FOLDERS`, or a file in one, without a slash at its end."""
+    name = value.rstrip("/")
+    if name.split("/")[0] == DAGS and home_of(DAGS) is None:
+        raise ConfigError(
+            f"{value!r}: the DAGs come with Airflow's provider, which is not installed here: pip "
+            "install airflow-provider-memq"
+        )
+    if name not in (*FOLDERS, *files_of(FOLDERS)):
+        raise ConfigError(
+            f"there is no {value!r}; there are {', '.join(FOLDERS)}, and the files that `memq "
+            "examples list` shows"
+        )
+    return name
 
-    name = "text"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name without a slash at its end, when there is such a thing."""
-        name = value.rstrip("/")
-        if name.split("/")[0] == DAGS and home_of(DAGS) is None:
-            self.fail(
-                f"{value!r}: the DAGs come with Airflow's provider, which is not installed here: "
-                "pip install airflow-provider-memq",
-                param,
-                ctx,
-            )
-        if name not in FOLDERS and name not in files_of(FOLDERS):
-            self.fail(
-                f"there is no {value!r}; there are {', '.join(FOLDERS)}, and the files that `memq "
-                "examples list` shows",
-                param,
-                ctx,
-            )
-        return name
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[click.shell_completion.CompletionItem[str]]:
-        """Folders and files that begin so."""
-        names = [*FOLDERS, *files_of(FOLDERS)]
-        return [
-            click.shell_completion.CompletionItem(name)
-            for name in names
-            if name.startswith(incomplete)
-        ]
+def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in (*FOLDERS, *files_of(FOLDERS)) if name.startswith(incomplete)]
 
 
 @examples.command(
@@ -95,7 +76,14 @@ memq examples copy dags spark_apps ~/airflow
 memq examples copy dags/memq_hourly.py dags/memq.yaml .
 """,
 )
-@click.argument("sources", metavar="WHAT...", type=SourceType(), nargs=-1, required=True)
+@click.argument(
+    "sources",
+    metavar="WHAT...",
+    type=ParsedType("text", _source),
+    nargs=-1,
+    required=True,
+    shell_complete=_sources,
+)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @option("--force", is_flag=True, help="Replace files that are there and differ.")
 @output_option
@@ -116,7 +104,7 @@ def copy(*, sources: Sequence[str], folder: Path, force: bool, output: str) -> N
         )
     for path, source in changed.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, source.read_bytes())
+        replace_durably(path, source.read_bytes())
     rows = [
         {"file": str(path), "action": "copied" if path in changed else "was the same"}
         for path in targets
@@ -162,18 +150,6 @@ def _targets(sources: Sequence[str], folder: Path) -> dict[Path, Path]:
 
 def _is_same(source: Path, path: Path) -> bool:
     return path.is_file() and path.read_bytes() == source.read_bytes()
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; a link in its place goes, what it points at stays."""
-    passing = path.with_name(f".{path.name}.{os.getpid()}")
-    passing.unlink(missing_ok=True)  # of a process that was killed
-    try:
-        write_durably(passing, [memoryview(content)])
-        passing.replace(path)
-        sync_folder(path.parent)
-    finally:
-        passing.unlink(missing_ok=True)
 
 
 def _first_line(path: Path) -> str:

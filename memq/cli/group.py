@@ -1,39 +1,49 @@
-"""`memq group`: consumer groups, how far they have read, and where they go on."""
+"""`memq group` and `memq lag`: consumer groups, how far they have read, and where they go on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from memq.cli.command import (
+    Command,
     Group,
     TimeType,
+    admin_options,
     confirm,
-    connect_admin,
-    connection_options,
     option,
-    output_option,
     yes_option,
 )
 from memq.cli.completion import GroupType, TopicType
-from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row, total_fields
-from memq.cli.output import notice, show_rows, table_text
+from memq.cli.output import notice, show_json, show_rows, some_of, table_text
+from memq.core.ranges import OffsetRange
 from memq.core.units import counted
-from memq.errors import CorruptDataError, InvalidRequestError, UnknownGroupError
+from memq.errors import CorruptDataError, InvalidRequestError, MemqError, UnknownGroupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
+    from collections.abc import Sequence
 
+    from memq import AdminClient
     from memq.cli.output import Row
-    from memq.client.lag import GroupLag
+    from memq.client.lag import GroupLag, GroupPartition, Lag
     from memq.core.wire.messages import PartitionOffsets
-
-How = Literal["earliest", "latest", "offset", "datetime", "shift"]
 
 SHORT_ID = 8  # hex digits of a member's random name that a table shows; JSON has all of them
 
+LAG_TITLES = {
+    "lag": "LAG",
+    "lag_records": "RECORDS",
+    "lag_bytes": "SIZE",
+    "lag_seconds": "BEHIND",
+}
+"""How tables call the columns of a lag, which is one of Batches unless they say otherwise."""
+
+_LAG_COLUMNS = ["group", "topic", "members", *LAG_TITLES]
 _TITLES = {"current_offset": "OFFSET", "log_end_offset": "END"} | LAG_TITLES
 _COLUMNS = ["partition", *_TITLES, "member", "client"]
 
@@ -47,12 +57,10 @@ def group() -> None:
 
 @group.command("list", epilog="memq group list\nmemq group list clicks")
 @topic_argument
-@connection_options
-@output_option
-def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None:
+@admin_options
+def list_(*, topic: str | None, admin: AdminClient, output: str) -> None:
     """List groups that have stored offsets or live members."""
-    with connect_admin(bootstrap, token) as admin:
-        found = admin.groups(topic)
+    found = admin.groups(topic)
     rows: list[Row] = [
         {"group": each.group, "topic": each.topic, "members": len(each.members)} for each in found
     ]
@@ -62,9 +70,8 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
 @group.command(epilog="memq group describe reports\nmemq group describe reports clicks")
 @click.argument("name", metavar="GROUP", type=GroupType())
 @topic_argument
-@connection_options
-@output_option
-def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output: str) -> None:
+@admin_options
+def describe(*, name: str, topic: str | None, admin: AdminClient, output: str) -> None:
     """Show how far GROUP has read, partition by partition.
 
     Without TOPIC, all its topics are shown.
@@ -73,8 +80,7 @@ def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output
     them, SIZE their bytes; BEHIND is the age of the oldest of those LogMessages. What retention has
     removed is not counted, for nobody can read it any more; a line below the table names it.
     """
-    with connect_admin(bootstrap, token) as admin:
-        found = admin.lag(topic, name)
+    found = admin.lag(topic, name)
     if not found:
         raise UnknownGroupError(f"no group {name[:250]!r}; see `memq group list`")
     if output == "json":
@@ -120,8 +126,7 @@ memq group reset-offsets reports clicks --shift-by -10 --partition 0 --execute
     "--partition", "partitions", type=int, multiple=True, help="Only these; may be given again."
 )
 @option("--execute", is_flag=True, help="Do it; without this flag the result is only shown.")
-@connection_options
-@output_option
+@admin_options
 def reset_offsets(
     *,
     name: str,
@@ -133,8 +138,7 @@ def reset_offsets(
     shift_by: int | None,
     partitions: tuple[int, ...],
     execute: bool,
-    bootstrap: str,
-    token: str,
+    admin: AdminClient,
     output: str,
 ) -> None:
     """Let GROUP go on elsewhere in TOPIC.
@@ -142,54 +146,73 @@ def reset_offsets(
     The group must have no live members. Without --execute nothing is changed: the result shows what
     would be.
     """
-    target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
-    with connect_admin(bootstrap, token) as admin:
-        retained = admin.offsets(topic, to_datetime)
-        unknown = set(partitions) - {each.partition for each in retained}
-        if unknown:
-            raise InvalidRequestError(
-                f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(retained) - 1}"
-            )
-        wanted = [each for each in retained if not partitions or each.partition in partitions]
-        moves = plan_moves(target, wanted, admin.committed(name, topic))
-        if execute:
-            admin.reset_offsets(name, topic, {move.partition: move.new for move in moves})
+    targets: dict[Target, bool] = {
+        ("earliest", 0): to_earliest,
+        ("latest", 0): to_latest,
+        ("offset", to_offset or 0): to_offset is not None,
+        ("datetime", 0): to_datetime is not None,
+        ("shift", shift_by or 0): shift_by is not None,
+    }
+    asked = [target for target, is_asked in targets.items() if is_asked]
+    if len(asked) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    retained = admin.offsets(topic, to_datetime)
+    unknown = set(partitions) - {each.partition for each in retained}
+    if unknown:
+        raise InvalidRequestError(
+            f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(retained) - 1}"
+        )
+    committed = admin.committed(name, topic)
     rows: list[Row] = [
         {
             "group": name,
             "topic": topic,
-            "partition": move.partition,
-            "current_offset": move.current,
-            "new_offset": move.new,
-            "log_end_offset": move.end,
+            "partition": each.partition,
+            "current_offset": committed.get(each.partition),
+            "new_offset": new_offset(asked[0], each, committed.get(each.partition)),
+            "log_end_offset": each.end,
         }
-        for move in moves
+        for each in retained
+        if not partitions or each.partition in partitions
     ]
+    if execute:
+        admin.reset_offsets(name, topic, {row["partition"]: row["new_offset"] for row in rows})
     show_rows(rows, list(rows[0]), output)
     if not execute:
         notice("nothing was changed; add --execute to do it")
 
 
-def _target(
-    earliest: bool,
-    latest: bool,
-    offset: int | None,
-    moment: datetime | None,
-    shift: int | None,
-) -> Target:
-    """The one rule that was asked for."""
-    asked = [
-        *([Target("earliest")] if earliest else []),
-        *([Target("latest")] if latest else []),
-        *([] if offset is None else [Target("offset", offset)]),
-        *([] if moment is None else [Target("datetime")]),
-        *([] if shift is None else [Target("shift", shift)]),
-    ]
-    if len(asked) != 1:
-        raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+Target = tuple[Literal["earliest", "latest", "datetime", "offset", "shift"], int]
+"""Where a group goes; the number is for the last two."""
+
+
+def new_offset(target: Target, offsets: PartitionOffsets, current: int | None) -> int:
+    """Return where a group goes on in a partition: the nearest offset that is retained.
+
+    Args:
+        target: where it is to go.
+        offsets: of the partition; with `at` for a time.
+        current: stored offset of the group; None when it has none.
+
+    Raises:
+        InvalidRequestError: a partition without a stored offset is to be shifted.
+    """
+    how, number = target
+    if how == "shift" and current is None:
+        raise InvalidRequestError(
+            f"partition {offsets.partition} has no stored offset to shift; "
+            "use --to-offset, --to-earliest or --to-latest"
         )
-    return asked[0]
+    wanted = {
+        "earliest": offsets.start,
+        "latest": offsets.end,
+        "datetime": offsets.at or 0,
+        "offset": number,
+        "shift": (current or 0) + number,
+    }[how]
+    return max(offsets.start, min(wanted, offsets.end))
 
 
 @group.command(
@@ -201,26 +224,24 @@ memq group delete reports clicks --yes -o json
 @click.argument("name", metavar="GROUP", type=GroupType())
 @click.argument("topic", type=TopicType())
 @yes_option
-@connection_options
-@output_option
-def delete(*, name: str, topic: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
+@admin_options
+def delete(*, name: str, topic: str, yes: bool, admin: AdminClient, output: str) -> None:
     """Forget how far GROUP has read TOPIC.
 
     The group must have no live members. Asks first at a terminal; without one it needs --yes.
     Prints the offsets that were deleted.
     """
-    with connect_admin(bootstrap, token) as admin:
-        offsets: dict[int, int] | None
-        try:
-            offsets = admin.committed(name, topic)
-        except CorruptDataError as exc:
-            notice(f"memq: {exc}")
-            offsets = None
-        # A group that has none either is not there or has live members: the broker says which.
-        if offsets is None or offsets:
-            places = "damaged" if offsets is None else f"in {counted(len(offsets), 'partition')}"
-            confirm(f"Delete group {name} of topic {topic} with its offsets, {places}?", yes=yes)
-        admin.delete_group(name, topic)
+    offsets: dict[int, int] | None
+    try:
+        offsets = admin.committed(name, topic)
+    except CorruptDataError as exc:
+        notice(f"memq: {exc}")
+        offsets = None
+    # A group that has none either is not there or has live members: the broker says which.
+    if offsets is None or offsets:
+        places = "damaged" if offsets is None else f"in {counted(len(offsets), 'partition')}"
+        confirm(f"Delete group {name} of topic {topic} with its offsets, {places}?", yes=yes)
+    admin.delete_group(name, topic)
     rows: list[Row] = [
         {"group": name, "topic": topic, "partition": partition, "deleted_offset": offset}
         for partition, offset in sorted((offsets or {}).items())
@@ -228,74 +249,139 @@ def delete(*, name: str, topic: str, yes: bool, bootstrap: str, token: str, outp
     show_rows(rows, ["group", "topic", "partition", "deleted_offset"], output)
 
 
-# -- the plan of a reset --------------------------------------------------------------------
+# -- lag ------------------------------------------------------------------------------------
 
 
-class Target(NamedTuple):
-    """Where to go.
+@click.command(
+    cls=Command,
+    epilog="""
+memq lag
+memq lag clicks --watch
+memq lag --group reports -o json
+""",
+)
+@click.argument("topic", type=TopicType(), required=False)
+@option("--group", type=GroupType(), help="Only this group, in every topic that it reads.")
+@option("--watch", is_flag=True, help="Show it again and again, until interrupted.")
+@option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.1, 86_400),
+    default=2.0,
+    help="Seconds between two looks with --watch.",
+)
+@admin_options
+def lag(
+    *,
+    topic: str | None,
+    group: str | None,
+    watch: bool,
+    interval_s: float,
+    admin: AdminClient,
+    output: str,
+) -> None:
+    """Show how much groups have not read, of TOPIC or of all topics.
 
-    Attributes:
-        how: the rule.
-        number: the offset, or by how much to shift; it has no meaning for the other rules.
+    LAG counts Batches that are published and not committed, RECORDS the LogMessages in them, SIZE
+    their bytes; BEHIND is the age of the oldest of those LogMessages. `memq group describe` shows
+    the read partitions of a group.
     """
-
-    how: How
-    number: int = 0
-
-
-class Move(NamedTuple):
-    """What becomes of one partition.
-
-    Attributes:
-        partition: the read partition.
-        current: stored offset of the group; None when it has none.
-        new: offset to store.
-        end: one past the last notification.
-    """
-
-    partition: int
-    current: int | None
-    new: int
-    end: int
+    if not watch:
+        found = admin.lag(topic, group)
+        if group is not None and not found:
+            raise UnknownGroupError(f"no group {group!r}; see `memq group list`")
+        if output == "json":
+            show_json([lag_row(each) for each in found])
+        else:
+            click.echo(_lag_table(found))
+        return
+    while True:
+        _show_round(admin, topic, group, output)
+        time.sleep(interval_s)
 
 
-def plan_moves(
-    target: Target, offsets: Iterable[PartitionOffsets], committed: Mapping[int, int]
-) -> list[Move]:
-    """One move per partition; an offset that is not retained becomes the nearest one that is.
-
-    Args:
-        target: where to go.
-        offsets: of the topic's partitions that move; with `at` for the rule "datetime".
-        committed: stored offsets of the group by partition.
-
-    Raises:
-        InvalidRequestError: a partition without a stored offset is to be shifted.
-    """
-    return [_move(target, partition, committed.get(partition.partition)) for partition in offsets]
-
-
-def _move(target: Target, offsets: PartitionOffsets, current: int | None) -> Move:
-    wanted = _wanted(target, offsets, current)
-    new = max(offsets.start, min(wanted, offsets.end))
-    return Move(offsets.partition, current, new, offsets.end)
+def _show_round(admin: AdminClient, topic: str | None, group: str | None, output: str) -> None:
+    """Look once. An outage is told and ends nothing: brokers that restart come back."""
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    try:
+        found = admin.lag(topic, group)
+    except MemqError as exc:
+        if not exc.retriable:
+            raise
+        notice(f"memq: {now}: no answer, looking again: {exc}")
+        return
+    if output == "json":
+        click.echo(json.dumps({"at": now, "groups": [lag_row(each) for each in found]}))
+    else:
+        click.clear()  # at a terminal
+        click.echo(f"{now}\n{_lag_table(found)}\n")
+    sys.stdout.flush()
 
 
-def _wanted(target: Target, offsets: PartitionOffsets, current: int | None) -> int:
-    match target.how:
-        case "earliest":
-            return offsets.start
-        case "latest":
-            return offsets.end
-        case "offset":
-            return target.number
-        case "datetime":
-            assert offsets.at is not None  # noqa: S101 - asked for with the time
-            return offsets.at
-        case "shift":
-            if current is None:
-                raise InvalidRequestError(
-                    f"partition {offsets.partition} has no stored offset to shift; "
-                    "use --to-offset, --to-earliest or --to-latest"
-                )
-            return current + target.number
+def _lag_table(found: Sequence[GroupLag]) -> str:
+    if not found:
+        return "no group has committed offsets or live members"
+    rows = [lag_row(each) for each in found]
+    return "\n".join([table_text(rows, _LAG_COLUMNS, LAG_TITLES), *notes(found)])
+
+
+# -- what rows say --------------------------------------------------------------------------
+
+
+def lag_fields(lag: Lag | None) -> Row:
+    """A lag as part of a row; all None where it is not known."""
+    batches, records, size_bytes, seconds = lag or (None, None, None, None)
+    return {
+        "lag": batches,
+        "lag_records": records,
+        "lag_bytes": size_bytes,
+        "lag_seconds": None if seconds is None else round(seconds, 3),
+    }
+
+
+def total_fields(found: GroupLag) -> Row:
+    """The lag over all read partitions as part of a row; all None where none of it is known."""
+    known = any(each.lag is not None for each in found.partitions)
+    return lag_fields(found.total if known else None)
+
+
+def lag_row(found: GroupLag) -> Row:
+    """A group and a topic, with all read partitions together."""
+    return {
+        "group": found.group,
+        "topic": found.topic,
+        "members": len(found.members),
+        **total_fields(found),
+        "removed": found.removed,
+        "partitions": [partition_row(each) for each in found.partitions],
+    }
+
+
+def partition_row(each: GroupPartition) -> Row:
+    """Where a group stands in a read partition."""
+    return {
+        "partition": each.partition,
+        "current_offset": each.committed,
+        "log_start_offset": each.start,
+        "log_end_offset": each.end,
+        **lag_fields(each.lag),
+        "removed": each.removed,
+        "error": each.error or None,
+        "consumer_id": each.member.member_id if each.member else None,
+        "client": each.member.client if each.member else None,
+    }
+
+
+def notes(found: Sequence[GroupLag]) -> list[str]:
+    """What a table has no column for: Batches that retention took first, and damage."""
+    lines = []
+    for each in found:
+        removed = [part for part in each.partitions if part.removed]
+        if removed:
+            spans = [OffsetRange(one.partition, one.committed or 0, one.start) for one in removed]
+            lines.append(
+                f"{each.group}: retention removed Batches of {each.topic} that it had not read: "
+                f"{some_of(spans)}"
+            )
+        lines += [f"{each.group}: {part.error}" for part in each.partitions if part.error]
+    return lines and ["", *lines]

@@ -2,11 +2,11 @@
 
 Every line is one JSON object, in one of two shapes:
 
-- what `memq consume --format json` prints: `value`, and, where they are given, `key`, `headers` and
-  `timestamp`. What else it prints says where the LogMessage was, and is not taken over. Bytes are
-  text, or `{"base64": "…"}` where they are none.
-- for a typed topic, the row itself. The first line tells which shape all lines of the input have:
-  it is what consume prints when it has exactly the fields of that.
+- the row itself: the columns of a typed topic, or `value`, `key`, `headers` and `timestamp`. Bytes
+  are text, or `{"base64": "…"}` where they are none.
+- what `memq consume --format json` prints, whose `value` is the row of a typed topic. What else it
+  prints says where the LogMessage was, and is not taken over. The first line tells which shape all
+  lines of the input have.
 
 `msgspec` decodes a line straight into the types that the schema asks for, so that a line which does
 not fit is refused with the place in it; and columns become Arrow as a whole. What comes before a
@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime as dt
 import json
+import math
 import re
+import struct
 from collections import Counter
-from dataclasses import dataclass
 from decimal import Decimal
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -33,47 +32,32 @@ import pyarrow.types as pat
 
 from memq.core.decoding import UNDECODABLE
 from memq.core.format.envelope import ARROW_ERRORS
-from memq.core.format.message import TIMESTAMP_COLUMN, encode_records
+from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, ORIGIN_COLUMNS
-from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
+from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 E = TypeVar("E", bound=Exception)
+R = TypeVar("R")
 T = TypeVar("T", bound=Any)  # what can be counted and cut
 
+BYTE_ORDER_MARK = "\ufeff".encode()
 ORIGIN_FIELDS = tuple(name for name in ORIGIN_COLUMNS if name != "batch")
 """Of what consume prints, where a LogMessage was."""
 
+REFUSED = (*ARROW_ERRORS, *UNDECODABLE, ValueError, OverflowError)
+"""What a value that does not fit raises."""
+
 _CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}
-_BEYOND_CALENDAR = " microseconds since 1970"  # as `iso_us` ends where no calendar reaches
-# What a value that does not fit raises.
-_REFUSED = (
-    *ARROW_ERRORS,
-    ValueError,
-    OverflowError,
-    SchemaMismatchError,
-    MessageTooLargeError,
-)
-_SHOWN = 80  # characters of a line in an error
 _EXPORTED_FIELD = "batch"  # what memq export --metadata has besides, of its Batch
-_HINTS = {
-    "key": 'a key is text, null or {"base64": "…"}',
-    "value": 'a value is text, null or {"base64": "…"}; to send each line as it is, use --format '
-    "lines",
-    TIMESTAMP_COLUMN: 'a time is text, such as "2025-06-30T12:00:00Z"',
-    "headers": 'headers are pairs, such as [["source", "web-1"]], or an object',
-}
-
-
-BYTE_ORDER_MARK = "\ufeff".encode()
-EXACT_WHOLES = 2_048
-"""Up to here each floating point type has all whole numbers."""
-
+_SHOWN = 80  # characters of a line in an error
+_HINT = (
+    '; a line has a value, and may have key, headers and timestamp: texts, or {"base64": "…"}; to '
+    "send each line as it is, use --format lines"
+)
 _KEYS = re.compile(rb'"([^"]*)"\s*+(:?)')  # texts of JSON without escapes, and which are keys
-_PAIRS = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..")  # of surrogates, and no escapes
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]..")
 
 
 class Rows(NamedTuple):
@@ -91,132 +75,152 @@ class Rows(NamedTuple):
 def json_rows(
     blocks: Iterable[list[bytes]], schema: pa.Schema, now_us: Callable[[], int]
 ) -> Iterator[Rows]:
-    """Rows of the lines, a table for each block.
+    """Make rows of lines, a table for each block.
 
     Args:
         blocks: lines without their newline, in order; blank ones are skipped.
         schema: of the topic.
-        now_us: time of LogMessages and rows that say none, in microseconds since 1970 UTC.
+        now_us: time of rows that say none, in microseconds since 1970 UTC.
 
     Raises:
         InvalidRequestError: a line does not fit; those before it were given out.
     """
+    check_types(schema)
     shape: _Shape | None = None
     number = 0
     for block in blocks:
         lines = block if number else [block[0].removeprefix(BYTE_ORDER_MARK), *block[1:]]
         numbered = [(at, line) for at, line in enumerate(lines, number + 1) if line.strip()]
         number += len(block)
-        if not numbered:
-            continue
-        shape = shape or _shape_of(schema, numbered[0][1])
-        yield from _rows_of(numbered, shape, now_us)
+        if numbered:
+            shape = shape or _shape_of(schema, numbered[0][1])
+            yield from _rows_of(numbered, shape, now_us())
 
 
-def _rows_of(
-    numbered: list[tuple[int, bytes]], shape: _Shape, now_us: Callable[[], int]
-) -> Iterator[Rows]:
-    decoded: list[Any] = []
-    failure = None
-    for number, line in numbered:
-        try:
-            decoded.append(shape.decode(line))
-        except UNDECODABLE as exc:
-            failure = _refusal(number, line, f"{_why(exc, line)}{shape.hint(str(exc))}")
-            break
-    now = now_us()
-    try:
-        table = shape.table(decoded, now)
-    except _REFUSED:
-        good, why = first_refused(decoded, lambda part: shape.table(part, now), _REFUSED)
-        if why is None:
-            raise
-        failure = _refusal(*numbered[good], str(why))
-        decoded = decoded[:good]
-        table = shape.table(decoded, now)
-    if decoded:
-        yield Rows(table, [number for number, _ in numbered[: len(decoded)]])
-    if failure is not None:
-        raise failure
+def _rows_of(numbered: list[tuple[int, bytes]], shape: _Shape, now_us: int) -> Iterator[Rows]:
+    def table_of(part: list[tuple[int, bytes]]) -> pa.Table:
+        rows = [shape.decode(line) for _, line in part]
+        return _table([each.value for each in rows] if shape.wrapped else rows, shape, now_us)
+
+    table, good, why = take_fitting(numbered, table_of, REFUSED)
+    if table is not None:
+        yield Rows(table, [number for number, _ in numbered[:good]])
+    if why is not None:
+        number, line = numbered[good]
+        shown = line[:_SHOWN].decode(errors="backslashreplace") + "…" * (len(line) > _SHOWN)
+        shown = shown.replace("\ufeff", r"\ufeff")  # a byte order mark shows nothing
+        reason = f"{without_advice(why)}{shape.hint}"
+        raise InvalidRequestError(f"line {number}: {reason}: {shown}") from why
 
 
-def _why(exc: Exception, line: bytes) -> str:
-    """What is wrong with a line that is no JSON."""
-    lone = _SURROGATE.search(_PAIRS.sub(b"", line))
-    if lone is None or not isinstance(exc, msgspec.DecodeError):
-        return str(exc)
-    return f"{lone[0].decode(errors='replace')} is half of a character, which no text can hold"
-
-
-def first_refused(
-    items: T, attempt: Callable[[T], object], errors: tuple[type[E], ...]
-) -> tuple[int, E | None]:
-    """The position of the first item that an attempt refuses, and why; None for what all do.
+def take_fitting(
+    items: T, attempt: Callable[[T], R], errors: tuple[type[E], ...]
+) -> tuple[R | None, int, E | None]:
+    """Attempt as many of the first items as are not refused.
 
     The attempt with the first so many items raises one of the errors from some number on.
+
+    Returns:
+        What came of them, how many they are, and why the next one is refused: None for what there
+        is not.
     """
-    good, bad = 0, len(items)
-    while bad - good > 1:
-        middle = (good + bad) // 2
+    found, why = None, None
+    good, bad, middle = 0, len(items) + 1, len(items)
+    while good + 1 < bad:
         try:
-            attempt(items[:middle])
-        except errors:
-            bad = middle
+            found = attempt(items[:middle])
+        except errors as exc:
+            bad, why = middle, exc
         else:
             good = middle
-    try:
-        attempt(items[good : good + 1])
-    except errors as exc:
-        return good, exc
-    return good, None
+        middle = (good + bad) // 2
+    return found, good, why
 
 
-def _refusal(number: int, line: bytes, reason: str) -> InvalidRequestError:
-    shown = line[:_SHOWN].decode(errors="backslashreplace") + "…" * (len(line) > _SHOWN)
-    shown = shown.replace("\ufeff", r"\ufeff")  # a byte order mark shows nothing
-    return InvalidRequestError(f"line {number}: {reason}: {shown}")
+def without_advice(reason: Exception) -> str:
+    """Return what Arrow says, without what to do about it in Python."""
+    return str(reason).partition(". If these timestamps")[0]
 
 
-def without_advice(reason: str) -> str:
-    """What Arrow says, without what to do about it in Python."""
-    return reason.partition(". If these timestamps")[0]
+def check_types(schema: pa.Schema) -> None:
+    """Refuse a schema with values that no text stands for.
+
+    Raises:
+        InvalidRequestError: naming the column.
+    """
+    for field in schema:
+        if _has_duration(field.type):
+            raise InvalidRequestError(
+                f"column {field.name!r} of type {field.type}: JSON and CSV hold no durations; "
+                "write such rows in Python with write_table"
+            )
 
 
-# -- the shape of a line --------------------------------------------------------------------
+def _has_duration(kind: pa.DataType) -> bool:
+    inner = (kind.field(position).type for position in range(kind.num_fields))
+    return bool(pat.is_duration(kind)) or any(map(_has_duration, inner))
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """How a line is decoded, and what becomes of those of a block.
+def needed_names(schema: pa.Schema) -> set[str]:
+    """Return the columns that each row names."""
+    if schema.equals(DEFAULT_SCHEMA):
+        return {"value"}
+    return {field.name for field in schema if not (field.nullable or is_time(field))}
+
+
+def is_time(field: pa.Field) -> bool:
+    """Return whether this column is the time of its row, which is now where a line says none."""
+    return bool(field.name == TIMESTAMP_COLUMN and pat.is_timestamp(field.type))
+
+
+def now_in(field: pa.Field, now_us: int) -> pa.Scalar:
+    """Return this time as a value of a column."""
+    return pa.scalar(now_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
+
+
+# -- a line is decoded ----------------------------------------------------------------------
+
+
+class _Shape(NamedTuple):
+    """How lines are decoded.
 
     Attributes:
+        schema: of the rows.
         decode: one line.
-        table: the rows of decoded lines, and a time for those that say none.
+        wrapped: rows are the values of what is decoded.
         hint: what to add to the error of a line that does not fit.
     """
 
+    schema: pa.Schema
     decode: Callable[[bytes], Any]
-    table: Callable[[list[Any], int], pa.Table]
-    hint: Callable[[str], str] = lambda _: ""
+    wrapped: bool = False
+    hint: str = ""
 
 
 def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
+    needed = needed_names(schema)
     if schema.equals(DEFAULT_SCHEMA):
-        return _Shape(_decoder(_consumed(_Bytes | None)), _log_messages, _hint)
-    row = _struct("Row", list(schema), top=True)
-    if (
-        _fields_of(first) - {_EXPORTED_FIELD} != _CONSUMED_FIELDS
-        or set(schema.names) >= _CONSUMED_FIELDS
-    ):
-        return _Shape(_decoder(row), lambda rows, now: _table(rows, schema, now))
-    return _Shape(
-        _decoder(_consumed(row)),
-        lambda rows, now: _table([each.value for each in rows], schema, now),
-    )
+        row = _struct(schema, needed=needed, ignored=(*ORIGIN_FIELDS, _EXPORTED_FIELD))
+        return _Shape(schema, _decoder(row), hint=_HINT)
+    row = _struct(schema, needed=needed)
+    names = _names_in(first) - {_EXPORTED_FIELD}
+    if names != _CONSUMED_FIELDS or set(schema.names) >= _CONSUMED_FIELDS:
+        return _Shape(schema, _decoder(row))
+    others = sorted((_CONSUMED_FIELDS | {_EXPORTED_FIELD}) - {"value"})
+    ignored = [(name, msgspec.Raw, msgspec.Raw()) for name in others]
+    consumed = msgspec.defstruct("Consumed", [("value", row), *ignored], forbid_unknown_fields=True)
+    return _Shape(schema, _decoder(consumed), wrapped=True)
+
+
+def _names_in(line: bytes) -> set[str]:
+    try:
+        return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+    except UNDECODABLE:
+        return set()  # the decoder of rows says what is wrong
 
 
 def _decoder(kind: Any) -> Callable[[bytes], Any]:
-    """What decodes JSON of a type, and refuses an object that names a field twice.
+    """Return what decodes JSON of a type, and refuses an object that names a field twice.
 
     The decoder would take the last one without a word.
     """
@@ -238,19 +242,6 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> None:
             raise msgspec.ValidationError(f"Object contains field `{key}` {count} times")
 
 
-def _hint(reason: str) -> str:
-    """How the part that an error is about is written."""
-    field = reason.partition("`$.")[2].partition("`")[0].partition("[")[0].partition(".")[0]
-    return f"; {_HINTS.get(field, 'to send each line as it is, use --format lines')}"
-
-
-def _fields_of(line: bytes) -> set[str]:
-    try:
-        return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except UNDECODABLE:
-        return set()  # the decoder of rows says what is wrong
-
-
 class _Base64(msgspec.Struct, forbid_unknown_fields=True):
     """Bytes that are no text."""
 
@@ -260,104 +251,41 @@ class _Base64(msgspec.Struct, forbid_unknown_fields=True):
 _Bytes = str | _Base64
 
 
-def _consumed(value: Any) -> type:
-    """What consume prints, with a value of this type."""
-    header = tuple[str, _Bytes | None]
-    return msgspec.defstruct(
-        "Consumed",
-        [
-            ("value", value),
-            ("key", _Bytes | None, None),
-            ("headers", list[header] | dict[str, _Bytes | None] | None, None),
-            (TIMESTAMP_COLUMN, str | None, None),
-            *((name, msgspec.Raw, msgspec.Raw()) for name in (*ORIGIN_FIELDS, _EXPORTED_FIELD)),
-        ],
-        forbid_unknown_fields=True,
-    )
+def _struct(
+    fields: Iterable[pa.Field],
+    *,
+    needed: Collection[str] | None = None,
+    ignored: Iterable[str] = (),
+) -> type:
+    """Make the type of an object with these fields, which need not be names in Python.
 
-
-def _log_messages(lines: list[Any], now_us: int) -> pa.Table:
-    """Rows of an untyped topic."""
-    headers = [_headers(line.headers) for line in lines]
-    batch = encode_records(
-        [_bytes(line.key) for line in lines],
-        [_bytes(line.value) for line in lines],
-        headers if any(each is not None for each in headers) else None,
-        _timestamps_us([line.timestamp for line in lines], now_us),
-    )
-    return pa.Table.from_batches([batch])
-
-
-def _headers(given: Any) -> list[tuple[str, bytes | None]] | None:
-    if given is None:
-        return None
-    pairs = given.items() if isinstance(given, dict) else given
-    return [(name, _bytes(value)) for name, value in pairs]
-
-
-def _bytes(given: str | _Base64 | None) -> bytes | None:
-    if given is None:
-        return None
-    if isinstance(given, str):
-        return given.encode()
-    try:
-        return base64.b64decode(given.base64, validate=True)
-    except (binascii.Error, ValueError) as exc:
-        raise ValueError(f"{given.base64[:_SHOWN]!r} is not base64: {exc}") from exc
-
-
-def _timestamps_us(texts: list[str | None], now_us: int) -> list[int]:
-    return [now_us if text is None else _timestamp_us(text) for text in texts]
-
-
-def _timestamp_us(text: str) -> int:
-    ticks, beyond, rest = text.partition(_BEYOND_CALENDAR)
-    if beyond and not rest:
-        return int(ticks)
-    moment = dt.datetime.fromisoformat(text)
-    if _FINER.search(text):
-        raise ValueError(f"{text!r} is finer than a microsecond")
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone; write it like {text}Z or {text}+02:00")
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-_FINER = re.compile(r"[.,]\d{6}\d*[1-9]")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
-
-
-# -- rows of a schema -----------------------------------------------------------------------
-
-
-def _struct(name: str, fields: list[pa.Field], *, top: bool = False) -> type:
-    """The type of an object with these fields, which need not be names in Python."""
-    members: list[Any] = []
+    Args:
+        fields: their position names them in Python.
+        needed: which must be there, of a row; None inside of a type.
+        ignored: names of others that may be there.
+    """
+    members: list[Any] = [(name, msgspec.Raw, msgspec.Raw()) for name in ignored]
     for position, field in enumerate(fields):
-        kind = _json_type(field.type)
-        missing: dict[str, Any] = {}
-        if field.nullable:
-            kind, missing = _or_null(kind), {"default": None}
-        if top and is_time(field):
-            kind, missing = kind | msgspec.UnsetType, {"default": msgspec.UNSET}
-        members.append((f"f{position}", kind, msgspec.field(name=field.name, **missing)))
+        kind = _item_type(field)
+        options: dict[str, Any] = {"default": None} if field.nullable else {}
+        if needed is not None and is_time(field):
+            kind, options = _or_null(kind) | msgspec.UnsetType, {"default": msgspec.UNSET}
+        if needed is not None and field.name in needed:
+            options = {}
+        members.append((f"f{position}", kind, msgspec.field(name=field.name, **options)))
     try:
-        return msgspec.defstruct(name, members, forbid_unknown_fields=True, kw_only=True)
+        return msgspec.defstruct("Row", members, forbid_unknown_fields=True, kw_only=True)
     except ValueError as exc:
         raise InvalidRequestError(
-            f"--format json cannot take fields of such names; write such rows in Python: {exc}"
+            "--format json cannot take fields of such names; write such rows in Python with "
+            f"write_table: {exc}"
         ) from exc
 
 
-def is_time(field: pa.Field) -> bool:
-    """Whether this column is the time of its row, which is now where a line says none."""
-    return bool(field.name == TIMESTAMP_COLUMN and pat.is_timestamp(field.type))
-
-
 def _json_type(kind: pa.DataType) -> Any:
-    """What a value of an Arrow type is decoded as; dates and times as text."""
+    """Return what a value of an Arrow type is decoded as; dates and times as text."""
     if pat.is_struct(kind):
-        return _struct("Struct", list(kind))
+        return _struct(kind)
     if pat.is_map(kind):
         key, item = _item_type(kind.key_field), _item_type(kind.item_field)
         pairs = list[tuple[key, item]]  # type: ignore[valid-type]
@@ -377,12 +305,12 @@ def _or_null(kind: Any) -> Any:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values are texts."""
+    """Return whether values are texts."""
     return bool(pat.is_string(kind) or pat.is_large_string(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values are bytes."""
+    """Return whether values are bytes."""
     return bool(pat.is_binary(kind) or pat.is_large_binary(kind) or pat.is_fixed_size_binary(kind))
 
 
@@ -399,21 +327,122 @@ _JSON_TYPES: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
 )
 
 
+# -- decoded values become columns ----------------------------------------------------------
+
+
+def _table(rows: list[Any], shape: _Shape, now_us: int) -> pa.Table:
+    columns = []
+    for position, field in enumerate(shape.schema):
+        values = [getattr(row, f"f{position}") for row in rows]
+        try:
+            columns.append(_column(values, field, now_us))
+        except REFUSED as exc:
+            raise ValueError(f"column {field.name!r}: {exc}") from exc
+    return pa.table(columns, schema=shape.schema)
+
+
+def _column(values: list[Any], field: pa.Field, now_us: int) -> pa.Array:
+    if not is_time(field):
+        return _array(values, field.type)
+    unset = msgspec.UNSET if field.nullable else None
+    missing = pa.array([value in (msgspec.UNSET, unset) for value in values], pa.bool_())
+    given = [None if value is msgspec.UNSET else value for value in values]
+    return pc.if_else(missing, now_in(field, now_us), _array(given, field.type))
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pat.is_temporal(kind):
+        return times_of(pa.array(values, pa.utf8()), kind)
+    return pa.array(_plain(values, kind), kind)
+
+
+def _plain(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
+    """Return what Arrow takes for decoded values."""
+    if pat.is_nested(kind):
+        inner = _plain_struct if pat.is_struct(kind) else _plain_list
+        return [None if value is None else inner(value, kind) for value in values]
+    if is_binary(kind):
+        return list(map(_bytes, values))
+    if pat.is_floating(kind):
+        return [None if value is None else exact_float(value, kind) for value in values]
+    return list(_array(values, kind)) if pat.is_temporal(kind) else values
+
+
+def _plain_struct(value: Any, kind: pa.StructType) -> dict[str, Any]:
+    return {
+        field.name: _plain([getattr(value, f"f{position}")], field.type)[0]
+        for position, field in enumerate(kind)
+    }
+
+
+def _plain_list(value: Any, kind: pa.DataType) -> Sequence[Any]:
+    if not pat.is_map(kind):
+        return _plain(value, kind.value_type)
+    pairs = value.items() if isinstance(value, dict) else value
+    keys = _plain([key for key, _ in pairs], kind.key_type)
+    return list(zip(keys, _plain([item for _, item in pairs], kind.item_type), strict=True))
+
+
+def times_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Make dates and times of their texts; one that the type is too coarse for is refused."""
+    if pat.is_date(kind):
+        return texts.cast(pa.date32()).cast(kind)
+    unit = "ns" if kind.unit == "ns" else "us"
+    if pat.is_timestamp(kind):
+        return texts.cast(pa.timestamp(unit, kind.tz)).cast(kind)
+    of_day = pc.binary_join_element_wise("1970-01-01T", texts, "")
+    return of_day.cast(pa.timestamp(unit)).cast(pa.time64(unit)).cast(kind)
+
+
+def exact_float(given: float | str, kind: pa.DataType) -> float:
+    """Return a number as a type of floating point holds it.
+
+    The shortest digits that stand for a float are that float, as other programs write them.
+
+    Raises:
+        ValueError: it is too large, or a whole number that would become another one.
+    """
+    code = _CODES[kind.byte_width]
+    try:
+        (value,) = struct.unpack(code, struct.pack(code, float(given)))
+    except OverflowError:
+        value = math.inf
+    if math.isinf(value) and "n" not in str(given).lower():
+        raise ValueError(f"{given} is too large for {kind}")
+    if isinstance(given, int) and value != given and Decimal(repr(value)) != given:
+        raise ValueError(f"{given} does not fit into {kind}; it would be {value:.0f}")
+    return float(value)
+
+
+_CODES = {2: "e", 4: "f", 8: "d"}
+
+
+def _bytes(given: str | _Base64 | None) -> bytes | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return given.encode()
+    try:
+        return base64.b64decode(given.base64, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise ValueError(f"{given.base64[:_SHOWN]!r} is not base64: {exc}") from exc
+
+
+# -- cells of CSV that hold JSON ------------------------------------------------------------
+
+
 def json_cells(texts: list[str | None], kind: pa.DataType) -> pa.Array:
-    """Values of a type, each from its JSON.
+    """Make values of a type, each from its JSON.
 
     Raises:
         ValueError: one does not fit, or is no JSON.
     """
     decode = _decoder(_json_type(kind))
-    try:
-        return _array([None if text is None else decode(text.encode()) for text in texts], kind)
-    except (*UNDECODABLE, *_REFUSED) as exc:
-        raise ValueError(_why(exc, "\n".join(filter(None, texts)).encode())) from exc
+    return _array([None if text is None else decode(text.encode()) for text in texts], kind)
 
 
 def bytes_of_text(text: bytes | None) -> bytes | None:
-    """Bytes that stand for themselves, or for what their base64 says.
+    """Return bytes that stand for themselves, or for what their base64 says.
 
     Raises:
         ValueError: it is no base64.
@@ -428,136 +457,3 @@ def bytes_of_text(text: bytes | None) -> bytes | None:
 
 BASE64_BEGINS = b'{"base64":'
 _base64_of = _decoder(_Base64)
-
-
-def _table(rows: list[Any], schema: pa.Schema, now_us: int) -> pa.Table:
-    columns = []
-    for position, field in enumerate(schema):
-        values = [getattr(row, f"f{position}") for row in rows]
-        try:
-            columns.append(_column(values, field, now_us))
-        except _REFUSED as exc:
-            raise ValueError(f"column {field.name!r}: {without_advice(str(exc))}") from exc
-    return pa.table(columns, schema=schema)
-
-
-def _column(values: list[Any], field: pa.Field, now_us: int) -> pa.Array:
-    missing = pa.array([value is msgspec.UNSET for value in values], pa.bool_())
-    if not is_time(field) or not missing.true_count:
-        return _array(values, field.type)
-    given = _array([None if value is msgspec.UNSET else value for value in values], field.type)
-    now = pa.scalar(now_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
-    return pc.if_else(missing, now, given)
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Decoded values as an array."""
-    if pat.is_nested(kind):
-        return _nested_array(values, kind)
-    if pat.is_floating(kind):
-        floats = [None if value is None else float(value) for value in values]
-        found = narrowed(pa.array(floats, pa.float64()), kind)
-        if any(type(value) is int and abs(value) > EXACT_WHOLES for value in values):
-            for value, is_now in zip(values, found.cast(pa.float64()).to_pylist(), strict=True):
-                if type(value) is int and is_another(value, is_now):
-                    raise ValueError(f"{value} does not fit into {kind}; it would be {is_now:.0f}")
-        return found
-    if is_binary(kind):
-        return pa.array(map(_bytes, values), kind)
-    if pat.is_duration(kind):
-        return pa.array(map(_duration, values), pa.duration("us")).cast(kind)
-    if pat.is_temporal(kind):
-        return _times(values, kind)
-    return pa.array(values, kind)
-
-
-def is_another(whole: int, is_now: float) -> bool:
-    """Whether a whole number has become another one as a number of floating point.
-
-    The shortest digits that stand for a float are that float, as other programs write them.
-    """
-    return is_now != whole and Decimal(repr(is_now)) != whole
-
-
-def _duration(text: str | None) -> dt.timedelta | None:
-    if text is not None and _FINER.search(text):
-        raise ValueError(f"{text!r} is finer than a microsecond")
-    return msgspec.convert(text, dt.timedelta | None)
-
-
-def narrowed(floats: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Numbers as a type of floating point.
-
-    Raises:
-        ValueError: one is too large for it.
-    """
-    values = floats.cast(kind, safe=False)
-    if kind != floats.type:
-        lost = pc.and_(pc.is_inf(values.cast(pa.float64())), pc.is_finite(floats))
-        if pc.any(lost).as_py():
-            raise ValueError(f"{floats.filter(lost)[0]} is too large for {kind}")
-    return values
-
-
-def _times(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Dates and times from their texts; one that the type is too coarse for is refused."""
-    if pat.is_date(kind):
-        return pa.array(values, pa.utf8()).cast(pa.date32()).cast(kind)
-    unit = "ns" if kind.unit == "ns" else "us"
-    if pat.is_timestamp(kind):
-        if any(value is not None and value.endswith(_BEYOND_CALENDAR) for value in values):
-            return pa.array([value and _ticks(value, kind) for value in values], kind)
-        return pa.array(values, pa.utf8()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
-    of_day = [None if value is None else f"1970-01-01T{value}" for value in values]
-    return pa.array(of_day, pa.utf8()).cast(pa.timestamp(unit)).cast(pa.time64(unit)).cast(kind)
-
-
-def _ticks(text: str, kind: pa.DataType) -> int:
-    """Ticks since 1970 of a text, which may be beyond the calendar."""
-    us, beyond, rest = text.partition(_BEYOND_CALENDAR)
-    if not beyond or rest:
-        return int(_times([text], kind)[0].value)
-    return int(pa.array([int(us)], pa.timestamp("us")).cast(pa.timestamp(kind.unit))[0].value)
-
-
-def _nested_array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    nulls = pa.array([value is None for value in values], pa.bool_())
-    if pat.is_struct(kind):
-        children = [
-            _array([None if value is None else getattr(value, f"f{at}") for value in values], each)
-            for at, each in enumerate(field.type for field in kind)
-        ]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
-    if pat.is_fixed_size_list(kind):
-        size = kind.list_size
-        for value in values:
-            if value is not None and len(value) != size:
-                raise ValueError(f"a list of {len(value)} is given where {size} are expected")
-        flat = list(chain.from_iterable([None] * size if v is None else v for v in values))
-        return pa.FixedSizeListArray.from_arrays(
-            _array(flat, kind.value_type), type=kind, mask=nulls
-        )
-    if pat.is_map(kind):
-        values = [list(each.items()) if isinstance(each, dict) else each for each in values]
-    flat = list(chain.from_iterable(value or () for value in values))
-    offsets = _offsets(values)
-    if pat.is_map(kind):
-        keys = _array([key for key, _ in flat], kind.key_type)
-        items = _array([item for _, item in flat], kind.item_type)
-        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items, type=kind)
-    if pat.is_large_list(kind):
-        items = _array(flat, kind.value_type)
-        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items, type=kind)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), _array(flat, kind.value_type), type=kind
-    )
-
-
-def _offsets(values: list[Any]) -> list[int | None]:
-    """Where each list begins among all items, None for one that is null, and the end."""
-    offsets: list[int | None] = []
-    end = 0
-    for value in values:
-        offsets.append(None if value is None else end)
-        end += len(value or ())
-    return [*offsets, end]

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.core.notification import NOTIFICATION_VERSION, Notification
+from memq.core.notification import Notification
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
 from memq.reading.batch import Batch, arrange
@@ -95,28 +95,13 @@ def json_object(message: LogMessage, value: Any = None) -> dict[str, Any]:
 def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
     """The LogMessages of an object, which does not know at which offset it was published."""
     metadata, entries = reader.metadata, reader.entries
-    unknown = Notification(
-        version=NOTIFICATION_VERSION,
-        topic=metadata.topic,
-        incarnation="",
-        write_partition=metadata.write_partition,
-        batch_id=metadata.batch_id,
-        uri="",
-        size_bytes=0,
-        index_offset=reader.index.offset,
-        messages=len(entries),
-        records=sum(entry.records for entry in entries),
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-        producers=[],
-        schema_id="",
-        broker_id="",
-        sealed_ms=0,
-        stored_through_ms=0,
-    )
+    # Nothing else that a notification tells is in a LogMessage.
+    told: dict[str, Any] = dict.fromkeys(Notification.__struct_fields__)
+    told |= {"topic": metadata.topic, "write_partition": metadata.write_partition}
+    about = Notification(**told)
     for position, entry in enumerate(entries):
         sections = arrange([(entry, reader.read(position))], reader.schema, "none")
-        batch = Batch(unknown, -1, -1, reader.schema, sections)
+        batch = Batch(about, -1, -1, reader.schema, sections)
         batch.time_column = metadata.time_column
         for message in batch:
             found = json_object(message)

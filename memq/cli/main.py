@@ -24,21 +24,17 @@ from memq.cli import serve
 from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.bench import bench
-from memq.cli.cluster import cluster
+from memq.cli.cluster import cluster, status
 from memq.cli.command import Group
 from memq.cli.completion import completion
 from memq.cli.consume import consume
 from memq.cli.examples import examples
 from memq.cli.export import export
-from memq.cli.group import group
-from memq.cli.lag import lag
-from memq.cli.offsets import offsets
+from memq.cli.group import group, lag
 from memq.cli.output import replace_closed
 from memq.cli.produce import produce
-from memq.cli.recover import recover
-from memq.cli.status import status
 from memq.cli.table import table
-from memq.cli.topic import topic
+from memq.cli.topic import offsets, topic
 from memq.errors import MemqError
 from memq.runtime.log_format import is_json
 
@@ -147,7 +143,7 @@ for command in (
     status,
     audit,
     table,
-    recover,
+    serve.recover,
     bench,
     examples,
     completion,

@@ -22,12 +22,13 @@ from memq.errors import ConfigError
 from memq.runtime.log_format import is_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Row = dict[str, Any]
 
 log = logging.getLogger("memq")
 
+NAMED = 8  # names in a line below a table
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 _BYTES, _MS, _SECONDS = "_bytes", "_ms", "_seconds"
 _AGES = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
@@ -143,6 +144,13 @@ def progress_bar(label: str, length: int) -> Iterator[Callable[[int], None]]:
         return
     with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
         yield bar.update
+
+
+def some_of(items: Iterable[object]) -> str:
+    """Name the first few of what may be many: JSON has all of them."""
+    names = list(map(str, items))
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def human_size(size_bytes: float) -> str:

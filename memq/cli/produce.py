@@ -6,24 +6,26 @@ exception: of the block that has the row at fault nothing is.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
-import sys
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import click
 
 from memq.cli.command import (
     Command,
+    DelimiterType,
     HeaderType,
     InputType,
     SeparatorType,
     TimeType,
     check_reachable,
+    check_together,
     connection_options,
     option,
     output_option,
@@ -31,7 +33,7 @@ from memq.cli.command import (
     zone_option,
 )
 from memq.cli.completion import TopicType
-from memq.cli.output import notice, show_one
+from memq.cli.output import notice, progress_bar, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.units import counted
 from memq.errors import (
@@ -45,7 +47,6 @@ from memq.reading.start import time_us
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
-    from io import BufferedReader
 
     import pyarrow as pa
 
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from memq.client.producer.options import ProducerArguments
 
 BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
-_IN_CSV = b'\0\r\n"'  # what no delimiter can be
 _JSON_NAMES_BYTES = 64 << 10  # of a line, beside its values
 
 _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
@@ -63,6 +63,15 @@ SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
 """Options of a producer that shape what it sends."""
 
 _PLACING = ("epoch", "partition_by", "delivery_timeout")
+
+_OF_CSV = ("--format lines", "--format json")
+_CONFLICTS = (
+    ("--key-separator", ("--format json", "--format csv"), "it is for --format lines"),
+    ("--key-separator", ("--key",), "each line has a key of its own; leave out one"),
+    ("--delimiter", _OF_CSV, "it is for --format csv"),
+    ("--null", _OF_CSV, "it is for --format csv"),
+)
+"""Options that do not go together."""
 
 
 @click.command(
@@ -99,7 +108,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
     help="Of every LogMessage, besides its own; may be given again.",
 )
 @option(
-    "--delimiter", type=SeparatorType(), help=r"Of CSV: between cells, such as \t. [default: ,]"
+    "--delimiter", type=DelimiterType(), help=r"Of CSV: between cells, such as \t. [default: ,]"
 )
 @option("--null", help="Of CSV: a cell without quotes that is null. [default: an empty one]")
 @option(
@@ -120,12 +129,12 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
 def produce(
     *,
     topic: str,
-    stream: BufferedReader,
+    stream: io.BufferedReader,
     form: Literal["lines", "json", "csv"],
     key_separator: bytes | None,
     key: str | None,
     headers: tuple[tuple[str, bytes], ...],
-    delimiter: bytes | None,
+    delimiter: str | None,
     null: str | None,
     producer_id: str | None,
     timestamp: datetime | None,
@@ -141,7 +150,7 @@ def produce(
     ended and every line is acked or has failed, and prints how many there were. The exit code is 1
     when a line was not acked, or does not fit.
     """
-    _check_usage(form, key_separator, key, delimiter, null)
+    check_together(_CONFLICTS)
     if producer_id is not None and timestamp is None:
         raise click.UsageError(
             "--producer-id needs --timestamp: only with equal timestamps are the lines of a second "
@@ -169,18 +178,16 @@ def produce(
     try:
         with producer, watched(stream) as source:
             _check_topic(topic, producer.schema, form, same)
+            # In a second run the Messages must be cut as they were in the first.
+            whole = producer_id is not None
             if form == "lines":
                 _send_lines(producer, source, key_separator, same, tally)
+            elif form == "json":
+                rows = _json_rows(producer, source, same, whole=whole)
+                _send_rows(producer, rows, same, "line", tally)
             else:
-                # In a second run the Messages must be cut as they were in the first.
-                whole = producer_id is not None
-                if form == "json":
-                    rows = _json_rows(producer, source, same, whole=whole)
-                else:
-                    rows = _csv_rows(
-                        producer, source, same, (delimiter or b",").decode(), null or ""
-                    )
-                _send_rows(producer, rows, same, "line" if form == "json" else "row", tally)
+                rows = _csv_rows(producer, source, same, delimiter or ",", null or "")
+                _send_rows(producer, rows, same, "row", tally)
             tally.finish()
     except BaseException:
         tally.collect()
@@ -192,23 +199,6 @@ def produce(
         _show(topic, tally, time.monotonic() - started_s, output)
     finally:
         tally.check()
-
-
-def _check_usage(
-    form: str,
-    key_separator: bytes | None,
-    key: str | None,
-    delimiter: bytes | None,
-    null: str | None,
-) -> None:
-    if key_separator is not None and (form != "lines" or key is not None):
-        raise click.UsageError("--key-separator is for --format lines, and without --key")
-    if form != "csv" and not (delimiter is None and null is None):
-        raise click.UsageError("--delimiter and --null are for --format csv")
-    if delimiter is not None and (
-        len(delimiter) > 1 or not delimiter.isascii() or delimiter in _IN_CSV
-    ):
-        raise click.UsageError("--delimiter must be one ASCII character, and no quote or newline")
 
 
 class Same(NamedTuple):
@@ -252,76 +242,35 @@ def _check_topic(topic: str, schema: pa.Schema, form: str, same: Same) -> None:
 
 
 @contextmanager
-def watched(stream: BufferedReader) -> Iterator[BufferedReader]:
-    """The stream; with a bar at a terminal that shows how far it is read, when it is a file."""
+def watched(stream: io.BufferedReader) -> Iterator[io.BufferedReader]:
+    """Show how far the stream is read, when it is a file."""
     status = os.fstat(stream.fileno())
-    if not (sys.stderr.isatty() and stat.S_ISREG(status.st_mode)):
+    if not stat.S_ISREG(status.st_mode):
         yield stream
         return
-    with click.progressbar(length=status.st_size, label="Bytes", file=sys.stderr) as bar:
-        yield cast("BufferedReader", _Watched(stream, bar.update))
+    with progress_bar("Bytes", status.st_size) as advance:
+        yield io.BufferedReader(_Watched(stream, advance), BLOCK_BYTES)
 
 
-class _Watched:
+class _Watched(io.RawIOBase):
     """A stream that tells how much was read of it."""
 
-    closed = False
-
-    def __init__(self, stream: BufferedReader, tell: Callable[[int], None]) -> None:
+    def __init__(self, stream: io.BufferedReader, tell: Callable[[int], None]) -> None:
         self._stream = stream
         self._tell = tell
-        self.peek = stream.peek
 
-    def read(self, size: int = -1) -> bytes:
-        """As the stream does."""
-        return self._told(self._stream.read(size))
+    def readable(self) -> bool:
+        return True
 
-    def read1(self, size: int = -1) -> bytes:
-        """As the stream does."""
-        return self._told(self._stream.read1(size))
-
-    def readline(self, size: int = -1) -> bytes:
-        """As the stream does."""
-        return self._told(self._stream.readline(size))
-
-    def _told(self, data: bytes) -> bytes:
-        self._tell(len(data))
-        return data
-
-
-def send_all(
-    values: Iterable[bytes],
-    send: Callable[[bytes], Delivery],
-    tally: Tally,
-    begun: Callable[[Delivery], object] = lambda _: None,
-) -> None:
-    """Send every value; the tally learns of each Message when the next one begins.
-
-    Args:
-        values: to send.
-        send: sends one.
-        tally: to count with.
-        begun: called with each Message's delivery, once its first value is sent.
-    """
-    delivery = None
-    records = 0
-    try:
-        for value in values:
-            latest = send(value)
-            if latest is not delivery:
-                if delivery is not None:
-                    tally.add(delivery, records)
-                delivery, records = latest, 0
-                begun(latest)
-            records += 1
-    finally:
-        if delivery is not None:
-            tally.add(delivery, records)
+    def readinto(self, buffer: Any) -> int:
+        count = self._stream.readinto1(buffer)
+        self._tell(count)
+        return count
 
 
 def _send_lines(
     producer: Producer,
-    stream: BufferedReader,
+    stream: io.BufferedReader,
     separator: bytes | None,
     same: Same,
     tally: Tally,
@@ -334,34 +283,22 @@ def _send_lines(
     """
     most = producer.max_value_bytes
     lines = chain.from_iterable(read_lines(stream, max_line_bytes=most + len(separator or b"")))
+    key, headers, timestamp_us = same.key, same.headers or None, same.timestamp_us
     try:
-        send_all(lines, _sender(producer, separator, same), tally)
+        for line in lines:
+            value = line
+            if separator is not None:
+                key, value = split_key(line, separator, tally.records + 1)
+            tally.add(producer.write(value, key, headers, timestamp_us), 1)
     except MessageTooLargeError as exc:
         raise _too_large(tally.records + 1, most) from exc
-
-
-def _sender(producer: Producer, separator: bytes | None, same: Same) -> Callable[[bytes], Delivery]:
-    """What writes one line; where it has nothing but its value, the producer itself."""
-    if separator is None and same == (None, [], None):
-        return producer.write
-    key, timestamp_us = same.key, same.timestamp_us
-    headers = same.headers or None
-    if separator is None:
-        return lambda line: producer.write(line, key, headers, timestamp_us)
-    numbers = count(1)
-
-    def send(line: bytes) -> Delivery:
-        own_key, value = split_key(line, separator, next(numbers))
-        return producer.write(value, own_key, headers, timestamp_us)
-
-    return send
 
 
 # -- rows -----------------------------------------------------------------------------------
 
 
 def _json_rows(
-    producer: Producer, stream: BufferedReader, same: Same, *, whole: bool
+    producer: Producer, stream: io.BufferedReader, same: Same, *, whole: bool
 ) -> Iterator[Rows]:
     from memq.cli.json_rows import json_rows  # noqa: PLC0415 - loads Arrow
 
@@ -371,7 +308,7 @@ def _json_rows(
 
 
 def _csv_rows(
-    producer: Producer, stream: BufferedReader, same: Same, delimiter: str, null: str
+    producer: Producer, stream: io.BufferedReader, same: Same, delimiter: str, null: str
 ) -> Iterator[Rows]:
     from memq.cli.csv_rows import Dialect, csv_rows  # noqa: PLC0415 - loads Arrow
 
@@ -392,55 +329,44 @@ def _send_rows(
     Raises:
         MemqError: a row does not fit; those before it are sent.
     """
+    from memq.cli.json_rows import take_fitting  # noqa: PLC0415 - loads Arrow
+
+    conform = partial(producer.conformed, first_row=None)
     for part in parts:
         table = _with_same(part.table, same)
-        good, failure = _check_rows(producer, part._replace(table=table), unit)
-        for batch in producer.conformed(table.slice(0, good)):
+        batches, good, why = take_fitting(
+            table, conform, (SchemaMismatchError, MessageTooLargeError)
+        )
+        for batch in batches or ():
             (delivery,) = producer.write_table(batch)  # of one Message
             tally.add(delivery, batch.num_rows)
-        if failure is not None:
-            raise failure
-
-
-def _check_rows(producer: Producer, part: Rows, unit: str) -> tuple[int, MemqError | None]:
-    """How many of the first rows fit, and what is wrong with the next one, if there is one."""
-    from memq.cli.json_rows import first_refused  # noqa: PLC0415 - loads Arrow
-
-    refusals = (SchemaMismatchError, MessageTooLargeError)
-    table, numbers = part
-    try:
-        producer.conformed(table)
-    except refusals:
-        conform = partial(producer.conformed, first_row=None)
-        good, why = first_refused(table, conform, refusals)
-        if why is None:
-            raise
-        return good, type(why)(f"{unit} {numbers[good]}: {why}")
-    return table.num_rows, None
+        if why is not None:
+            raise type(why)(f"{unit} {part.numbers[good]}: {why}") from why
 
 
 def _with_same(table: pa.Table, same: Same) -> pa.Table:
-    """Rows of LogMessages with the key and the headers that all of them are to have."""
+    """Return rows of LogMessages with the key and the headers that all of them are to have."""
+    if same.key is None and not same.headers:
+        return table
     import pyarrow as pa  # noqa: PLC0415 - slow to load
 
     from memq.core.format.schema import DEFAULT_SCHEMA  # noqa: PLC0415 - loads Arrow
 
-    def replaced(name: str, values: list[Any]) -> pa.Table:
+    for name in {"key", "headers"} - {*table.column_names}:
         field = DEFAULT_SCHEMA.field(name)
-        column = pa.chunked_array([pa.array(values, field.type)])
-        position = table.schema.get_field_index(name)
-        if position < 0:
-            return table.append_column(field, column)
-        return table.set_column(position, field, column)
+        table = table.append_column(field, pa.nulls(table.num_rows, field.type))
 
-    def given(name: str) -> list[Any]:
-        missing = [None] * table.num_rows
-        return table.column(name).to_pylist() if name in table.column_names else missing
+    def replace(name: str, values: Any) -> pa.Table:
+        field = DEFAULT_SCHEMA.field(name)
+        return table.set_column(table.schema.get_field_index(name), field, values)
 
     if same.key is not None:
-        table = replaced("key", [same.key if each is None else each for each in given("key")])
+        table = replace("key", table["key"].fill_null(same.key))
     if same.headers:
-        table = replaced("headers", [[*(each or ()), *same.headers] for each in given("headers")])
+        headers = [[*(each or ()), *same.headers] for each in table["headers"].to_pylist()]
+        table = replace(
+            "headers", pa.chunked_array([headers], DEFAULT_SCHEMA.field("headers").type)
+        )
     return table
 
 
@@ -462,7 +388,7 @@ def _show(topic: str, tally: Tally, seconds: float, output: str) -> None:
 
 
 def read_lines(
-    stream: BufferedReader, *, max_line_bytes: int, whole: bool = False
+    stream: io.BufferedReader, *, max_line_bytes: int, whole: bool = False
 ) -> Iterator[list[bytes]]:
     """Lines without their newline; the last one may lack it.
 
@@ -531,17 +457,15 @@ class Tally:
         self.error: MemqError | None = None
         self._open: dict[Delivery, int] = {}  # records of each, the first written first
 
-    def __repr__(self) -> str:
-        return f"<Tally [{self.acked} of {self.records} records acked | {len(self._open)} open]>"
-
     def add(self, delivery: Delivery, records: int) -> None:
-        """So many records share this delivery."""
+        """Count so many more records that share this delivery."""
+        if delivery not in self._open:
+            self.collect()
         # Where records are placed by key, many Messages are open and written to in turn.
         total = self._open.get(delivery, 0) + records
         # Between calls Python interrupts nothing, so these two are one step.
         self._open[delivery] = total
         self.records += records
-        self.collect()
 
     def collect(self) -> None:
         """Count what has ended."""

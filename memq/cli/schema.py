@@ -14,8 +14,9 @@ gives the schema back.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO
 
+    T = TypeVar("T")
+
 EXAMPLE = "id:int64,at:timestamp[us, tz=UTC],name:string?"
 KNOWN_TYPES = (
     "bool, int8 to int64, uint8 to uint64, halffloat, float, double, float16 to float64, "
@@ -46,40 +49,14 @@ _SHOWN = 40  # characters of a schema in an error
 
 _NAME = re.compile(r"[\w.-]+(?: +[\w.-]+)*")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_ZONE = re.compile(r"(?:tz *= *)?([A-Za-z0-9_+:/-]+)")
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_UNIT = re.compile(r"(?:s|ms|us|ns)(?!\w)")
-_UNITS = "s, ms, us or ns"
-_SIGNED = re.compile(r"-?[0-9]{1,9}")
+_TYPE = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\]|\([^)]*\))?")  # up to what is inside of it
+_SIZE = re.compile(r"\[ *([0-9]{1,9}) *\]")
+_NESTED = ("list", "large_list", "fixed_size_list", "struct", "map")
 
-_PLAIN = {
-    str(kind): kind
-    for kind in (
-        *(pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
-        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.float16(), pa.float32(), pa.float64()),
-        *(pa.utf8(), pa.large_utf8(), pa.binary(), pa.large_binary()),
-    )
-} | {
-    "float16": pa.float16(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "utf8": pa.utf8(),
-    "large_utf8": pa.large_utf8(),
-}
-_DATES = {"date32": (pa.date32(), "day"), "date64": (pa.date64(), "ms")}
-_WITH_UNIT: dict[str, Callable[[str], pa.DataType]] = {
-    "time32": pa.time32,
-    "time64": pa.time64,
-    "duration": pa.duration,
-}
-_DECIMALS: dict[str, Callable[[int, int], pa.DataType]] = {
-    "decimal": pa.decimal128,
-    "decimal32": pa.decimal32,
-    "decimal64": pa.decimal64,
-    "decimal128": pa.decimal128,
-}
+# Types whose texts have numbers or zones; pyarrow reads all others.
+_DECIMAL = re.compile(r"decimal(32|64|128)?\(([0-9]{1,9})(?:,(-?[0-9]{1,9}))?\)")
+_FIXED_SIZE_BINARY = re.compile(r"fixed_size_binary\[([0-9]{1,9})\]")
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns),(?:tz=)?([A-Za-z0-9_+:/-]+)\]")
 
 
 class _Column(msgspec.Struct):
@@ -100,7 +77,7 @@ class _Described(msgspec.Struct):
 
 
 def read_schema(given: str) -> bytes:
-    """The serialized schema in a file, or, where there is no such file, in a short text.
+    """Return the serialized schema in a file, or, where there is no such file, in a short text.
 
     The file is Parquet, an Arrow IPC file or stream, or JSON as `memq topic describe -o json`
     prints it.
@@ -148,23 +125,17 @@ def _schema_in(file: IO[bytes]) -> pa.Schema:
 def _from_json(text: bytes) -> pa.Schema:
     found = msgspec.json.decode(text, type=list[_Column] | _Described)
     columns = found.schema if isinstance(found, _Described) else found
-    fields = []
-    for column in columns:
-        parser = _Parser(column.type, column.name)
-        fields.append(parser.whole(column.name, nullable=column.nullable))
-    return pa.schema(fields)
+    return parse_schema(",".join(_column_text(*msgspec.structs.astuple(each)) for each in columns))
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """The schema that a short text means.
+    """Return the schema that a short text means.
 
     Raises:
         ConfigError: it is none; names the column, and the types that there are.
     """
     parser = _Parser(text)
-    fields = [parser.column()]
-    while parser.found(","):
-        fields.append(parser.column())
+    fields = parser.several(parser.column)
     parser.end()
     return pa.schema(fields)
 
@@ -172,143 +143,90 @@ def parse_schema(text: str) -> pa.Schema:
 class _Parser:
     """Goes through a text once."""
 
-    def __init__(self, text: str, column: str | None = None) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._column = column
+        self._column: str | None = None
+
+    def several(self, read: Callable[[], T]) -> list[T]:
+        """Read one, and one more after each comma."""
+        found = [read()]
+        while self._found(","):
+            found.append(read())
+        return found
 
     def column(self) -> pa.Field:
-        """A name, its type, and whether values may be missing."""
+        """Read a name, its type, and whether values may be missing."""
         self._column = None
         name = self._name()
         if name is None:
             raise self._error("expected a column such as name:string?")
         self._column = name
         self._expect(":")
-        kind = self.type(0)
-        return self._field(name, kind, nullable=self.found("?"))
-
-    def whole(self, name: str, *, nullable: bool) -> pa.Field:
-        """The column of this name, of whose type this is the text."""
-        field = self._field(name, self.type(0), nullable=nullable)
-        self.end()
-        return field
+        kind = self._type(0)
+        return self._field(name, kind, nullable=self._found("?"))
 
     def end(self) -> None:
-        """There must be nothing more."""
+        """Refuse what follows."""
         self._space()
         if self._at < len(self._text):
             raise self._error("expected a comma, or the end")
 
-    def found(self, token: str) -> bool:
-        """Whether this comes next; it is skipped."""
-        self._space()
-        there = self._text.startswith(token, self._at)
-        self._at += len(token) * there
-        return there
-
-    def type(self, depth: int) -> pa.DataType:
-        """A type."""
+    def _type(self, depth: int) -> pa.DataType:
         if depth > MAX_NESTING:
             raise self._error(f"types are nested deeper than {MAX_NESTING} levels")
+        self._space()
         start = self._at
-        word = self._match(_WORD)
+        text = self._match(_TYPE) or ""
+        if text in _NESTED and self._found("<"):
+            return self._nested(text, depth + 1)
         try:
-            kind = self._type(word or "", depth)
-        except (*ARROW_ERRORS, OverflowError) as exc:  # a unit or a size that the type has not
+            return _plain_type("".join(text.split()))
+        except (*ARROW_ERRORS, ValueError, OverflowError) as exc:
             self._at = start
-            raise self._error(str(exc)) from exc
-        if kind is None:
-            self._at = start
-            raise self._error("expected a type", known=True)
-        return kind
+            raise self._error(f"expected a type ({exc})") from exc
 
-    def _type(self, word: str, depth: int) -> pa.DataType | None:
-        """The type that begins with a word; None when none does."""
-        if word in _PLAIN:
-            kind = _PLAIN[word]
-        elif word in _DATES:
-            kind, unit = _DATES[word]
-            if self.found("["):
-                self._expect(f"{unit}]")
-        elif word in _WITH_UNIT:
-            kind = _WITH_UNIT[word](self._in_brackets(_UNIT, _UNITS))
-        elif word in _DECIMALS:
-            self._expect("(")
-            precision = int(self._needed(_NUMBER, "a precision"))
-            scale = int(self._needed(_SIGNED, "a scale")) if self.found(",") else 0
-            self._expect(")")
-            kind = _DECIMALS[word](precision, scale)
-        elif word == "fixed_size_binary":
-            kind = pa.binary(int(self._in_brackets(_NUMBER, "a size")))
-        elif word == "timestamp":
-            kind = self._timestamp()
-        else:
-            kind = self._nested(word, depth + 1)
-        return kind
-
-    def _timestamp(self) -> pa.DataType:
-        self._expect("[")
-        unit = self._needed(_UNIT, _UNITS)
-        zone = None
-        if self.found(","):
-            self._space()
-            match = _ZONE.match(self._text, self._at)
-            if match is None:
-                raise self._error("expected a time zone such as UTC")
-            self._at, zone = match.end(), match[1]
-        self._expect("]")
-        return pa.timestamp(unit, zone)
-
-    def _nested(self, word: str, depth: int) -> pa.DataType | None:
-        match word:
-            case "list" | "large_list" | "fixed_size_list":
-                self._expect("<")
-                item = self._inner("item", depth)
-                self._expect(">")
-                if word == "fixed_size_list":
-                    return pa.list_(item, int(self._in_brackets(_NUMBER, "a size")))
-                return pa.list_(item) if word == "list" else pa.large_list(item)
-            case "struct":
-                self._expect("<")
-                fields = []
-                if not self.found(">"):
-                    fields.append(self._inner(None, depth))
-                    while self.found(","):
-                        fields.append(self._inner(None, depth))
-                    self._expect(">")
-                return pa.struct(fields)
-            case "map":
-                self._expect("<")
-                inner = self._inner("key", depth)
-                key = self._field(inner.name, inner.type, nullable=False)
-                self._expect(",")
-                item = self._inner("value", depth)
-                is_sorted = self.found(",")
-                self._expect("keys_sorted>" if is_sorted else ">")
-                return pa.map_(key, item, keys_sorted=is_sorted)
-        return None
+    def _nested(self, word: str, depth: int) -> pa.DataType:
+        if word == "struct":
+            if self._found(">"):
+                return pa.struct([])
+            fields = self.several(partial(self._inner, None, depth))
+            self._expect(">")
+            return pa.struct(fields)
+        item = self._inner("key" if word == "map" else "item", depth)
+        if word == "map":
+            self._expect(",")
+            value = self._inner("value", depth)
+            is_sorted = self._found(",")
+            self._expect("keys_sorted>" if is_sorted else ">")
+            key = self._field(item.name, item.type, nullable=False)
+            return pa.map_(key, value, keys_sorted=is_sorted)
+        self._expect(">")
+        if word == "fixed_size_list":
+            size = _SIZE.fullmatch(self._match(_SIZE) or "")
+            if size is None:
+                raise self._error("expected a size such as [3]")
+            return pa.list_(item, int(size[1]))
+        return pa.list_(item) if word == "list" else pa.large_list(item)
 
     def _inner(self, default_name: str | None, depth: int) -> pa.Field:
-        """A field inside of a type; it may be without a name where there is a default."""
+        """Read a field inside of a type; it may be without a name where there is a default."""
         start = self._at
         name = self._name()
-        if name is None or not self.found(":"):
+        if name is None or not self._found(":"):
             if default_name is None:
                 raise self._error("expected a field such as name: string")
             self._at, name = start, default_name
-        kind = self.type(depth)
-        required = self.found("not null")
+        kind = self._type(depth)
+        required = self._found("not null")
         if not required:
-            self.found("?")  # as Arrow has it anyway
+            self._found("?")  # as Arrow has it anyway
         return self._field(name, kind, nullable=not required)
 
     def _field(self, name: str, kind: pa.DataType, *, nullable: bool) -> pa.Field:
         if not nullable and pat.is_null(kind):
             raise self._error("values of type null are missing, so that a ? must follow")
         return pa.field(name, kind, nullable=nullable)
-
-    # -- tokens -----------------------------------------------------------------------------
 
     def _name(self) -> str | None:
         quoted = self._match(_QUOTED)
@@ -319,18 +237,6 @@ class _Parser:
         except UNDECODABLE as exc:
             raise self._error(f"{quoted} is no name: {exc}") from exc
 
-    def _in_brackets(self, pattern: re.Pattern[str], what: str) -> str:
-        self._expect("[")
-        found = self._needed(pattern, what)
-        self._expect("]")
-        return found
-
-    def _needed(self, pattern: re.Pattern[str], what: str) -> str:
-        found = self._match(pattern)
-        if found is None:
-            raise self._error(f"expected {what}", known=True)
-        return found
-
     def _match(self, pattern: re.Pattern[str]) -> str | None:
         self._space()
         match = pattern.match(self._text, self._at)
@@ -339,36 +245,61 @@ class _Parser:
         self._at = match.end()
         return match[0]
 
+    def _found(self, token: str) -> bool:
+        """Return whether this comes next; it is skipped."""
+        return self._match(re.compile(re.escape(token))) is not None
+
     def _expect(self, token: str) -> None:
-        if not self.found(token):
-            raise self._error(f"expected {token!r}", known=self._column is not None)
+        if not self._found(token):
+            raise self._error(f"expected {token!r}")
 
     def _space(self) -> None:
         while self._text[self._at : self._at + 1].isspace():
             self._at += 1
 
-    def _error(self, reason: str, *, known: bool = False) -> ConfigError:
-        column = "" if self._column is None else f"column {self._column!r}: "
+    def _error(self, reason: str) -> ConfigError:
         rest = self._text[self._at :]
         shown = rest if len(rest) <= _SHOWN else f"{rest[:_SHOWN]}…"
         there = f"at {shown!r}" if rest else "at the end"
-        types = f"; the types are {KNOWN_TYPES}" if known else ""
-        return ConfigError(f"{column}{reason} {there} of the schema{types}")
+        if self._column is None:
+            return ConfigError(f"{reason} {there} of the schema")
+        return ConfigError(
+            f"column {self._column!r}: {reason} {there} of the schema; the types are {KNOWN_TYPES}"
+        )
+
+
+def _plain_type(text: str) -> pa.DataType:
+    """Return the type of a text without spaces.
+
+    Raises:
+        ValueError, OverflowError: there is none.
+    """
+    if match := _DECIMAL.fullmatch(text):
+        make = getattr(pa, f"decimal{match[1] or 128}")
+        return make(int(match[2]), int(match[3] or 0))
+    if match := _FIXED_SIZE_BINARY.fullmatch(text):
+        return pa.binary(int(match[1]))
+    if match := _ZONED.fullmatch(text):
+        return pa.timestamp(*match.groups())
+    return pa.type_for_alias(text)
 
 
 # -- to text --------------------------------------------------------------------------------
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """The short text of a schema."""
+    """Return the short text of a schema."""
     return ",".join(
-        f"{_name_text(field.name)}:{type_text(field.type)}{'?' if field.nullable else ''}"
-        for field in schema
+        _column_text(field.name, type_text(field.type), field.nullable) for field in schema
     )
 
 
+def _column_text(name: str, kind: str, nullable: bool) -> str:
+    return f"{_name_text(name)}:{kind}{'?' if nullable else ''}"
+
+
 def type_text(kind: pa.DataType) -> str:
-    """The text of a type, inside of which names and nulls are as exact as in a schema."""
+    """Return the text of a type, inside of which names and nulls are as exact as in a schema."""
     if pat.is_struct(kind):
         return f"struct<{', '.join(map(_field_text, kind))}>"
     if pat.is_map(kind):

@@ -1,4 +1,4 @@
-"""`memq topic`: make, show, change and delete topics."""
+"""`memq topic` and `memq offsets`: make, show, change and delete topics."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import click
 import msgspec
 
 from memq.cli.command import (
+    Command,
     Group,
+    TimeType,
+    admin_options,
     confirm,
-    connect_admin,
-    connection_options,
     option,
-    output_option,
     table_options,
     yes_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
-from memq.core.units import counted
+from memq.core.units import counted, iso_ms
 from memq.errors import CorruptDataError, UnknownTopicError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from memq import AdminClient
     from memq.cli.output import Row
     from memq.core.wire.messages import TopicInfo
 
@@ -42,12 +45,6 @@ def topic() -> None:
 
 
 @topic.command(
-    instead={
-        "--partitions": "give --read-partitions, which consumers share, and --write-partitions, "
-        "which producers do",
-        "--replication-factor": "the storage replicates",
-        "--config": "each option of a topic has a flag, such as --retention 30d",
-    },
     epilog="""
 memq topic create clicks
 memq topic create clicks --read-partitions 4 --write-partitions 2 --batch-age 1s
@@ -58,41 +55,29 @@ memq topic create more --schema rides.parquet
 @click.argument("name")
 @table_options(TOPIC_OPTIONS)
 @schema_option
-@connection_options
-@output_option
+@admin_options
 def create(
-    *,
-    name: str,
-    given: dict[str, str],
-    schema: str | None,
-    bootstrap: str,
-    token: str,
-    output: str,
+    *, name: str, given: dict[str, str], schema: str | None, admin: AdminClient, output: str
 ) -> None:
     """Make the topic NAME."""
-    with connect_admin(bootstrap, token) as admin:
-        _show(admin.create_topic(name, schema=_schema(schema), **given), output)
+    _show(admin.create_topic(name, schema=_schema(schema), **given), output)
 
 
 @topic.command("list", epilog="memq topic list -o json")
-@connection_options
-@output_option
-def list_(*, bootstrap: str, token: str, output: str) -> None:
+@admin_options
+def list_(*, admin: AdminClient, output: str) -> None:
     """List all topics, those of MemQ itself included."""
-    with connect_admin(bootstrap, token) as admin:
-        rows = [_row(info) for info in admin.list_topics()]
+    rows = [_row(info) for info in admin.list_topics()]
     columns = ["topic", "write_partitions", "read_partitions", "ordering", "retention_ms", "typed"]
     show_rows(rows, columns, output)
 
 
 @topic.command(epilog="memq topic describe clicks")
 @click.argument("name", type=TopicType())
-@connection_options
-@output_option
-def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
+@admin_options
+def describe(*, name: str, admin: AdminClient, output: str) -> None:
     """Show the options of topic NAME, its schema, and where it lives."""
-    with connect_admin(bootstrap, token) as admin:
-        _show(admin.describe_topic(name), output)
+    _show(admin.describe_topic(name), output)
 
 
 @topic.command(
@@ -104,16 +89,9 @@ memq topic alter rides --schema 'id:int64,at:timestamp[us, tz=UTC],city:string?,
 @click.argument("name", type=TopicType())
 @table_options(TOPIC_OPTIONS, show_default=False)
 @schema_option
-@connection_options
-@output_option
+@admin_options
 def alter(
-    *,
-    name: str,
-    given: dict[str, str],
-    schema: str | None,
-    bootstrap: str,
-    token: str,
-    output: str,
+    *, name: str, given: dict[str, str], schema: str | None, admin: AdminClient, output: str
 ) -> None:
     """Change options of topic NAME; others stay as they are.
 
@@ -122,8 +100,7 @@ def alter(
     """
     if not given and schema is None:
         raise click.UsageError("nothing to change; give an option such as --retention 30d")
-    with connect_admin(bootstrap, token) as admin:
-        _show(admin.alter_topic(name, schema=_schema(schema), **given), output)
+    _show(admin.alter_topic(name, schema=_schema(schema), **given), output)
 
 
 @topic.command(
@@ -134,29 +111,27 @@ memq topic delete clicks --yes -o json
 )
 @click.argument("name", type=TopicType())
 @yes_option
-@connection_options
-@output_option
-def delete(*, name: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
+@admin_options
+def delete(*, name: str, yes: bool, admin: AdminClient, output: str) -> None:
     """Delete topic NAME and its data.
 
     Its Batches, its notifications and the offsets of its groups are deleted. Asks first at a
     terminal; without one it needs --yes. Prints what was deleted.
     """
-    with connect_admin(bootstrap, token) as admin:
-        info = admin.describe_topic(name)
-        batches: int | None
-        try:
-            batches = sum(each.end - each.start for each in admin.offsets(name))
-        except CorruptDataError as exc:
-            notice(f"memq: {exc}")
-            batches = None
-        partitions = info.config.read_partitions
-        count = "damaged Batches" if batches is None else counted(batches, "Batch")
-        question = f"Delete topic {name} with {count} in {counted(partitions, 'partition')}?"
-        confirm(question, yes=yes)
-        # The one that was asked about, and no later one. Gone is gone, whoever deleted it.
-        with contextlib.suppress(UnknownTopicError):
-            admin.delete_topic(name, incarnation=info.incarnation)
+    info = admin.describe_topic(name)
+    batches: int | None
+    try:
+        batches = sum(each.end - each.start for each in admin.offsets(name))
+    except CorruptDataError as exc:
+        notice(f"memq: {exc}")
+        batches = None
+    partitions = info.config.read_partitions
+    count = "damaged Batches" if batches is None else counted(batches, "Batch")
+    question = f"Delete topic {name} with {count} in {counted(partitions, 'partition')}?"
+    confirm(question, yes=yes)
+    # The one that was asked about, and no later one. Gone is gone, whoever deleted it.
+    with contextlib.suppress(UnknownTopicError):
+        admin.delete_topic(name, incarnation=info.incarnation)
     row: Row = {
         "topic": name,
         "incarnation": info.incarnation,
@@ -207,3 +182,42 @@ def _show(info: TopicInfo, output: str) -> None:
             for field in schema
         ]
     show_one(row, output)
+
+
+# -- offsets --------------------------------------------------------------------------------
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+memq offsets clicks
+memq offsets clicks --at 2025-06-30T12:00:00Z -o json
+""",
+)
+@click.argument("topic", type=TopicType())
+@option(
+    "--at", type=TimeType(), help="Also show the first offset published since: ISO 8601, or 2h."
+)
+@admin_options
+def offsets(*, topic: str, at: datetime | None, admin: AdminClient, output: str) -> None:
+    """Show which offsets of TOPIC are retained, and its watermark.
+
+    START is the first Batch retained, END is one past the last. Every LogMessage that was acked
+    before the WATERMARK is in a Batch before END.
+    """
+    # First the watermark: what it covers is then sure to lie before the ends.
+    marks = admin.watermark(topic).read_partitions
+    retained = admin.offsets(topic, at)
+    rows = [
+        {
+            "topic": topic,
+            "partition": each.partition,
+            "start": each.start,
+            "end": each.end,
+            "watermark": iso_ms(marks[each.partition]),
+        }
+        | ({} if at is None else {"at": each.at})
+        for each in retained
+    ]
+    columns = ["topic", "partition", "start", "end", "watermark"]
+    show_rows(rows, columns if at is None else [*columns, "at"], output)

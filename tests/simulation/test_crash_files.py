@@ -16,7 +16,6 @@ import pyarrow.parquet
 import pytest
 
 from airflow_provider_memq.launch import files as airflow_files
-from memq.cli.examples import replace_file
 from memq.cli.export_job import (
     LOCK,
     MANIFEST,
@@ -44,7 +43,6 @@ PIECES = [
 
 WRITERS = {
     "a small file": replace_durably,
-    "an example": replace_file,
     "a result of an operator": lambda path, data: airflow_files.write(str(path), data),
     "a result, by its URI": lambda path, data: airflow_files.write(f"file://{path}", data),
     "a manifest of a Spark that is elsewhere": lambda path, data: ClientFolders().write(

@@ -8,7 +8,7 @@ import pytest
 
 from memq.cli import cluster
 from memq.core.wire import messages as m
-from memq.errors import NotHostedError, UnavailableError
+from memq.errors import NotHostedError
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.cli.processes import in_thread
 
@@ -100,31 +100,6 @@ def test_describe_as_json(memq, broker):
 def asked(broker, kind):
     """Requests of one type that came."""
     return [request for request in broker.asked if isinstance(request, kind)]
-
-
-def looks(broker, *outcomes):
-    """What the looks show, one after the other; the last one from then on."""
-    left = list(outcomes)
-    broker.answers[m.DescribeCluster] = lambda _: left.pop(0) if len(left) > 1 else left[0]
-
-
-def test_drain_is_waited_for(memq, broker):
-    """It ends when all is taken over, not when it is given away; it survives a moment's outage."""
-    looks(
-        broker,
-        described(owned=[1, 2]),
-        described(owned=[1, 2]),  # the Governor has not heard of it yet
-        described(draining=True, owned=[1, 2]),
-        UnavailableError("the Governor is being elected"),
-        described(draining=True, owned=[2], moving=[1]),
-        described(draining=True, moving=[2]),
-        described(draining=True),
-    )
-
-    found = json.loads(memq("cluster", "drain", "broker-2", "--wait", "-o", "json"))
-
-    assert found == {"broker": "broker-2", "drain": "drained", "write_partitions": []}
-    assert broker.count(m.DescribeCluster) == 7
 
 
 def test_withdraw(memq, broker):

@@ -24,9 +24,6 @@ def test_range(memq, topic, lines, tmp_path):
     two = ("--range", "0:0-1", "--range", "0:1-2")
     assert "give one range" in memq("consume", topic, *two, code=2)
     assert "no partition 1" in memq("consume", topic, "--range", "1:0-1", code=1)
-    assert "--range says all" in memq("consume", topic, "--range", "0:0-1", "--group", "g", code=2)
-    for others in (["--tail", "1"], ["--from-beginning"], ["--from", "1h"], ["--partition", "0"]):
-        assert "--range says all" in memq("consume", topic, "--range", "0:0-1", *others, code=2)
 
 
 def test_group_goes_on(memq, topic, lines):

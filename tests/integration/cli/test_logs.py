@@ -60,20 +60,3 @@ def test_errors_in_json(broker, flags, variables):
     assert (code, out) == (1, b"")
     (line,) = lines(err)
     assert (line["level"], line["logger"]) == ("ERROR", "memq")
-
-
-def test_what_is_said_beside_the_result(broker):
-    """Notices are objects too, so that nothing else stands on stderr; the result is unchanged."""
-    where = AS_JSON | {"MEMQ_BOOTSTRAP": broker.address}
-    assert end(start("topic", "create", "t", env=where))[0] == 0
-    assert end(start("produce", "t", env=where), b"one\n")[0] == 0
-
-    code, out, err = end(start("consume", "t", "--from-beginning", "--max-messages=1", env=where))
-    assert (code, out) == (0, b"one\n")
-    assert [line["message"] for line in lines(err)] in ([], ["listening; Ctrl-C ends"])
-    reset = ("group", "reset-offsets", "g", "t", "--to-earliest")
-    code, _, err = end(start(*reset, env=where))
-    assert code == 0
-    assert [line["message"] for line in lines(err)] == [
-        "nothing was changed; add --execute to do it"
-    ]

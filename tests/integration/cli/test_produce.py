@@ -191,7 +191,7 @@ def test_key_and_headers_for_all(memq, topic, tmp_path, key):
         ("", "e", [["x", "1"], ["x", "2"]]),
     ]
     assert "write it like source=web-1" in memq("produce", topic, "--header", "x", code=2)
-    assert "without --key" in memq("produce", topic, "--key", "k", "--key-separator", ":", code=2)
+    assert "leave out one" in memq("produce", topic, "--key", "k", "--key-separator", ":", code=2)
 
 
 def test_rows_of_a_typed_topic(memq, tmp_path):

@@ -76,23 +76,3 @@ def test_the_token_goes_to_its_own_brokers_only(file, capsys, tmp_path, guarded)
 
     assert "token" in capsys.readouterr().err
     assert "kept" in topics(capsys, "-b", guarded.address, "--token", "secret")
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments", "message"),
-    [
-        ("", ["--profile", "prod"], "no profile 'prod' in "),
-        ("[profiles.default]\nbroker = 3", [], "unknown option 'broker'"),
-        ("oops", [], "is not TOML"),
-    ],
-)
-def test_mistakes_are_one_line(file, capsys, text, arguments, message):
-    """An unknown profile, and a file that cannot be understood, end the command with one line."""
-    file.write_text(text)
-
-    assert main(["topic", "list", *arguments]) == 1
-
-    errors = capsys.readouterr().err
-    assert errors.startswith("memq: error: ")
-    assert message in errors
-    assert errors.count("\n") == 1

@@ -85,7 +85,6 @@ def pages(stopped_dir, kind):
 
 REBUILT = {
     "queue": lambda data: shutil.rmtree(data / "queue"),
-    "topic": lambda data: shutil.rmtree(topic_folder(data)),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
 }
 

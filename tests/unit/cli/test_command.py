@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 from contextlib import nullcontext
-from datetime import UTC, datetime, timedelta
 from threading import Timer
 
 import click
@@ -16,21 +15,16 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import strategies as st
 
-from memq.broker.config import BROKER_OPTIONS
 from memq.cli.command import (
     RangeType,
     check_reachable,
     confirm,
     parse_separator,
-    parse_time,
     table_options,
 )
-from memq.cli.serve import broker, dev
 from memq.core.options import Option
 from memq.core.ranges import OffsetRange
-from memq.core.units import iso_ms, iso_us
 from memq.errors import ConfigError, UnavailableError
-from memq.reading.start import time_us
 
 # -- flags are made from the tables of options ----------------------------------------------
 
@@ -94,24 +88,6 @@ def test_bad_value_is_wrong_usage(arguments, reason):
     assert reason in result.output
 
 
-def test_bad_variable_is_wrong_usage():
-    """A variable is checked like a flag, and the error names it."""
-    result = run(variables={"MEMQ_COLOR": "green"})
-
-    assert result.exit_code == 2
-    assert "MEMQ_COLOR" in result.output
-
-
-@pytest.mark.parametrize("command", [dev, broker], ids=lambda command: command.name)
-def test_broker_options_are_all_there(command):
-    """Every row of the table is a flag and the variable that the reference promises."""
-    flags = {option.name: option for option in command.params}
-
-    for row in BROKER_OPTIONS:
-        assert f"--{row.name.replace('_', '-')}" in flags[row.name].opts
-        assert flags[row.name].envvar == f"MEMQ_{row.name.upper()}"
-
-
 def test_range():
     """An offset range is a partition and two offsets, the second not included."""
     convert = RangeType().convert
@@ -120,49 +96,6 @@ def test_range():
     for text in ("", "5-9", "0:9", "a:1-2", "0:1-2x", "-1:0-1"):
         with pytest.raises(click.BadParameter, match="like 0:100-200"):
             convert(text, None, None)
-
-
-# -- times are written in iso 8601, or as so long ago ---------------------------------------
-
-
-NOW = datetime(1970, 1, 1, 1, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("text", "time_ms"),
-    [
-        ("1970-01-01T00:00:01Z", 1_000),
-        ("1970-01-01T02:00:00.250+02:00", 250),
-        ("1970-01-02 00:00Z", 86_400_000),
-        ("1970-01-01 00:01-01:00", 3_660_000),
-        ("15m", 2_700_000),
-        ("1.5s", 3_598_500),
-    ],
-)
-def test_parse(text, time_ms):
-    """A time has any zone; a duration counts back from now."""
-    assert time_us(parse_time(text, NOW)) == time_ms * 1_000
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "12", "2025-13-01", "-5m", "9999999999d"])
-def test_parse_refuses(text):
-    """What is no time is refused with an example of one."""
-    with pytest.raises(ConfigError, match="2025-06-30T12:00:00Z, or 15m"):
-        parse_time(text, NOW)
-
-
-@pytest.mark.parametrize("text", ["2025-06-30", "2025-06-30T00:00", "20250630T000000"])
-def test_time_without_zone(text):
-    """A time that leaves its zone to be guessed is refused, with both ways to write it."""
-    with pytest.raises(ConfigError, match=r"no time zone; write 2025-06-30T00:00:00Z .*\+02:00"):
-        parse_time(text, NOW)
-
-
-@hypothesis.given(st.datetimes(timezones=st.just(UTC)))
-def test_round_trip(moment):
-    """What is printed is read as the same time, over the whole calendar."""
-    assert parse_time(iso_us(time_us(moment)), NOW) == moment
-    assert moment - parse_time(iso_ms(time_us(moment) // 1_000), NOW) < timedelta(milliseconds=1)
 
 
 # -- separators are written with escapes ----------------------------------------------------

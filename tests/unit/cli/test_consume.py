@@ -6,20 +6,18 @@ import io
 from itertools import combinations
 from types import SimpleNamespace
 
-import click
 import pytest
 
 from memq.cli import consume
 from memq.cli.consume import (
     COMMIT_S,
-    Left,
     Printer,
     Progress,
     Waiting,
-    _check_usage,
     _ended,
     _print_batches,
 )
+from memq.cli.main import main
 from memq.cli.selection import Selection
 from memq.errors import (
     CorruptDataError,
@@ -132,24 +130,23 @@ def test_what_will_not_pass_ends_it(said):
 
 
 @pytest.mark.parametrize("error", GONE, ids=type)
-@pytest.mark.parametrize("answer", [None, InvalidRequestError("unknown request")], ids=type)
-def test_brokers_that_answer_again_end_an_outage_without_a_batch(said, error, answer):
-    """With nothing to read a broker is asked, any answer is one, and errors before it are old."""
+def test_brokers_that_answer_again_end_an_outage_without_a_batch(said, error):
+    """With nothing to read a broker is asked, and errors from before its answer are old."""
     waiting, batch = Waiting(None), Some()
     waiting.poll(Scripted([error]))
-    consumer = Scripted([None, error], [answer])
+    consumer = Scripted([None, error], [None])
     assert waiting.poll(consumer) is None
     assert waiting.down is error  # it was raised before the broker answered, or after
     assert consumer.asked == 1
     consumer = Scripted([None], [error])
     assert waiting.poll(consumer) is None
     assert waiting.down is error
-    consumer = Scripted([None, None], [answer])
+    consumer = Scripted([None, None], [None])
     assert waiting.poll(consumer) is None
     assert waiting.down is None
     assert said == [f"waiting, as there is no answer: {error}", UP]
     waiting.poll(Scripted([error]))
-    assert waiting.poll(Scripted([None, batch], [answer])) is batch
+    assert waiting.poll(Scripted([None, batch], [None])) is batch
     assert waiting.down is None
 
 
@@ -176,8 +173,8 @@ def test_a_timeout_counts_from_the_last_batch(clock, said):
 
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_timeout_where_nothing_came_is_an_end_only_if_brokers_answer(clock, unread):
-    """They are asked; one that refuses what it does not know does answer."""
-    for answer, fine in ((None, True), (InvalidRequestError("old"), True), (GONE[0], False)):
+    """They are asked."""
+    for answer, fine in ((None, True), (GONE[0], False)):
         waiting = Waiting("2s")
         clock.now_s += 2
         consumer = Scripted(lags=[answer])
@@ -188,21 +185,6 @@ def test_a_timeout_where_nothing_came_is_an_end_only_if_brokers_answer(clock, un
             with pytest.raises(RequestTimeoutError, match=expected):
                 waiting.is_over(consumer, unread=unread)
         assert consumer.asked == 1
-
-
-@pytest.mark.parametrize(
-    ("timeout", "expected"),
-    [
-        (None, "10000ms"),
-        ("1h", "10000ms"),
-        ("3s", "1500ms"),
-        ("200ms", "100ms"),
-        ("100ms", "100ms"),
-    ],
-)
-def test_a_call_has_half_of_the_timeout(timeout, expected):
-    """So that the reason is known when it is over; never so short that no broker can answer."""
-    assert Waiting(timeout).request_timeout == expected
 
 
 # -- what is written ------------------------------------------------------------------------
@@ -320,26 +302,6 @@ def test_partitions_that_are_lost_are_not_committed(clock, said):
 # -- how much -------------------------------------------------------------------------------
 
 
-def test_how_much_is_left():
-    """Batches of which nothing is printed do not count, and the last one is cut."""
-    left = Left(3, None)
-    assert not left.nothing
-    assert [left.take(Some(lines=b)).lines for b in ([1, 2], [], [3, 4])] == [[1, 2], [], [3]]
-    assert left.nothing
-    left = Left(None, 2)
-    assert left.take(Some(lines=[])).lines == []
-    assert left.take(Some(lines=[1, 2])).lines == [1, 2]
-    assert not left.nothing
-    left.take(Some())
-    assert left.nothing
-    left = Left(None, None)
-    left.take(Some())
-    assert not left.nothing
-    left = Left(2, 2)
-    left.take(Some(lines=[1, 2]))
-    assert left.nothing
-
-
 class Out(io.BytesIO):
     """A stdout that says what was flushed, beside a stderr that may be a terminal."""
 
@@ -360,10 +322,10 @@ def out(monkeypatch):
     return buffer
 
 
-def printer(consumer, selection=None, left=None):
+def printer(consumer, selection=None):
     """A printer of lines as they are, with the progress of a group."""
     lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
-    return Printer(lines, selection or Selection(), left or Left(None, None), progress(consumer))
+    return Printer(lines, selection or Selection(), progress(consumer))
 
 
 def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
@@ -388,6 +350,21 @@ def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
     assert flushed[-1] == (b"c\nx\n", {0: 4})
 
 
+@pytest.mark.parametrize(
+    ("messages", "batches", "printed"),
+    [(3, None, b"x\ny\nx\n"), (None, 2, b"x\ny\nx\ny\n"), (9, 1, b"x\ny\n"), (1, 1, b"x\n")],
+)
+def test_how_much_is_printed(out, messages, batches, printed):
+    """A Batch of which nothing is printed does not count, and the last one is cut."""
+    lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
+    made = Printer(lines, Selection(), progress(Scripted()), messages, batches)
+    for batch in (Some(lines=[b"x", b"y"]), Some(lines=[]), Some(lines=[b"x", b"y"])):
+        if not made.is_done:
+            made.write(batch)
+    assert made.is_done
+    assert out.flushed == printed
+
+
 def ends(stop, positions, assignment=None):
     """Whether all was read."""
     consumer = Scripted(assignment=positions if assignment is None else assignment)
@@ -405,27 +382,6 @@ def test_the_end_is_that_of_all_partitions():
     assert not ends({0: 5, 1: 3}, {0: 5, 1: InvalidRequestError("not assigned")})
     with pytest.raises(UnavailableError):
         ends({0: 5}, {0: UnavailableError("gone")})
-
-
-def test_what_another_member_has_beyond_the_end_is_left_out(clock, out, said):
-    """A Batch at the end, or after it, is not printed though the other partitions go on."""
-    consumer = Scripted([Some(3), Some(2), Some(0, 1)], assignment=[0, 1])
-    consumer.positions = {0: 4, 1: 0}
-    waiting = Waiting("1s")
-    real = consumer.poll
-
-    def moved(timeout_s):
-        batch = real(timeout_s)
-        if not consumer.polls:
-            consumer.positions[1] = 1
-        return batch
-
-    consumer.poll = moved
-    made = printer(consumer, Selection(stop={0: 3, 1: 1}))
-    _print_batches(consumer, waiting, made)
-    made.progress.close()
-    assert out.flushed == b"x\nx\n"
-    assert consumer.committed == [{0: 3, 1: 1}]
 
 
 def test_what_was_written_is_committed_while_nothing_comes(clock, out, said):
@@ -446,43 +402,36 @@ def test_what_was_written_is_committed_while_nothing_comes(clock, out, said):
 
 # -- usage ----------------------------------------------------------------------------------
 
-NAMES = [
-    "--range",
-    "--tail",
-    "--from and --to",
-    "--from-beginning",
-    "--partition",
-    "--exit-at-end",
-    "--max-messages",
-    "--on-out-of-range",
-    "--print-key",
-]
-BEGINNINGS = {"--tail", "--from and --to", "--from-beginning"}
+FLAGS = {
+    "--range": ["--range", "0:1-2"],
+    "--tail": ["--tail", "1"],
+    "--from": ["--from", "1h"],
+    "--to": ["--to", "1h"],
+    "--from-beginning": ["--from-beginning"],
+    "--partition": ["--partition", "0"],
+    "--exit-at-end": ["--exit-at-end"],
+    "--max-messages": ["--max-messages", "1"],
+    "--on-out-of-range": ["--on-out-of-range", "latest"],
+    "--print-key": ["--print-key"],
+    "--group": ["--group", "g"],
+    "--format": ["--format", "json"],
+}
+BEGINNINGS = {"--tail", "--from", "--to", "--from-beginning"}
 REFUSED = {
-    *(frozenset({"--range", name}) for name in (*BEGINNINGS, "--partition", "--exit-at-end")),
+    *(frozenset({"--range", name}) for name in BEGINNINGS | {"--partition", "--exit-at-end"}),
     *(frozenset({"--range", name}) for name in ("--on-out-of-range", "--group")),
-    *(frozenset(pair) for pair in combinations(BEGINNINGS, 2)),
+    *({frozenset(pair) for pair in combinations(BEGINNINGS, 2)} - {frozenset({"--from", "--to"})}),
     *(frozenset({"--group", name}) for name in ("--max-messages", "--partition", "--tail")),
-    frozenset({"--group", "--from and --to"}),
-    frozenset({"--print-key", "not raw"}),
+    *(frozenset({"--group", name}) for name in ("--from", "--to")),
+    frozenset({"--print-key", "--format"}),
 }
 
 
-@pytest.mark.parametrize("pair", [*combinations([*NAMES, "--group", "not raw"], 2)], ids="+".join)
-def test_options_that_do_not_go_together(pair):
-    """Every two of them are refused, with one of them named, or taken."""
-
-    def check():
-        given = {name: name in pair for name in NAMES}
-        _check_usage(given, group="--group" in pair, raw="not raw" not in pair)
-
-    if frozenset(pair) not in REFUSED:
-        check()
-        return
-    with pytest.raises(click.UsageError) as refused:
-        check()
-    words = [word for name in pair for word in name.split(" and ")]
-    assert any(word in str(refused.value) for word in words)
-
-
-# -- the command ----------------------------------------------------------------------------
+def test_options_that_go_together(capsys):
+    """Each two of them, or a refusal that names both; alone each is fine."""
+    for names in (*((each,) for each in FLAGS), *combinations(FLAGS, 2)):
+        flags = [word for name in names for word in FLAGS[name]]
+        is_refused = frozenset(names) in REFUSED
+        assert main(["consume", "t", "-b", "no-address", *flags]) == (2 if is_refused else 1), names
+        said = capsys.readouterr().err
+        assert not is_refused or all(name in said for name in names)

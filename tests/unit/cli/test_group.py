@@ -1,46 +1,127 @@
-"""A reset is planned before it is done."""
+"""What commands say of groups, a watch through an outage, and where a reset goes."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.group import Move, Target, plan_moves
-from memq.core.wire.messages import PartitionOffsets
-from memq.errors import InvalidRequestError
+from memq.cli import group as module
+from memq.cli.group import _show_round, lag_row, new_offset, notes
+from memq.client.lag import GroupLag, GroupPartition, Lag
+from memq.core.wire.messages import GroupMember, PartitionOffsets
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 
-OFFSETS = [
-    PartitionOffsets(partition=0, start=10, end=50, at=20),
-    PartitionOffsets(partition=1, start=0, end=5, at=5),
-]
+MEMBER = GroupMember(member_id="c-0123456789abcdef", client="reader", partitions=[])
+
+
+def part(number, *, committed=5, start=0, end=9, lag=None, error="", member=None):
+    """Where a group stands in a read partition."""
+    return GroupPartition(number, committed, start, end, lag, error, member)
+
+
+def group(*partitions, name="g", members=()):
+    """A group of topic t."""
+    return GroupLag(name, "t", list(members), list(partitions))
+
+
+@pytest.mark.parametrize(
+    ("committed", "start", "removed"),
+    [(None, 3, False), (2, 3, True), (3, 3, False), (0, 0, False), (0, 1, True), (4, 3, False)],
+)
+def test_what_retention_has_removed(committed, start, removed):
+    """Before the group read it: not what it had read, nor where it has committed nothing."""
+    found = group(part(0), part(1, committed=committed, start=start))
+    assert lag_row(found)["removed"] == removed
+    assert bool(notes([found])) == removed
+
+
+def test_all_read_partitions_together():
+    """Sums of what is known, and the greatest age; null where nothing is known, and 0 is known."""
+    found = group(
+        part(0, lag=Lag(1, 10, 100, 3.0)),
+        part(1, committed=None),
+        part(2, lag=Lag(2, 20, 200, 1.5)),
+        members=[MEMBER, MEMBER],
+    )
+    row = lag_row(found)
+    lags = [row[each] for each in ("lag", "lag_records", "lag_bytes", "lag_seconds")]
+    assert lags == [3, 30, 300, 3.0]
+    assert (row["group"], row["topic"], row["members"]) == ("g", "t", 2)
+    assert [each["partition"] for each in row["partitions"]] == [0, 1, 2]
+    assert lag_row(group(part(0, committed=None), part(1, error="x")))["lag"] is None
+    assert lag_row(group(part(0, lag=Lag())))["lag"] == 0
+
+
+class Admin:
+    """Answers one after the other; an error is raised."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def lag(self, topic, name):
+        self.asked.append((topic, name))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What is said on stderr."""
+    found = []
+    monkeypatch.setattr(module, "notice", found.append)
+    return found
+
+
+@pytest.mark.parametrize("error", [UnavailableError("away"), RequestTimeoutError("slow")], ids=type)
+def test_a_watch_goes_on_through_an_outage(said, capsys, error):
+    """An outage is told with its time and shows nothing; what will not pass ends the watch."""
+    admin = Admin(error, [group(part(0))], CorruptDataError("damaged"))
+    _show_round(admin, "t", "g", "json")
+    assert capsys.readouterr().out == ""
+    assert said[0].endswith(f"Z: no answer, looking again: {error}")
+    _show_round(admin, "t", "g", "json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["groups"] == [lag_row(group(part(0)))]
+    assert len(said) == 1
+    with pytest.raises(CorruptDataError):
+        _show_round(admin, "t", "g", "json")
+    assert admin.asked == [("t", "g")] * 3
+
+
+# -- where a reset goes ---------------------------------------------------------------------
+
+OFFSETS = PartitionOffsets(partition=1, start=10, end=50, at=20)
 
 
 @pytest.mark.parametrize(
     ("target", "new"),
     [
-        (Target("earliest"), [10, 0]),
-        (Target("latest"), [50, 5]),
-        (Target("datetime"), [20, 5]),
-        (Target("offset", 30), [30, 5]),
-        (Target("offset", 3), [10, 3]),
-        (Target("shift", 5), [35, 5]),
-        (Target("shift", -1), [29, 2]),
-        (Target("shift", -1_000), [10, 0]),
+        (("earliest", 0), 10),
+        (("latest", 0), 50),
+        (("datetime", 0), 20),
+        (("offset", 30), 30),
+        (("shift", 5), 35),
+        (("shift", -1), 29),
     ],
 )
 def test_where_it_goes(target, new):
-    """Each rule leads somewhere that is held."""
-    moves = plan_moves(target, OFFSETS, {0: 30, 1: 3})
-
-    assert moves == [Move(0, 30, new[0], 50), Move(1, 3, new[1], 5)]
-
-
-def test_partition_without_a_stored_offset():
-    """What has no offset yet gets one, but cannot be shifted."""
-    assert plan_moves(Target("latest"), OFFSETS, {0: 30})[1] == Move(1, None, 5, 5)
-    with pytest.raises(InvalidRequestError, match="partition 1 has no stored offset"):
-        plan_moves(Target("shift", 1), OFFSETS, {0: 30})
+    """Each rule leads somewhere; only a stored offset can be shifted."""
+    assert new_offset(target, OFFSETS, 30) == new
+    if target[0] == "shift":
+        with pytest.raises(InvalidRequestError, match="partition 1 has no stored offset"):
+            new_offset(target, OFFSETS, None)
+    else:
+        assert new_offset(target, OFFSETS, None) == new
 
 
 @given(
@@ -52,8 +133,5 @@ def test_partition_without_a_stored_offset():
 )
 def test_never_outside_what_is_held(how, number, start, count, current):
     """Whatever is asked for, the group can go on reading where it is put."""
-    offsets = [PartitionOffsets(partition=0, start=start, end=start + count, at=start)]
-
-    [move] = plan_moves(Target(how, number), offsets, {0: current})
-
-    assert start <= move.new <= start + count
+    offsets = PartitionOffsets(partition=0, start=start, end=start + count, at=start)
+    assert start <= new_offset((how, number), offsets, current) <= start + count

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 
-import hypothesis
 import pyarrow as pa
 import pytest
-from hypothesis import strategies as st
 
 from memq.cli.json_rows import ORIGIN_FIELDS, json_rows
 from memq.core.format.schema import DEFAULT_SCHEMA
@@ -72,38 +69,33 @@ def test_time_of_log_messages():
         for table, _ in parts(
             DEFAULT_SCHEMA,
             b'{"value":"a","timestamp":"2025-01-02T03:04:05.000006+02:00"}',
-            b'{"value":"a","timestamp":"9223372036854775807 microseconds since 1970"}\n'
             b'{"value":"b"}',
         )
     )
     ticks = table.column("timestamp").cast(pa.int64()).to_pylist()
-    assert ticks == [1_735_779_845_000_006, 2**63 - 1, NOW_US]
+    assert ticks == [1_735_779_845_000_006, NOW_US]
     said, _ = refused(DEFAULT_SCHEMA, b'{"value":"a","timestamp":"2025-01-02T03:04:05"}')
-    assert (
-        "line 1: '2025-01-02T03:04:05' has no time zone; write it like 2025-01-02T03:04:05Z" in said
-    )
+    assert said.startswith("line 1: column 'timestamp': ")
+    assert "expected a zone offset" in said
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"page": "/"}', "unknown field `page`; to send each line as it is, use --format lines"),
-        (b'{"value": 5}', r"Expected `str \| object \| null`, got `int` - at `\$.value`"),
-        (b'{"value": {"page": "/"}}', r"`page` - at `\$.value`; a value is text, null"),
+        (
+            b'{"page": "/"}',
+            "unknown field `page`; .*; to send each line as it is, use --format lines",
+        ),
+        (b'{"value": {"page": "/"}}', r"`page` - at `\$.value`; a line has a value"),
         (b'{"value": 5, "more": "' + b"x" * 80 + b'"}', "x…$"),
         (b'{"value": {"base64": "*"}}', r"'\*' is not base64"),
         (
             b'{"value": "a", "timestamp": "2025-01-01T00:00:00.1234567Z"}',
-            "'2025-01-01T00:00:00.1234567Z' is finer than a microsecond",
+            "column 'timestamp': .*'2025-01-01T00:00:00.1234567Z' as a scalar",
         ),
-        (
-            b'{"value": "a", "timestamp": "99999999999999999999 microseconds since 1970"}',
-            "too large",
-        ),
-        (b'{"value": "a", "timestamp": "soon"}', "Invalid isoformat string: 'soon'"),
+        (b'{"value": "a", "timestamp": "9 microseconds since 1970"}', "Failed to parse string"),
         (b'{"value": "a", "value": "b"}', "field `value` 2 times"),
         (b'{"value": "a", "\\u0076alue": "b"}', "field `value` 2 times"),
-        (b'{"value": "a"} {"value": "b"}', "JSON is malformed: trailing characters"),
         (b'{"value": "\xff"}', "can't decode byte"),
         (b'{"value":' * 100_000, "."),
     ],
@@ -122,11 +114,9 @@ def test_line_that_is_no_log_message(line, said):
     [
         (b"{}", "missing required field `id`"),
         (b'{"id": 1.5}', r"Expected `int`, got `float` - at `\$.id`"),
-        (b'{"id": "1"}', r"Expected `int`, got `str` - at `\$.id`"),
         (b'{"id": 9223372036854775808}', "column 'id': .*too large"),
         (b'{"id": 1, "town": "Oslo"}', "unknown field `town`"),
         (b'{"id": 1, "tags": ["a"], "tags" : []}', "field `tags` 2 times"),
-        (b'{"id": 1, "at": "2025-01-02"}', "column 'at': .*expected a zone offset"),
         (b'{"id": 1, "at": "2025-01-02T03:00:00"}', "column 'at': .*expected a zone offset"),
         (b'{"id": 1, "tags": [5]}', r"Expected `str \| null`, got `int` - at `\$.tags\[0\]`"),
         (b'{"id": 1, "timestamp": "2025-01-02T00:00:00.0001Z"}', "column 'timestamp': .*lose data"),
@@ -161,14 +151,6 @@ def test_maps_are_objects_or_pairs():
     assert [row["m"] for row in found] == [[("a", b"x")], [("a", b"x"), ("a", b"\xff")], []]
 
 
-@hypothesis.given(st.binary(max_size=40) | st.text().map(str.encode))
-def test_any_line_is_rows_or_an_error(line):
-    """Garbage is refused, and never anything else."""
-    for schema in (DEFAULT_SCHEMA, RIDES):
-        with suppress(InvalidRequestError):
-            parts(schema, line)
-
-
 WRONG = {
     "no JSON": b'{"id": ',
     "of another type": b'{"id": "x"}',
@@ -192,33 +174,14 @@ def test_the_first_line_that_does_not_fit_is_named(sooner, later, at):
     assert error.partition(": ")[2] == alone.partition(": ")[2]
 
 
-BEYOND = [
-    ("us", "300000000000000000 microseconds since 1970", 300_000_000_000_000_000),
-    ("us", "-300000000000000007 microseconds since 1970", -300_000_000_000_000_007),
-    ("ns", "1500 microseconds since 1970", 1_500_000),
-    ("ms", "300000000000000000 microseconds since 1970", 300_000_000_000_000),
-    ("s", "300000000000000000 microseconds since 1970", 300_000_000_000),
-]
-
-
-@pytest.mark.parametrize(("unit", "text", "ticks"), BEYOND)
-@pytest.mark.parametrize("zone", [None, "UTC"])
-def test_times_that_no_calendar_has(unit, text, ticks, zone):
-    """They are texts of their own, beside those that one has and those that are null."""
-    schema = pa.schema([("at", pa.timestamp(unit, zone))])
-    usual = "1970-01-01T00:00:02" + ("Z" if zone else "")
-    lines = [json.dumps({"at": each}).encode() for each in (usual, text, None)]
-    ((table, numbers),) = parts(schema, b"\n".join(lines))
-    a_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
-    assert table["at"].cast(pa.int64()).to_pylist() == [2 * a_second, ticks, None]
-    assert numbers == [1, 2, 3]
-    for bad in (text + "x", "x" + text, text.replace(" ", ".5 ", 1)):
-        line = json.dumps({"at": bad}).encode()
-        said, before = refused(schema, lines[0], line)
-        assert (said.startswith("line 2: "), before) == (True, 1)
-    if unit in ("s", "ms"):
-        fine = json.dumps({"at": text.replace("0 micro", "1 micro")}).encode()
-        assert "line 1: " in refused(schema, fine)[0]  # the type is too coarse for it
+@pytest.mark.parametrize(
+    "inside", [lambda kind: kind, pa.list_, lambda kind: pa.struct({"a": kind})]
+)
+def test_durations_are_refused(inside):
+    """Text has none; the column is named, and the way out."""
+    schema = pa.schema([("id", pa.int8()), ("took", inside(pa.duration("s")))])
+    with pytest.raises(InvalidRequestError, match=r"'took' of type .*write such rows in Python"):
+        rows(schema, b'{"id":1}')
 
 
 def test_names_that_cannot_be_fields_of_an_object():

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from memq.cli.output import human_size, show_one, show_rows, write_whole
+from memq.cli.output import show_one, show_rows, write_whole
 
 ROWS = [
     {"topic": "a", "size_bytes": 3 << 20, "lag": 0, "members": ["x", "y"], "host": None},
@@ -35,22 +35,6 @@ def test_one(capsys):
         ["age_ms", "1500ms"],
         ["p50_ms", "1.5"],
     ]
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1 << 20, "1.0 MiB"),
-        (5 << 39, "2.5 TiB"),
-        (1 << 52, "4096.0 TiB"),
-    ],
-)
-def test_human_size(size_bytes, text):
-    """The unit grows with the size, as far as there are units."""
-    assert human_size(size_bytes) == text
 
 
 class Grudging(io.RawIOBase):

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import io
-import random
-import signal
-from contextlib import nullcontext
 
-import click
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.cli.json_rows import Rows
+from memq.cli.main import main
 from memq.cli.produce import (
     Same,
     Tally,
-    _check_usage,
+    _send_lines,
     _send_rows,
-    _sender,
     _Watched,
     read_lines,
-    send_all,
 )
 from memq.client.producer.delivery import Delivery, StoredAt
-from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import (
     DeliveryTimeoutError,
     InvalidRequestError,
@@ -101,33 +95,6 @@ def delivery(outcome=None):
     return made
 
 
-def test_an_interruption_between_any_two_steps():
-    """Wherever an interruption falls, what was counted as written is counted as acked later."""
-    missed = 0
-    previous = signal.signal(signal.SIGALRM, _interrupt)
-    try:
-        for _ in range(2_000):
-            tally = Tally()
-            stored = [delivery(STORED) for _ in range(64)]
-            try:
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 5e-5))
-                for each in stored:
-                    tally.add(each, 1)
-                while True:  # the signal comes
-                    pass
-            except KeyboardInterrupt:
-                tally.collect()
-            missed += (tally.acked, tally._open) != (tally.records, {})
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-    assert missed == 0
-
-
-def _interrupt(*_):
-    raise KeyboardInterrupt
-
-
 def test_failure():
     """The first failure is told, with how many records were not acked."""
     tally = Tally()
@@ -140,36 +107,18 @@ def test_failure():
         tally.check()
 
 
-@given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 31), st.booleans())
-def test_each_value_counts_to_its_message(messages, fails_at, reading):
-    """Whichever Message takes it, also in turn, and up to where writing or reading fails."""
+@given(st.lists(st.integers(0, 4), max_size=30))
+def test_each_record_counts_to_its_message(messages):
+    """Whichever Message takes it, also in turn; those that have ended are counted meanwhile."""
     deliveries = [delivery() for _ in range(5)]
-    begun, sent = [], []
-
-    def values():
-        for number, message in enumerate(messages):
-            if reading and number == fails_at:
-                raise OSError("read")
-            yield message
-
-    def send(message):
-        if not reading and len(sent) == fails_at:
-            raise MemqError("write")
-        sent.append(message)
-        return deliveries[message]
-
     tally = Tally()
-    if fails_at < len(messages):
-        with pytest.raises(OSError if reading else MemqError):
-            send_all(values(), send, tally, begun.append)
-    else:
-        send_all(values(), send, tally, begun.append)
-    expected = messages[:fails_at]
-    assert sent == expected
-    assert tally.records == len(expected)
-    assert tally._open == {deliveries[n]: expected.count(n) for n in set(expected)}
-    changes = [at for at, n in enumerate(expected) if at == 0 or expected[at - 1] != n]
-    assert begun == [deliveries[expected[at]] for at in changes]
+    for message in messages:
+        tally.add(deliveries[message], 1)
+    assert tally._open == {deliveries[n]: messages.count(n) for n in set(messages)}
+    for each in deliveries:
+        each.settle(STORED)
+    tally.add(delivery(), 1)
+    assert (tally.acked, tally.records) == (len(messages), len(messages) + 1)
 
 
 # -- what a line, or a row, becomes ---------------------------------------------------------
@@ -180,7 +129,7 @@ NOTHING = Same(None, [], None)
 class Writer:
     """Takes what is written; a table as one Message, whose numbers must not be odd."""
 
-    schema = DEFAULT_SCHEMA
+    max_value_bytes = 100
 
     def __init__(self):
         self.written = []
@@ -201,33 +150,13 @@ class Writer:
         return [delivery(STORED)]
 
 
-@pytest.mark.parametrize(
-    ("separator", "same", "written"),
-    [
-        (None, NOTHING, (b"k:v",)),
-        (None, Same(b"K", [], None), (b"k:v", b"K", None, None)),
-        (None, Same(None, [("h", b"x")], None), (b"k:v", None, [("h", b"x")], None)),
-        (None, Same(None, [], 0), (b"k:v", None, None, 0)),
-        (b":", NOTHING, (b"v", b"k", None, None)),
-        (b":", Same(None, [("h", b"x")], 7), (b"v", b"k", [("h", b"x")], 7)),
-    ],
-)
-def test_a_line_with_what_all_have(separator, same, written):
-    """Its key comes from the line where there is a separator; the rest is that of all."""
-    writer = Writer()
-    _sender(writer, separator, same)(b"k:v")
-    assert writer.written == [written]
-
-
 def test_a_line_without_a_key_is_named_by_its_number():
     """Lines before it are sent."""
-    writer = Writer()
-    send = _sender(writer, b":", NOTHING)
-    send(b"a:1")
-    send(b"b:2")
+    writer, tally = Writer(), Tally()
     with pytest.raises(InvalidRequestError, match="line 3 has no key separator"):
-        send(b"c")
+        _send_lines(writer, io.BufferedReader(io.BytesIO(b"a:1\nb:2\nc")), b":", NOTHING, tally)
     assert [value for value, *_ in writer.written] == [b"1", b"2"]
+    assert tally.records == 2
 
 
 def numbers(*values):
@@ -248,48 +177,38 @@ def test_rows_before_one_that_does_not_fit_are_sent(position, bad, error):
         _send_rows(writer, parts, NOTHING, "line", tally)
     sent = [number for part in writer.written for number in part]
     assert sent == [8, 10, 12, *values[:position]]
+    tally.collect()
     assert (tally.records, tally.acked) == (len(sent), len(sent))
 
 
-USAGE = {"key_separator": None, "key": None, "delimiter": None, "null": None}
-
-
 @pytest.mark.parametrize(
-    ("form", "given", "fine"),
+    ("arguments", "refused"),
     [
-        ("lines", {}, True),
-        ("lines", {"key_separator": b":"}, True),
-        ("lines", {"key": "k"}, True),
-        ("lines", {"key_separator": b":", "key": "k"}, False),
-        ("json", {"key_separator": b":"}, False),
-        ("csv", {"key_separator": b":"}, False),
-        ("json", {"key": "k"}, True),
-        ("lines", {"delimiter": b";"}, False),
-        ("json", {"null": "NA"}, False),
-        ("lines", {"null": ""}, False),
-        ("csv", {"delimiter": b";", "null": "NA"}, True),
-        ("csv", {"delimiter": b"\t"}, True),
-        ("csv", {"delimiter": b";;"}, False),
-        ("csv", {"delimiter": "ä".encode("latin-1")}, False),
-        ("csv", {"delimiter": b'"'}, False),
-        ("csv", {"delimiter": b"\n"}, False),
-        ("csv", {"delimiter": b"\r"}, False),
+        ([], ""),
+        (["--key-separator", ":"], ""),
+        (["--key-separator", ":", "--key", ""], "--key-separator and --key do not go together"),
+        (["--key-separator", ":", "--format", "json"], "--key-separator and --format json do not"),
+        (["--key-separator", ":", "--format", "csv"], "it is for --format lines"),
+        (["--key", "k", "--format", "json"], ""),
+        (["--delimiter", ";"], "--delimiter and --format lines do not"),
+        (["--null", "NA", "--format", "json"], "it is for --format csv"),
+        (["--null", ""], "it is for --format csv"),
+        (["--delimiter", r"\t", "--null", "NA", "--format", "csv"], ""),
+        *((["--format", "csv", "--delimiter", each], "one ASCII") for each in (";;", "ä", '"')),
+        *((["--format", "csv", "--delimiter", each], "one ASCII") for each in (r"\n", r"\x0d")),
     ],
 )
-def test_options_that_go_together(form, given, fine):
-    """Each is refused where it has no meaning."""
-    with nullcontext() if fine else pytest.raises(click.UsageError):
-        _check_usage(form, **(USAGE | given))
+def test_options_that_go_together(arguments, refused, capsys):
+    """Each is refused where it has no meaning; else a broker is looked for."""
+    code = main(["produce", "t", "-b", "no-address", *arguments])
+    said = capsys.readouterr().err
+    assert (code, refused in said) == (2 if refused else 1, True)
 
 
 def test_what_is_read_is_told():
     """However it is read, each byte once."""
     told = []
-    watched = _Watched(io.BufferedReader(io.BytesIO(b"ab\ncdefgh")), told.append)
-    assert watched.peek(1)[:1] == b"a"
-    assert watched.readline() == b"ab\n"
-    assert watched.read(2) == b"cd"
-    assert watched.read1(2) == b"ef"
-    assert watched.readline(1) == b"g"
-    assert watched.read() == b"h"
-    assert told == [3, 2, 2, 1, 1]
+    stream = io.BufferedReader(io.BytesIO(b"ab\ncdefgh"))
+    watched = io.BufferedReader(_Watched(stream, told.append), 4)
+    assert (watched.readline(), watched.read(2), watched.read()) == (b"ab\n", b"cd", b"efgh")
+    assert sum(told) == 9

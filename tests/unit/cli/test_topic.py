@@ -100,12 +100,12 @@ def test_text():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("id:Text?,more:" + "x" * 40, " 'id': expected a type at 'Text.,more:x+…'"),
-        ("id:i", "column 'id': expected a type at 'i' of the schema; the types are bool, int8"),
-        ("id:int64,at:timestamp", "column 'at': expected '\\[' at the end"),
-        ("at:timestamp[xs]", "column 'at': expected s, ms, us or ns at 'xs\\]'"),
+        ("id:Text?,more:" + "x" * 40, " 'id': expected a type .* at 'Text.,more:x+…'"),
+        ("id:i", "column 'id': expected a type .* at 'i' of the schema; the types are bool, int8"),
+        ("id:int64,at:timestamp", "column 'at': expected a type .* at 'timestamp'"),
+        ("at:timestamp[xs]", "column 'at': expected a type .* at 'timestamp.xs.'"),
         ("at:time32[ns]", "column 'at': .*time32"),
-        ("p:decimal128(100, 2)", "column 'p': precision"),
+        ("p:decimal128(100, 2)", "column 'p': expected a type .precision"),
         ("id:int64,", "expected a column such as name:string"),
         ("id:int64 name:string", "column 'id': expected a comma, or the end at 'name:string'"),
         ("t:list<string", "column 't': expected '>' at the end"),
