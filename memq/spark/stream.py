@@ -67,7 +67,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._runtime = runtime
         self._task_reader = task_reader
         self._topics = StreamTopics(options, first, task_reader.shape.spark.names)
-        max_delay_s = options.max_trigger_delay / 1000
+        max_delay_s = options.max_trigger_delay_ms / 1000
         self._gate = Gate(options.min_offsets_per_trigger, max_delay_s, runtime.mono_s)
         self._reports = StreamReports(options, runtime)
         self._target: dict[str, dict[int, int]] | None = None  # of Trigger.AvailableNow
