@@ -8,7 +8,8 @@ import duckdb
 
 from demo.check import compare
 from memq import AdminClient, OffsetRange, scan
-from memq.spark.iceberg import IcebergJob, range_to_iceberg
+from memq.spark.iceberg import range_to_iceberg
+from memq.spark.outputs import RangeJob
 from memq.tables.files import plain_files
 from memq.tables.iceberg import open_table
 
@@ -61,7 +62,7 @@ class DemoLake:
         return halfway
 
     def _put(self, spark: SparkSession, range_: OffsetRange) -> None:
-        job = IcebergJob(
+        job = RangeJob(
             name="range_to_iceberg",
             topic=self._topic,
             range=range_,

@@ -281,7 +281,7 @@ class WriteOptions(_TopicOptions):
             "compression": None if self.compression == "none" else self.compression,
             "message_bytes": self.message_bytes,
             "partition_by": self.partition_by,
-            "delivery_timeout": timeout_ms and format_duration_ms(timeout_ms),
+            "delivery_timeout": format_duration_ms(timeout_ms) if timeout_ms else None,
             "token": self.token,
             "client": "spark",
         }

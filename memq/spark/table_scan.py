@@ -27,7 +27,7 @@ from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, Sto
 from memq.spark.columns import spark_type
 from memq.spark.iceberg import for_spark
 from memq.spark.options import parse_read_options
-from memq.spark.parquet import allow_times, literal
+from memq.spark.outputs import allow_times, literal
 from memq.spark.topic import SparkTopic
 from memq.tables.files import plain_files
 from memq.tables.fitting import NAMING_COLUMNS, with_pairs

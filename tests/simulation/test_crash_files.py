@@ -30,7 +30,7 @@ from memq.client.read_plan import Piece, ReadPlan, Selection
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
 from memq.runtime.files import make_folders, replace_durably
-from memq.spark.client_folders import ClientFolders
+from memq.spark import files as spark_files
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, STATES, Crashes
 
@@ -46,9 +46,7 @@ WRITERS = {
     "an example": replace_file,
     "a result of an operator": lambda path, data: airflow_files.write(str(path), data),
     "a result, by its URI": lambda path, data: airflow_files.write(f"file://{path}", data),
-    "a manifest of a Spark that is elsewhere": lambda path, data: ClientFolders().write(
-        str(path), data
-    ),
+    "a manifest of Spark": lambda path, data: spark_files.write(str(path), data),
 }
 
 

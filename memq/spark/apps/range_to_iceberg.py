@@ -50,9 +50,9 @@ def main(**arguments: Any) -> None:
     again, or at the same time, finds it there and adds nothing. A range that is there in part is
     an error. The manifest is that of range_to_parquet. The driver needs pyiceberg (memq[iceberg]).
     """
-    from memq.spark.iceberg import IcebergJob, range_to_iceberg  # noqa: PLC0415 - needs an extra
+    from memq.spark.iceberg import range_to_iceberg  # noqa: PLC0415 - needs an extra
 
-    run_range(IcebergJob, range_to_iceberg, **arguments)
+    run_range(range_to_iceberg, **arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import click
 
 from memq.cli.command import Command
 from memq.spark.app import job_options, range_options, run, run_range, topic_options
-from memq.spark.parquet import RangeJob, range_to_parquet
+from memq.spark.outputs import range_to_parquet
 
 
 @click.command(
@@ -46,7 +46,7 @@ def main(**arguments: Any) -> None:
     records, bytes and the sum of the checksums, and with what was left out; it is written only when
     the files have as many records as the range must give.
     """
-    run_range(RangeJob, range_to_parquet, **arguments)
+    run_range(range_to_parquet, **arguments)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from memq.spark import MemqDataSource, app
 from memq.spark.app import run
 from memq.spark.apps import range_to_parquet
 from memq.spark.compaction import Compaction, check_topic
-from memq.spark.parquet import RangeJob, settled
+from memq.spark.outputs import RangeJob, settled
 from memq.tables.fitting import NAMING_COLUMNS
 from tests.advice import follows
 from tests.integration.spark.conftest import values

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import msgspec
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from memq import AdminClient, Producer, read_range
@@ -28,8 +27,7 @@ from memq.core.ranges import OffsetRange
 from memq.spark.app import one_line
 from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import compact
-from memq.spark.folders import Folders
-from memq.spark.parquet import range_to_parquet
+from memq.spark.outputs import range_to_parquet
 from tests.system.spark.conftest import ROOT, SPARK_CONFIG
 from tests.system.spark.jobs import compaction, parquet_job
 from tests.system.spark.reading import NAME, ends_of
@@ -161,44 +159,6 @@ async def test_what_is_damaged_fails_the_job_or_is_left_out_and_counted(spark, t
     assert gone.left_out_crc_sum == after.left_out_crc_sum
     assert decode_manifest((tmp_path / "0-2.json").read_bytes()) == gone
     assert values_of(spark.read.parquet(after.output)) == Counter([b"first value"])
-
-
-class Unwilling:
-    """A Hadoop file system that refuses to rename onto a file, as HDFS or S3A do."""
-
-    def __init__(self, files, refuse):
-        self._files = files
-        self._refuse = refuse
-
-    def __getattr__(self, name):
-        return getattr(self._files, name)
-
-    def rename(self, source, target):
-        if self._files.exists(target):
-            return self._refuse()
-        return self._files.rename(source, target)
-
-
-@pytest.mark.parametrize("kind", ["hdfs", "s3a"])
-def test_a_manifest_is_replaced_on_every_file_system(spark, tmp_path, monkeypatch, kind):
-    """A small file is written again also where nothing can be renamed onto a file."""
-
-    def refuse():
-        if kind == "hdfs":
-            return False
-        exists = spark._jvm.org.apache.hadoop.fs.FileAlreadyExistsException("is there")
-        raise Py4JJavaError("rename", exists)
-
-    folders = Folders(spark)
-    opened = folders._open
-    monkeypatch.setattr(
-        folders, "_open", lambda path: (Unwilling((found := opened(path))[0], refuse), found[1])
-    )
-
-    for data in (b"one", b"two"):
-        folders.write(f"{tmp_path}/manifest.json", data)
-        assert folders.read(f"{tmp_path}/manifest.json") == data
-    assert folders.names(str(tmp_path)) == ["manifest.json"]
 
 
 # -- audit_reconcile ------------------------------------------------------------------------

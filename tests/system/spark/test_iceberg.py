@@ -12,7 +12,7 @@ from memq.client.topic import SyncTopicClient
 from memq.core.manifest import check_manifest, decode_manifest
 from memq.core.ranges import Interval, OffsetRange
 from memq.errors import RangeConflictError
-from memq.spark import iceberg
+from memq.spark import outputs
 from memq.spark.iceberg import range_to_iceberg
 from memq.tables.iceberg import open_table
 from tests.advice import follows
@@ -102,14 +102,14 @@ def test_a_range_that_holds_other_messages(lake, monkeypatch):
     """
     lake.put(0, 1)
     before = lake.table.load().current_snapshot().snapshot_id
-    real = iceberg.examine
+    real = outputs.examine
 
     def one_skipped(*arguments):
         account = real(*arguments)
         return account._replace(read=account.read._replace(crc_sum=1))
 
     with monkeypatch.context() as damaged:
-        damaged.setattr(iceberg, "examine", one_skipped)
+        damaged.setattr(outputs, "examine", one_skipped)
         lake.put(1, 3)
     with pytest.raises(RangeConflictError, match="put in by job 'to_lake'"):
         lake.put(1, 3)

@@ -11,7 +11,7 @@ from memq.cli.table_put import put_topic
 from memq.spark import scan
 from memq.spark.compaction import compact
 from memq.spark.iceberg import range_to_iceberg
-from memq.spark.parquet import range_to_parquet
+from memq.spark.outputs import range_to_parquet
 from memq.tables.check import check_table
 from memq.tables.iceberg import open_table
 from tests.system.spark.jobs import compaction, iceberg_job, parquet_job

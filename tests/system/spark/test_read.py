@@ -88,7 +88,7 @@ def test_a_filter_stays_with_its_own_query(load, topic):
 @pytest.mark.parametrize(
     ("options", "schema", "message"),
     [
-        ({"startingOffset": "5"}, None, "unknown option 'startingoffset' (here it is startingOff"),
+        ({"startingOffset": "5"}, None, "unknown option 'startingoffset'; a read knows"),
         ({"topic": "nowhere"}, None, "UnknownTopicError"),
         (
             {},

@@ -15,7 +15,7 @@ from memq import scan as scan_in_arrow
 from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, StorageError
 from memq.spark import scan, table_scan
 from memq.spark.iceberg import range_to_iceberg
-from memq.spark.parquet import range_to_parquet
+from memq.spark.outputs import range_to_parquet
 from memq.tables.iceberg import open_table
 from tests.advice import follows
 from tests.integration.tables.lake import compact, mark_deleted
