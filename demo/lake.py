@@ -10,7 +10,7 @@ from demo.check import compare
 from memq import AdminClient, OffsetRange, scan
 from memq.spark.iceberg import range_to_iceberg
 from memq.spark.outputs import RangeJob
-from memq.tables.files import plain_files
+from memq.tables.columns import plain_files
 from memq.tables.iceberg import open_table
 
 if TYPE_CHECKING:

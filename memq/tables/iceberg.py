@@ -53,12 +53,10 @@ try:
         NoSuchTableError,
         ValidationError,
     )
-    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
-    from pyiceberg.io.pyarrow import PyArrowFileIO, UnsupportedPyArrowTypeException
+    from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
-    from pyiceberg.typedef import EMPTY_DICT
-    from pyiceberg.utils.concurrent import ExecutorFactory
 
     from memq.tables.columns import check_unchanged
 except ModuleNotFoundError as exc:
@@ -67,7 +65,7 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
@@ -271,15 +269,6 @@ class IcebergTable:
         added = [_committed(each) for each in lineage(loaded.metadata) if RANGE in _of(each)]
         return added[::-1]
 
-    def rows(self, base: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Some columns of all rows, a piece at a time.
-
-        Raises:
-            StorageError: the catalog or the storage failed.
-        """
-        with _explained("read", self.identifier):
-            yield from base.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
-
     def matching(
         self,
         base: Table,
@@ -325,23 +314,6 @@ class IcebergTable:
         with _explained("read", self.identifier):
             return list(base.scan(_all_equal(equal)).plan_files())
 
-    def footers(self, base: Table, paths: Iterable[str]) -> Iterator[pa.Schema]:
-        """What Parquet files say of their columns, in the order of the files.
-
-        Args:
-            base: the table as it was.
-            paths: of the files.
-
-        Raises:
-            StorageError: the storage failed, or one is no such file.
-        """
-
-        def footer(path: str) -> pa.Schema:
-            return _footer(base, path)
-
-        with _explained("read", self.identifier):
-            yield from ExecutorFactory.get_or_create().map(footer, paths)
-
     def files_twice(self, base: Table) -> list[str]:
         """Paths of data files that are in it more than once, sorted.
 
@@ -380,20 +352,13 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
         ) from exc
     except Exception as exc:  # each catalog has errors of its own
         raise StorageError(f"cannot open catalog {catalog!r}: {_in_words(exc)}") from exc
-    if set("#?") & set(loaded.properties.get("warehouse", "")):
-        loaded.properties.setdefault("py-io-impl", f"{__name__}.{PlainFileIO.__name__}")
+    warehouse = loaded.properties.get("warehouse", "")
+    if set("#?") & set(warehouse):
+        raise ConfigError(
+            f"catalog {catalog or 'default'!r} of table {name!r} has the warehouse {warehouse!r}: "
+            "pyiceberg ends a path at # and ?. Use a folder without them"
+        )
     return IcebergTable(loaded, identifier)
-
-
-class PlainFileIO(PyArrowFileIO):
-    """Takes `#` and `?` in a location for what they are in the names of folders, as Spark does."""
-
-    @staticmethod
-    def parse_location(location: str, properties: Mapping[str, str] = EMPTY_DICT) -> Any:
-        """Give scheme, place and path of a location."""
-        hidden = location.replace("#", "\0").replace("?", "\1")
-        scheme, place, path = PyArrowFileIO.parse_location(hidden, dict(properties))
-        return scheme, place, path.replace("\0", "#").replace("\1", "?")
 
 
 def _open_catalog(name: str | None, options: Mapping[str, str]) -> Catalog:
@@ -409,7 +374,7 @@ def _open_catalog(name: str | None, options: Mapping[str, str]) -> Catalog:
 
 def _all_equal(equal: Mapping[str, str | int]) -> BooleanExpression:
     equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
-    return And(*(equal_to(name, value) for name, value in equal.items()))
+    return And(AlwaysTrue(), AlwaysTrue(), *(equal_to(*each) for each in equal.items()))
 
 
 def _within(name: str, bounds: Interval) -> tuple[BooleanExpression, BooleanExpression]:

@@ -41,7 +41,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     SchemaMismatchError,
 )
-from memq.tables.casting import cast
+from memq.tables.fitting import cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

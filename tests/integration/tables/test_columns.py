@@ -1,27 +1,29 @@
-"""Columns of a table that others have changed: no range goes into another one, nor is one read."""
+"""Columns of a table that others have changed, and files that would mislead who goes by names:
+nothing is put in or read by the name of another one.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate
 from pyiceberg.types import DoubleType, LongType
 
-from memq.errors import SchemaMismatchError
-from memq.tables.files import plain_files
-from memq.tables.iceberg import open_table
+from memq.errors import ConfigError, SchemaMismatchError
+from memq.tables.columns import plain_files
 from tests.advice import follows
 from tests.integration.tables.lake import (
     RECORDS,
     SCHEMA,
     all_of,
-    catalog_options,
     clicks,
     compact,
     lake_table,
+    mark_deleted,
     put,
     rows,
     values,
@@ -224,19 +226,6 @@ def test_a_column_with_a_dot(tmp_path):
         read(table, "user.id")
 
 
-@follows("Put the topic into a table of its own; who only reads may leave the column out")
-def test_the_way_out_of_a_changed_table(table, tmp_path):
-    """The topic goes into another table."""
-    rename(table, "value", "v")
-    with pytest.raises(SchemaMismatchError):
-        put(table, clicks(1, 2), rows(clicks(1, 2)))
-
-    own = open_table("local:lake.own", catalog_options(tmp_path))
-    own.create(SCHEMA)
-    put(own, clicks(0, 1))
-    assert values(own) == all_of(1)
-
-
 def test_a_column_of_another_type(table):
     """Files that do not fit are refused with the column's name; nothing is committed."""
     position = SCORED.get_field_index("value")
@@ -246,3 +235,63 @@ def test_a_column_of_another_type(table):
         put(table, clicks(1, 2), rows(clicks(1, 2), SCORED).cast(other))
 
     assert values(table) == all_of(1)
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+def files(table, columns=("value", "offset")):
+    return plain_files(table, table.load(), EQUAL, columns)
+
+
+def by_duckdb(table):
+    found = duckdb.read_parquet(files(table)).filter("memq_incarnation = 'a1'")
+    return sorted(value for (value,) in found.select("value").fetchall())
+
+
+def test_files_of_any_writer(tmp_path):
+    """All rows, and no other ones: as ranges were put in, and after a compaction."""
+    table = lake_table(tmp_path)
+    assert files(table) == []
+    put(table, clicks(0, 4))
+    assert by_duckdb(table) == all_of(4)
+    compact(table)
+    put(table, clicks(0, 2, incarnation="b2"))
+    assert by_duckdb(table) == all_of(4)
+    assert len(files(table)) == 1  # the one of another incarnation is not among them
+
+
+@follows("rewrite these files, or use memq.scan, which leaves such rows out")
+def test_rows_that_are_marked_as_deleted(table):
+    """Files in which some rows do not count are refused, until they are rewritten."""
+    mark_deleted(table, 1)
+    assert values(table) == [0, 2]
+
+    with pytest.raises(ConfigError, match="in 1 file such as file:"):
+        files(table)
+
+    compact(table)
+    assert by_duckdb(table) == [0, 2]
+
+
+@follows("leave the column out, or use memq.scan, which knows it by its id")
+@pytest.mark.parametrize(
+    ("name", "plain"), [("user-id", False), ("user id", False), ("2nd", False), ("_2nd", True)]
+)
+def test_names_that_writers_spell_otherwise(tmp_path, name, plain):
+    """Some give the values another name when they write a file anew, so nobody reads it by that."""
+    kind = pa.struct([(name, pa.float64())])
+    schema = SCHEMA.append(pa.field(name, pa.float64())).append(pa.field("inner", kind))
+    table = lake_table(tmp_path, schema)
+    inner = pa.array([{name: 1.5}] * RECORDS, kind)
+    put(table, clicks(1, 2), rows(clicks(1, 2), schema.remove(6)).append_column("inner", inner))
+    compact(table)
+
+    for column in (name, "inner"):
+        if plain:
+            assert len(files(table, (column, "offset"))) == 1
+            continue
+        with pytest.raises(ConfigError, match=rf"column '.*{name}' of table .* is not of letters"):
+            files(table, (column, "offset"))
+    assert len(files(table)) == 1
+    assert read(table, name) == [0.5] * RECORDS

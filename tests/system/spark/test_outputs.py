@@ -7,14 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from memq import Producer
-from memq.cli.table_put import put_topic
-from memq.spark import scan
 from memq.spark.compaction import compact
-from memq.spark.iceberg import range_to_iceberg
 from memq.spark.outputs import range_to_parquet
-from memq.tables.check import check_table
-from memq.tables.iceberg import open_table
-from tests.system.spark.jobs import compaction, iceberg_job, parquet_job
+from tests.system.spark.jobs import compaction, parquet_job
 
 
 @pytest.mark.parametrize("name", ["set[1]", "{a,b}*q?x la%20#ké", "back\\slash"])
@@ -33,18 +28,9 @@ def test_folders_of_any_name(spark, make_topic, broker, tmp_path, name):
     manifest = range_to_parquet(spark, parquet_job(broker, topic, odd))
     assert range_to_parquet(spark, parquet_job(broker, topic, beside)).records == 1
     (compacted,) = compact(spark, compaction(broker, topic, odd))
-    if "\\" not in name:
-        warehouse = {"warehouse": f"{odd}/warehouse"}
-        job = iceberg_job(broker, topic, tmp_path, catalog=warehouse, manifest=f"{odd}/m.json")
-        assert range_to_iceberg(spark, job).records == 1
-        table = open_table("local:lake.t", job.catalog_options)
-        put_topic(table, topic, broker.address)
-        assert check_table(table) == (2, [])
-        frame = scan(spark, topic=topic, table=table, bootstrap=broker.address)
-        assert sorted(row.n for row in frame.collect()) == [1, 2]
 
     assert (manifest.records, compacted.records) == (1, 2)
-    assert {each.name for each in tmp_path.iterdir()} <= {name, beside.name, "catalog.db"}
+    assert {each.name for each in tmp_path.iterdir()} <= {name, beside.name}
     assert (folder / "0-1.json").is_file()
     files = pq.read_table(manifest.output.removeprefix("file://"), partitioning=None)
     assert files["n"].to_pylist() == [1]
