@@ -164,9 +164,8 @@ FORMATS = ("parquet", "arrow", "csv")
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_that_is_exported_is_whole_or_absent(memory_path, form, monkeypatch):
+def test_a_file_that_is_exported_is_whole_or_absent(memory_path, form):
     """It has its name when all of it is durable; and a run after the cut makes it."""
-    monkeypatch.setattr("memq.cli.export_job.WRITERS", 1)
     suffix = {"parquet": ".parquet", "arrow": ".arrow", "csv": ".csv"}[form]
     expected = pa.Table.from_batches([rows_of(PIECES)])
     for seed in range(PLANS):
@@ -187,9 +186,8 @@ def test_a_file_that_is_exported_is_whole_or_absent(memory_path, form, monkeypat
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_folder_that_is_exported_goes_on_after_a_power_cut(memory_path, form, monkeypatch):
+def test_a_folder_that_is_exported_goes_on_after_a_power_cut(memory_path, form):
     """Each file that others see is whole, the manifest counts only these, the next run ends it."""
-    monkeypatch.setattr("memq.cli.export_job.WRITERS", 1)  # steps that come in one order
     each_piece = [pa.Table.from_batches([rows_of([piece])]) for piece in PIECES]
     ended = 0
     for seed in range(PLANS):
