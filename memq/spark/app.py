@@ -102,8 +102,11 @@ range_options = _all_of(
         help="Of the topic that the range was planned for; another one is an error. Whichever "
         "there is when left out.",
     ),
+    click.option(
+        "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
+    ),
 )
-"""A range: the arguments `partition`, `start`, `end` and `incarnation`."""
+"""A range: the arguments `partition`, `start`, `end`, `incarnation` and `manifest`."""
 
 
 def job_options(name: str) -> Decorator:

@@ -20,9 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
     ReadMaxFiles,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -96,13 +94,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes all of them from the options."""
-        if self._options.max_offsets_per_trigger is not None:
-            return ReadMaxFiles(self._options.max_offsets_per_trigger)
-        if self._options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(self._options.max_bytes_per_trigger)
-        if self._options.min_offsets_per_trigger is not None:
-            return ReadMinRows(self._options.min_offsets_per_trigger)
-        return ReadAllAvailable()
+        it = self._options
+        limits = (it.max_offsets_per_trigger, it.max_bytes_per_trigger, it.min_offsets_per_trigger)
+        return next((ReadMaxFiles(each) for each in limits if each), ReadAllAvailable())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the micro-batch that begins at `start` ends.

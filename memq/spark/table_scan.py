@@ -29,7 +29,6 @@ from memq.spark.iceberg import for_spark
 from memq.spark.options import parse_read_options
 from memq.spark.outputs import allow_times, literal
 from memq.spark.topic import SparkTopic
-from memq.tables.columns import plain_files
 from memq.tables.fitting import NAMING_COLUMNS, with_pairs
 from memq.tables.iceberg import open_table
 from memq.tables.scan import settle
@@ -170,7 +169,7 @@ def _from_table(
     table, base, seam, _ = settled
     wanted = {name: StructField(name, kind) for name, kind in _NAMING.items()}
     wanted |= {field.name: field for field in schema}
-    files = plain_files(table, base, naming, wanted) if any(seam.stored.values()) else []
+    files = table.plain_files(base, naming, wanted) if any(seam.stored.values()) else []
     if not files:
         return spark.createDataFrame([], schema)
     fields = _stored_fields(settled, wanted)

@@ -17,7 +17,7 @@ is in the mapping only once.)
 
 Engines that read a table's files by the names of columns see its rows only where no row is marked
 as deleted, all files are Parquet, and writers spell the names as they are: of letters, digits and
-`_`. `plain_files` refuses a table of which it is not so.
+`_`. `check_plain` and `IcebergTable.plain_files` refuse a table of which it is not so.
 """
 
 from __future__ import annotations
@@ -26,19 +26,15 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pyiceberg.manifest import FileFormat
 from pyiceberg.table.name_mapping import create_mapping_from_schema
 
-from memq.core.units import counted
 from memq.errors import ConfigError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from pyiceberg.table import Table
     from pyiceberg.table.name_mapping import MappedField
-
-    from memq.tables.iceberg import IcebergTable
 
     Path = tuple[str, ...]
     """Name of a column, and of what is in it."""
@@ -86,48 +82,21 @@ def check_unchanged(base: Table, columns: Collection[str]) -> None:
         )
 
 
-def plain_files(
-    table: IcebergTable, base: Table, equal: Mapping[str, str], columns: Collection[str]
-) -> list[str]:
-    """Return the files that may have rows in which columns have given values.
-
-    Args:
-        table: the table.
-        base: it as it was.
-        equal: the value by column.
-        columns: all that are to be read.
-
-    Returns:
-        Files whose rows are rows of the table as they stand there; some have other values than
-        those that were given.
+def check_plain(base: Table, columns: Collection[str]) -> None:
+    """Refuse columns that engines would not find by their names in files of any writer.
 
     Raises:
-        SchemaMismatchError: a column was renamed, dropped or made anew, or has a default value.
-        ConfigError: who reads the files by names of columns would not see the rows of the table.
-        StorageError: the catalog or the storage failed.
+        SchemaMismatchError: as `check_unchanged`.
+        ConfigError: a name is not of letters, digits and `_`.
     """
     check_unchanged(base, columns)
     for _, path in _paths(create_mapping_from_schema(base.schema()).root):
         if path[0] in columns and _PLAIN.fullmatch(path[-1]) is None:
             raise ConfigError(
-                f"column {_in_words(path)} of table {table.identifier} is not of letters, digits "
-                "and _, and some writers spell such a name otherwise in files: leave the column "
-                "out, or use memq.scan, which knows it by its id"
+                f"column {_in_words(path)} of the table at {base.location()} is not of letters, "
+                "digits and _, and some writers spell such a name otherwise in files: leave the "
+                "column out, or use memq.scan, which knows it by its id"
             )
-    tasks = table.files_with(base, equal)
-    marked = [each.file.file_path for each in tasks if each.delete_files]
-    if marked:
-        raise ConfigError(
-            f"table {table.identifier} marks rows as deleted that are in its files, in "
-            f"{counted(len(marked), 'file')} such as {marked[0]}: rewrite these files, or use "
-            "memq.scan, which leaves such rows out"
-        )
-    for each in tasks:
-        if each.file.file_format != FileFormat.PARQUET:
-            raise ConfigError(
-                f"table {table.identifier} has a file that is not Parquet: {each.file.file_path}"
-            )
-    return [each.file.file_path for each in tasks]
 
 
 def _paths(fields: Iterable[MappedField], above: Path = ()) -> Iterator[tuple[int, Path]]:

@@ -55,22 +55,22 @@ try:
     )
     from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+    from pyiceberg.manifest import FileFormat
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
 
-    from memq.tables.columns import check_unchanged
+    from memq.tables.columns import check_plain, check_unchanged
 except ModuleNotFoundError as exc:
     raise ConfigError(
         f"tables in Iceberg need pyiceberg: pip install 'memq[iceberg]' ({exc})"
     ) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.table import FileScanTask
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -299,20 +299,39 @@ class IcebergTable:
             wanted = tuple(name for name in columns if name in has)
             yield from base.scan(rows, selected_fields=wanted).to_arrow_batch_reader()
 
-    def files_with(self, base: Table, equal: Mapping[str, str]) -> list[FileScanTask]:
-        """The files that may have rows in which columns have given values, and what was deleted.
+    def plain_files(
+        self, base: Table, equal: Mapping[str, str], columns: Collection[str]
+    ) -> list[str]:
+        """Return the files that may have rows in which columns have given values.
+
+        Rows of these files are rows of the table as they stand there, for those who know columns
+        by their names; some have other values than those that were given.
 
         Args:
             base: the table as it was.
             equal: the value by column.
+            columns: all that are to be read.
 
         Raises:
+            SchemaMismatchError: a column was renamed, dropped or made anew, or has a default value.
+            ConfigError: who reads the files by names of columns would not see the table's rows.
             StorageError: the catalog or the storage failed.
         """
+        check_plain(base, columns)
         if base.current_snapshot() is None:
             return []
         with _explained("read", self.identifier):
-            return list(base.scan(_all_equal(equal)).plan_files())
+            tasks = list(base.scan(_all_equal(equal)).plan_files())
+        for each in tasks:
+            path = each.file.file_path
+            if each.delete_files:
+                raise ConfigError(
+                    f"table {self.identifier} marks rows as deleted that are in its files, such as "
+                    f"{path}: rewrite these files, or use memq.scan, which leaves such rows out"
+                )
+            if each.file.file_format != FileFormat.PARQUET:
+                raise ConfigError(f"table {self.identifier} has a file that is not Parquet: {path}")
+        return [each.file.file_path for each in tasks]
 
     def files_twice(self, base: Table) -> list[str]:
         """Paths of data files that are in it more than once, sorted.

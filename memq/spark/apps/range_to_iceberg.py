@@ -39,9 +39,6 @@ python -m memq.spark.apps.range_to_iceberg --topic clicks --partition 0 --start 
     metavar="NAME=VALUE,…",
     help="Of the catalog, beside those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
 )
-@click.option(
-    "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
-)
 @job_options("range_to_iceberg")
 def main(**arguments: Any) -> None:
     """Put the Batches of a read partition from offset START up to, not including, END into TABLE.

@@ -34,9 +34,6 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
     metavar="DIR",
     help="Folder, or URI that Spark can write to. The range gets its own folder in it.",
 )
-@click.option(
-    "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
-)
 @job_options("range_to_parquet")
 def main(**arguments: Any) -> None:
     """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
