@@ -147,19 +147,10 @@ class IcebergTable:
         namespace = self.identifier.rpartition(".")[0]
         with _explained("make", self.identifier), _types_checked(self.identifier):
             if not self._catalog.table_exists(self.identifier):
-                self._make_namespace(namespace)
+                self._catalog.create_namespace_if_not_exists(namespace)
                 self._catalog.create_table_if_not_exists(
                     self.identifier, schema, properties=properties
                 )
-
-    def _make_namespace(self, namespace: str) -> None:
-        try:
-            self._catalog.create_namespace_if_not_exists(namespace)
-        except Exception:
-            # Where another range made it meanwhile, each catalog has words of its own for that.
-            if not self._catalog.namespace_exists(namespace):
-                raise
-            log.debug("namespace %s was made meanwhile", namespace)
 
     @property
     def location(self) -> str:
@@ -363,7 +354,7 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
             f"table {name!r}: must be like lake.clicks, or with a catalog prod:lake.clicks"
         )
     try:
-        loaded = _open_catalog(catalog or None, dict(parse_catalog_options(options)))
+        loaded = load_catalog(catalog or None, **dict(parse_catalog_options(options)))
     except (ValueError, ImportError) as exc:
         raise ConfigError(
             f"catalog {catalog or 'default'!r} of table {name!r} cannot be used: {exc}. Describe "
@@ -378,17 +369,6 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
             "pyiceberg ends a path at # and ?. Use a folder without them"
         )
     return IcebergTable(loaded, identifier)
-
-
-def _open_catalog(name: str | None, options: Mapping[str, str]) -> Catalog:
-    try:
-        return load_catalog(name, **options)
-    except Exception as exc:
-        # A catalog in SQL makes its tables when it is opened first; where two do so at the same
-        # time, the second is told that there is one, and finds them all when it tries again.
-        if "already exists" not in str(exc):
-            raise
-        return load_catalog(name, **options)
 
 
 def _all_equal(equal: Mapping[str, str | int]) -> BooleanExpression:

@@ -28,7 +28,6 @@ from memq.spark.apps import range_to_parquet
 from memq.spark.compaction import Compaction, check_topic
 from memq.spark.outputs import RangeJob, settled
 from memq.tables.fitting import NAMING_COLUMNS
-from tests.advice import follows
 from tests.integration.spark.conftest import values
 from tests.integration.spark.here import given, inputs, read, reader, table
 from tests.integration.spark.stored import Stored
@@ -118,10 +117,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("column", REFUSED.values(), ids=REFUSED)
-@follows(
-    "cannot hold: write the others, which",
-    'Read the topic with spark.read.format("memq"), and write it with that column renamed',
-)
 def test_columns_that_outputs_cannot_hold(topics, column):
     """They are refused with the column's name, before Spark writes anything; others are read."""
     name, kind, value, refuse = column
@@ -176,7 +171,6 @@ def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):
     assert values(read(topics.address, **where)) == [("a", "new")]
 
 
-@follows("or set failOnDataLoss to false to read on without them")
 def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
     """Offsets that retention removed are an error; with failOnDataLoss=false the rest is read."""
     with Stored(tmp_path) as found:
@@ -259,7 +253,6 @@ def test_offsets_by_topic(topics):
         read(topics.address, **topics.pattern, **missing)
 
 
-@follows("or choose columns that they share by the option")
 def test_topics_must_agree_in_their_columns(topics):
     """Topics with other columns are refused by name; columns that all share can be read."""
     for short, last in (("a", pa.int64()), ("b", pa.utf8())):

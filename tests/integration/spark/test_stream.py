@@ -17,7 +17,6 @@ from memq.errors import (
     UnavailableError,
 )
 from memq.spark import stream_reports
-from tests.advice import follows
 from tests.integration.spark.conftest import values
 from tests.integration.spark.here import Stream, table
 
@@ -54,7 +53,6 @@ def test_a_micro_batch_is_planned_again_and_read_elsewhere(topics):
     stream.stop()
 
 
-@follows("or set failOnDataLoss to false to read on without it")
 @pytest.mark.parametrize("restarted", [False, True])
 def test_topics_come_and_go(topics, caplog, restarted):
     """A topic made while the stream runs is read from its first Batch, though the stream began at

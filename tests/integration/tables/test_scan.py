@@ -15,7 +15,6 @@ from memq.errors import ConfigError, DataLossError, InvalidRequestError, SchemaM
 from memq.tables.commit import Written, commit_range
 from memq.tables.ledger import TopicRange
 from memq.testing.broker import BrokerProcess
-from tests.advice import follows
 from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
 from tests.system.spark.scan_pins import by_duckdb, by_polars, pin_and_compare
 
@@ -107,7 +106,6 @@ def test_a_topic_that_was_made_anew(lake):
     assert sorted(read["n"].to_pylist()) == list(range(ROWS))
 
 
-@follows("Read each of the two by itself, and put the topic into a new table")
 def test_a_topic_that_has_lost_what_the_table_has(lake):
     """Its offsets name other data now than in the table; nothing is hidden behind the other."""
     lake.produce(3)
@@ -204,7 +202,6 @@ def test_engines_agree_while_both_move(broker, tmp_path):
     assert done["put in"] > 1
 
 
-@follows("not with a table; filter the rows, or give until")
 def test_options_that_do_not_go_together(lake):
     """Offsets and times are those of the topic alone, and an end by partition that of both."""
     lake.produce(1)

@@ -15,7 +15,6 @@ from memq.errors import RangeConflictError
 from memq.spark import outputs
 from memq.spark.iceberg import range_to_iceberg
 from memq.tables.iceberg import open_table
-from tests.advice import follows
 from tests.integration.tables.lake import catalog_options
 from tests.system.spark.jobs import iceberg_job
 from tests.system.spark.table_kills import kill_and_finish
@@ -92,10 +91,6 @@ def test_the_table_has_each_record_once(lake, monkeypatch):
     assert pc.all(pc.equal(rows["topic"], lake.topic)).as_py()
 
 
-@follows(
-    "Roll the table back to before that snapshot, and put the range in again",
-    "Compare the two, and put the topic into a new table if rows are missing",
-)
 def test_a_range_that_holds_other_messages(lake, monkeypatch):
     """A table that left damaged Messages out does not pass for one that has them; where no snapshot
     says what a range that is found held, its rows are counted.

@@ -17,8 +17,7 @@ from memq.spark import scan, table_scan
 from memq.spark.iceberg import range_to_iceberg
 from memq.spark.outputs import range_to_parquet
 from memq.tables.iceberg import open_table
-from tests.advice import follows
-from tests.integration.tables.lake import compact, mark_deleted
+from tests.integration.tables.lake import compact
 from tests.integration.tables.topic_lake import ROWS, TopicLake
 from tests.system.spark.jobs import iceberg_job, parquet_job
 from tests.system.spark.scan_pins import pin_and_compare, spark_frame
@@ -105,10 +104,9 @@ def test_columns_that_come_later(spark, lake):
         compact(lake.table)
 
 
-@follows("name others in the option 'columns', or use memq.scan, which converts it")
 def test_what_files_do_not_say_is_refused(spark, broker, lake, tmp_path):
-    """Columns of another name or type, rows marked as deleted, and files that Spark passes over
-    are not misread; columns of which all is well are read.
+    """Columns of another name or type, and files that Spark passes over, are not misread; columns
+    of which all is well are read.
     """
     lake.produce(2)
     lake.put(0, 1)
@@ -121,10 +119,6 @@ def test_what_files_do_not_say_is_refused(spark, broker, lake, tmp_path):
     assert numbers(spark_frame(spark, lake, columns="n")) == list(range(2 * ROWS))
     assert lake.scan(columns=["tag"]).read_all().num_rows == 2 * ROWS
 
-    mark_deleted(lake.table, 3)
-    with pytest.raises(ConfigError, match="marks rows as deleted"):
-        spark_frame(spark, lake, columns="n")
-
     hidden = TopicLake(broker.address, tmp_path)
     hidden.produce(1)
     hidden.put(0, 1, prefix="_")
@@ -132,7 +126,6 @@ def test_what_files_do_not_say_is_refused(spark, broker, lake, tmp_path):
         spark_frame(spark, hidden)
 
 
-@follows("Put in the ranges between them first, or use memq.scan")
 def test_a_table_with_many_gaps(spark, lake, monkeypatch):
     """Each gap is a read of its own, so there is a limit."""
     monkeypatch.setattr(table_scan, "MAX_READS", 2)
@@ -146,7 +139,6 @@ def test_a_table_with_many_gaps(spark, lake, monkeypatch):
     assert numbers(spark_frame(spark, lake)) == lake.numbers() == list(range(5 * ROWS))
 
 
-@follows("filter the DataFrame, or give until")
 @pytest.mark.parametrize("option", ["startingOffsets", "endingtimestamp", "view"])
 def test_options_that_choose_rows(lake, option):
     """Offsets and times are those of the topic alone, and are refused before Spark is asked."""

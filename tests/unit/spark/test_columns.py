@@ -18,7 +18,6 @@ from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
 from memq.spark.columns import project, shape_of, spark_type
 from memq.tables.fitting import fitted, widened
-from tests.advice import follows
 
 TOPIC = pa.schema(
     [
@@ -148,7 +147,6 @@ ALIKE = {
 
 
 @pytest.mark.parametrize(("fields", "names"), ALIKE.values(), ids=ALIKE)
-@follows("Choose columns by the option 'columns' or by .schema() so that at most one of them")
 def test_names_that_spark_takes_for_one(fields, names):
     """They are refused by name before the read, at any depth; a choice of columns reads on."""
     schema = pa.schema(fields)
@@ -177,7 +175,6 @@ MAPS = {
 
 
 @pytest.mark.parametrize(("kind", "value"), MAPS.values(), ids=MAPS)
-@follows("read it with the option 'maps' = 'pairs', as an array of all; 'map' keeps both")
 def test_a_map_with_a_key_twice(kind, value):
     """Spark would show one of the two: it is refused, or read as pairs, or as it is when asked."""
     schema = pa.schema([("m", kind)])
