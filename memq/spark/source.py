@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
 from memq.errors import ConfigError
-from memq.spark.columns import MESSAGE_COLUMNS, MESSAGE_NEVER_NULL, Shape, choose, shape_of
+from memq.spark.columns import MESSAGE_COLUMNS, Shape, choose, shape_of
 from memq.spark.options import SECRET_OPTIONS, TOPIC_NAMES, parse_read_options
 from memq.spark.plan import TaskInput, find, inputs_of, resolve
 from memq.spark.stream import MemqStreamReader
@@ -147,7 +147,7 @@ def _task_reader(
     if options.topic:
         options = options.of_topic(options.topic, infos[options.topic].incarnation)
     if options.view == "messages":
-        columns = choose(MESSAGE_COLUMNS, options.columns, wanted, MESSAGE_NEVER_NULL)
+        columns = choose(MESSAGE_COLUMNS, options.columns, wanted)
         shape = Shape(columns, frozenset())
     else:
         shape = shape_of(next(iter(infos)), schema, options.columns, wanted, options.maps)

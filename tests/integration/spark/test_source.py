@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tracemalloc
 
 import msgspec
@@ -22,9 +21,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from memq.spark import MemqDataSource, app
-from memq.spark.app import run
-from memq.spark.apps import range_to_parquet
+from memq.spark import MemqDataSource
 from memq.spark.compaction import Compaction, check_topic
 from memq.spark.outputs import RangeJob, settled
 from memq.tables.fitting import NAMING_COLUMNS
@@ -137,20 +134,6 @@ def test_columns_that_outputs_cannot_hold(topics, column):
         with pytest.raises(SchemaMismatchError):
             check_topic(Compaction(name="j", output="o", **where))
     assert read(topics.address, topic=topics.name("a"), columns="n")["n"].to_pylist() == [1]
-
-
-def test_a_program_whose_range_is_not_there(topics, monkeypatch, capsys, tmp_path):
-    """It is one line on stderr and exit code 1, before Spark is started."""
-    monkeypatch.setattr(app, "configure", lambda *_: None)
-    topics.make("a", "1")
-    arguments = {"topic": topics.name("a"), "partition": 0, "start": 0, "end": 99}
-    arguments |= {"bootstrap": topics.address, "output": tmp_path / "o", "manifest": tmp_path / "m"}
-
-    assert run(range_to_parquet.main, [f"--{name}={each}" for name, each in arguments.items()]) == 1
-
-    line = r"range_to_parquet: error: .*/0 .* up to offset 99, which is not published yet.*\n"
-    assert re.fullmatch(line, capsys.readouterr().err)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):

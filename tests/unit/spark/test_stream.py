@@ -446,14 +446,6 @@ def test_spark_is_told_that_there_is_a_limit(options):
     assert set(stream.taken) == stream.brokers.names()
 
 
-@pytest.mark.parametrize("side", ["starting", "ending"])
-def test_offsets_of_a_topic_that_there_is_not(side):
-    """Whoever begins or ends there has written another name."""
-    stream = query(some_brokers("ta"), **{f"{side}Offsets": '{"ta": {"0": 1}, "tx": {"0": 1}}'})
-    with pytest.raises(ConfigError, match=f"'{side}Offsets' names topic 'tx'"):
-        stream.step()
-
-
 ONE = {"subscribePattern": None, "topic": "ta"}
 
 
