@@ -7,7 +7,6 @@ import tracemalloc
 import msgspec
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
 
 from memq import read_range
 from memq.core.format.batch import ProducerRun
@@ -21,12 +20,11 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from memq.spark import MemqDataSource
 from memq.spark.compaction import Compaction, check_topic
 from memq.spark.outputs import RangeJob, settled
 from memq.tables.fitting import NAMING_COLUMNS
 from tests.integration.spark.conftest import values
-from tests.integration.spark.here import given, inputs, read, reader, table
+from tests.integration.spark.here import inputs, read, reader, table
 from tests.integration.spark.stored import Stored
 from tests.unit.client.batches import Sent, records
 
@@ -67,38 +65,6 @@ def test_typed_topics_have_their_own_columns(topics):
         expected.cast(found.select(expected.column_names).schema)
     )
     assert set(found["topic"].to_pylist()) == {topics.name("a")}
-
-
-@pytest.mark.parametrize(
-    ("options", "wanted", "error", "message"),
-    [
-        ({"columns": "value,colour"}, None, ConfigError, "no column 'colour'; there are key, val"),
-        ({}, "value", ConfigError, "column 'value' is binary, not string"),
-        ({"topic": "nowhere"}, None, UnknownTopicError, "nowhere"),
-        ({"incarnation": "x"}, None, ConfigError, "option 'incarnation' = 'x'"),
-    ],
-)
-def test_what_is_wrong_is_named(topics, options, wanted, error, message):
-    """A wrong column or topic is one error that names it and what is allowed."""
-    topics.make("a", "1")
-    source = MemqDataSource(given(topics.address, {"topic": topics.name("a")} | options))
-    schema = wanted and StructType([StructField(wanted, StringType())])
-
-    with pytest.raises(error, match=message):
-        source.reader(schema or source.schema())
-
-
-def test_a_column_with_the_name_of_an_origin(topics):
-    """A clash of names is a clear error, and a choice of columns is the way out."""
-    schema = pa.schema([("offset", pa.utf8()), ("n", pa.int64())])
-    topics.make("a", schema=schema)
-    topics.write_rows("a", pa.table({"offset": ["mine"], "n": [1]}))
-    where = {"topic": topics.name("a")}
-
-    with pytest.raises(SchemaMismatchError, match="with the columns 'offset' and 'offset'"):
-        read(topics.address, **where)
-    found = read(topics.address, **where, columns="offset,sequence").to_pylist()
-    assert found == [{"offset": "mine", "sequence": 0}]
 
 
 FILES, TABLE = RANGE_COLUMNS, NAMING_COLUMNS

@@ -176,7 +176,6 @@ def test_a_default_value(table):
 INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
 NESTED = {
     "struct": (INNER, "name", {"name": "x", "age": 1}),
-    "struct in a struct": (pa.struct([("s", INNER)]), "s.name", {"s": {"name": "x", "age": 1}}),
     "list": (pa.list_(INNER), "element.name", [{"name": "x", "age": 1}]),
     "map": (pa.map_(pa.string(), INNER), "value.name", [("k", {"name": "x", "age": 1})]),
 }
@@ -207,21 +206,6 @@ def test_a_field_that_was_changed(tmp_path, kind, change):
     with pytest.raises(SchemaMismatchError, match=says):
         read(table, "who")
     assert sorted(read(table, "value")) == all_of(2)
-
-
-def test_a_column_with_a_dot(tmp_path):
-    """Its name is not taken for that of a field."""
-    schema = SCHEMA.append(pa.field("user.id", pa.int64()))
-    table = lake_table(tmp_path, schema)
-    put(table, clicks(0, 1), rows(clicks(0, 1)))
-    add(table, ("user",))
-    put(table, clicks(1, 2), rows(clicks(1, 2)))
-    drop(table, "user.id")
-    add(table, ("user.id",))
-
-    assert read(table, "user") == [None] * 2 * RECORDS
-    with pytest.raises(SchemaMismatchError, match=r"column 'user\.id' .* was dropped"):
-        read(table, "user.id")
 
 
 def test_a_column_of_another_type(table):

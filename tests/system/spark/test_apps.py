@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -205,40 +203,6 @@ def environment():
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell",
     }
-
-
-def test_a_run_that_is_killed_is_made_good_by_the_next(spark, broker, clicks, tmp_path):
-    """SIGKILL in the middle of the writing leaves nothing that a reader sees; the next run does."""
-    task = parquet_job(broker, clicks, tmp_path, 0, 6)
-    arguments = ["--bootstrap", broker.address, "--topic", clicks, "--partition", "0"]
-    arguments += ["--start", "0", "--end", "6", "--output", task.output]
-    process = subprocess.Popen(
-        [
-            *(sys.executable, ROOT / "spark_apps" / "range_to_parquet.py", *arguments),
-            *("--manifest", task.manifest),
-        ],
-        env=environment(),
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    parent = tmp_path / "out" / place_of(broker.address, clicks)[0]
-    try:
-        deadline_s = time.monotonic() + START_S
-        while not list(parent.glob(f".{task.folder_name}-*")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert not Path(task.manifest).exists()
-
-    manifest = range_to_parquet(spark, task)
-
-    assert [path.name for path in parent.iterdir()] == [task.folder_name]
-    found = spark.read.parquet(manifest.output)
-    assert values_of(found) == values_in(broker.address, clicks, 0, 6)
-    assert manifest.records == 300
 
 
 def test_spark_submit_runs_them_and_they_end_as_they_should(spark, broker, clicks, tmp_path):
