@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from memq.core.units import counted
 from memq.errors import RangeConflictError
-from memq.spark.outputs import Placed, write_files, write_range
+from memq.spark.outputs import write_files, write_range
 from memq.tables.check import count_rows
 from memq.tables.commit import Written, commit_range
 from memq.tables.fitting import NAMING_COLUMNS, widened
@@ -53,7 +53,9 @@ def range_to_iceberg(spark: SparkSession, job: RangeJob) -> Manifest:
     return write_range(spark, job, _to_table, NAMING_COLUMNS)
 
 
-def _to_table(spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame) -> Placed:
+def _to_table(
+    spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame
+) -> tuple[str, list[str]]:
     table = open_table(job.output, job.catalog_options)
     rows = rows.withColumn(INCARNATION_COLUMN, F.lit(job.range.incarnation))
     made = to_arrow_schema(rows.schema, timezone="UTC")
@@ -74,11 +76,11 @@ def _to_table(spark: SparkSession, job: RangeJob, manifest: Manifest, rows: Data
     outcome = commit_range(table, wanted, write, attempt=attempt, job=job.name)
     if outcome.committed and outcome.written is not None:
         files = [path.removeprefix(f"{location}/") for path in outcome.written.files]
-        return Placed(location, files)
+        return location, files
     if wanted.offsets.size:
         log.info("%s: table %s has the range already", job.name, table.identifier)
         _check_found(table, wanted)
-    return Placed(location, [])
+    return location, []
 
 
 def _check_found(table: IcebergTable, expected: TopicRange) -> None:

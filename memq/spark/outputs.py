@@ -31,7 +31,7 @@ import logging
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -135,18 +135,8 @@ class RangeJob(Job):
         return options | ({"incarnation": incarnation} if incarnation else {})
 
 
-class Placed(NamedTuple):
-    """Where a sink has put a range.
-
-    Attributes:
-        output: folder of the files.
-        files: their names.
-    """
-
-    output: str
-    files: list[str]
-
-
+Placed: TypeAlias = tuple[str, list[str]]
+"""The folder of files, or the table, and the names of the files."""
 Sink: TypeAlias = "Callable[[SparkSession, RangeJob, Manifest, DataFrame], Placed]"
 """Puts the rows of a range in their place; the manifest says what they must be."""
 
@@ -241,7 +231,9 @@ def _expected(spark: SparkSession, job: RangeJob, started_ms: int) -> Manifest:
     )
 
 
-def _to_folder(spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame) -> Placed:
+def _to_folder(
+    spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame
+) -> tuple[str, list[str]]:
     """Write rows to a hidden folder, which takes the place of that of the range."""
     mark = f".{job.folder_name}-"
     hidden = f"{job.parent}/{mark}{uuid4().hex}"
@@ -252,7 +244,7 @@ def _to_folder(spark: SparkSession, job: RangeJob, manifest: Manifest, rows: Dat
     names = write_files(spark, manifest, rows, hidden)
     folder = f"{job.parent}/{job.folder_name}"
     files.replace(hidden, folder, aside=f"{hidden}-old")
-    return Placed(folder, names)
+    return folder, names
 
 
 def write_files(spark: SparkSession, manifest: Manifest, rows: DataFrame, folder: str) -> list[str]:

@@ -17,7 +17,7 @@ Rule 3. Micro-batches are told together, at most every `REPORT_INTERVAL_S`, or w
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import ConsumedReport
@@ -38,11 +38,8 @@ REPORT_INTERVAL_S = 10.0  # as consumers and producers do
 TIMEOUT_S = 5.0  # a report takes half a second; a micro-batch should not wait long for an audit
 
 
-class Place(NamedTuple):
-    """A read partition of a topic."""
-
-    topic: str
-    partition: int
+Place = tuple[str, int]
+"""A topic, and its read partition."""
 
 
 class StreamReports:
@@ -68,7 +65,7 @@ class StreamReports:
         if self._options.consumer is None:
             return positions
         return {
-            partition: each._replace(told=self._told.get(Place(name, partition), each.began))
+            partition: each._replace(told=self._told.get((name, partition), each.began))
             for partition, each in positions.items()
         }
 
@@ -103,13 +100,13 @@ class StreamReports:
             return
         self._told_ms = self._runtime.wall_ms()
         for report in reports:
-            self._told[Place(report.topic, report.partition)] = report.end
+            self._told[report.topic, report.partition] = report.end
 
     def _due(self, name: str, positions: StreamPositions) -> list[OffsetRange]:
         """Return what is committed of a topic and was not told."""
         due = []
         for partition, position in positions.items():
-            place = Place(name, partition)
+            place = name, partition
             known = position.next if position.told is None else position.told
             told = self._told[place] = max(self._told.get(place, 0), known)
             if told < position.next:
@@ -128,7 +125,7 @@ class StreamReports:
             if exc.retriable:
                 raise
             log.warning("MemQ topic %s: what was read is not reported: %s", stream.name, exc)
-            self._told |= {Place(stream.name, each.partition): each.end for each in ranges}
+            self._told |= {(stream.name, each.partition): each.end for each in ranges}
             return
         for partition, start, end, _ in ranges:
             there = totals[partition]
