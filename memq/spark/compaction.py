@@ -27,10 +27,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.manifest import decode_manifest
 from memq.core.ranges import Interval, OffsetRange
-from memq.core.topic import check_incarnation
 from memq.errors import (
     CorruptDataError,
-    InvalidRequestError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
@@ -91,12 +89,12 @@ class CompactionRecord(NamedTuple):
     Attributes:
         next: where the next range begins; None when there is none yet.
         intended: a range that was begun.
-        incarnation: of the topic; empty when there is no record yet.
+        incarnation: of the topic; None when there is no record yet.
     """
 
     next: int | None
     intended: Interval | None
-    incarnation: str = ""
+    incarnation: str | None = None
 
 
 def check_topic(job: Compaction) -> None:
@@ -165,7 +163,8 @@ def read_record(folder: str) -> CompactionRecord:
         )
     following = ranges[-1].end if ranges else None
     if intended:
-        return CompactionRecord(following, intended[0], _intention(folder, intended[0]))
+        incarnation = files.read(f"{folder}/{_name(*intended[0])}.intended")
+        return CompactionRecord(following, intended[0], incarnation.decode(errors="replace"))
     if not ranges:
         return CompactionRecord(None, None)
     manifest = decode_manifest(files.read(f"{folder}/{_name(*ranges[-1])}.json"))
@@ -234,17 +233,6 @@ def _intervals(
     yield from cut_ranges(sizes, start, end, job.range_bytes, job.min_bytes)
 
 
-def _intention(folder: str, intended: Interval) -> str:
-    """The incarnation that an intention names."""
-    path = f"{folder}/{_name(*intended)}.intended"
-    incarnation = files.read(path).decode(errors="replace")
-    try:
-        check_incarnation(incarnation)
-    except InvalidRequestError as exc:
-        raise CorruptDataError(f"{path} names no incarnation of the topic: {exc}") from exc
-    return incarnation
-
-
 def _records(job: Compaction, present: str) -> dict[int, CompactionRecord]:
     """The record of every read partition that has one, also of those that are not to be done.
 
@@ -258,7 +246,7 @@ def _records(job: Compaction, present: str) -> dict[int, CompactionRecord]:
             continue
         partition = int(match[1])
         found = records[partition] = read_record(job.record(partition))
-        if found.incarnation not in {"", present}:
+        if found.incarnation not in {None, present}:
             raise TopicRecreatedError(
                 f"topic {job.topic!r} was deleted and recreated: the record in "
                 f"{job.record(partition)} is of incarnation {found.incarnation}, and {present} is "

@@ -124,12 +124,8 @@ class MemqWriter(DataSourceArrowWriter):
         return write_rows(self._plan, iterator, producer_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done; what they wrote is readable already."""
+        """Log what was written; it is readable already. (An abort could take nothing back.)"""
         _log.info("wrote to topic %r: %s", self._plan.topic, _sum(messages))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed for good; what was acked stays."""
-        _warn_aborted(self._plan.topic, f"write {self._job_id!r}", messages)
 
 
 class MemqStreamWriter(DataSourceStreamArrowWriter):
@@ -160,24 +156,6 @@ class MemqStreamWriter(DataSourceStreamArrowWriter):
             )
         producer_id = f"spark-{query}-{task.partitionId()}"
         return write_rows(self._plan, iterator, producer_id, epoch=int(number))
-
-    def commit(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """All tasks are done; what they wrote is readable already."""
-        _log.info(
-            "wrote to topic %r, micro-batch %d: %s", self._plan.topic, batchId, _sum(messages)
-        )
-
-    def abort(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """Some task failed for good; what was acked stays."""
-        _warn_aborted(self._plan.topic, f"micro-batch {batchId}", messages)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> MemqWriter:
@@ -325,23 +303,11 @@ def _task() -> TaskContext:
 
 def _sum(messages: Sequence[WriterCommitMessage | None]) -> str:
     done = [each for each in messages if isinstance(each, TaskCommit)]
-    records = sum(each.records for each in done)
-    sent = sum(each.messages for each in done)
+    records, sent = sum(each.records for each in done), sum(each.messages for each in done)
     duplicates = sum(each.duplicates for each in done)
-    again = counted(duplicates, "Message was", "Messages were")
     return (
-        f"{counted(records, 'LogMessage')} in {counted(sent, 'Message')} by "
-        f"{counted(len(done), 'task')}, of which {again} there from an earlier attempt"
-    )
-
-
-def _warn_aborted(topic: str, name: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    _log.warning(
-        "%s to topic %r failed. What its tasks have stored stays readable, at least %s. "
-        "Run again under the same name, it adds only what is missing",
-        name,
-        topic,
-        _sum(messages),
+        f"{counted(records, 'LogMessage')} in {counted(sent, 'Message')}, of which {duplicates} "
+        "were there from an earlier attempt"
     )
 
 
