@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from memq import AdminClient
 from memq.testing.broker import BrokerProcess
@@ -83,13 +82,6 @@ def test_a_filter_stays_with_its_own_query(load, topic):
 
     assert {row.offset for row in both.select("offset").distinct().collect()} >= {0, 2}
     assert both.count() == frame.filter("offset <> 1").count()
-
-
-def test_what_is_wrong_is_named(load, topic):
-    """The error that Spark shows has ours, which names what is wrong."""
-    schema = StructType([StructField("value", BinaryType(), nullable=False)])
-    with pytest.raises(PySparkException, match="column 'value' may be null"):
-        load(topic, schema=schema).count()
 
 
 @pytest.fixture
