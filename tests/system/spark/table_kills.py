@@ -87,7 +87,7 @@ def held(folder: Path) -> set[int]:
 
 def kill_and_finish(folder: Path, kills: int, seed: int) -> Counter:
     """Kill so many programs; let those after them end; check. What happened, counted."""
-    rng, counts, ranges = random.Random(seed), Counter(), range(kills + 1)
+    rng, counts, ranges = random.Random(seed), Counter(), range(kills)
     with BrokerProcess(folder / "broker") as broker:
         with AdminClient(broker.address) as admin:
             admin.create_topic(TOPIC, batch_age="10ms", read_partitions=1)
