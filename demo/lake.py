@@ -8,8 +8,8 @@ import duckdb
 
 from demo.check import compare
 from memq import AdminClient, OffsetRange, scan
-from memq.spark.iceberg import IcebergJob, range_to_iceberg
-from memq.tables.files import plain_files
+from memq.spark.iceberg import range_to_iceberg
+from memq.spark.outputs import RangeJob
 from memq.tables.iceberg import open_table
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class DemoLake:
         return halfway
 
     def _put(self, spark: SparkSession, range_: OffsetRange) -> None:
-        job = IcebergJob(
+        job = RangeJob(
             name="range_to_iceberg",
             topic=self._topic,
             range=range_,
@@ -91,7 +91,7 @@ class DemoLake:
             incarnation = admin.describe_topic(self._topic).incarnation
         table = open_table(NAME, self._catalog)
         naming = {"topic": self._topic, "memq_incarnation": incarnation}
-        files = plain_files(table, table.load(), naming, [*naming, *COLUMNS])
+        files = table.plain_files(table.load(), naming, [*naming, *COLUMNS])
         wanted = {"files": files, "topic": self._topic, "incarnation": incarnation}
         return self._compared(duckdb.sql(QUERY, params=wanted).to_arrow_table())
 

@@ -189,12 +189,7 @@ def _target(target: Path, form: Format | None) -> tuple[bool, Format]:
 
     said = SUFFIXES.get(target.suffix.lower())
     if target.is_dir() or said is None:
-        if target.exists() and not target.is_dir():
-            raise ConfigError(
-                f"{target} is a file, and its name says no format; name a folder, or a file that "
-                f"ends with {', '.join(f'.{each}' for each in FORMATS)}"
-            )
-        if not target.exists() and (target.suffix or target.name == "-"):
+        if not target.is_dir() and (target.exists() or target.suffix or target.name == "-"):
             raise ConfigError(
                 f"{target} looks like a file, and its name says no format; name one that ends with "
                 f"{', '.join(f'.{each}' for each in FORMATS)}, or make the folder {target} first"

@@ -2,8 +2,7 @@
 
 Parquet and Arrow hold every type that a topic can have (Parquet but for a struct without fields).
 CSV and JSON lines are text, with the same texts as `memq consume --format json`: bytes are their
-UTF-8 text, or else `{"base64": "…"}`, and times are ISO 8601. A column becomes text as a whole
-where Arrow can do it; nested columns, and those with bytes that are no text, go value by value.
+UTF-8 text, or else `{"base64": "…"}`, and times are ISO 8601.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow.types as pat
 from pyarrow import csv, parquet
 
 from memq.cli.json_rows import is_binary, is_text
-from memq.cli.lines import bytes_of, json_value
+from memq.cli.lines import json_value
 from memq.cli.output import write_whole
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TICKS_PER_SECOND
@@ -120,22 +119,17 @@ class _Csv:
 
 
 class _JsonLines:
-    """An object a line; Arrow puts the lines together."""
+    """An object a line."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._file = file
-        names = [_encode(name).decode() for name in schema.names]
-        self._heads = [("{" if n == 0 else ",") + name + ":" for n, name in enumerate(names)]
+        self._names = schema.names
 
     def write(self, rows: pa.RecordBatch) -> None:
         for part in _parts(rows):
-            pieces: list[Any] = []
-            for head, column in zip(self._heads, _converted(_json_column, part), strict=True):
-                pieces += [head, column]
-            lines = pc.binary_join_element_wise(
-                *pieces, "}\n", "", null_handling="replace", null_replacement="null"
-            )
-            write_whole(self._file, bytes_of(lines.cast(pa.large_binary())))
+            rows_of_values = zip(*_converted(_json_values, part), strict=True)
+            objects = [dict(zip(self._names, values, strict=True)) for values in rows_of_values]
+            write_whole(self._file, _encode_lines(objects))
 
     def close(self) -> None:
         pass
@@ -171,61 +165,32 @@ def _converted(convert: Callable[[pa.Array], T], rows: pa.RecordBatch) -> list[T
     return converted
 
 
-def _json_column(column: pa.Array) -> pa.StringArray:
-    """Each value as JSON; null is null, or its JSON."""
-    kind = column.type
-    if column.null_count == len(column):
-        return pa.nulls(len(column), pa.utf8())
-    if pat.is_timestamp(kind):
-        return pc.binary_join_element_wise('"', _times(column), '"', "")
-    if pat.is_integer(kind) or pat.is_boolean(kind):
-        return column.cast(pa.utf8())
-    plain = _simple(column) if _is_simple(kind) else column
-    if is_binary(kind):
-        plain = texts if (texts := _text_or_none(column)) is not None else column
-    values = plain.to_pylist()
-    if not _is_json(plain):
-        values = [json_value(value) for value in values]
-    # The encoder takes all values at once, and writes no other newlines than those between them.
-    lines = pa.array([_encode_lines(values)[:-1]], pa.large_utf8())
-    return pc.split_pattern(lines, "\n").flatten().cast(pa.utf8())
-
-
-def _is_json(column: pa.Array) -> bool:
-    """Whether its Python values are what JSON has: no bytes at any depth, and finite numbers."""
-    kind = column.type
-    if pat.is_floating(kind):
-        return bool(pc.all(pc.is_finite(column)).as_py())
-    return is_text(kind)
+def _json_values(column: pa.Array) -> list[msgspec.Raw]:
+    plain = _times(column) if pat.is_timestamp(column.type) else column
+    lines = _encode_lines([json_value(value) for value in plain.to_pylist()])
+    return [msgspec.Raw(line) for line in lines.split(b"\n")[:-1]]
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
-    return _simple_type(kind) if _is_simple(kind) else pa.utf8()
+    if pat.is_float16(kind):
+        return pa.float32()  # CSV knows no halves
+    simple = pat.is_integer(kind) or pat.is_floating(kind) or pat.is_boolean(kind) or is_text(kind)
+    return kind if simple else pa.utf8()
 
 
 def _csv_column(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if pat.is_timestamp(kind):
-        return _times(column)
-    if is_binary(kind):
-        return _binary_cells(column)
-    if _is_simple(kind):
-        return _simple(column)
-    if pat.is_null(kind) or pat.is_date(kind) or pat.is_time(kind) or pat.is_decimal(kind):
-        return column.cast(pa.utf8())
-    return pa.array(map(_csv_text, map(json_value, column.to_pylist())), pa.utf8())
-
-
-def _binary_cells(column: pa.Array) -> pa.Array:
-    """Bytes as text; as base64 those that are none, or that a reader would take for base64."""
-    texts = _text_or_none(column)
-    if texts is not None and not pc.any(pc.starts_with(texts, _BASE64)).as_py():
-        return texts
+    """Cells of what Arrow's CSV has as the same values, and of all else as text."""
+    kind = _csv_type(column.type)
+    if pat.is_timestamp(column.type) or not pat.is_string(kind) or is_text(column.type):
+        return _times(column) if pat.is_timestamp(column.type) else column.cast(kind)
     found = map(json_value, column.to_pylist())
-    return pa.array(map(_csv_text, map(_unmistakable, found)), pa.utf8())
+    if is_binary(column.type):
+        found = map(_unmistakable, found)
+    return pa.array(map(_csv_text, found), pa.utf8())
 
 
 def _unmistakable(value: Any) -> Any:
+    """Write a text as base64 that a reader would take for base64."""
     if isinstance(value, str) and value.startswith(_BASE64):
         return {"base64": base64.b64encode(value.encode()).decode()}
     return value
@@ -235,29 +200,6 @@ def _csv_text(value: Any) -> str | None:
     """One cell of what JSON can hold: a text as it is, all else as JSON."""
     plain = msgspec.to_builtins(value)
     return plain if plain is None or isinstance(plain, str) else _encode(plain).decode()
-
-
-def _is_simple(kind: pa.DataType) -> bool:
-    """Whether Arrow's own Python values, and its own CSV, are what is wanted."""
-    return bool(
-        pat.is_integer(kind) or pat.is_floating(kind) or pat.is_boolean(kind) or is_text(kind)
-    )
-
-
-def _simple_type(kind: pa.DataType) -> pa.DataType:
-    return pa.float32() if pat.is_float16(kind) else kind  # JSON and CSV know no halves
-
-
-def _simple(column: pa.Array) -> pa.Array:
-    return column.cast(_simple_type(column.type))
-
-
-def _text_or_none(column: pa.Array) -> pa.StringArray | None:
-    """Bytes as UTF-8; None where some are no text: only then each value is looked at."""
-    try:
-        return column.cast(pa.large_binary()).cast(pa.binary()).cast(pa.utf8())
-    except pa.ArrowInvalid:
-        return None
 
 
 def _times(column: pa.Array) -> pa.StringArray:

@@ -8,10 +8,11 @@ on nothing of it changes: a run that goes on later reads the offsets that were p
 been published since. Each file is written under a hidden name, made durable, and renamed when it
 is whole; then the manifest says so, with what the file holds.
 
-A run that is killed, at whatever point, leaves whole files and a few hidden ones. The next run
-makes every file anew that the manifest does not call whole, in the place of what it finds under
-that name. So no record is there twice and none is missing. A manifest of something else is
-never touched: it is refused. A lock keeps a second run out of the folder.
+A run that is killed, at whatever point, leaves whole files and a hidden one. The next run makes
+every file anew that the manifest does not call whole, in the place of what it finds under that
+name. So no record is there twice and none is missing. A manifest of something else, and one whose
+whole files were changed, is never touched: it is refused. A lock keeps a second run out of the
+folder.
 
 Batches never change, so a piece gives the same rows whenever it is read; what retention has removed
 by then, or a topic that was recreated, is refused before anything is written.
@@ -23,9 +24,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -38,7 +37,6 @@ from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
 from memq.errors import (
-    ClosedError,
     ConfigError,
     CorruptDataError,
     LockedError,
@@ -61,7 +59,6 @@ if TYPE_CHECKING:
 MANIFEST = "_memq_export.json"  # readers of folders pass over what begins with _ or .
 MANIFEST_VERSION = 1
 LOCK = ".memq_export.lock"
-WRITERS = 4  # files written at a time, at most; each has some hundred MB in memory
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,15 +87,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     end_us: int | None
 
     def is_same(self, other: Request) -> bool:
-        """Whether they ask for the same; "1h" is the hour before the first of them."""
-        return (
-            self._settled() == other._settled()
-            and (self.start == other.start or self.start_us == other.start_us)
-            and (self.end == other.end or self.end_us == other.end_us)
-        )
-
-    def _settled(self) -> Request:
-        return msgspec.structs.replace(self, start="", end="", start_us=None, end_us=None)
+        """Tell whether they ask for the same; "1h" is the hour before the first of them."""
+        mine, theirs = (msgspec.structs.replace(it, start_us=0, end_us=0) for it in (self, other))
+        return mine == theirs
 
     def __str__(self) -> str:
         """It as the command line has it."""
@@ -242,48 +233,38 @@ def export_folder(folder: Path, job: Job) -> Outcome:
     """
     if _read_manifest(folder, job.request) is None:
         with job.open_reader("", "") as reader:
-            manifest = _plan(reader, job)  # before there is a folder, for it may fail
-            with _locked_folder(folder):
-                if _read_manifest(folder, job.request) is None:  # nobody else began meanwhile
-                    _write_manifest(folder, manifest)
-                    _export_missing(folder, manifest, reader, job)
-                    return _outcome(manifest, there=0)
+            planned = _plan(reader, job)  # before there is a folder, for it may fail
+        with _locked_folder(folder):
+            if _read_manifest(folder, job.request) is None:  # nobody else began meanwhile
+                _write_manifest(folder, planned)
     with _locked_folder(folder):
-        return _go_on(folder, job)
-
-
-def _go_on(folder: Path, job: Job) -> Outcome:
-    manifest = _read_manifest(folder, job.request)
-    assert manifest is not None  # noqa: S101 - it is never removed
-    _forget_changed(folder, manifest, job)
-    there = len(manifest.parts) - len(manifest.missing)
-    if not manifest.missing:
-        planned = iso_ms(manifest.planned_ms)
-        job.say(f"{folder}: all is there already of the export that was planned at {planned}")
+        manifest = _read_manifest(folder, job.request)
+        assert manifest is not None  # noqa: S101 - it is never removed
+        _check_whole(folder, manifest)
+        there = len(manifest.parts) - len(manifest.missing)
+        if not manifest.missing:
+            written = iso_ms(manifest.planned_ms)
+            job.say(f"{folder}: all is there already of the export that was planned at {written}")
+            return _outcome(manifest, there)
+        if there:
+            job.say(f"{folder}: {counted(len(manifest.missing), 'file')} to go; {there} are there")
+        with _advising(folder), job.open_reader(manifest.incarnation, manifest.schema_id) as reader:
+            reader.check_retained(manifest.plan().pieces)
+            _export_missing(folder, manifest, reader, job)
         return _outcome(manifest, there)
-    job.say(f"{folder}: {counted(len(manifest.missing), 'file')} to go; {there} there already")
-    with _advising(folder), job.open_reader(manifest.incarnation, manifest.schema_id) as reader:
-        reader.check_retained(manifest.plan().pieces)
-        _export_missing(folder, manifest, reader, job)
-    return _outcome(manifest, there)
 
 
-def _forget_changed(folder: Path, manifest: Manifest, job: Job) -> None:
-    """Have files made anew that were whole and are gone, or of another size."""
-    changed = []
+def _check_whole(folder: Path, manifest: Manifest) -> None:
+    """Refuse an export of which somebody has removed or changed a whole file."""
     for part in manifest.parts:
         file = folder / part.file
-        if part.records is not None:
-            with _files_of(folder):
-                size_bytes = file.stat().st_size if file.exists() else None
-            if size_bytes != part.file_bytes:
-                part.records = part.file_bytes = None
-                changed.append(part.file)
-    if changed:
-        job.say(
-            f"{folder}: making {counted(len(changed), 'file')} again, gone or of another size: "
-            f"{changed[0]}{', …' * (len(changed) > 1)}"
-        )
+        with _files_of(folder):
+            size_bytes = file.stat().st_size if file.exists() else None
+        if part.records is not None and size_bytes != part.file_bytes:
+            raise ConfigError(
+                f"{file} has {size_bytes} bytes (None: it is gone), and {part.file_bytes} were "
+                "written; export into another folder"
+            )
 
 
 @contextmanager
@@ -325,38 +306,17 @@ def _part(piece: Piece, form: Format) -> Part:
 
 
 def _export_missing(folder: Path, manifest: Manifest, reader: TopicReader, job: Job) -> None:
-    """Make the files that are not whole, a few at a time: one processor writes one file."""
-    plan, missing = manifest.plan(), manifest.missing
-    changing, given_up = threading.Lock(), threading.Event()
-    writers = ThreadPoolExecutor(min(WRITERS, os.cpu_count() or 1), "memq-export")
-    with job.progress(plan.size_bytes) as advance, writers:
-
-        def note(size_bytes: int) -> None:
-            if given_up.is_set():
-                raise ClosedError("the export was given up")
-            with changing:
-                advance(size_bytes)
-
-        def make(part: Part, piece: Piece) -> None:
+    """Make the files that are not whole, one after the other."""
+    plan = manifest.plan()
+    with job.progress(plan.size_bytes) as advance:
+        for part, piece in zip(manifest.missing, plan.pieces, strict=True):
             file = folder / part.file
             with _files_of(folder), _hidden(file).open("wb") as hidden:
-                written = _write(
-                    hidden, reader, plan, [piece], form=job.request.format, advance=note
+                part.records, part.file_bytes = _write(
+                    hidden, reader, plan, [piece], form=job.request.format, advance=advance
                 )
                 _show(file)
-            with changing:
-                part.records, part.file_bytes = written
-                _write_manifest(folder, manifest)
-
-        try:
-            made = [writers.submit(make, *each) for each in zip(missing, plan.pieces, strict=True)]
-            for each in as_completed(made):
-                each.result()
-        except BaseException:
-            given_up.set()
-            writers.shutdown(wait=False, cancel_futures=True)
-            reader.close()  # ends what waits for a broker
-            raise
+            _write_manifest(folder, manifest)
 
 
 def _outcome(manifest: Manifest, there: int) -> Outcome:

@@ -17,7 +17,7 @@ It is JSON on several lines, for people to read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,8 @@ MANIFEST_VERSION = 1
 
 MAX_LEFT_OUT = 1_000
 """Runs of Messages that a manifest names, some 200 bytes each; those beyond are counted."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 MAX_DESCRIBED = 5  # of them in a line of a log
 
@@ -55,14 +57,14 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     reason: Literal["damaged", "missing"]
-    offset: int
-    write_partition: int
+    offset: Count
+    write_partition: Count
     producer_id: str
-    epoch: int
-    first: int
-    last: int
-    records: int
-    crc_sum: int
+    epoch: Count
+    first: Count
+    last: Count
+    records: Count
+    crc_sum: Count
 
     @property
     def messages(self) -> int:
@@ -102,23 +104,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     job: str
     topic: str
     incarnation: str
-    partition: int
-    start: int
-    end: int
-    batches: int
-    messages: int
-    records: int
-    bytes: int
-    skipped_messages: int = 0
-    skipped_records: int = 0
+    partition: Count
+    start: Count
+    end: Count
+    batches: Count
+    messages: Count
+    records: Count
+    bytes: Count
+    skipped_messages: Count = 0
+    skipped_records: Count = 0
     left_out: list[LeftOut] = []
-    unnamed_messages: int = 0
-    crc_sum: int
-    left_out_crc_sum: int = 0
+    unnamed_messages: Count = 0
+    crc_sum: Count
+    left_out_crc_sum: Count = 0
     output: str
     files: list[str]
-    started_ms: int
-    finished_ms: int
+    started_ms: Count
+    finished_ms: Count
 
 
 class Totals(NamedTuple):
@@ -252,25 +254,18 @@ def describe_left_out(manifest: Manifest) -> str:
 
 
 def _makes_sense(manifest: Manifest) -> bool:
-    """Whether its numbers can be, and what it names is what it counts."""
-    if min(_numbers(manifest)) < 0 or manifest.end < manifest.start:
+    """Tell whether what it names is what it counts."""
+    crc_sums = (manifest.crc_sum, manifest.left_out_crc_sum)
+    if manifest.end < manifest.start or max(crc_sums) >= CRC_MODULUS:
         return False
-    if max(manifest.crc_sum, manifest.left_out_crc_sum) >= CRC_MODULUS:
+    left_out = manifest.left_out
+    if any(it.messages < 1 or not manifest.start <= it.offset < manifest.end for it in left_out):
         return False
-    if any(
-        each.messages < 1 or each.records < 0 or not manifest.start <= each.offset < manifest.end
-        for each in manifest.left_out
-    ):
-        return False
-    messages = sum(each.messages for each in manifest.left_out)
+    messages = sum(each.messages for each in left_out)
     if messages + manifest.unnamed_messages != manifest.skipped_messages:
         return False
-    records = sum(each.records for each in manifest.left_out)
-    crc_sum = sum(each.crc_sum for each in manifest.left_out) % CRC_MODULUS
+    records = sum(each.records for each in left_out)
+    crc_sum = sum(each.crc_sum for each in left_out) % CRC_MODULUS
     return manifest.unnamed_messages > 0 or (
         (records, crc_sum) == (manifest.skipped_records, manifest.left_out_crc_sum)
     )
-
-
-def _numbers(manifest: Manifest) -> list[int]:
-    return [value for value in msgspec.structs.astuple(manifest) if isinstance(value, int)]

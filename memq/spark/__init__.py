@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from memq.spark.progress import ProgressListener, SourceProgress, progress_of
     from memq.spark.source import MemqDataSource
     from memq.spark.table_scan import scan
@@ -50,6 +52,11 @@ def check_pyspark() -> None:
             "overwritten files of the other: pip uninstall -y pyspark-client, then pip install "
             f"--force-reinstall --no-deps pyspark=={spark}"
         )
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Tell whether a session is one of Spark Connect, with no JVM in this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def __getattr__(name: str) -> object:

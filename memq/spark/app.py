@@ -13,7 +13,7 @@ import signal
 import sys
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -26,7 +26,7 @@ from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 from memq.runtime.java import check_java
 from memq.runtime.log_format import LOG_FORMAT, configure, is_json
-from memq.spark import NEEDS_PYSPARK, check_pyspark
+from memq.spark import NEEDS_PYSPARK, check_pyspark, is_remote
 
 try:
     check_pyspark()
@@ -34,8 +34,7 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from memq.spark.folders import is_remote
-    from memq.spark.parquet import RangeJob, check_retained
+    from memq.spark.outputs import RangeJob, check_retained
     from memq.spark.source import MemqDataSource
 except ModuleNotFoundError as exc:
     if exc.name not in ("pyspark", "py4j"):
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
     from memq.core.manifest import Manifest
 
     Decorator = Callable[[Any], Any]
-
-J = TypeVar("J", bound="RangeJob")
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MAX_ERROR_LENGTH = 2_000  # Spark may quote whole plans
@@ -105,8 +102,11 @@ range_options = _all_of(
         help="Of the topic that the range was planned for; another one is an error. Whichever "
         "there is when left out.",
     ),
+    click.option(
+        "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
+    ),
 )
-"""A range: the arguments `partition`, `start`, `end` and `incarnation`."""
+"""A range: the arguments `partition`, `start`, `end`, `incarnation` and `manifest`."""
 
 
 def job_options(name: str) -> Decorator:
@@ -168,8 +168,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 
 
 def run_range(
-    make: Callable[..., J],
-    put: Callable[[SparkSession, J], Manifest],
+    put: Callable[[SparkSession, RangeJob], Manifest],
     *,
     topic: str,
     partition: int,
@@ -184,8 +183,7 @@ def run_range(
     Spark is started only when the range is there.
 
     Args:
-        make: makes the job, of these options.
-        put: does it.
+        put: puts it there.
         topic: the topic.
         partition: read partition.
         start: first offset.
@@ -203,7 +201,7 @@ def run_range(
     if end < start:
         raise InvalidRequestError(f"--end {end} is before --start {start}")
     wanted = OffsetRange(partition, start, end, incarnation)
-    job = make(topic=topic, range=wanted, token=token_from(token_env), **options)
+    job = RangeJob(topic=topic, range=wanted, token=token_from(token_env), **options)
     check_retained(job)
     spark = session(job.name)
     try:

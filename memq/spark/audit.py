@@ -32,7 +32,7 @@ from memq.core.named_values import NO_VALUES
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.units import counted
 from memq.reading.objects import FallbackReader
-from memq.spark.folders import is_remote
+from memq.spark import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator

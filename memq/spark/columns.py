@@ -30,12 +30,11 @@ from pyspark.sql.types import (
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.format.schema import ORIGINS as ORIGIN_SCHEMA
-from memq.core.units import counted
 from memq.errors import ConfigError, SchemaMismatchError
 from memq.tables.fitting import check_names, fitted, has_equal_keys, widened, with_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memq.core.format.index import IndexEntry
     from memq.core.notification import PublishedBatch
@@ -59,11 +58,6 @@ MESSAGE_COLUMNS: dict[str, DataType] = {
     "error": StringType(),
 }
 """Columns of `view=messages`. What only an index can tell is null where it cannot be read."""
-
-MESSAGE_NEVER_NULL = frozenset(
-    {"topic", "partition", "offset", "batch", "write_partition", "status"}
-)
-"""Those of them that every row has."""
 
 MESSAGE_CHECKED = frozenset({"status", "error"})
 """Those of them that cannot be told without reading the Messages."""
@@ -121,27 +115,24 @@ def shape_of(
     }
     check_names([known[name] for name in names], topic)
     offered = {name: (ORIGINS | own)[name] for name in _all_names(schema)}
-    never_null = {name for name in offered if name not in own or not schema.field(name).nullable}
-    return Shape(choose(offered, chosen, wanted, never_null), frozenset(own))
+    return Shape(choose(offered, chosen, wanted), frozenset(own))
 
 
 def choose(
     offered: Mapping[str, DataType],
     chosen: Sequence[str] | None,
     wanted: StructType | None,
-    never_null: Collection[str],
 ) -> StructType:
     """The columns that are wanted of those on offer.
 
     Args:
         offered: the columns in their order.
         chosen: the option `columns`.
-        wanted: the schema that the user gave to Spark, or that Spark was given before.
-        never_null: columns that cannot be null. For any other column a schema must not say so:
-            Spark believes it, and turns nulls into wrong values.
+        wanted: the schema that the user gave to Spark, or that Spark was given before. It must not
+            say that a column has no nulls: Spark believes it, and turns nulls into wrong values.
 
     Raises:
-        ConfigError: there is no such column, it has another type, or it may be null.
+        ConfigError: there is no such column, it has another type, or is said to have no nulls.
     """
     names = wanted.names if wanted is not None else chosen or list(offered)
     unknown = [name for name in names if name not in offered]
@@ -155,14 +146,12 @@ def choose(
                 f"column {field.name!r} is {offered[field.name].simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it as it is and cast it in the query"
             )
-        if field.dataType != offered[field.name] or not (
-            field.nullable or field.name in never_null
-        ):
+        if field.dataType != offered[field.name] or not field.nullable:
             raise ConfigError(
-                f"column {field.name!r} may be null, or hold nulls, and the schema given to "
-                f".schema() says that it does not: {field.jsonValue()}. Spark would give wrong "
-                "rows; leave out NOT NULL (nullable=False, containsNull=False, "
-                "valueContainsNull=False), and filter in the query"
+                f"column {field.name!r} may be null, or hold nulls, for all that Spark knows, and "
+                f"the schema given to .schema() says that it does not: {field.jsonValue()}. Leave "
+                "out NOT NULL (nullable=False, containsNull=False, valueContainsNull=False), and "
+                "filter in the query"
             )
     return wanted
 
@@ -184,8 +173,8 @@ def project(
         maps: the option; unless it asks for maps, none may have a key twice.
 
     Raises:
-        SchemaMismatchError: a column has another type than the topic's newest schema says, is null
-            where that says that it is not, or would lose a key that a map has twice.
+        SchemaMismatchError: a column has another type than the topic's newest schema says, or
+            would lose a key that a map has twice.
     """
     count = rows.num_rows
     columns = []
@@ -201,22 +190,6 @@ def project(
                 )
         else:  # the column was added later
             columns.append(pa.nulls(count, field.type))
-    return exactly(columns, target)
-
-
-def exactly(columns: Sequence[pa.Array], target: pa.Schema) -> pa.RecordBatch:
-    """Columns as Spark expects them; it believes what its schema says about nulls.
-
-    Raises:
-        SchemaMismatchError: there is a null in a column that the topic says has none.
-    """
-    for column, field in zip(columns, target, strict=True):
-        if not field.nullable and column.null_count:
-            raise SchemaMismatchError(
-                f"column {field.name!r} is null in {column.null_count} of "
-                f"{counted(len(column), 'row')}, but the schemas of the topic and of .schema() say "
-                "that it never is; leave out NOT NULL (nullable=False) to read it"
-            )
     return pa.record_batch(columns, schema=target)
 
 
@@ -337,4 +310,4 @@ def unread_rows(
 
 def _record_batch(target: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in target]
-    return exactly(columns, target)
+    return pa.record_batch(columns, schema=target)

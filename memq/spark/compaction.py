@@ -6,7 +6,7 @@ The folder has its own record: a manifest for each range that is done, under
 `_manifests/topic-T/partition-N/`, where readers of the data do not look. The next range of a read
 partition begins where its last manifest ends. Before a range is begun it is *intended*: a file with
 its name is written. A run that finds an intention writes exactly that range first, again as a
-whole (`memq.spark.parquet` replaces its folder), so a run that is killed at any point is completed
+whole (`memq.spark.outputs` replaces its folder), so a run that is killed at any point is completed
 by the next one: nothing is left out, nothing is there twice. Once the manifest is written the
 intention is deleted.
 
@@ -25,18 +25,16 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.manifest import check_manifest, decode_manifest
+from memq.core.manifest import decode_manifest
 from memq.core.ranges import Interval, OffsetRange
-from memq.core.topic import check_incarnation
 from memq.errors import (
     CorruptDataError,
-    InvalidRequestError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from memq.spark.client_folders import folders_of
+from memq.spark import files
 from memq.spark.options import parse_read_options
-from memq.spark.parquet import ParquetJob, RangeJob, range_to_parquet, settled
+from memq.spark.outputs import Job, RangeJob, range_to_parquet, settled
 from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 
     from memq.core.manifest import Manifest
     from memq.core.wire.messages import PartitionOffsets
-    from memq.spark.folders import Folders
 
 log = logging.getLogger("memq.spark")
 
@@ -55,7 +52,7 @@ _RANGE_NAME = re.compile(r"([0-9]{12,18})-([0-9]{12,18})\.(json|intended)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compaction(ParquetJob):
+class Compaction(Job):
     """A topic to compact; the record is kept in the output folder too.
 
     Attributes:
@@ -81,7 +78,7 @@ class Compaction(ParquetJob):
 
     def range_job(self, wanted: OffsetRange) -> RangeJob:
         """The job that compacts a range."""
-        common = {field.name: getattr(self, field.name) for field in fields(ParquetJob)}
+        common = {field.name: getattr(self, field.name) for field in fields(Job)}
         manifest = f"{self.record(wanted.partition)}/{_name(wanted.start, wanted.end)}.json"
         return RangeJob(range=wanted, manifest=manifest, **common)
 
@@ -92,12 +89,12 @@ class CompactionRecord(NamedTuple):
     Attributes:
         next: where the next range begins; None when there is none yet.
         intended: a range that was begun.
-        incarnation: of the topic; empty when there is no record yet.
+        incarnation: of the topic; None when there is no record yet.
     """
 
     next: int | None
     intended: Interval | None
-    incarnation: str = ""
+    incarnation: str | None = None
 
 
 def check_topic(job: Compaction) -> None:
@@ -124,30 +121,30 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
         MemqError: as `range_to_parquet`.
     """
     settled(job.range_job(OffsetRange(0, 0, 0)))
-    folders = folders_of(spark)
     done: list[Manifest] = []
     with _connected(job) as topic:
         chosen = _chosen(job, topic.offsets())
-        records = _records(folders, job, topic.incarnation)
+        records = _records(job, topic.incarnation)
         for retained in chosen:
             record = records.get(retained.partition, CompactionRecord(None, None))
             for interval in _intervals(topic, job, retained, record):
                 wanted = OffsetRange(retained.partition, *interval, topic.incarnation)
                 task = job.range_job(wanted)
                 if interval != record.intended:  # one that is intended is never without it
-                    folders.write(_intention_of(task), wanted.incarnation.encode())
-                done.append(_compact_range(spark, folders, task))
+                    files.write(_intention_of(task), wanted.incarnation.encode())
+                done.append(range_to_parquet(spark, task))
+                files.delete(_intention_of(task))
     return done
 
 
-def read_record(folders: Folders, folder: str) -> CompactionRecord:
+def read_record(folder: str) -> CompactionRecord:
     """The record of a read partition.
 
     Raises:
         CorruptDataError: it has a gap or an overlap, or several intentions, or is damaged.
     """
     found: dict[str, list[Interval]] = {"json": [], "intended": []}
-    for name in folders.names(folder):
+    for name in files.names(folder):
         match = _RANGE_NAME.fullmatch(name)
         if match:
             found[match[3]].append(Interval(int(match[1]), int(match[2])))
@@ -166,10 +163,11 @@ def read_record(folders: Folders, folder: str) -> CompactionRecord:
         )
     following = ranges[-1].end if ranges else None
     if intended:
-        return CompactionRecord(following, intended[0], _intention(folders, folder, intended[0]))
+        incarnation = files.read(f"{folder}/{_name(*intended[0])}.intended")
+        return CompactionRecord(following, intended[0], incarnation.decode(errors="replace"))
     if not ranges:
         return CompactionRecord(None, None)
-    manifest = decode_manifest(folders.read(f"{folder}/{_name(*ranges[-1])}.json"))
+    manifest = decode_manifest(files.read(f"{folder}/{_name(*ranges[-1])}.json"))
     return CompactionRecord(following, None, manifest.incarnation)
 
 
@@ -235,31 +233,20 @@ def _intervals(
     yield from cut_ranges(sizes, start, end, job.range_bytes, job.min_bytes)
 
 
-def _intention(folders: Folders, folder: str, intended: Interval) -> str:
-    """The incarnation that an intention names."""
-    path = f"{folder}/{_name(*intended)}.intended"
-    incarnation = folders.read(path).decode(errors="replace")
-    try:
-        check_incarnation(incarnation)
-    except InvalidRequestError as exc:
-        raise CorruptDataError(f"{path} names no incarnation of the topic: {exc}") from exc
-    return incarnation
-
-
-def _records(folders: Folders, job: Compaction, present: str) -> dict[int, CompactionRecord]:
+def _records(job: Compaction, present: str) -> dict[int, CompactionRecord]:
     """The record of every read partition that has one, also of those that are not to be done.
 
     Raises:
         TopicRecreatedError: one of them is of another incarnation than the present one.
     """
     records = {}
-    for name in folders.names(job.records):
+    for name in files.names(job.records):
         match = _PARTITION_NAME.fullmatch(name)
         if match is None:
             continue
         partition = int(match[1])
-        found = records[partition] = read_record(folders, job.record(partition))
-        if found.incarnation not in {"", present}:
+        found = records[partition] = read_record(job.record(partition))
+        if found.incarnation not in {None, present}:
             raise TopicRecreatedError(
                 f"topic {job.topic!r} was deleted and recreated: the record in "
                 f"{job.record(partition)} is of incarnation {found.incarnation}, and {present} is "
@@ -274,11 +261,3 @@ def _name(start: int, end: int) -> str:
 
 def _intention_of(task: RangeJob) -> str:
     return f"{task.manifest.removesuffix('.json')}.intended"
-
-
-def _compact_range(spark: SparkSession, folders: Folders, task: RangeJob) -> Manifest:
-    manifest = range_to_parquet(spark, task)
-    written = decode_manifest(folders.read(task.manifest))
-    check_manifest(written, task.topic, task.range)
-    folders.delete(_intention_of(task))
-    return manifest

@@ -9,29 +9,16 @@ nothing, and gets the same manifest but for its files.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from memq.core.named_values import NO_VALUES
 from memq.core.units import counted
 from memq.errors import RangeConflictError
-from memq.spark.client_folders import folders_of
-from memq.spark.examine import examine
-from memq.spark.parquet import (
-    RangeJob,
-    allow_times,
-    check_count,
-    finish,
-    manifest_of,
-    parquet_files,
-    settled,
-)
+from memq.spark.outputs import write_files, write_range
 from memq.tables.check import count_rows
 from memq.tables.commit import Written, commit_range
 from memq.tables.fitting import NAMING_COLUMNS, widened
@@ -39,13 +26,10 @@ from memq.tables.iceberg import open_table
 from memq.tables.ledger import TopicRange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
     from memq.core.manifest import Manifest
-    from memq.core.named_values import GivenValues
-    from memq.spark.examine import RangeAccount
+    from memq.spark.outputs import RangeJob
     from memq.tables.iceberg import IcebergTable
 
 log = logging.getLogger("memq.spark")
@@ -53,19 +37,7 @@ log = logging.getLogger("memq.spark")
 _, INCARNATION_COLUMN, _, _ = NAMING_COLUMNS
 
 
-@dataclass(frozen=True, kw_only=True)
-class IcebergJob(RangeJob):
-    """A range to put into a table.
-
-    Attributes:
-        output: the table, "[catalog:]namespace.table".
-        catalog_options: of the catalog, beside those of this machine.
-    """
-
-    catalog_options: GivenValues = NO_VALUES
-
-
-def range_to_iceberg(spark: SparkSession, job: IcebergJob) -> Manifest:
+def range_to_iceberg(spark: SparkSession, job: RangeJob) -> Manifest:
     """Put the range into the table, unless it is there; returns the manifest that was written.
 
     The table is made when there is none. Of the session it sets how Parquet files hold times,
@@ -76,64 +48,39 @@ def range_to_iceberg(spark: SparkSession, job: IcebergJob) -> Manifest:
         SchemaMismatchError: the rows do not fit the table.
         TableConflictError: others have changed the table each time, or it takes no commit.
         ConfigError: there is no such catalog.
-        MemqError: as `memq.spark.parquet.range_to_parquet`.
-        PySparkException: Spark failed; errors of tasks come as such as well.
+        MemqError: as `memq.spark.outputs.write_range`.
     """
-    started_ms = time.time_ns() // 1_000_000
-    job, columns = settled(job, NAMING_COLUMNS)
+    return write_range(spark, job, _to_table, NAMING_COLUMNS)
+
+
+def _to_table(
+    spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame
+) -> tuple[str, list[str]]:
     table = open_table(job.output, job.catalog_options)
-    log.info("%s: topic %s, %s, into %s", job.name, job.topic, job.range, table.identifier)
-    account = examine(spark, job.read_options())
-    reading = spark.read.format("memq").options(**job.read_options(), columns=",".join(columns))
-    rows = reading.load().withColumn(INCARNATION_COLUMN, F.lit(job.range.incarnation))
+    rows = rows.withColumn(INCARNATION_COLUMN, F.lit(job.range.incarnation))
     made = to_arrow_schema(rows.schema, timezone="UTC")
     table.create(pa.schema([each.with_type(widened(each.type)) for each in made]))
     attempt = uuid.uuid4().hex
     location = table.location
-
-    wanted = _counts(job, account)
+    wanted = TopicRange.of(manifest)
 
     def write() -> Written:
-        return _write(spark, job, account, rows, wanted.folder(location, attempt))
+        if not wanted.records:
+            return Written(wanted, [])
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        folder = wanted.folder(location, attempt)
+        names = write_files(spark, manifest, rows, for_spark(folder))
+        log.info("%s: %s written; committing", job.name, counted(wanted.records, "record"))
+        return Written(wanted, [f"{folder}/{name}" for name in names])
 
     outcome = commit_range(table, wanted, write, attempt=attempt, job=job.name)
-    files: Sequence[str] = ()
     if outcome.committed and outcome.written is not None:
-        files = outcome.written.files
-    elif wanted.offsets.size:
+        files = [path.removeprefix(f"{location}/") for path in outcome.written.files]
+        return location, files
+    if wanted.offsets.size:
         log.info("%s: table %s has the range already", job.name, table.identifier)
         _check_found(table, wanted)
-    names = sorted(path.removeprefix(f"{location}/") for path in files)
-    manifest = manifest_of(job, account, started_ms, location, names)
-    finish(job, manifest, folders_of(spark))
-    return manifest
-
-
-def _write(
-    spark: SparkSession, job: IcebergJob, account: RangeAccount, rows: DataFrame, folder: str
-) -> Written:
-    """Write the rows to a folder that only this attempt knows."""
-    counts = _counts(job, account)
-    if not counts.records:
-        return Written(counts, [])
-    allow_times(spark)
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    path = for_spark(folder)
-    rows.write.option("compression", "zstd").parquet(path)
-    check_count(spark, job, path, counts.records)
-    log.info("%s: %s written; committing", job.name, counted(counts.records, "record"))
-    return Written(counts, [f"{folder}/{name}" for name in parquet_files(folders_of(spark), path)])
-
-
-def _counts(job: IcebergJob, account: RangeAccount) -> TopicRange:
-    return TopicRange(
-        topic=job.topic,
-        **job.range._asdict(),
-        batches=account.published.batches,
-        messages=account.read.messages,
-        records=account.read.records,
-        crc_sum=account.read.crc_sum,
-    )
+    return location, []
 
 
 def _check_found(table: IcebergTable, expected: TopicRange) -> None:
@@ -146,9 +93,8 @@ def _check_found(table: IcebergTable, expected: TopicRange) -> None:
         RangeConflictError: it holds other Messages: some were damaged or gone then, or are now.
     """
     base = table.load()
-    for found in table.ranges(base):
-        if found.range.offsets != expected.offsets:
-            continue
+    found = next((e for e in table.ranges(base) if e.range.offsets == expected.offsets), None)
+    if found is not None:
         if found.range != expected:
             raise RangeConflictError(
                 f"{expected} is in table {table.identifier} with {_content(found.range)}, put in "

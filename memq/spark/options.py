@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from memq.client.cluster import parse_bootstrap
@@ -17,8 +16,9 @@ from memq.client.profile import connection_of
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OPTIONS_VARIABLE
 from memq.core.group import check_group_name
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
-from memq.core.options import Kind, Option, options_of
+from memq.core.options import Option, options_of
 from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
+from memq.core.units import format_duration_ms
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 from memq.reading.objects import ReadThrough
 from memq.reading.start import EARLIEST, LATEST
@@ -30,24 +30,14 @@ from memq.spark.bounds import (
     parse_timestamp,
     parse_timestamps,
 )
-from memq.spark.option_values import (
-    checked,
-    choice_of,
-    parse_columns,
-    parse_count,
-    parse_flag,
-    parse_job_id,
-    parse_pattern,
-    parse_topics,
-)
-from memq.spark.units import parse_size, parse_time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from memq.client.producer.options import ProducerArguments
 
 SECRET_OPTIONS = ("token", "storageOptions")  # no error has their values
+MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 Mode = Literal["failfast", "permissive"]
 View = Literal["records", "messages"]
@@ -55,27 +45,46 @@ Maps = Literal["map", "pairs"]
 Compression = Literal["none", "zstd", "lz4"]
 
 
-def _option(
-    read: Callable[[str], Any],
-    default: str | None = None,
-    *,
-    kind: Kind = "text",
-    choices: tuple[str, ...] = (),
-    shown: str = "",
-) -> Option:
-    return Option(kind, default, choices=choices, read=read, shown=shown)
+def _text(read: Callable[[str], Any], default: str | None = None, shown: str = "") -> Option:
+    return Option("text", default, read=read, shown=shown)
 
 
 def _chosen(words: Any, default: str | None = None, shown: str = "") -> Option:
-    """One of the words of a `Literal`."""
-    choices = get_args(words)
-    return _option(choice_of(*choices), default, choices=choices, shown=shown)
+    """Make the row of an option that is one of the words of a `Literal`."""
+    return Option("text", default, choices=get_args(words), shown=shown)
 
 
-def _of_producer(name: str, read: Callable[[str], Any] = str) -> Option:
-    """The row of a producer's option; the producer checks it."""
-    row = next(row for row in PRODUCER_OPTIONS if row.name == name)
-    return replace(row, read=read)
+def _of_producer(name: str) -> Option:
+    """Return the row of a producer's option; the producer checks it."""
+    return next(row for row in PRODUCER_OPTIONS if row.name == name)
+
+
+def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return what takes each text that a check lets pass."""
+
+    def parse(text: str) -> str:
+        check(text)
+        return text
+
+    return parse
+
+
+def _check_job_id(text: str) -> None:
+    if not 0 < len(text.encode()) <= MAX_JOB_ID_BYTES:
+        raise ValueError(f"must have 1 to {MAX_JOB_ID_BYTES} bytes")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or len(set(names)) < len(names):
+        raise ValueError("must be names, separated by commas, each once")
+    return names
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    for name in (names := _names(text)):
+        check_topic_name(name)
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +99,15 @@ class _TopicOptions:
 
     bootstrap: Annotated[
         str,
-        _option(
-            checked(parse_bootstrap),
+        _text(
+            _checked(parse_bootstrap),
             shown=f"`{BOOTSTRAP_VARIABLE}`, the profile, or `{DEFAULT_BOOTSTRAP}`",
         ),
     ]
     topic: Annotated[
-        str, _option(checked(check_topic_name), shown="required")
+        str, _text(_checked(check_topic_name), shown="required")
     ]  # empty where several are read
-    token: Annotated[str, _option(str, "", shown="none")] = field(repr=False)
+    token: Annotated[str, _text(str, "", shown="none")] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,53 +140,45 @@ class ReadOptions(_TopicOptions):
         max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch.
         min_offsets_per_trigger: A micro-batch waits for this many Batches, for at most
             `maxTriggerDelay`.
-        max_trigger_delay: Longest wait of a micro-batch for `minOffsetsPerTrigger`.
+        max_trigger_delay_ms: Longest wait of a micro-batch for `minOffsetsPerTrigger`.
         consumer: Name under which a stream reports to the audit.
         read_through: `broker`: for workers that cannot reach the storage.
         storage_options: Options of the object store, as `NAME=VALUE,NAME=VALUE`, for driver and
             workers.
     """
 
-    subscribe: Annotated[tuple[str, ...] | None, _option(parse_topics)]
-    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(parse_pattern)]
+    subscribe: Annotated[tuple[str, ...] | None, _text(_topics)]
+    subscribe_pattern: Annotated[re.Pattern[str] | None, _text(re.compile)]
     incarnation: Annotated[
-        str | None, _option(checked(check_incarnation), shown="whichever there is")
+        str | None, _text(_checked(check_incarnation), shown="whichever there is")
     ]
     starting_offsets: Annotated[
-        Bound, _option(parse_offsets, shown="`earliest`; for a stream `latest`")
+        Bound, _text(parse_offsets, shown="`earliest`; for a stream `latest`")
     ]
-    ending_offsets: Annotated[
-        Bound, _option(parse_offsets, shown="`latest`; a stream does not end")
-    ]
-    starting_timestamp: Annotated[Bound | None, _option(parse_timestamp)]
-    ending_timestamp: Annotated[Bound | None, _option(parse_timestamp)]
-    starting_offsets_by_timestamp: Annotated[Bound | None, _option(parse_timestamps)]
-    ending_offsets_by_timestamp: Annotated[Bound | None, _option(parse_timestamps)]
-    columns: Annotated[tuple[str, ...] | None, _option(parse_columns, shown="all")]
+    ending_offsets: Annotated[Bound, _text(parse_offsets, shown="`latest`; a stream does not end")]
+    starting_timestamp: Annotated[Bound | None, _text(parse_timestamp)]
+    ending_timestamp: Annotated[Bound | None, _text(parse_timestamp)]
+    starting_offsets_by_timestamp: Annotated[Bound | None, _text(parse_timestamps)]
+    ending_offsets_by_timestamp: Annotated[Bound | None, _text(parse_timestamps)]
+    columns: Annotated[tuple[str, ...] | None, _text(_names, shown="all")]
     maps: Annotated[Maps | None, _chosen(Maps, shown="`headers` as pairs; a key twice is an error")]
     view: Annotated[View, _chosen(View, "records")]
     mode: Annotated[Mode, _chosen(Mode, "failfast")]
-    fail_on_data_loss: Annotated[bool, _option(parse_flag, "true", kind="flag")]
-    min_partitions: Annotated[
-        int | None, _option(parse_count, kind="count", shown="the driver's processors")
-    ]
+    fail_on_data_loss: Annotated[bool, Option("flag", "true")]
+    min_partitions: Annotated[int | None, Option("count", None, 1, shown="the driver's processors")]
     # Of stored bytes; measured best between 64 and 128 MiB.
-    max_bytes_per_partition: Annotated[int, _option(parse_size, "128MiB", kind="size")]
-    max_offsets_per_trigger: Annotated[
-        int | None, _option(parse_count, kind="count", shown="no limit")
-    ]
-    max_bytes_per_trigger: Annotated[int | None, _option(parse_size, kind="size", shown="no limit")]
-    min_offsets_per_trigger: Annotated[
-        int | None, _option(parse_count, kind="count", shown="no wait")
-    ]
-    max_trigger_delay: Annotated[int, _option(parse_time_ms, "15m", kind="duration")]
+    max_bytes_per_partition: Annotated[int, Option("size", "128MiB", 1)]
+    max_offsets_per_trigger: Annotated[int | None, Option("count", None, 1, shown="no limit")]
+    max_bytes_per_trigger: Annotated[int | None, Option("size", None, 1, shown="no limit")]
+    min_offsets_per_trigger: Annotated[int | None, Option("count", None, 1, shown="no wait")]
+    max_trigger_delay_ms: Annotated[int, Option("duration", "15m")]
     consumer: Annotated[
-        str | None, _option(checked(check_group_name), shown="none: nothing is told")
+        str | None, _text(_checked(check_group_name), shown="none: nothing is told")
     ]
     read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
     storage_options: Annotated[
         NamedValues,
-        _option(
+        _text(
             parse_storage_options,
             "",
             shown=f"`{STORAGE_OPTIONS_VARIABLE}` of the driver, or the profile",
@@ -252,23 +253,24 @@ class WriteOptions(_TopicOptions):
         compression: Compression of Messages.
         message_bytes: Size of Messages.
         partition_by: Choice of the write partition, as `partition_by` of a producer.
-        delivery_timeout: How long to try to deliver a Message.
+        delivery_timeout_ms: How long to try to deliver a Message.
     """
 
-    job_id: Annotated[str | None, _option(parse_job_id, shown="none")]
+    job_id: Annotated[str | None, _text(_checked(_check_job_id), shown="none")]
     compression: Annotated[Compression, _chosen(Compression, "none")]
-    message_bytes: Annotated[int, _of_producer("message_bytes", parse_size)]
-    partition_by: Annotated[str, _of_producer("partition_by")]
-    delivery_timeout: Annotated[str | None, _of_producer("delivery_timeout")]
+    message_bytes: Annotated[int, _of_producer("message_bytes")]
+    partition_by: Annotated[str, replace(_of_producer("partition_by"), read=str)]
+    delivery_timeout_ms: Annotated[int | None, _of_producer("delivery_timeout")]
 
     @property
     def producer(self) -> ProducerArguments:
         """What the producer of each task is given."""
+        timeout_ms = self.delivery_timeout_ms
         return {
             "compression": None if self.compression == "none" else self.compression,
             "message_bytes": self.message_bytes,
             "partition_by": self.partition_by,
-            "delivery_timeout": self.delivery_timeout,
+            "delivery_timeout": format_duration_ms(timeout_ms) if timeout_ms else None,
             "token": self.token,
             "client": "spark",
         }
@@ -277,7 +279,7 @@ class WriteOptions(_TopicOptions):
 def _named(described: type) -> dict[str, Option]:
     """The rows of a class by field, under the names that users write, such as `minPartitions`."""
     return {
-        row.name: replace(row, name=re.sub("_(.)", lambda found: found[1].upper(), row.name))
+        row.field: replace(row, name=re.sub("_(.)", lambda found: found[1].upper(), row.name))
         for row in options_of(described)
     }
 
@@ -345,32 +347,15 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     return options
 
 
-def _meant(unknown: str, names: Sequence[str]) -> str:
-    """Which option somebody may have meant who wrote another one."""
-    kafkas = {
-        "kafka.bootstrap.servers": "bootstrap",
-        "kafka.group.id": "consumer",
-        "subscribe": "topic",
-    }.get(unknown.lower())
-    kafkas = kafkas if kafkas in names else None
-    lower = {name.lower(): name for name in names}
-    near = get_close_matches(unknown.lower(), lower, n=1, cutoff=0.8)
-    meant = kafkas or (lower[near[0]] if near else "")
-    return f" (here it is {meant})" if meant else ""
-
-
 def _parse_all(
     table: Mapping[str, Option], given: Mapping[str, str], what: Literal["read", "write"]
 ) -> dict[str, Any]:
-    """Values of all fields."""
+    """Return the values of all fields."""
     texts = {key.lower(): text for key, text in given.items()}
     names = [row.name for row in table.values()]
     unknown = [key for key in given if key.lower() not in map(str.lower, names)]
     if unknown:
-        raise ConfigError(
-            f"unknown option {unknown[0]!r}{_meant(unknown[0], names)}; a {what} knows "
-            f"{', '.join(names)}"
-        )
+        raise ConfigError(f"unknown option {unknown[0]!r}; a {what} knows {', '.join(names)}")
     if not texts.keys() & TOPIC_NAMES:
         hint = "" if given else " (Spark keeps no options of a table that was made with columns)"
         raise ConfigError(f"option 'topic' is missing: name the topic to {what}{hint}")
@@ -394,7 +379,22 @@ def _check_one_of(values: Mapping[str, Any], *fields: str) -> None:
 
 def _value(row: Option, text: str | None) -> Any:
     try:
-        return row.parse(row.default if text is None else text)
-    except (ValueError, MemqError) as exc:
+        return row.parse(row.default if text is None else _spelled(row, text))
+    except (ValueError, re.error, MemqError) as exc:
+        if row.read is None:
+            raise ConfigError(f"option {exc}") from exc
         shown = "" if row.name in SECRET_OPTIONS else f" = {str(text)[:500]!r}"
         raise ConfigError(f"option '{row.name}'{shown}: {exc}") from exc
+
+
+_SPARK_SIZE = re.compile("([0-9]{1,20})([kmgt]?)b?", re.IGNORECASE)
+"""Sizes as users of Spark write them; it counts by 1024, whatever the case: `64mb` is `64MiB`."""
+
+
+def _spelled(row: Option, text: str) -> str:
+    """Spell a text of Spark as the row has it."""
+    if row.choices:
+        return text.strip().lower()
+    if row.kind != "size" or not (found := _SPARK_SIZE.fullmatch(text.strip())):
+        return text
+    return f"{found[1]}{found[2].upper()}iB" if found[2] else f"{found[1]}B"

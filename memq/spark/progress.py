@@ -16,6 +16,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from memq.client.lag import Lag
 from memq.core.decoding import UNDECODABLE
 from memq.core.units import counted
+from memq.errors import CorruptDataError
+from memq.spark.checkpoint import TopicPosition, decode_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,10 +119,6 @@ def _log(each: SourceProgress) -> None:
     )
 
 
-Offsets = dict[tuple[str, str], tuple[int, int]]
-"""Where a stream began and where it is, by topic, empty where there is one alone, and partition."""
-
-
 def _decoded(text: str | None) -> dict[str, Any]:
     """JSON of an offset; empty where it is none."""
     try:
@@ -130,24 +128,24 @@ def _decoded(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _offset(text: str | None) -> Offsets | None:
-    """An offset of a memq source; None where it is of another one."""
-    found = _decoded(text)
-    topics: Any = found.get("topics", {"": found})
+def _offset(text: str | None) -> dict[str, TopicPosition] | None:
+    """An offset of a memq source, by topic; None where it is of another one."""
     try:
-        return {
-            (topic, partition): (each["from"], each["next"])
-            for topic, entry in topics.items()
-            for partition, each in entry["partitions"].items()
-        }
-    except (AttributeError, KeyError, TypeError):
+        return decode_topics(_decoded(text), {}, "")
+    except CorruptDataError:
         return None
 
 
-def _count(start: Offsets, end: Offsets) -> int:
+def _count(start: dict[str, TopicPosition], end: dict[str, TopicPosition]) -> int:
+    nexts = {
+        (topic, partition): each.next
+        for topic, position in start.items()
+        for partition, each in position.partitions.items()
+    }
     return sum(
-        following - (start[place][1] if place in start else began)
-        for place, (began, following) in end.items()
+        each.next - nexts.get((topic, partition), each.began)
+        for topic, position in end.items()
+        for partition, each in position.partitions.items()
     )
 
 

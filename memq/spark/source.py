@@ -1,17 +1,26 @@
 """What Spark sees first: a format named `memq` with a schema, readers and writers.
 
 Spark makes it anew, in a Python process beside the driver, for each `load()` and `save()`.
+
+A topic may be a table of Spark's session catalog: `CREATE TABLE clicks USING memq OPTIONS (…)`.
+Spark 4.3 hands the OPTIONS of a table to a source in Python once, when the table is made without
+columns and the source is asked for them. When the table is read the source is given the columns,
+and only the options that stand in the query (`SELECT … FROM clicks WITH (…)`). So the options are
+kept where Spark keeps the columns: in the metadata of the first one. They can be seen there, and
+therefore are never secrets.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructField, StructType
 
-from memq.spark.catalog import recall, remember, table_options
-from memq.spark.columns import MESSAGE_COLUMNS, MESSAGE_NEVER_NULL, Shape, choose, shape_of
-from memq.spark.options import parse_read_options
+from memq.errors import ConfigError
+from memq.spark.columns import MESSAGE_COLUMNS, Shape, choose, shape_of
+from memq.spark.options import SECRET_OPTIONS, TOPIC_NAMES, parse_read_options
 from memq.spark.plan import TaskInput, find, inputs_of, resolve
 from memq.spark.stream import MemqStreamReader
 from memq.spark.topics import SparkTopics, agreed_schema, check_named
@@ -22,11 +31,15 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
-    from pyspark.sql.types import StructType
 
     from memq.core.wire.messages import TopicInfo
     from memq.spark.options import ReadOptions
     from memq.spark.plan import MessageRange
+
+
+_PREFIX = "option."  # of each of the OPTIONS, among the properties of a table
+_PROVIDER = "provider"  # a property that every table has, and no read by itself
+_METADATA = "memq.options"
 
 
 class MemqDataSource(DataSource):
@@ -45,21 +58,21 @@ class MemqDataSource(DataSource):
             UnknownTopicError: there is no such topic.
             MemqError: no broker answered in time.
         """
-        of_table = table_options(self.options)
+        of_table = _table_options(self.options)
         options = parse_read_options(self.options if of_table is None else of_table)
         schema = _task_reader(options, None)[0].shape.spark
-        return schema if of_table is None else remember(schema, of_table)
+        return schema if of_table is None else _remember(schema, of_table)
 
     def reader(self, schema: StructType) -> MemqReader:
         """What reads a range once."""
-        options = parse_read_options(recall(self.options, schema))
+        options = parse_read_options(_recall(self.options, schema))
         task_reader, infos = _task_reader(options, schema)
         check_named(task_reader.options, infos)
         return MemqReader(task_reader, {name: each.incarnation for name, each in infos.items()})
 
     def streamReader(self, schema: StructType) -> MemqStreamReader:  # noqa: N802 - Spark's name
         """What follows a topic."""
-        options = parse_read_options(recall(self.options, schema), stream=True)
+        options = parse_read_options(_recall(self.options, schema), stream=True)
         task_reader, infos = _task_reader(options, schema)
         name, info = next(iter(infos.items()))
         return MemqStreamReader(task_reader, (name, info.schemas[info.schema_id]))
@@ -134,7 +147,7 @@ def _task_reader(
     if options.topic:
         options = options.of_topic(options.topic, infos[options.topic].incarnation)
     if options.view == "messages":
-        columns = choose(MESSAGE_COLUMNS, options.columns, wanted, MESSAGE_NEVER_NULL)
+        columns = choose(MESSAGE_COLUMNS, options.columns, wanted)
         shape = Shape(columns, frozenset())
     else:
         shape = shape_of(next(iter(infos)), schema, options.columns, wanted, options.maps)
@@ -142,3 +155,46 @@ def _task_reader(
         crc: data for each in infos.values() for crc, data in schemas_by_crc(each.schemas).items()
     }
     return TaskReader(options, shape, schemas), infos
+
+
+# -- topics as tables -----------------------------------------------------------------------
+
+
+def _table_options(given: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The OPTIONS of a table that is being made; None where it is a read by itself.
+
+    Raises:
+        ConfigError: a secret is among them.
+    """
+    if _PROVIDER not in given:
+        return None
+    own = {
+        key.removeprefix(_PREFIX): text for key, text in given.items() if key.startswith(_PREFIX)
+    }
+    for name in SECRET_OPTIONS:
+        if name.lower() in own:
+            raise ConfigError(
+                f"option '{name}' is a secret, and whoever reads a table can see its options: "
+                "give it to the driver by its environment or profile, or in each query, by WITH"
+            )
+    return own
+
+
+def _remember(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The columns of a table, with its options."""
+    first, *others = schema
+    metadata = first.metadata | {_METADATA: json.dumps(dict(sorted(options.items())))}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def _recall(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """The options of a read: those given, and those of the table if it is one that is read.
+
+    Options that are given, as by WITH, win. Where they say what is read, it is no read of a table.
+    """
+    lower = {key.lower(): text for key, text in given.items()}
+    if lower.keys() & TOPIC_NAMES:
+        return given
+    stored = (field.metadata.get(_METADATA) for field in schema)
+    found: dict[str, str] = next((json.loads(text) for text in stored if text), {})
+    return found | lower

@@ -20,9 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
     ReadMaxFiles,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from memq.runtime.system import Runtime
-    from memq.spark.checkpoint import StreamPositions
-    from memq.spark.plan import MessageRange
     from memq.spark.stream_topics import Positions
     from memq.spark.worker import TaskReader
 
@@ -69,7 +65,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._runtime = runtime
         self._task_reader = task_reader
         self._topics = StreamTopics(options, first, task_reader.shape.spark.names)
-        max_delay_s = options.max_trigger_delay / 1000
+        max_delay_s = options.max_trigger_delay_ms / 1000
         self._gate = Gate(options.min_offsets_per_trigger, max_delay_s, runtime.mono_s)
         self._reports = StreamReports(options, runtime)
         self._target: dict[str, dict[int, int]] | None = None  # of Trigger.AvailableNow
@@ -98,13 +94,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes all of them from the options."""
-        if self._options.max_offsets_per_trigger is not None:
-            return ReadMaxFiles(self._options.max_offsets_per_trigger)
-        if self._options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(self._options.max_bytes_per_trigger)
-        if self._options.min_offsets_per_trigger is not None:
-            return ReadMinRows(self._options.min_offsets_per_trigger)
-        return ReadAllAvailable()
+        it = self._options
+        limits = (it.max_offsets_per_trigger, it.max_bytes_per_trigger, it.min_offsets_per_trigger)
+        return next((ReadMaxFiles(each) for each in limits if each), ReadAllAvailable())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the micro-batch that begins at `start` ends.
@@ -118,8 +110,6 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._topics.look_up()
         before = self._topics.decode(start)
-        if self._reports.wanted:
-            self._commit(before)
         positions, ends = self._reach(before)
         limited = not isinstance(limit, ReadAllAvailable)
         waits = limited and self._target is None and self._gate.holds(available(positions, ends))
@@ -135,7 +125,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         )
         self._taken = after
-        self._reports.send(now=after == before)
+        self._reports.send(before, self._topics.streams, now=after == before)
         return start if after == before else self._encode(after)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -234,33 +224,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = [
             part
             for name, positions in after.items()
-            for part in self._find(name, before.get(name, {}), positions)
+            for part in self._topics.streams[name].find(before.get(name, {}), positions)
         ]
         return inputs_of(self._options, parts) if parts else []
-
-    def _find(
-        self, name: str, start: StreamPositions, end: StreamPositions
-    ) -> Sequence[MessageRange]:
-        """What lies between some positions in a topic."""
-        stream, reports = self._topics.streams[name], self._reports.wanted
-        found = stream.find(start, end)
-        if reports:
-            self._reports.plan(name, stream.incarnation, start, end, found)
-        return found.parts
-
-    def _commit(self, before: Positions) -> None:
-        """Take note of what is committed; what an earlier process did not tell is counted again."""
-        for name, positions in before.items():
-            again = self._reports.commit(name, positions)
-            if again is None:
-                continue
-            try:
-                self._find(name, positions | again, positions)
-            except MemqError as exc:
-                log.warning("MemQ topic %s: what was read is not reported: %s", name, exc)
-                self._reports.skip(name, positions)
-            else:
-                self._reports.commit(name, positions)
 
 
 def _figures(lag: Lag) -> dict[str, Any]:

@@ -6,7 +6,7 @@ the format `memq` reads. Both stay what they are: whatever is published, put in 
 each action on the DataFrame gives the same rows, or an error where they have been removed.
 
 Files are planned by pyiceberg, on the driver, which alone needs it. Spark reads them by the names
-of columns, so a table for which that is not exact is refused (`memq.tables.files`).
+of columns, so a table for which that is not exact is refused (`memq.tables.columns`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, Sto
 from memq.spark.columns import spark_type
 from memq.spark.iceberg import for_spark
 from memq.spark.options import parse_read_options
-from memq.spark.parquet import allow_times, literal
+from memq.spark.outputs import allow_times, literal
 from memq.spark.topic import SparkTopic
-from memq.tables.files import plain_files
 from memq.tables.fitting import NAMING_COLUMNS, with_pairs
 from memq.tables.iceberg import open_table
 from memq.tables.scan import settle
@@ -170,7 +169,7 @@ def _from_table(
     table, base, seam, _ = settled
     wanted = {name: StructField(name, kind) for name, kind in _NAMING.items()}
     wanted |= {field.name: field for field in schema}
-    files = plain_files(table, base, naming, wanted) if any(seam.stored.values()) else []
+    files = table.plain_files(base, naming, wanted) if any(seam.stored.values()) else []
     if not files:
         return spark.createDataFrame([], schema)
     fields = _stored_fields(settled, wanted)

@@ -22,8 +22,8 @@ Rule 3. An attempt with other rows, or with the same in another order, has other
     duplicated. Rows that come from a shuffle come in any order unless they are sorted within their
     partition. An attempt with fewer rows, the same as far as they go, is not noticed: what the
     earlier one wrote beyond them stays.
-Rule 4. A task sends nothing before all of its rows are checked and cut (`memq.spark.spool` keeps
-    them until then). So a row that cannot be written fails the task while nothing of it can be
+Rule 4. A task sends nothing before all of its rows are checked and cut (they wait on its
+    machine's disk). So a row that cannot be written fails the task while nothing of it can be
     read.
 Rule 5. A Message is readable as soon as it is acked. A commit has nothing left to do, and an abort
     cannot take back: what was acked before it stays. To write a whole DataFrame exactly once, name
@@ -35,41 +35,52 @@ counted from what the producer last wrote.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import secrets
+import tempfile
 import time
 from collections import deque
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from memq.client.cluster import Cluster
+from memq.client.producer.keyed import check_key_column
 from memq.client.producer.producer import Producer
+from memq.client.producer.tables import conform, lacks_timestamp
+from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.units import counted
 from memq.errors import (
     ConfigError,
     InvalidRequestError,
+    SchemaMismatchError,
     SequenceConflictError,
+    StorageError,
     TopicRecreatedError,
 )
 from memq.spark.options import parse_write_options
-from memq.spark.spool import Spool
-from memq.spark.write_plan import plan_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.options import ProducerArguments
-    from memq.spark.write_plan import WritePlan
+    from memq.core.wire.messages import TopicInfo
+    from memq.spark.options import WriteOptions
 
 _log = logging.getLogger(__name__)
 
@@ -113,12 +124,8 @@ class MemqWriter(DataSourceArrowWriter):
         return write_rows(self._plan, iterator, producer_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done; what they wrote is readable already."""
+        """Log what was written; it is readable already. (An abort could take nothing back.)"""
         _log.info("wrote to topic %r: %s", self._plan.topic, _sum(messages))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed for good; what was acked stays."""
-        _warn_aborted(self._plan.topic, f"write {self._job_id!r}", messages)
 
 
 class MemqStreamWriter(DataSourceStreamArrowWriter):
@@ -149,24 +156,6 @@ class MemqStreamWriter(DataSourceStreamArrowWriter):
             )
         producer_id = f"spark-{query}-{task.partitionId()}"
         return write_rows(self._plan, iterator, producer_id, epoch=int(number))
-
-    def commit(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """All tasks are done; what they wrote is readable already."""
-        _log.info(
-            "wrote to topic %r, micro-batch %d: %s", self._plan.topic, batchId, _sum(messages)
-        )
-
-    def abort(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """Some task failed for good; what was acked stays."""
-        _warn_aborted(self._plan.topic, f"micro-batch {batchId}", messages)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> MemqWriter:
@@ -214,14 +203,10 @@ def write_rows(
     written = TaskCommit()
     options: ProducerArguments = {**plan.producer, "producer_id": producer_id, "epoch": epoch}
     try:
-        with Producer(plan.bootstrap, topic=plan.topic, **options) as producer, Spool() as spool:
+        with Producer(plan.bootstrap, topic=plan.topic, **options) as producer:
             _check_topic(plan, producer)
-            checked = 0
-            for batch in batches:
-                spool.add(producer.conformed(batch, first_row=checked, now_us=plan.timestamp_us))
-                checked += batch.num_rows
             deliveries: deque[Delivery] = deque()
-            for batch in spool.batches():
+            for batch in spooled(_checked(plan, producer, batches)):
                 deliveries.extend(producer.write_table(batch))
                 written.records += batch.num_rows
                 while deliveries and deliveries[0].done():
@@ -236,6 +221,62 @@ def write_rows(
             f"nothing in them depend on chance or the clock; {exc}"
         ) from exc
     return written
+
+
+def spooled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give batches of one schema as they are, none before all of them are there.
+
+    They wait in a file in Spark's local folder, which has no name from the start: whatever becomes
+    of the process, nothing is left behind.
+
+    Raises:
+        StorageError: the disk is full, or fails.
+    """
+    given = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    folder = given if os.path.isdir(given) else tempfile.gettempdir()  # noqa: PTH112 - a str
+    with _on_disk(folder):
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed below
+    try:
+        writer = None
+        for batch in batches:
+            with _on_disk(folder):
+                writer = writer or pa.ipc.new_stream(file, batch.schema)
+                writer.write_batch(batch)
+        if writer is None:
+            return
+        with _on_disk(folder):
+            writer.close()
+            file.seek(0)
+        yield from pa.ipc.open_stream(file)
+    finally:
+        with suppress(OSError):  # of what nobody reads any more
+            file.close()
+
+
+@contextmanager
+def _on_disk(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise StorageError(
+            f"the rows of this task cannot be written to disk, in {folder}: {exc}. They are kept "
+            "there until all are checked; make room, or set spark.local.dir to a folder that has "
+            "it, or give the DataFrame more partitions"
+        ) from exc
+
+
+def _checked(
+    plan: WritePlan, producer: Producer, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Bring rows to the schema of the topic.
+
+    Raises:
+        MemqError: as `write_rows`, before anything is sent.
+    """
+    checked = 0
+    for batch in batches:
+        yield from producer.conformed(batch, first_row=checked, now_us=plan.timestamp_us)
+        checked += batch.num_rows
 
 
 def _check_topic(plan: WritePlan, producer: Producer) -> None:
@@ -262,21 +303,121 @@ def _task() -> TaskContext:
 
 def _sum(messages: Sequence[WriterCommitMessage | None]) -> str:
     done = [each for each in messages if isinstance(each, TaskCommit)]
-    records = sum(each.records for each in done)
-    sent = sum(each.messages for each in done)
+    records, sent = sum(each.records for each in done), sum(each.messages for each in done)
     duplicates = sum(each.duplicates for each in done)
-    again = counted(duplicates, "Message was", "Messages were")
     return (
-        f"{counted(records, 'LogMessage')} in {counted(sent, 'Message')} by "
-        f"{counted(len(done), 'task')}, of which {again} there from an earlier attempt"
+        f"{counted(records, 'LogMessage')} in {counted(sent, 'Message')}, of which {duplicates} "
+        "were there from an earlier attempt"
     )
 
 
-def _warn_aborted(topic: str, name: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    _log.warning(
-        "%s to topic %r failed. What its tasks have stored stays readable, at least %s. "
-        "Run again under the same name, it adds only what is missing",
-        name,
-        topic,
-        _sum(messages),
+# -- planning, on the driver: options and schema are checked before any task starts ---------
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What all tasks of a write have in common; made on the driver, sent to the workers.
+
+    Attributes:
+        bootstrap: some brokers.
+        topic: the topic.
+        incarnation: of the topic; another one under its name is not written to.
+        schema: of the topic; rows are brought to it.
+        timestamp_us: of rows that have none, microseconds since 1970 UTC; None where each has its
+            own, or needs none.
+        producer: options of the producers.
+    """
+
+    bootstrap: str
+    topic: str
+    incarnation: str
+    schema: pa.Schema
+    timestamp_us: int | None
+    producer: ProducerArguments
+
+
+def plan_write(
+    options: WriteOptions, schema: StructType, *, overwrite: bool, now_us: int | None
+) -> WritePlan:
+    """The plan of a write.
+
+    Args:
+        options: of the write.
+        schema: of the rows.
+        overwrite: whether this was asked for.
+        now_us: time of rows that have none, microseconds since 1970 UTC; None where a row without
+            one would not be the same when the write is run again.
+
+    Raises:
+        InvalidRequestError: a topic cannot be overwritten.
+        ConfigError: rows need a timestamp of their own, or have no key to be placed by.
+        SchemaMismatchError: the rows do not fit the topic.
+        UnknownTopicError: there is no such topic.
+        MemqError: no broker answered in time.
+    """
+    if overwrite:
+        raise InvalidRequestError(
+            'a topic cannot be overwritten: what is published never changes. Use mode("append")'
+        )
+    topic = options.topic
+    info = asyncio.run(_find(options.bootstrap, topic, options.token))
+    topic_schema = deserialize_schema(info.schemas[info.schema_id])
+    check_rows(to_arrow_schema(schema, timezone="UTC"), topic_schema, topic)
+    _check_key(options.partition_by, schema.names, topic_schema, topic)
+    needs_time = lacks_timestamp(schema.names, topic_schema)
+    if needs_time and now_us is None:
+        raise ConfigError(
+            f"rows need a column {TIMESTAMP_COLUMN!r} of their own where they may be written again "
+            "(with jobId, and in streams): the time of writing would not be the same. For a stream "
+            'add withColumn("timestamp", current_timestamp()), which Spark keeps for each '
+            "micro-batch"
+        )
+    return WritePlan(
+        bootstrap=options.bootstrap,
+        topic=topic,
+        schema=topic_schema,
+        incarnation=info.incarnation,
+        timestamp_us=now_us if needs_time else None,
+        producer=options.producer,
     )
+
+
+def check_rows(rows: pa.Schema, topic_schema: pa.Schema, topic: str) -> None:
+    """Refuse columns that the topic cannot take.
+
+    A `timestamp_ntz` does not become an instant here: the time zone would be that of the session,
+    which no task of a write can know. A cast in the query is Spark's own.
+
+    Raises:
+        SchemaMismatchError: naming the column, what the topic expects and what was given.
+    """
+    if topic_schema.equals(DEFAULT_SCHEMA) and "value" not in rows.names:
+        raise SchemaMismatchError(
+            f"topic {topic!r} takes a column 'value' (string or binary), and may have 'key', "
+            f"'headers' and 'timestamp'; the rows have {', '.join(rows.names) or 'no columns'}"
+        )
+    conform(rows.empty_table(), topic_schema, topic, now_us=0)
+
+
+def _check_key(column: str, names: list[str], topic_schema: pa.Schema, topic: str) -> None:
+    """Refuse to place rows by what is no key, or is not in them.
+
+    Raises:
+        ConfigError: naming what could be the key.
+    """
+    if column == "none":
+        return
+    check_key_column(column, topic_schema, topic)
+    if column not in names:
+        raise ConfigError(
+            f"option 'partitionBy' = {column!r}, but the rows have no such column; they have "
+            f"{', '.join(names)}"
+        )
+
+
+async def _find(bootstrap: str, topic: str, token: str) -> TopicInfo:
+    cluster = Cluster(bootstrap, client="spark", token=token)
+    try:
+        return await cluster.topic(topic, create=True)
+    finally:
+        await cluster.close()

@@ -66,7 +66,7 @@ def check_table(table: IcebergTable) -> TableCheck:
     ranges = table.ranges(loaded)
     pieces = {key: _pieces(key, held, ranges) for key, held in ledgers.items()}
     found: dict[Key, Counter[int]] = {}
-    for batch in table.rows(loaded, NAMING_COLUMNS):
+    for batch in table.matching(loaded, {}, NAMING_COLUMNS):
         _count(batch, pieces, found)
     findings = [f"file {path} is in the table twice" for path in table.files_twice(loaded)]
     for key, held in ledgers.items():

@@ -14,16 +14,21 @@ removed, the mapping from names to ids, for files without ids, has the names fro
 (Two cases cannot be seen. A column that the owner has added under a name becomes the topic's when
 that gets one. And where schemas have been removed, a name that went from one column to another one
 is in the mapping only once.)
+
+Engines that read a table's files by the names of columns see its rows only where no row is marked
+as deleted, all files are Parquet, and writers spell the names as they are: of letters, digits and
+`_`. `check_plain` and `IcebergTable.plain_files` refuse a table of which it is not so.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pyiceberg.table.name_mapping import create_mapping_from_schema
 
-from memq.errors import SchemaMismatchError
+from memq.errors import ConfigError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -35,9 +40,8 @@ if TYPE_CHECKING:
     """Name of a column, and of what is in it."""
 
 
-def paths_now(base: Table) -> dict[int, Path]:
-    """Return the path of each column that a table has, and of all in it, by its id."""
-    return dict(_paths(create_mapping_from_schema(base.schema()).root))
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names that every writer leaves as they are."""
 
 
 def check_unchanged(base: Table, columns: Collection[str]) -> None:
@@ -57,7 +61,7 @@ def check_unchanged(base: Table, columns: Collection[str]) -> None:
     for mapping in mappings:
         for id_, path in _paths(mapping.root):
             paths[id_].add(path)
-    now = paths_now(base)
+    now = dict(_paths(create_mapping_from_schema(base.schema()).root))
     for id_, found in sorted(paths.items()):
         names = sorted(found)
         if not any(path[0] in columns for path in names):
@@ -76,6 +80,23 @@ def check_unchanged(base: Table, columns: Collection[str]) -> None:
             "are the topic's cannot be told. Put the topic into a table of its own; who only reads "
             "may leave the column out"
         )
+
+
+def check_plain(base: Table, columns: Collection[str]) -> None:
+    """Refuse columns that engines would not find by their names in files of any writer.
+
+    Raises:
+        SchemaMismatchError: as `check_unchanged`.
+        ConfigError: a name is not of letters, digits and `_`.
+    """
+    check_unchanged(base, columns)
+    for _, path in _paths(create_mapping_from_schema(base.schema()).root):
+        if path[0] in columns and _PLAIN.fullmatch(path[-1]) is None:
+            raise ConfigError(
+                f"column {_in_words(path)} of the table at {base.location()} is not of letters, "
+                "digits and _, and some writers spell such a name otherwise in files: leave the "
+                "column out, or use memq.scan, which knows it by its id"
+            )
 
 
 def _paths(fields: Iterable[MappedField], above: Path = ()) -> Iterator[tuple[int, Path]]:

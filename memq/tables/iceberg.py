@@ -53,26 +53,24 @@ try:
         NoSuchTableError,
         ValidationError,
     )
-    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
-    from pyiceberg.io.pyarrow import PyArrowFileIO, UnsupportedPyArrowTypeException
+    from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+    from pyiceberg.manifest import FileFormat
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
-    from pyiceberg.typedef import EMPTY_DICT
-    from pyiceberg.utils.concurrent import ExecutorFactory
 
-    from memq.tables.columns import check_unchanged
+    from memq.tables.columns import check_plain, check_unchanged
 except ModuleNotFoundError as exc:
     raise ConfigError(
         f"tables in Iceberg need pyiceberg: pip install 'memq[iceberg]' ({exc})"
     ) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.table import FileScanTask
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -149,19 +147,10 @@ class IcebergTable:
         namespace = self.identifier.rpartition(".")[0]
         with _explained("make", self.identifier), _types_checked(self.identifier):
             if not self._catalog.table_exists(self.identifier):
-                self._make_namespace(namespace)
+                self._catalog.create_namespace_if_not_exists(namespace)
                 self._catalog.create_table_if_not_exists(
                     self.identifier, schema, properties=properties
                 )
-
-    def _make_namespace(self, namespace: str) -> None:
-        try:
-            self._catalog.create_namespace_if_not_exists(namespace)
-        except Exception:
-            # Where another range made it meanwhile, each catalog has words of its own for that.
-            if not self._catalog.namespace_exists(namespace):
-                raise
-            log.debug("namespace %s was made meanwhile", namespace)
 
     @property
     def location(self) -> str:
@@ -271,15 +260,6 @@ class IcebergTable:
         added = [_committed(each) for each in lineage(loaded.metadata) if RANGE in _of(each)]
         return added[::-1]
 
-    def rows(self, base: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Some columns of all rows, a piece at a time.
-
-        Raises:
-            StorageError: the catalog or the storage failed.
-        """
-        with _explained("read", self.identifier):
-            yield from base.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
-
     def matching(
         self,
         base: Table,
@@ -310,37 +290,39 @@ class IcebergTable:
             wanted = tuple(name for name in columns if name in has)
             yield from base.scan(rows, selected_fields=wanted).to_arrow_batch_reader()
 
-    def files_with(self, base: Table, equal: Mapping[str, str]) -> list[FileScanTask]:
-        """The files that may have rows in which columns have given values, and what was deleted.
+    def plain_files(
+        self, base: Table, equal: Mapping[str, str], columns: Collection[str]
+    ) -> list[str]:
+        """Return the files that may have rows in which columns have given values.
+
+        Rows of these files are rows of the table as they stand there, for those who know columns
+        by their names; some have other values than those that were given.
 
         Args:
             base: the table as it was.
             equal: the value by column.
+            columns: all that are to be read.
 
         Raises:
+            SchemaMismatchError: a column was renamed, dropped or made anew, or has a default value.
+            ConfigError: who reads the files by names of columns would not see the table's rows.
             StorageError: the catalog or the storage failed.
         """
+        check_plain(base, columns)
         if base.current_snapshot() is None:
             return []
         with _explained("read", self.identifier):
-            return list(base.scan(_all_equal(equal)).plan_files())
-
-    def footers(self, base: Table, paths: Iterable[str]) -> Iterator[pa.Schema]:
-        """What Parquet files say of their columns, in the order of the files.
-
-        Args:
-            base: the table as it was.
-            paths: of the files.
-
-        Raises:
-            StorageError: the storage failed, or one is no such file.
-        """
-
-        def footer(path: str) -> pa.Schema:
-            return _footer(base, path)
-
-        with _explained("read", self.identifier):
-            yield from ExecutorFactory.get_or_create().map(footer, paths)
+            tasks = list(base.scan(_all_equal(equal)).plan_files())
+        for each in tasks:
+            path = each.file.file_path
+            if each.delete_files:
+                raise ConfigError(
+                    f"table {self.identifier} marks rows as deleted that are in its files, such as "
+                    f"{path}: rewrite these files, or use memq.scan, which leaves such rows out"
+                )
+            if each.file.file_format != FileFormat.PARQUET:
+                raise ConfigError(f"table {self.identifier} has a file that is not Parquet: {path}")
+        return [each.file.file_path for each in tasks]
 
     def files_twice(self, base: Table) -> list[str]:
         """Paths of data files that are in it more than once, sorted.
@@ -372,7 +354,7 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
             f"table {name!r}: must be like lake.clicks, or with a catalog prod:lake.clicks"
         )
     try:
-        loaded = _open_catalog(catalog or None, dict(parse_catalog_options(options)))
+        loaded = load_catalog(catalog or None, **dict(parse_catalog_options(options)))
     except (ValueError, ImportError) as exc:
         raise ConfigError(
             f"catalog {catalog or 'default'!r} of table {name!r} cannot be used: {exc}. Describe "
@@ -380,36 +362,18 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
         ) from exc
     except Exception as exc:  # each catalog has errors of its own
         raise StorageError(f"cannot open catalog {catalog!r}: {_in_words(exc)}") from exc
-    if set("#?") & set(loaded.properties.get("warehouse", "")):
-        loaded.properties.setdefault("py-io-impl", f"{__name__}.{PlainFileIO.__name__}")
+    warehouse = loaded.properties.get("warehouse", "")
+    if set("#?") & set(warehouse):
+        raise ConfigError(
+            f"catalog {catalog or 'default'!r} of table {name!r} has the warehouse {warehouse!r}: "
+            "pyiceberg ends a path at # and ?. Use a folder without them"
+        )
     return IcebergTable(loaded, identifier)
-
-
-class PlainFileIO(PyArrowFileIO):
-    """Takes `#` and `?` in a location for what they are in the names of folders, as Spark does."""
-
-    @staticmethod
-    def parse_location(location: str, properties: Mapping[str, str] = EMPTY_DICT) -> Any:
-        """Give scheme, place and path of a location."""
-        hidden = location.replace("#", "\0").replace("?", "\1")
-        scheme, place, path = PyArrowFileIO.parse_location(hidden, dict(properties))
-        return scheme, place, path.replace("\0", "#").replace("\1", "?")
-
-
-def _open_catalog(name: str | None, options: Mapping[str, str]) -> Catalog:
-    try:
-        return load_catalog(name, **options)
-    except Exception as exc:
-        # A catalog in SQL makes its tables when it is opened first; where two do so at the same
-        # time, the second is told that there is one, and finds them all when it tries again.
-        if "already exists" not in str(exc):
-            raise
-        return load_catalog(name, **options)
 
 
 def _all_equal(equal: Mapping[str, str | int]) -> BooleanExpression:
     equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
-    return And(*(equal_to(name, value) for name, value in equal.items()))
+    return And(AlwaysTrue(), AlwaysTrue(), *(equal_to(*each) for each in equal.items()))
 
 
 def _within(name: str, bounds: Interval) -> tuple[BooleanExpression, BooleanExpression]:

@@ -40,7 +40,7 @@ from memq.errors import (
     SchemaMismatchError,
 )
 from memq.reading.plan import Selection
-from memq.tables.casting import cast
+from memq.tables.fitting import cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

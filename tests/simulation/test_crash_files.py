@@ -30,7 +30,7 @@ from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
 from memq.reading.plan import Piece, ReadPlan, Selection
 from memq.runtime.files import make_folders, replace_durably
-from memq.spark.client_folders import ClientFolders
+from memq.spark import files as spark_files
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 from tests.simulation.crashes import PLANS, STATES, Crashes
 
@@ -45,9 +45,7 @@ WRITERS = {
     "a small file": replace_durably,
     "a result of an operator": lambda path, data: airflow_files.write(str(path), data),
     "a result, by its URI": lambda path, data: airflow_files.write(f"file://{path}", data),
-    "a manifest of a Spark that is elsewhere": lambda path, data: ClientFolders().write(
-        str(path), data
-    ),
+    "a manifest of Spark": lambda path, data: spark_files.write(str(path), data),
 }
 
 
@@ -165,9 +163,8 @@ FORMATS = ("parquet", "arrow", "csv")
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_that_is_exported_is_whole_or_absent(memory_path, form, monkeypatch):
+def test_a_file_that_is_exported_is_whole_or_absent(memory_path, form):
     """It has its name when all of it is durable; and a run after the cut makes it."""
-    monkeypatch.setattr("memq.cli.export_job.WRITERS", 1)
     suffix = {"parquet": ".parquet", "arrow": ".arrow", "csv": ".csv"}[form]
     expected = pa.Table.from_batches([rows_of(PIECES)])
     for seed in range(PLANS):
@@ -188,9 +185,8 @@ def test_a_file_that_is_exported_is_whole_or_absent(memory_path, form, monkeypat
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_folder_that_is_exported_goes_on_after_a_power_cut(memory_path, form, monkeypatch):
+def test_a_folder_that_is_exported_goes_on_after_a_power_cut(memory_path, form):
     """Each file that others see is whole, the manifest counts only these, the next run ends it."""
-    monkeypatch.setattr("memq.cli.export_job.WRITERS", 1)  # steps that come in one order
     each_piece = [pa.Table.from_batches([rows_of([piece])]) for piece in PIECES]
     ended = 0
     for seed in range(PLANS):

@@ -19,9 +19,9 @@ from memq.client.profile import connection_of
 from memq.core.audit.result import encode_result
 from memq.core.named_values import NO_VALUES
 from memq.core.topic import check_topic_name
+from memq.spark import files
 from memq.spark.app import run, session, token_from, topic_options
 from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
-from memq.spark.client_folders import folders_of
 
 
 @click.command(
@@ -91,7 +91,7 @@ def main(
         )
         spark.createDataFrame(rows, FINDINGS).coalesce(1).write.mode("append").parquet(output)
         if result is not None:
-            folders_of(spark).write(result, encode_result(found))
+            files.write(result, encode_result(found))
     finally:
         spark.stop()
     show_table(found, every=every)

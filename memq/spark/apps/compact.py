@@ -11,27 +11,11 @@ from typing import Any
 
 import click
 
-from memq.cli.command import Command, ParamType
+from memq.cli.command import Command, SizeType
 from memq.core.topic import check_topic_name
-from memq.core.units import counted, parse_size_bytes
-from memq.errors import ConfigError
+from memq.core.units import counted
 from memq.spark.app import job_options, run, session, token_from, topic_options
 from memq.spark.compaction import Compaction, check_topic, compact
-
-
-class Size(ParamType[int]):
-    """A size such as 64MiB, in bytes."""
-
-    name = "SIZE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """The bytes that a text means."""
-        try:
-            return parse_size_bytes(str(value))
-        except ConfigError as exc:
-            self.fail(str(exc), param, ctx)
 
 
 @click.command(
@@ -59,21 +43,21 @@ python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64M
 )
 @click.option(
     "--range-bytes",
-    type=Size(),
+    type=SizeType(),
     default="1GiB",
     show_default=True,
     help="Stored bytes that are compacted at a time.",
 )
 @click.option(
     "--file-bytes",
-    type=Size(),
+    type=SizeType(),
     default="256MiB",
     show_default=True,
     help="Stored bytes that go into one file: with fewer files, fewer processors work.",
 )
 @click.option(
     "--min-bytes",
-    type=Size(),
+    type=SizeType(),
     default="0B",
     show_default=True,
     help="Leave what is less than this for a later run.",

@@ -39,9 +39,6 @@ python -m memq.spark.apps.range_to_iceberg --topic clicks --partition 0 --start 
     metavar="NAME=VALUE,…",
     help="Of the catalog, beside those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
 )
-@click.option(
-    "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
-)
 @job_options("range_to_iceberg")
 def main(**arguments: Any) -> None:
     """Put the Batches of a read partition from offset START up to, not including, END into TABLE.
@@ -50,9 +47,9 @@ def main(**arguments: Any) -> None:
     again, or at the same time, finds it there and adds nothing. A range that is there in part is
     an error. The manifest is that of range_to_parquet. The driver needs pyiceberg (memq[iceberg]).
     """
-    from memq.spark.iceberg import IcebergJob, range_to_iceberg  # noqa: PLC0415 - needs an extra
+    from memq.spark.iceberg import range_to_iceberg  # noqa: PLC0415 - needs an extra
 
-    run_range(IcebergJob, range_to_iceberg, **arguments)
+    run_range(range_to_iceberg, **arguments)
 
 
 if __name__ == "__main__":

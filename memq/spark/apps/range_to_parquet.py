@@ -13,7 +13,7 @@ import click
 
 from memq.cli.command import Command
 from memq.spark.app import job_options, range_options, run, run_range, topic_options
-from memq.spark.parquet import RangeJob, range_to_parquet
+from memq.spark.outputs import range_to_parquet
 
 
 @click.command(
@@ -34,9 +34,6 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
     metavar="DIR",
     help="Folder, or URI that Spark can write to. The range gets its own folder in it.",
 )
-@click.option(
-    "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
-)
 @job_options("range_to_parquet")
 def main(**arguments: Any) -> None:
     """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
@@ -46,7 +43,7 @@ def main(**arguments: Any) -> None:
     records, bytes and the sum of the checksums, and with what was left out; it is written only when
     the files have as many records as the range must give.
     """
-    run_range(RangeJob, range_to_parquet, **arguments)
+    run_range(range_to_parquet, **arguments)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import tracemalloc
 
 import msgspec
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
 
 from memq import read_range
 from memq.core.format.batch import ProducerRun
@@ -22,15 +20,11 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from memq.spark import MemqDataSource, app
-from memq.spark.app import run
-from memq.spark.apps import range_to_parquet
 from memq.spark.compaction import Compaction, check_topic
-from memq.spark.parquet import RangeJob, settled
+from memq.spark.outputs import RangeJob, settled
 from memq.tables.fitting import NAMING_COLUMNS
-from tests.advice import follows
 from tests.integration.spark.conftest import values
-from tests.integration.spark.here import given, inputs, read, reader, table
+from tests.integration.spark.here import inputs, read, reader, table
 from tests.integration.spark.stored import Stored
 from tests.unit.reading.batches import Sent, records
 
@@ -73,38 +67,6 @@ def test_typed_topics_have_their_own_columns(topics):
     assert set(found["topic"].to_pylist()) == {topics.name("a")}
 
 
-@pytest.mark.parametrize(
-    ("options", "wanted", "error", "message"),
-    [
-        ({"columns": "value,colour"}, None, ConfigError, "no column 'colour'; there are key, val"),
-        ({}, "value", ConfigError, "column 'value' is binary, not string"),
-        ({"topic": "nowhere"}, None, UnknownTopicError, "nowhere"),
-        ({"incarnation": "x"}, None, ConfigError, "option 'incarnation' = 'x'"),
-    ],
-)
-def test_what_is_wrong_is_named(topics, options, wanted, error, message):
-    """A wrong column or topic is one error that names it and what is allowed."""
-    topics.make("a", "1")
-    source = MemqDataSource(given(topics.address, {"topic": topics.name("a")} | options))
-    schema = wanted and StructType([StructField(wanted, StringType())])
-
-    with pytest.raises(error, match=message):
-        source.reader(schema or source.schema())
-
-
-def test_a_column_with_the_name_of_an_origin(topics):
-    """A clash of names is a clear error, and a choice of columns is the way out."""
-    schema = pa.schema([("offset", pa.utf8()), ("n", pa.int64())])
-    topics.make("a", schema=schema)
-    topics.write_rows("a", pa.table({"offset": ["mine"], "n": [1]}))
-    where = {"topic": topics.name("a")}
-
-    with pytest.raises(SchemaMismatchError, match="with the columns 'offset' and 'offset'"):
-        read(topics.address, **where)
-    found = read(topics.address, **where, columns="offset,sequence").to_pylist()
-    assert found == [{"offset": "mine", "sequence": 0}]
-
-
 FILES, TABLE = RANGE_COLUMNS, NAMING_COLUMNS
 REFUSED = {
     "empty": ("c", pa.struct([]), {}, [FILES, TABLE]),
@@ -118,10 +80,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("column", REFUSED.values(), ids=REFUSED)
-@follows(
-    "cannot hold: write the others, which",
-    'Read the topic with spark.read.format("memq"), and write it with that column renamed',
-)
 def test_columns_that_outputs_cannot_hold(topics, column):
     """They are refused with the column's name, before Spark writes anything; others are read."""
     name, kind, value, refuse = column
@@ -144,20 +102,6 @@ def test_columns_that_outputs_cannot_hold(topics, column):
     assert read(topics.address, topic=topics.name("a"), columns="n")["n"].to_pylist() == [1]
 
 
-def test_a_program_whose_range_is_not_there(topics, monkeypatch, capsys, tmp_path):
-    """It is one line on stderr and exit code 1, before Spark is started."""
-    monkeypatch.setattr(app, "configure", lambda *_: None)
-    topics.make("a", "1")
-    arguments = {"topic": topics.name("a"), "partition": 0, "start": 0, "end": 99}
-    arguments |= {"bootstrap": topics.address, "output": tmp_path / "o", "manifest": tmp_path / "m"}
-
-    assert run(range_to_parquet.main, [f"--{name}={each}" for name, each in arguments.items()]) == 1
-
-    line = r"range_to_parquet: error: .*/0 .* up to offset 99, which is not published yet.*\n"
-    assert re.fullmatch(line, capsys.readouterr().err)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):
     """With the option `incarnation`, another topic of that name is an error; the topic of a
     DataFrame is the one that its first plan met.
@@ -176,7 +120,6 @@ def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):
     assert values(read(topics.address, **where)) == [("a", "new")]
 
 
-@follows("or set failOnDataLoss to false to read on without them")
 def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
     """Offsets that retention removed are an error; with failOnDataLoss=false the rest is read."""
     with Stored(tmp_path) as found:
@@ -259,7 +202,6 @@ def test_offsets_by_topic(topics):
         read(topics.address, **topics.pattern, **missing)
 
 
-@follows("or choose columns that they share by the option")
 def test_topics_must_agree_in_their_columns(topics):
     """Topics with other columns are refused by name; columns that all share can be read."""
     for short, last in (("a", pa.int64()), ("b", pa.utf8())):

@@ -5,26 +5,15 @@ from __future__ import annotations
 import asyncio
 import pickle
 
-import pyarrow as pa
-import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from memq.client.audit.audit import audit_topic
 from memq.errors import (
-    DataLossError,
-    SchemaMismatchError,
-    TopicRecreatedError,
     UnavailableError,
 )
 from memq.spark import stream_reports
-from tests.advice import follows
 from tests.integration.spark.conftest import values
 from tests.integration.spark.here import Stream, table
-
-
-def batches_of(stream):
-    """Topic and value of the rows of each micro-batch that there is."""
-    return [values(rows) for rows in stream.run()]
 
 
 def test_a_micro_batch_is_planned_again_and_read_elsewhere(topics):
@@ -51,64 +40,6 @@ def test_a_micro_batch_is_planned_again_and_read_elsewhere(topics):
     assert values(table(worker, planned, stream._schema)) == expected
     stream.restart()
     assert values(stream.rows(start, end)) == expected
-    stream.stop()
-
-
-@follows("or set failOnDataLoss to false to read on without it")
-@pytest.mark.parametrize("restarted", [False, True])
-def test_topics_come_and_go(topics, caplog, restarted):
-    """A topic made while the stream runs is read from its first Batch, though the stream began at
-    the latest; one that is gone, or has other columns, stops it; failOnDataLoss reads on.
-    """
-
-    def go_on(**options):
-        if restarted or options:
-            stream.restart(**options)
-
-    topics.make("a", "before")
-    stream = Stream(topics.address, **topics.pattern, startingOffsets="latest")
-    assert stream.run() == []
-    topics.make("b", "1", "2")
-    topics.write("a", "after")
-
-    go_on()
-    assert batches_of(stream) == [[("a", "after"), ("b", "1"), ("b", "2")]]
-    topics.write("a", "more")
-    topics.delete("b")
-    go_on()
-    with pytest.raises(DataLossError, match=r"b' .* is not among the topics"):
-        stream.run()
-    go_on(failOnDataLoss="false")
-    assert batches_of(stream) == [[("a", "more")]]
-    assert list(stream.offset["topics"]) == [topics.name("a")]
-    assert "reading on without it" in caplog.text
-    topics.make("c", schema=pa.schema([("n", pa.int64())]))
-    with pytest.raises(SchemaMismatchError, match="cannot be read together"):
-        stream.run()
-    stream.stop()
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("how", ["topic", "names", "pattern"])
-def test_a_topic_made_again_is_not_gone_on_with(topics, restarted, how):
-    """A topic that was deleted and recreated stops the stream, also a longer one, and the first
-    data of the new one is not skipped: neither by a plan nor by an end that was there before.
-    """
-    topics.make("a", "1")
-    topics.make("b", "1")
-    names = {"topic": {"topic": topics.name("b")}, "names": topics.subscribe("a", "b")}
-    stream = Stream(topics.address, **names.get(how, topics.pattern))
-    began = stream._reader.initialOffset()
-    assert batches_of(stream)[0][-1] == ("b", "1")
-    topics.make_again("b", "new 1", "new 2")
-
-    for options in ({}, {"failOnDataLoss": "false"}):
-        if restarted or options:
-            stream.restart(**options)
-        with pytest.raises(TopicRecreatedError, match="begin with a new checkpoint"):
-            stream.run()
-        with pytest.raises((TopicRecreatedError, DataLossError)):
-            stream.rows(began, stream.offset)
     stream.stop()
 
 

@@ -26,8 +26,7 @@ from memq.errors import (
 )
 from memq.spark import MemqDataSource
 from memq.spark.options import parse_write_options
-from memq.spark.write_plan import plan_write
-from memq.spark.writer import write_rows
+from memq.spark.writer import plan_write, write_rows
 
 ROWS = StructType([StructField("value", StringType()), StructField("timestamp", TimestampType())])
 ARROW = pa.schema([("value", pa.utf8()), ("timestamp", pa.timestamp("us", "UTC"))])

@@ -8,19 +8,6 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestWriterV2,
-    write_manifest_list,
-)
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
-from pyiceberg.typedef import Record
 
 from memq.tables.commit import Written, commit_range
 from memq.tables.iceberg import open_table
@@ -99,73 +86,6 @@ def compact(table) -> None:
     """Write all rows anew, as programs do that know nothing of ledgers."""
     loaded = table.load()
     loaded.overwrite(loaded.scan().to_arrow())
-
-
-class _DeleteManifestWriter(ManifestWriterV2):
-    """pyiceberg reads marks of deletion, and does not write them."""
-
-    def content(self):
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self):
-        return {**super()._meta, "content": "deletes"}
-
-
-def mark_deleted(table, position: int) -> None:
-    """Mark a row of each file as deleted, as Spark and others do that merge on read."""
-    loaded = table.load()
-    before, io = loaded.current_snapshot(), loaded.io
-    snapshot_id, folder = loaded.metadata.new_snapshot_id(), f"{table.location}/metadata"
-    sequence = loaded.metadata.next_sequence_number()
-    names = [each.file.file_path for each in loaded.scan().plan_files()]
-    marks = pa.table({"file_path": names, "pos": [position] * len(names)})
-    marks = marks.cast(
-        pa.schema(
-            [
-                pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
-                pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
-            ]
-        )
-    )
-    path = f"{folder}/{snapshot_id}-deletes.parquet"
-    pq.write_table(marks, path.removeprefix("file://"))
-    deletes = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
-        file_path=path,
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=len(marks),
-        file_size_in_bytes=1,
-    )
-    manifest = io.new_output(f"{folder}/{snapshot_id}-m0.avro")
-    with _DeleteManifestWriter(
-        loaded.spec(), loaded.schema(), manifest, snapshot_id, "deflate"
-    ) as writer:
-        writer.add(
-            ManifestEntry.from_args(
-                status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, data_file=deletes
-            )
-        )
-    listing = f"{folder}/snap-{snapshot_id}.avro"
-    with write_manifest_list(
-        2, io.new_output(listing), snapshot_id, before.snapshot_id, sequence, "deflate"
-    ) as manifests:
-        manifests.add_manifests([*before.manifests(io), writer.to_manifest_file()])
-    snapshot = Snapshot(
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=before.snapshot_id,
-        sequence_number=sequence,
-        timestamp_ms=before.timestamp_ms + 1,
-        manifest_list=listing,
-        summary=Summary(Operation.DELETE),
-        schema_id=loaded.schema().schema_id,
-    )
-    updates = (
-        AddSnapshotUpdate(snapshot=snapshot),
-        SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=snapshot_id),
-    )
-    loaded.catalog.commit_table(loaded, (), updates)
 
 
 def values(table) -> list[int]:

@@ -1,24 +1,24 @@
-"""Columns of a table that others have changed: no range goes into another one, nor is one read."""
+"""Columns of a table that others have changed, and files that would mislead who goes by names:
+nothing is put in or read by the name of another one.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate
 from pyiceberg.types import DoubleType, LongType
 
-from memq.errors import SchemaMismatchError
-from memq.tables.files import plain_files
-from memq.tables.iceberg import open_table
-from tests.advice import follows
+from memq.errors import ConfigError, SchemaMismatchError
 from tests.integration.tables.lake import (
     RECORDS,
     SCHEMA,
     all_of,
-    catalog_options,
     clicks,
     compact,
     lake_table,
@@ -86,12 +86,12 @@ def check_refused(table, column, says, schema=SCORED):
     for refused in (
         lambda: put(table, wanted, rows(wanted, schema)),
         lambda: read(table, column),
-        lambda: plain_files(table, table.load(), EQUAL, [column, "offset"]),
+        lambda: table.plain_files(table.load(), EQUAL, [column, "offset"]),
     ):
         with pytest.raises(SchemaMismatchError, match=rf"column '({column}|score)' .* {says}"):
             refused()
     assert {*read(table, "offset")} == {0}
-    assert plain_files(table, table.load(), EQUAL, ["offset"])
+    assert table.plain_files(table.load(), EQUAL, ["offset"])
 
 
 def test_columns_that_come_later(table):
@@ -176,7 +176,6 @@ def test_a_default_value(table):
 INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
 NESTED = {
     "struct": (INNER, "name", {"name": "x", "age": 1}),
-    "struct in a struct": (pa.struct([("s", INNER)]), "s.name", {"s": {"name": "x", "age": 1}}),
     "list": (pa.list_(INNER), "element.name", [{"name": "x", "age": 1}]),
     "map": (pa.map_(pa.string(), INNER), "value.name", [("k", {"name": "x", "age": 1})]),
 }
@@ -209,34 +208,6 @@ def test_a_field_that_was_changed(tmp_path, kind, change):
     assert sorted(read(table, "value")) == all_of(2)
 
 
-def test_a_column_with_a_dot(tmp_path):
-    """Its name is not taken for that of a field."""
-    schema = SCHEMA.append(pa.field("user.id", pa.int64()))
-    table = lake_table(tmp_path, schema)
-    put(table, clicks(0, 1), rows(clicks(0, 1)))
-    add(table, ("user",))
-    put(table, clicks(1, 2), rows(clicks(1, 2)))
-    drop(table, "user.id")
-    add(table, ("user.id",))
-
-    assert read(table, "user") == [None] * 2 * RECORDS
-    with pytest.raises(SchemaMismatchError, match=r"column 'user\.id' .* was dropped"):
-        read(table, "user.id")
-
-
-@follows("Put the topic into a table of its own; who only reads may leave the column out")
-def test_the_way_out_of_a_changed_table(table, tmp_path):
-    """The topic goes into another table."""
-    rename(table, "value", "v")
-    with pytest.raises(SchemaMismatchError):
-        put(table, clicks(1, 2), rows(clicks(1, 2)))
-
-    own = open_table("local:lake.own", catalog_options(tmp_path))
-    own.create(SCHEMA)
-    put(own, clicks(0, 1))
-    assert values(own) == all_of(1)
-
-
 def test_a_column_of_another_type(table):
     """Files that do not fit are refused with the column's name; nothing is committed."""
     position = SCORED.get_field_index("value")
@@ -246,3 +217,62 @@ def test_a_column_of_another_type(table):
         put(table, clicks(1, 2), rows(clicks(1, 2), SCORED).cast(other))
 
     assert values(table) == all_of(1)
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+def files(table, columns=("value", "offset")):
+    return table.plain_files(table.load(), EQUAL, columns)
+
+
+def by_duckdb(table):
+    found = duckdb.read_parquet(files(table)).filter("memq_incarnation = 'a1'")
+    return sorted(value for (value,) in found.select("value").fetchall())
+
+
+def test_files_of_any_writer(tmp_path):
+    """All rows, and no other ones: as ranges were put in, and after a compaction."""
+    table = lake_table(tmp_path)
+    assert files(table) == []
+    put(table, clicks(0, 4))
+    assert by_duckdb(table) == all_of(4)
+    compact(table)
+    put(table, clicks(0, 2, incarnation="b2"))
+    assert by_duckdb(table) == all_of(4)
+    assert len(files(table)) == 1  # the one of another incarnation is not among them
+
+
+def test_rows_that_are_marked_as_deleted(table, monkeypatch):
+    """Files in which some rows do not count are refused."""
+    base = table.load()
+    (task,) = base.scan().plan_files()
+    task.delete_files.add(task.file)
+    monkeypatch.setattr(base, "scan", lambda _: SimpleNamespace(plan_files=lambda: [task]))
+
+    with pytest.raises(ConfigError, match=r"such as file:.*: rewrite these files"):
+        table.plain_files(base, EQUAL, ["value"])
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"), [("user-id", False), ("user id", False), ("2nd", False), ("_2nd", True)]
+)
+def test_names_that_writers_spell_otherwise(tmp_path, name, plain):
+    """Some give the values another name when they write a file anew, so nobody reads it by that."""
+    kind = pa.struct([(name, pa.float64())])
+    schema = SCHEMA.append(pa.field(name, pa.float64())).append(pa.field("inner", kind))
+    table = lake_table(tmp_path, schema)
+    inner = pa.array([{name: 1.5}] * RECORDS, kind)
+    put(table, clicks(1, 2), rows(clicks(1, 2), schema.remove(6)).append_column("inner", inner))
+    compact(table)
+
+    for column in (name, "inner"):
+        if plain:
+            assert len(files(table, (column, "offset"))) == 1
+            continue
+        with pytest.raises(
+            ConfigError, match=rf"column '.*{name}' of the table .* is not of letters"
+        ):
+            files(table, (column, "offset"))
+    assert len(files(table)) == 1
+    assert read(table, name) == [0.5] * RECORDS

@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
-from sqlalchemy import event
 
 from memq.core.ranges import Interval
 from memq.errors import (
@@ -23,7 +21,6 @@ from memq.errors import (
 )
 from memq.tables.commit import Outcome, commit_range
 from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
-from tests.advice import follows
 from tests.integration.tables.lake import (
     NAME,
     SCHEMA,
@@ -197,7 +194,6 @@ def test_a_rolled_back_table_takes_ranges_again(table):
     assert not again.committed
 
 
-@follows("Roll it forward, or make a new table from the topic")
 def test_a_ledger_that_cannot_be_told(table):
     """Rolled back to before the last range, with all older ledgers expired: it is not guessed."""
     put(table, clicks(0, 3))
@@ -293,7 +289,6 @@ def test_a_snapshot_that_is_kept_by_a_tag(table, removed):
     assert not put(table, clicks(0, 3)).committed
 
 
-@follows("make a new table from the topic; if none were, expire that snapshot")
 def test_a_tag_that_is_removed_after_rows_were_deleted(table):
     """It looks as if the table were another one; whoever knows better says so by expiring it."""
     kept = kept_by_a_tag(table, compact, lambda table: table.load().delete("value = 2"))
@@ -306,57 +301,6 @@ def test_a_tag_that_is_removed_after_rows_were_deleted(table):
 
     put(table, clicks(3, 4))
     assert intervals(table) == [Interval(0, 4)]
-
-
-# -- the first range of two ----------------------------------------------------------------------
-
-
-def test_two_open_a_new_catalog_at_the_same_time(tmp_path):
-    """Whoever comes second opens what the first one has made."""
-    options = catalog_options(tmp_path)
-    done = []
-
-    def before_create(*_, **__):
-        if not done:
-            done.append(True)
-            load_catalog("local", **options)
-
-    event.listen(SqlCatalogBaseTable.metadata, "before_create", before_create)
-    try:
-        open_table(f"local:{NAME}", options).create(SCHEMA)
-    finally:
-        event.remove(SqlCatalogBaseTable.metadata, "before_create", before_create)
-    assert done
-
-
-def test_two_make_a_namespace_at_the_same_time(tmp_path, monkeypatch):
-    """Whoever comes second takes the one there is, and its range goes into the table."""
-    options = catalog_options(tmp_path)
-    catalog, other = (load_catalog("local", **options) for _ in range(2))
-    look = catalog.namespace_exists
-
-    def look_and_be_late(name):
-        found = look(name)
-        if not found:
-            other.create_namespace(name)
-        return found
-
-    monkeypatch.setattr(catalog, "namespace_exists", look_and_be_late)
-    table = IcebergTable(catalog, NAME)
-    table.create(SCHEMA)
-    assert put(table, clicks(0, 1)).committed
-
-
-def test_a_namespace_that_cannot_be_made(tmp_path, monkeypatch):
-    """What a catalog refuses is an error that names the table and gives its words."""
-    catalog = load_catalog("local", **catalog_options(tmp_path))
-
-    def refuse(*_):
-        raise PermissionError("lake is not yours")
-
-    monkeypatch.setattr(catalog, "create_namespace", refuse)
-    with pytest.raises(StorageError, match=r"cannot make table lake\.clicks: .*not yours"):
-        IcebergTable(catalog, NAME).create(SCHEMA)
 
 
 # -- names ---------------------------------------------------------------------------------------
@@ -399,7 +343,6 @@ def test_a_catalog_that_does_not_answer(tmp_path):
     assert raised.value.retriable
 
 
-@follows("the table at … is of format version …: upgrade it to …")
 def test_a_table_of_version_1(tmp_path):
     """It has no sequence numbers, and is refused until it is upgraded."""
     catalog = load_catalog("local", **catalog_options(tmp_path))

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from memq import AdminClient, read_range, scan
-from memq.cli.table_put import put_topic
-from memq.errors import ConfigError, DataLossError, InvalidRequestError, SchemaMismatchError
+from memq.errors import ConfigError, DataLossError
 from memq.tables.commit import Written, commit_range
 from memq.tables.ledger import TopicRange
-from memq.testing.broker import BrokerProcess
-from tests.advice import follows
 from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
 from tests.system.spark.scan_pins import by_duckdb, by_polars, pin_and_compare
-
-SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 
 
 @pytest.fixture
@@ -41,17 +33,12 @@ def test_the_rest_comes_from_batches(lake):
     assert lake.numbers() == list(range(8 * ROWS))
 
 
-@pytest.mark.parametrize("until", [0, 2, 4, 5, 6, 7])
+@pytest.mark.parametrize("until", [0, 4, 6])
 def test_pinned(lake, until):
     """Up to an offset, whichever side it lies in; what is published or put in later is not read."""
     lake.produce(6)
     lake.put(1, 4)
     lake.put(4, 5)
-    if until > 6:
-        with pytest.raises(InvalidRequestError, match=r"ends at \{0: 6\}"):
-            lake.scan(until={0: until})
-        return
-
     opened = lake.scan(until={0: until})
     lake.produce(1)
     lake.put(0, 1)
@@ -59,32 +46,6 @@ def test_pinned(lake, until):
 
     assert sorted(opened.read_all()["n"].to_pylist()) == list(range(until * ROWS))
     assert lake.numbers(until={0: until}) == list(range(until * ROWS))
-
-
-def test_what_retention_removed_is_in_the_table(tmp_path):
-    """The table holds what the topic does not any more; a hole that neither has is an error."""
-    with BrokerProcess(tmp_path / "broker", retention_interval="100ms") as forgetful:
-        lake = TopicLake(forgetful.address, tmp_path, **SHORT)
-        lake.produce(6)
-        lake.put(0, 2)
-        lake.put(3, 4)
-        with AdminClient(lake.address) as admin:
-            wait_until_removed(admin, lake.topic, 6)
-            admin.alter_topic(lake.topic, retention="7d")
-        lake.produce(1)
-
-        with pytest.raises(DataLossError, match="partition 0, offset 2: neither in the table nor"):
-            lake.scan()
-        with pytest.raises(DataLossError, match="partition 0, offset 2: neither in the table nor"):
-            put_topic(lake.table, lake.topic, lake.address)
-        assert lake.numbers(until={0: 2}) == list(range(2 * ROWS))
-
-
-def wait_until_removed(admin, topic, end):
-    deadline_s = time.monotonic() + 60
-    while admin.offsets(topic)[0].start < end:
-        assert time.monotonic() < deadline_s, "retention has not come"
-        time.sleep(0.1)
 
 
 def test_a_topic_that_was_made_anew(lake):
@@ -107,7 +68,6 @@ def test_a_topic_that_was_made_anew(lake):
     assert sorted(read["n"].to_pylist()) == list(range(ROWS))
 
 
-@follows("Read each of the two by itself, and put the topic into a new table")
 def test_a_topic_that_has_lost_what_the_table_has(lake):
     """Its offsets name other data now than in the table; nothing is hidden behind the other."""
     lake.produce(3)
@@ -139,62 +99,6 @@ def test_columns(lake):
     assert scores == [None] * 3 * ROWS + late
 
 
-def test_a_column_that_was_renamed(lake):
-    """No column of the table is given for one of the topic that has its name by chance."""
-    lake.produce(2)
-    lake.put(0, 2)
-    lake.table.load().update_schema().rename_column("n", "number").commit()
-
-    for choice in ({}, {"columns": ["n"]}):
-        with pytest.raises(SchemaMismatchError, match=r"column 'n' .* was renamed"):
-            lake.scan(**choice)
-    lake.grow("number")
-    with pytest.raises(SchemaMismatchError, match=r"column '(n|number)' .* was renamed"):
-        lake.scan()
-
-    assert lake.scan(columns=["tag"]).read_all().num_rows == 2 * ROWS
-    other = TopicLake(lake.address, lake.folder)
-    other.produce(1)
-    found = scan(other.address, topic=other.topic, table=lake.table).read_all()
-    assert found.num_rows == ROWS
-
-
-def by_n(table):
-    return table.sort_by("n").to_pylist()
-
-
-STRICT = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())])
-ONE = {"a": 1, "b": None}
-DEEP = pa.struct([pa.field("s", STRICT), pa.field("t", pa.list_(STRICT), nullable=False)])
-NULLS = {
-    "struct": (STRICT, [ONE, None, {"a": 2, "b": "x"}]),
-    "only nulls": (STRICT, [None, None, None]),
-    "in a struct": (DEEP, [{"s": None, "t": [None, ONE]}, None, {"s": ONE, "t": []}]),
-    "in a list": (pa.list_(STRICT), [[ONE, None], [], [None]]),
-    "not null in a list": (
-        pa.list_(pa.field("item", STRICT, nullable=False)),
-        [[ONE, ONE], [], [ONE]],
-    ),
-    "in a map": (pa.map_(pa.string(), STRICT), [[("k", ONE), ("l", None)], [], [("k", None)]]),
-}
-
-
-def test_structs_that_are_null_and_have_fields_that_are_not(broker, tmp_path):
-    """A null has no fields, so none of them is null: the rows are as the topic has them."""
-    schema = pa.schema([("n", pa.int64()), *((name, kind) for name, (kind, _) in NULLS.items())])
-    lake = TopicLake(broker.address, tmp_path, schema=schema)
-    columns = [pa.array(values, kind) for kind, values in NULLS.values()]
-    lake.write(*columns)
-    lake.put(0, 1)
-
-    found = lake.scan().read_all()
-
-    found.validate(full=True)
-    assert found.schema.equals(schema)
-    assert by_n(found) == by_n(read_range(lake.address, topic=lake.topic))
-    pq.write_table(found, tmp_path / "found.parquet")
-
-
 def test_engines_agree_while_both_move(broker, tmp_path):
     """At offsets pinned one after the other DuckDB and Polars count and sum the same rows."""
     lake = TopicLake(broker.address, tmp_path, partitions=2)
@@ -204,7 +108,6 @@ def test_engines_agree_while_both_move(broker, tmp_path):
     assert done["put in"] > 1
 
 
-@follows("not with a table; filter the rows, or give until")
 def test_options_that_do_not_go_together(lake):
     """Offsets and times are those of the topic alone, and an end by partition that of both."""
     lake.produce(1)

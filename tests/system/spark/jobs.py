@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from memq.core.ranges import OffsetRange
 from memq.spark.compaction import Compaction
-from memq.spark.iceberg import IcebergJob
-from memq.spark.parquet import RangeJob
+from memq.spark.outputs import RangeJob
 from tests.integration.tables.lake import catalog_options
 
 
@@ -21,7 +20,7 @@ def iceberg_job(broker, topic, folder, start=0, end=1, *, catalog=(), **options)
     place = {"output": "local:lake.t", "manifest": f"{folder}/{start}-{end}.json"}
     place["catalog_options"] = catalog_options(folder) | dict(catalog)
     given = {"name": "test", "report": False, "bootstrap": broker.address} | place | options
-    return IcebergJob(topic=topic, range=OffsetRange(0, start, end), **given)
+    return RangeJob(topic=topic, range=OffsetRange(0, start, end), **given)
 
 
 def compaction(broker, topic, folder, **options):

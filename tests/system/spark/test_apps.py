@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +13,6 @@ from urllib.parse import urlsplit
 import msgspec
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from memq import AdminClient, Producer, read_range
@@ -28,8 +25,7 @@ from memq.core.ranges import OffsetRange
 from memq.spark.app import one_line
 from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import compact
-from memq.spark.folders import Folders
-from memq.spark.parquet import range_to_parquet
+from memq.spark.outputs import range_to_parquet
 from tests.system.spark.conftest import ROOT, SPARK_CONFIG
 from tests.system.spark.jobs import compaction, parquet_job
 from tests.system.spark.reading import NAME, ends_of
@@ -163,44 +159,6 @@ async def test_what_is_damaged_fails_the_job_or_is_left_out_and_counted(spark, t
     assert values_of(spark.read.parquet(after.output)) == Counter([b"first value"])
 
 
-class Unwilling:
-    """A Hadoop file system that refuses to rename onto a file, as HDFS or S3A do."""
-
-    def __init__(self, files, refuse):
-        self._files = files
-        self._refuse = refuse
-
-    def __getattr__(self, name):
-        return getattr(self._files, name)
-
-    def rename(self, source, target):
-        if self._files.exists(target):
-            return self._refuse()
-        return self._files.rename(source, target)
-
-
-@pytest.mark.parametrize("kind", ["hdfs", "s3a"])
-def test_a_manifest_is_replaced_on_every_file_system(spark, tmp_path, monkeypatch, kind):
-    """A small file is written again also where nothing can be renamed onto a file."""
-
-    def refuse():
-        if kind == "hdfs":
-            return False
-        exists = spark._jvm.org.apache.hadoop.fs.FileAlreadyExistsException("is there")
-        raise Py4JJavaError("rename", exists)
-
-    folders = Folders(spark)
-    opened = folders._open
-    monkeypatch.setattr(
-        folders, "_open", lambda path: (Unwilling((found := opened(path))[0], refuse), found[1])
-    )
-
-    for data in (b"one", b"two"):
-        folders.write(f"{tmp_path}/manifest.json", data)
-        assert folders.read(f"{tmp_path}/manifest.json") == data
-    assert folders.names(str(tmp_path)) == ["manifest.json"]
-
-
 # -- audit_reconcile ------------------------------------------------------------------------
 
 
@@ -245,40 +203,6 @@ def environment():
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell",
     }
-
-
-def test_a_run_that_is_killed_is_made_good_by_the_next(spark, broker, clicks, tmp_path):
-    """SIGKILL in the middle of the writing leaves nothing that a reader sees; the next run does."""
-    task = parquet_job(broker, clicks, tmp_path, 0, 6)
-    arguments = ["--bootstrap", broker.address, "--topic", clicks, "--partition", "0"]
-    arguments += ["--start", "0", "--end", "6", "--output", task.output]
-    process = subprocess.Popen(
-        [
-            *(sys.executable, ROOT / "spark_apps" / "range_to_parquet.py", *arguments),
-            *("--manifest", task.manifest),
-        ],
-        env=environment(),
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    parent = tmp_path / "out" / place_of(broker.address, clicks)[0]
-    try:
-        deadline_s = time.monotonic() + START_S
-        while not list(parent.glob(f".{task.folder_name}-*")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert not Path(task.manifest).exists()
-
-    manifest = range_to_parquet(spark, task)
-
-    assert [path.name for path in parent.iterdir()] == [task.folder_name]
-    found = spark.read.parquet(manifest.output)
-    assert values_of(found) == values_in(broker.address, clicks, 0, 6)
-    assert manifest.records == 300
 
 
 def test_spark_submit_runs_them_and_they_end_as_they_should(spark, broker, clicks, tmp_path):

@@ -7,18 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from memq import Producer
-from memq.cli.table_put import put_topic
-from memq.spark import scan
+from memq.errors import ConfigError
 from memq.spark.compaction import compact
-from memq.spark.iceberg import range_to_iceberg
-from memq.spark.parquet import range_to_parquet
-from memq.tables.check import check_table
-from memq.tables.iceberg import open_table
-from tests.system.spark.jobs import compaction, iceberg_job, parquet_job
+from memq.spark.outputs import range_to_parquet
+from tests.system.spark.jobs import compaction, parquet_job
 
 
-@pytest.mark.parametrize("name", ["set[1]", "{a,b}*q?x la%20#ké", "back\\slash"])
-def test_folders_of_any_name(spark, make_topic, broker, tmp_path, name):
+def test_folders_of_any_name(spark, make_topic, broker, tmp_path):
     """The name of a folder is that of one folder, not a pattern, and nothing in it is decoded."""
     schema = pa.schema([("n", pa.int64())])
     topic = make_topic(schema=schema)
@@ -26,51 +21,32 @@ def test_folders_of_any_name(spark, make_topic, broker, tmp_path, name):
         for n in (1, 2):
             producer.write_table(pa.table({"n": [n]}, schema=schema))
             producer.flush(timeout=60)
+    name = "set[1]{a,b}*q?x la%20#ké back\\slash"
     folder = tmp_path / name
-    beside = tmp_path / "set1"
+    beside = tmp_path / "set1{a,b}*q?x la%20#ké back\\slash"
     odd = f"file://{folder}"
 
     manifest = range_to_parquet(spark, parquet_job(broker, topic, odd))
     assert range_to_parquet(spark, parquet_job(broker, topic, beside)).records == 1
     (compacted,) = compact(spark, compaction(broker, topic, odd))
-    if "\\" not in name:
-        warehouse = {"warehouse": f"{odd}/warehouse"}
-        job = iceberg_job(broker, topic, tmp_path, catalog=warehouse, manifest=f"{odd}/m.json")
-        assert range_to_iceberg(spark, job).records == 1
-        table = open_table("local:lake.t", job.catalog_options)
-        put_topic(table, topic, broker.address)
-        assert check_table(table) == (2, [])
-        frame = scan(spark, topic=topic, table=table, bootstrap=broker.address)
-        assert sorted(row.n for row in frame.collect()) == [1, 2]
 
     assert (manifest.records, compacted.records) == (1, 2)
-    assert {each.name for each in tmp_path.iterdir()} <= {name, beside.name, "catalog.db"}
+    assert {each.name for each in tmp_path.iterdir()} <= {name, beside.name}
     assert (folder / "0-1.json").is_file()
     files = pq.read_table(manifest.output.removeprefix("file://"), partitioning=None)
     assert files["n"].to_pylist() == [1]
 
 
-def test_headers_of_one_name(spark, broker, make_topic, tmp_path):
-    """Both are in a read, in files, and in what is written to another topic."""
-    topic, other = make_topic(), make_topic()
-    with Producer(broker.address, topic=topic, acks="all") as producer:
-        producer.write(b"1", headers=[("a", b"x"), ("a", b"y")])
-        producer.write(b"2")
-
-    def read(topic, **options):
-        options |= {"bootstrap": broker.address, "topic": topic}
-        return spark.read.format("memq").options(**options).load()
-
-    kept = read(topic, maps="map").select("value", "headers", "timestamp")
-    options = {"bootstrap": broker.address, "topic": other}
-    kept.write.format("memq").mode("append").options(**options).save()
-    manifest = range_to_parquet(spark, parquet_job(broker, topic, tmp_path))
-
-    for each in (topic, other):
-        rows = sorted(read(each).select("value", "headers").collect())
-        assert [[tuple(header) for header in row.headers or ()] for row in rows] == [
-            [("a", b"x"), ("a", b"y")],
-            [],
-        ]
-    files = pq.read_table(manifest.output, partitioning=None).sort_by("value")
-    assert files["headers"].to_pylist() == [[("a", b"x"), ("a", b"y")], None]
+def test_a_path_without_a_scheme_is_refused_where_spark_takes_it_for_another_place(
+    spark, make_topic, broker, tmp_path
+):
+    """On a cluster with HDFS such a path is a folder there, and a local one for this program."""
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    before = configuration.get("fs.defaultFS")
+    configuration.set("fs.defaultFS", "hdfs://name-node:8020")
+    try:
+        with pytest.raises(ConfigError, match=f"such as hdfs://name-node:8020{tmp_path}"):
+            range_to_parquet(spark, parquet_job(broker, make_topic(), tmp_path))
+    finally:
+        configuration.set("fs.defaultFS", before)
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from memq import AdminClient
 from memq.testing.broker import BrokerProcess
@@ -83,26 +82,6 @@ def test_a_filter_stays_with_its_own_query(load, topic):
 
     assert {row.offset for row in both.select("offset").distinct().collect()} >= {0, 2}
     assert both.count() == frame.filter("offset <> 1").count()
-
-
-@pytest.mark.parametrize(
-    ("options", "schema", "message"),
-    [
-        ({"startingOffset": "5"}, None, "unknown option 'startingoffset' (here it is startingOff"),
-        ({"topic": "nowhere"}, None, "UnknownTopicError"),
-        (
-            {},
-            StructType([StructField("value", BinaryType(), nullable=False)]),
-            "column 'value' may be null",
-        ),
-    ],
-)
-def test_what_is_wrong_is_named(load, topic, options, schema, message):
-    """The error that Spark shows has ours, which names what is wrong."""
-    with pytest.raises(PySparkException) as caught:
-        load(**{"topic": topic} | options, schema=schema).count()
-
-    assert message in str(caught.value)
 
 
 @pytest.fixture

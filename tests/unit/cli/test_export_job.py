@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
-from memq.cli import export_job
 from memq.cli.export_job import (
     LOCK,
     MANIFEST,
@@ -49,7 +47,7 @@ class Reader:
 
     def __init__(self, before=lambda _: None, pieces=PIECES):
         self.before, self.pieces = before, pieces
-        self.ended = threading.Event()
+        self.closed = False
         self.checked, self.read, self.planned = [], [], []
 
     def __enter__(self):
@@ -58,12 +56,8 @@ class Reader:
     def __exit__(self, *_):
         self.close()
 
-    @property
-    def closed(self):
-        return self.ended.is_set()
-
     def close(self):
-        self.ended.set()
+        self.closed = True
 
     def plan(self, selection, *, piece_bytes=0):
         self.planned.append((selection, piece_bytes))
@@ -124,12 +118,6 @@ class Run:
         yield self.done.append
 
 
-@pytest.fixture(autouse=True)
-def one_by_one(monkeypatch):
-    """Files are made in their order."""
-    monkeypatch.setattr(export_job, "WRITERS", 1)
-
-
 def shown(folder):
     """The files that readers of folders take."""
     return sorted(each for each in folder.glob("*") if each.name[0] not in "._")
@@ -173,7 +161,7 @@ def test_a_folder_and_what_is_said_of_it(tmp_path):
     assert outcome == expected
     assert run.reader.planned == [(run.selection, 99)]
     assert (run.sizes, sum(run.done), run.said) == ([100], 100, [])
-    assert run.opened == [("", "")]
+    assert run.opened == [("", ""), ("i", "s")]
     assert run.reader.closed
     again = Run()
     assert export_folder(tmp_path / "all", again.job) == outcome._replace(resumed_files=4)
@@ -196,11 +184,8 @@ def test_whatever_fails_at_a_file_the_next_run_goes_on_with_it(tmp_path, number,
     """Those before it are whole and stay, none after it is begun, and nothing is there twice."""
 
     def before(piece):
-        at = [each.range for each in PIECES].index(piece.range)
-        if at == number:
+        if piece.range == PIECES[number].range:
             raise error
-        if at > number:  # its thread was free before it was given up
-            assert failing.reader.ended.wait(60)
 
     failing = Run(Reader(before))
     expected = StorageError if isinstance(error, OSError) else type(error)
@@ -224,56 +209,21 @@ def test_whatever_fails_at_a_file_the_next_run_goes_on_with_it(tmp_path, number,
     assert again.reader.planned == []
     assert again.sizes == [sum(each.contents.bytes for each in PIECES[number:])]
     files = "1 file" if len(left) == 1 else f"{len(left)} files"
-    assert again.said == [f"{tmp_path / 'all'}: {files} to go; {number} there already"]
+    said = f"{tmp_path / 'all'}: {files} to go; {number} are there"
+    assert again.said == ([said] if number else [])
     assert not list((tmp_path / "all").glob("*.tmp"))
 
 
-def test_a_failure_ends_the_files_under_way(tmp_path, monkeypatch):
-    """They do not go on reading for minutes, and get no name; none that waits is begun."""
-    monkeypatch.setattr(export_job, "WRITERS", 2)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    pieces = [Piece(OffsetRange(0, start, start + 2, "i")) for start in range(0, 80, 2)]
-    under_way, begun = threading.Event(), []
-
-    def before(piece):
-        begun.append(piece)
-        if piece.range.start == 2:
-            assert under_way.wait(60)
-            raise UnavailableError("away")
-        under_way.set()
-        assert run.reader.ended.wait(60)
-
-    run = Run(Reader(before, pieces))
-    with pytest.raises(UnavailableError):
-        export_folder(tmp_path / "all", run.job)
-    assert run.done == []
-    assert shown(tmp_path / "all") == []
-    assert not any(whole(tmp_path / "all"))
-    assert len(begun) <= 4  # a thread may be free before it is given up
-
-
-def test_files_that_are_gone_or_cut_are_made_again(tmp_path):
-    """Each of them, also the last; those that are whole stay as they are."""
+def test_files_that_are_gone_or_cut_are_refused(tmp_path):
+    """Somebody has them elsewhere, or has changed them; nothing is touched."""
     folder = tmp_path / "all"
     export_folder(folder, Run().job)
-    first, second, third, fourth = shown(folder)
-    third.write_bytes(b"mine")  # of another size
-    second.unlink()
-    stamps = [each.stat().st_mtime_ns for each in (first, fourth)]
-    run = Run()
-    outcome = export_folder(folder, run.job)
-    assert run.said[0] == (
-        f"{folder}: making 2 files again, gone or of another size: {second.name}, …"
-    )
-    assert [rows(each) for each in shown(folder)] == EXPECTED
-    assert [each.stat().st_mtime_ns for each in (first, fourth)] == stamps
-    assert (outcome.resumed_files, outcome.records) == (2, 24)
-    with fourth.open("ab") as file:
-        file.write(b"1,1\n")
-    run = Run()
-    export_folder(folder, run.job)
-    assert run.said[0].endswith(f"making 1 file again, gone or of another size: {fourth.name}")
-    assert rows(fourth) == EXPECTED[3]
+    first, *others = shown(folder)
+    for spoil, found in ((lambda: first.write_bytes(b"mine"), 4), (first.unlink, None)):
+        spoil()
+        with pytest.raises(ConfigError, match=rf"{first.name} has {found} bytes .* another folder"):
+            export_folder(folder, Run().job)
+    assert shown(folder) == others
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path):
@@ -336,20 +286,15 @@ def test_another_request_is_not_the_same(name):
     assert other.is_same(other)
 
 
-@pytest.mark.parametrize("side", ["start", "end"])
-def test_a_time_is_the_same_in_the_same_words_or_of_the_same_moment(side):
-    """An hour ago is the hour before the first run; other words for that moment are the same."""
-
-    def asked(text, moment_us):
-        return msgspec.structs.replace(REQUEST, **{side: text, f"{side}_us": moment_us})
-
-    assert asked("1h", 5).is_same(asked("1h", 9))
-    assert asked("1h", 5).is_same(asked("60m", 5))
-    assert not asked("1h", 5).is_same(asked("2h", 9))
-    assert not asked("1h", 5).is_same(asked("", None))
-    both = msgspec.structs.replace(asked("1h", 5), start="1h", start_us=5, end="2h", end_us=6)
-    for changes in ({"start": "3h", "start_us": 1}, {"end": "3h", "end_us": 1}):
-        assert not both.is_same(msgspec.structs.replace(both, **changes))
+def test_a_time_is_the_same_in_the_same_words():
+    """An hour ago is the hour before the first run."""
+    for side in ("start", "end"):
+        first, later, other = (
+            msgspec.structs.replace(REQUEST, **{side: text, f"{side}_us": moment_us})
+            for text, moment_us in (("1h", 5), ("1h", 9), ("2h", 5))
+        )
+        assert first.is_same(later)
+        assert not first.is_same(other)
 
 
 # -- one file -------------------------------------------------------------------------------

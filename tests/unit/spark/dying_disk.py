@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from memq.spark.folders import Folders
+from memq.spark import files
 
 
 class KilledError(Exception):
     """A program was killed."""
 
 
-class DyingDisk(Folders):
-    """As `Folders`; the call of a number is the last one, before or after that is done.
+class DyingDisk:
+    """As `memq.spark.files`; the call of a number is the last one, before or after that is done.
 
     Attributes:
         files: content by path.
@@ -59,3 +59,9 @@ class DyingDisk(Folders):
         assert not self.below(new), f"{new} is there"
         moved = {each: new + each.removeprefix(old) for each in self.below(old)}
         self._do(lambda: self.files.update({to: self.files.pop(of) for of, to in moved.items()}))
+
+    def replaces(self, monkeypatch):
+        """Have `memq.spark.files` work on it."""
+        for name in ("names", "exists", "read", "write", "delete", "rename"):
+            monkeypatch.setattr(files, name, getattr(self, name))
+        return self

@@ -93,15 +93,6 @@ def test_a_source_without_a_sound_pyspark_says_so(overwritten, monkeypatch):
     assert memq.spark.MemqDataSource.name() == "memq"
 
 
-def test_what_is_to_be_installed_is_what_the_package_asks_for():
-    """The advice has the versions of the project's own extra."""
-    text = (ROOT / "pyproject.toml").read_text()
-
-    for each in ("pyspark>=4.2", "pandas>=2.2,<3"):
-        assert f'"{each}"' in text
-        assert f"'{each}'" in NEEDS_PYSPARK
-
-
 @FOR_ALL
 def test_a_file_and_its_module_are_one_program(path, monkeypatch, capsys):
     """A program says the same whether it is started by its file or by its module."""

@@ -18,7 +18,6 @@ from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
 from memq.spark.columns import project, shape_of, spark_type
 from memq.tables.fitting import fitted, widened
-from tests.advice import follows
 
 TOPIC = pa.schema(
     [
@@ -43,24 +42,11 @@ def read(wanted, rows=ROWS):
     return project(shape.arrow(), shape.own, rows, {"offset": 0})
 
 
-def test_what_the_topic_calls_not_null_is_checked_in_every_message():
-    """A topic's own NOT NULL may be used, as may that of an origin; a null in it is an error."""
-    wanted = StructType(
-        [
-            StructField("id", LongType(), nullable=False),
-            StructField("offset", LongType(), nullable=False),
-        ]
-    )
-
-    assert read(wanted, ROWS.slice(0, 1)).to_pylist() == [{"id": 1, "offset": 0}]
-    with pytest.raises(SchemaMismatchError, match="'id' is null in 1 of 2 rows, but the schemas"):
-        read(wanted)
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
         ("n", LongType()),
+        ("id", LongType()),
         ("tags", ArrayType(StringType(), containsNull=False)),
         ("spot", StructType([StructField("x", LongType(), nullable=False)])),
     ],
@@ -70,7 +56,7 @@ def test_no_nulls_cannot_be_promised(name, kind):
     column, is refused before anything is read.
     """
     with pytest.raises(ConfigError, match=f"column '{name}' may be null, or hold nulls"):
-        read(StructType([StructField(name, kind, nullable=name != "n")]))
+        read(StructType([StructField(name, kind, nullable=name not in {"n", "id"})]))
 
 
 def test_columns_are_offered_with_nulls_everywhere():
@@ -148,7 +134,6 @@ ALIKE = {
 
 
 @pytest.mark.parametrize(("fields", "names"), ALIKE.values(), ids=ALIKE)
-@follows("Choose columns by the option 'columns' or by .schema() so that at most one of them")
 def test_names_that_spark_takes_for_one(fields, names):
     """They are refused by name before the read, at any depth; a choice of columns reads on."""
     schema = pa.schema(fields)
@@ -177,7 +162,6 @@ MAPS = {
 
 
 @pytest.mark.parametrize(("kind", "value"), MAPS.values(), ids=MAPS)
-@follows("read it with the option 'maps' = 'pairs', as an array of all; 'map' keeps both")
 def test_a_map_with_a_key_twice(kind, value):
     """Spark would show one of the two: it is refused, or read as pairs, or as it is when asked."""
     schema = pa.schema([("m", kind)])

@@ -17,12 +17,11 @@ from memq.core.ranges import Interval, OffsetRange
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import (
     CorruptDataError,
-    DataLossError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
 from memq.spark import compaction
-from memq.spark.compaction import Compaction, CompactionRecord, compact, cut_ranges, read_record
+from memq.spark.compaction import Compaction, compact, cut_ranges, read_record
 from tests.unit.spark.dying_disk import DyingDisk, KilledError
 
 LIFE = "0123456789abcdef"
@@ -35,14 +34,14 @@ def manifest_of(wanted):
     return Manifest(job="j", topic="t", **wanted._asdict(), **counts, output="/", files=[], **times)
 
 
-def record(*names, intention=LIFE):
+def record(monkeypatch, *names):
     """The record of a read partition with files of these names."""
     manifest = encode_manifest(manifest_of(OffsetRange(0, 0, 5, LIFE)))
     files = {
-        f"r/{name}": intention.encode() if name.endswith(".intended") else manifest
-        for name in names
+        f"r/{name}": LIFE.encode() if name.endswith(".intended") else manifest for name in names
     }
-    return read_record(DyingDisk(**files), "r")
+    DyingDisk(**files).replaces(monkeypatch)
+    return read_record("r")
 
 
 @given(
@@ -77,16 +76,16 @@ def test_the_end_may_be_a_gap():
     assert [*cut_ranges([], 4, 4, 20, 0)] == [*cut_ranges([], 4, 9, 20, 0)] == []
 
 
-def test_a_record_says_where_to_go_on():
+def test_a_record_says_where_to_go_on(monkeypatch):
     """The next range begins where the last manifest ends; an open intention is told."""
     one, two = "000000000000-000000000005", "000000000005-000000000009"
-
-    assert record() == CompactionRecord(None, None)
-    assert record(f"{one}.json", f"{one}.intended") == CompactionRecord(5, None, LIFE)
-    assert record(f"{one}.json", f"{two}.intended") == CompactionRecord(5, (5, 9), LIFE)
-    assert record(f"{one}.json", f"{two}.json", ".tmp") == CompactionRecord(9, None, LIFE)
-    with pytest.raises(CorruptDataError, match="names no incarnation"):
-        record(f"{one}.intended", intention="")
+    for names, wanted in (
+        ([], (None, None, None)),
+        ([f"{one}.json", f"{one}.intended"], (5, None, LIFE)),
+        ([f"{one}.json", f"{two}.intended"], (5, (5, 9), LIFE)),
+        ([f"{one}.json", f"{two}.json", ".tmp"], (9, None, LIFE)),
+    ):
+        assert record(monkeypatch, *names) == wanted
 
 
 @pytest.mark.parametrize(
@@ -98,23 +97,21 @@ def test_a_record_says_where_to_go_on():
         ("000000000000-000000000005.intended", "000000000005-000000000009.intended"),
     ],
 )
-def test_a_record_with_a_gap_or_an_overlap_is_refused(names):
+def test_a_record_with_a_gap_or_an_overlap_is_refused(monkeypatch, names):
     """What cannot come from runs one after the other is an error."""
     with pytest.raises(CorruptDataError):
-        record(*names)
+        record(monkeypatch, *names)
 
 
 class World:
     """A topic of two read partitions whose Batches have ten bytes, and what was compacted of it."""
 
     def __init__(self, monkeypatch):
-        self.disk = DyingDisk()
+        self.disk = DyingDisk().replaces(monkeypatch)
         self.incarnation = LIFE
         self.starts, self.ends = [2, 0], [7, 4]
         self.outputs = {}
         self.again = []
-        self.goes_beyond = 0  # offsets that a manifest has too many
-        monkeypatch.setattr(compaction, "folders_of", lambda _: self.disk)
         monkeypatch.setattr(compaction, "_connected", lambda _: nullcontext(self))
         monkeypatch.setattr(compaction, "settled", lambda job: (job, []))
         monkeypatch.setattr(compaction, "range_to_parquet", self.write)
@@ -135,7 +132,7 @@ class World:
         if task.manifest in self.disk.files:
             self.again.append(task.range)
         self.outputs[task.range] = True
-        made = manifest_of(task.range._replace(end=task.range.end + self.goes_beyond))
+        made = manifest_of(task.range)
         self.disk.write(task.manifest, encode_manifest(made))
         return made
 
@@ -219,13 +216,3 @@ def test_nothing_of_a_topic_made_again_is_compacted(monkeypatch):
     with pytest.raises(TopicRecreatedError, match="Use another --output"):
         world.run(partitions=[0])
     assert world.outputs == done
-
-
-def test_a_manifest_of_another_range_ends_the_run(monkeypatch):
-    """Then what was intended is still to be done."""
-    world = World(monkeypatch)
-    world.goes_beyond = 1
-
-    with pytest.raises(DataLossError):
-        world.run()
-    assert len(world.ending_with(".intended")) == 1

@@ -11,7 +11,6 @@ from memq.errors import SchemaMismatchError, StorageError, TableConflictError
 from memq.tables import commit
 from memq.tables.commit import ATTEMPTS, Outcome, TableState, Written, commit_range
 from memq.tables.ledger import EMPTY, TopicRange
-from tests.advice import follows
 
 WANTED = TopicRange(topic="clicks", incarnation="a" * 16, partition=0, start=3, end=9)
 WRITTEN = Written(msgspec.structs.replace(WANTED, records=7), ["a.parquet"])
@@ -118,7 +117,6 @@ def test_what_is_there_is_not_written(waits):
     assert waits == []
 
 
-@follows("try again when fewer jobs commit to it")
 def test_a_table_that_takes_nothing(waits):
     """It is given up, with the last error, after as many tries as are made; later it may take the
     range.

@@ -21,7 +21,6 @@ from memq.tables.ledger import (
     decode_ledger,
     encode_ledger,
 )
-from tests.advice import follows
 
 
 def clicks(start, end, partition=0, incarnation="a1", **counts):
@@ -92,7 +91,6 @@ def test_no_offset_is_in_twice(wanted):
     assert found.records == len(taken)
 
 
-@follows("Commit what is missing, as ranges of its own")
 def test_a_part_is_named():
     """The error of a range that is in by halves names both halves; the missing one is taken."""
     held = ledger(clicks(0, 5), clicks(7, 9))
@@ -119,7 +117,6 @@ def test_incarnations_and_partitions_are_apart():
     ]
 
 
-@follows("Commit the ranges between them first")
 def test_gaps_have_a_limit(monkeypatch):
     """So the ledger stays small; ranges between others are taken at the limit as well."""
     assert MAX_INTERVALS == 1_000

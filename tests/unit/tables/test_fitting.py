@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.tables.casting import cast
+from memq.tables.fitting import cast
 
 LOOSE = pa.struct([("a", pa.int64()), ("b", pa.large_string())])
 STRICT = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())])

@@ -1,4 +1,4 @@
-"""Folders that a program of Spark Connect handles itself: on disk, and in an object store."""
+"""Folders and small files of outputs: on disk, and in an object store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from memq.errors import ConfigError, StorageError
-from memq.spark.client_folders import ClientFolders
+from memq.spark import files
 
 
 @pytest.fixture(scope="module")
@@ -42,44 +42,41 @@ def root(request, tmp_path):
 
 def test_a_folder_is_replaced_whole(root):
     """The new one takes the place of the old one, with all that is in it and nothing else."""
-    folders = ClientFolders()
-    folders.write(f"{root}/range/old.parquet", b"old")
-    folders.write(f"{root}/.new/part/a.parquet", b"a")
-    folders.write(f"{root}/.new/b.parquet", b"b")
+    files.write(f"{root}/range/old.parquet", b"old")
+    files.write(f"{root}/.new/part/a.parquet", b"a")
+    files.write(f"{root}/.new/b.parquet", b"b")
 
-    folders.replace(f"{root}/.new", f"{root}/range", aside=f"{root}/.aside")
+    files.replace(f"{root}/.new", f"{root}/range", aside=f"{root}/.aside")
 
-    assert folders.names(root) == ["range"]
-    assert folders.names(f"{root}/range") == ["b.parquet", "part"]
-    assert folders.read(f"{root}/range/part/a.parquet") == b"a"
+    assert files.names(root) == ["range"]
+    assert files.names(f"{root}/range") == ["b.parquet", "part"]
+    assert files.read(f"{root}/range/part/a.parquet") == b"a"
 
 
 def test_a_replacement_that_fails_leaves_the_old_folder_aside(root):
     """It is not deleted before the new one is in its place, which another run may have taken."""
-    folders = ClientFolders()
-    folders.write(f"{root}/range/old.parquet", b"old")
+    files.write(f"{root}/range/old.parquet", b"old")
 
     with pytest.raises(StorageError, match=r"cannot rename .*/\.gone"):
-        folders.replace(f"{root}/.gone", f"{root}/range", aside=f"{root}/.aside")
+        files.replace(f"{root}/.gone", f"{root}/range", aside=f"{root}/.aside")
 
-    assert folders.names(f"{root}/.aside") == ["old.parquet"]
+    assert files.names(f"{root}/.aside") == ["old.parquet"]
 
 
 def test_a_file_is_written_over_and_deleted(root):
     """A manifest takes the place of the one before; what is not there is none."""
-    folders = ClientFolders()
     for data in (b"first", b"second"):
-        folders.write(f"{root}/a/m.json", data)
+        files.write(f"{root}/a/m.json", data)
 
-    assert folders.read(f"{root}/a/m.json") == b"second"
-    assert folders.names(f"{root}/a") == ["m.json"]
-    folders.delete(f"{root}/a/m.json")
-    folders.delete(f"{root}/a/m.json")
-    assert not folders.exists(f"{root}/a/m.json")
-    assert folders.names(f"{root}/none") == []
+    assert files.read(f"{root}/a/m.json") == b"second"
+    assert files.names(f"{root}/a") == ["m.json"]
+    files.delete(f"{root}/a/m.json")
+    files.delete(f"{root}/a/m.json")
+    assert not files.exists(f"{root}/a/m.json")
+    assert files.names(f"{root}/none") == []
 
 
 def test_a_place_that_nothing_opens_is_named():
     """A scheme that Spark knows and this process does not is an error that says so."""
     with pytest.raises(ConfigError, match="cannot list odd://x"):
-        ClientFolders().names("odd://x")
+        files.names("odd://x")

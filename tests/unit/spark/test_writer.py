@@ -1,14 +1,17 @@
-"""What a write checks before it starts: the options, and whether the rows fit the topic."""
+"""What a write checks before it starts, and how the rows of a task wait until all are good."""
 
 from __future__ import annotations
+
+import resource
+import signal
 
 import pyarrow as pa
 import pytest
 
 from memq.client.producer.tables import lacks_timestamp
 from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.errors import SchemaMismatchError
-from memq.spark.write_plan import check_rows
+from memq.errors import SchemaMismatchError, StorageError
+from memq.spark.writer import check_rows, spooled
 
 INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
@@ -81,3 +84,39 @@ def test_another_kind_of_time_is_refused(given, expected, message):
 def test_the_same_kind_of_time_fits(given, expected):
     """An instant is the same in every zone, and units do not matter; nothing but nulls fits too."""
     check(given, expected)
+
+
+def some(number):
+    return pa.record_batch({"n": list(range(number))})
+
+
+@pytest.mark.parametrize("batches", [[], [some(3), some(1), some(2).slice(1)]])
+def test_batches_come_back_as_they_went_in(tmp_path, monkeypatch, batches):
+    """None comes before all are there, and no file has a name, in the folder that Spark gives."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
+    given = iter(batches)
+
+    found = []
+    for each in spooled(given):
+        assert next(given, None) is None
+        found.append(each)
+    assert found == batches
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def _full_disk():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+@pytest.mark.usefixtures("_full_disk")
+@pytest.mark.parametrize("rows", [550, 100_000])
+def test_a_full_disk_ends_the_task(rows):
+    """What does not fit is an error with the way out, also where it is found at the end alone."""
+    with pytest.raises(StorageError, match=r"set spark\.local\.dir to a folder"):
+        list(spooled([some(rows)]))

@@ -10,10 +10,10 @@ import pytest
 from memq.core.manifest import Totals, encode_manifest
 from memq.core.ranges import OffsetRange
 from memq.errors import DataLossError, UnavailableError
-from memq.spark import parquet
+from memq.spark import outputs
 from memq.spark.examine import MessageTotals, RangeAccount
 from memq.spark.options import parse_read_options
-from memq.spark.parquet import RangeJob, consumed, range_to_parquet
+from memq.spark.outputs import RangeJob, consumed, range_to_parquet
 from memq.spark.plan import task_count
 from tests.unit.core.test_manifest import MANIFEST
 from tests.unit.spark.dying_disk import DyingDisk, KilledError
@@ -75,15 +75,14 @@ class Job:
     """A job of offsets 3 to 8, run as often as wanted; what it has told the audit."""
 
     def __init__(self, monkeypatch):
-        self.disk = DyingDisk()
+        self.disk = DyingDisk().replaces(monkeypatch)
         self.spark = Session(self.disk)
         self.reports, self.fails = [], None
         read = MessageTotals(messages=2, records=5, crc_sum=7)
         account = RangeAccount(Totals(6, 2, 5, 100, 7), read)
-        monkeypatch.setattr(parquet, "settled", lambda job: (job, ["value"]))
-        monkeypatch.setattr(parquet, "examine", lambda *_: account)
-        monkeypatch.setattr(parquet, "folders_of", lambda _: self.disk)
-        monkeypatch.setattr(parquet, "report_consumed", self.report)
+        monkeypatch.setattr(outputs, "settled", lambda job, _: (job, ["value"]))
+        monkeypatch.setattr(outputs, "examine", lambda *_: account)
+        monkeypatch.setattr(outputs, "report_consumed", self.report)
 
     def report(self, bootstrap, reports, *, token):
         assert self.disk.below(f"{FOLDER}/{RANGE_NAME}")

@@ -1,21 +1,21 @@
-"""One exact range of offsets becomes a folder of Parquet files, and a manifest that says so.
+"""One exact range of offsets is written once, to files or to a table, and a manifest says so.
 
 Theory of operation
 -------------------
-A range of offsets names the same Batches forever, so its rows are written to a folder of its own,
-`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`, and a second run
-replaces that folder and nothing else. In order:
+A range of offsets names the same Batches forever. `write_range` does for every output:
 
 1. What the range must give is counted from its notifications; with `permissive` every Message that
    cannot be read, and so is left out, is named (`memq.spark.examine`).
-2. The rows are written to a hidden folder beside the right one.
-3. The rows of the finished files are counted; unless they are as many as they must be, the job
-   fails here.
-4. The folder takes its place, the consumed range is reported, and the manifest is written, last.
+2. The sink writes the rows where no reader looks, counts the rows of the finished files, and gives
+   them their place; unless they are as many as they must be, the job fails and changes nothing.
+3. The consumed range is reported, and the manifest is written, last.
 
-A job that is killed leaves at most the hidden folder, which the next run of the range deletes. A
-job that only seemed dead loses its hidden folder to the next run in the same way, and fails: a
-folder is taken by a rename, so a part of one can never become the folder of the range.
+The sink of this module is a folder of Parquet files for each range,
+`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`; that of tables is
+`memq.spark.iceberg`. A second run replaces the folder of its range and nothing else. A job that is
+killed leaves at most a hidden folder, which the next run of the range deletes. A job that only
+seemed dead loses its hidden folder in the same way, and fails: a folder is taken by a rename, so a
+part of one can never become the folder of the range.
 
 Spark and others take a folder `name=value` for a column, and its value for that of every row below,
 even where the files have a column of that name, in upper or lower case. So all columns are in the
@@ -31,16 +31,19 @@ import logging
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
+
+import msgspec
 
 from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import ConsumedReport
 from memq.core.format.schema import RANGE_COLUMNS, deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
+from memq.core.named_values import NO_VALUES
 from memq.core.units import counted
 from memq.errors import DataLossError
-from memq.spark.client_folders import folders_of
+from memq.spark import files
 from memq.spark.columns import ORIGINS
 from memq.spark.examine import examine
 from memq.spark.options import parse_read_options
@@ -49,13 +52,12 @@ from memq.spark.topic import SparkTopic
 from memq.tables.fitting import NAMING_COLUMNS, check_columns, folded
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from memq.core.named_values import GivenValues
     from memq.core.ranges import OffsetRange
-    from memq.spark.examine import RangeAccount
-    from memq.spark.folders import Folders
 
 log = logging.getLogger("memq.spark")
 
@@ -63,13 +65,14 @@ _PATTERN = re.compile(r"[]{}[*?\\]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParquetJob:
-    """What all jobs that write Parquet files are told.
+class Job:
+    """What all jobs that write a topic are told.
 
     Attributes:
         name: of the job; it is also the consumer that the audit knows.
         topic: the topic.
-        output: folder under which each range gets its own.
+        output: folder under which each range gets its own; or the table,
+            "[catalog:]namespace.table".
         bootstrap: some brokers.
         mode: "failfast", or "permissive" to leave out what is damaged or gone.
         token: credential; empty where the brokers ask for none.
@@ -88,7 +91,7 @@ class ParquetJob:
     file_bytes: int | None = None
 
     def read_options(self) -> dict[str, str]:
-        """Options of a read."""
+        """Return the options of a read."""
         options = {"bootstrap": self.bootstrap, "topic": self.topic, "mode": self.mode}
         options["maps"] = "map"  # files keep a key that is there twice
         if self.file_bytes is not None:  # else small ranges are cut finer, to use every processor
@@ -97,16 +100,18 @@ class ParquetJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RangeJob(ParquetJob):
+class RangeJob(Job):
     """A range to write.
 
     Attributes:
         range: the offsets; with an incarnation, the topic must be that one.
         manifest: file to write at the end.
+        catalog_options: of the table's catalog, beside those of this machine.
     """
 
     range: OffsetRange
     manifest: str
+    catalog_options: GivenValues = NO_VALUES
 
     @property
     def parent(self) -> str:
@@ -121,7 +126,7 @@ class RangeJob(ParquetJob):
         return f"{RANGE_COLUMNS[-1]}={self.range.start:012d}-{self.range.end:012d}"
 
     def read_options(self) -> dict[str, str]:
-        """Options of a read of exactly this range."""
+        """Return the options of a read of exactly this range."""
         partition, start, end, incarnation = self.range
         options = super().read_options() | {
             "startingOffsets": json.dumps({partition: start}),
@@ -130,7 +135,10 @@ class RangeJob(ParquetJob):
         return options | ({"incarnation": incarnation} if incarnation else {})
 
 
-Job = TypeVar("Job", bound=RangeJob)
+Placed: TypeAlias = tuple[str, list[str]]
+"""The folder of files, or the table, and the names of the files."""
+Sink: TypeAlias = "Callable[[SparkSession, RangeJob, Manifest, DataFrame], Placed]"
+"""Puts the rows of a range in their place; the manifest says what they must be."""
 
 
 def check_retained(job: RangeJob) -> None:
@@ -148,73 +156,62 @@ def check_retained(job: RangeJob) -> None:
 
 
 def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
+    """Write the range to its folder; returns the manifest that was written.
+
+    Raises:
+        MemqError: as `write_range`.
+    """
+    return write_range(spark, job, _to_folder, RANGE_COLUMNS)
+
+
+def write_range(
+    spark: SparkSession, job: RangeJob, sink: Sink, reserved: Collection[str]
+) -> Manifest:
     """Write the range, see above; returns the manifest that was written.
+
+    Args:
+        spark: the session.
+        job: what to write.
+        sink: where to.
+        reserved: names of columns that the output has beside those of the topic.
 
     Raises:
         TopicRecreatedError: the topic is another one than the range was planned for, or became
             another one meanwhile.
-        SchemaMismatchError: a column of the topic has the name of a folder of the output.
+        SchemaMismatchError: the output cannot hold a column of the topic.
         OffsetOutOfRangeError: some of the range is not retained.
         DataLossError: an object is gone, or Spark wrote other than what the range must give.
         CorruptDataError: an object is damaged.
+        ConfigError: a path has no scheme, and Spark's default file system is not this machine's.
         StorageError: files cannot be written or renamed.
         MemqError: brokers or storage failed.
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
     started_ms = time.time_ns() // 1_000_000
-    job, columns = settled(job)
-    log.info("%s: topic %s, %s", job.name, job.topic, job.range)
-    account = examine(spark, job.read_options())
-    log.info(
-        "expecting %s in %s",
-        counted(account.read.records, "record"),
-        counted(account.published.batches, "Batch"),
-    )
+    files.check_scheme(spark, job.manifest)
+    job, columns = settled(job, reserved)
+    log.info("%s: topic %s, %s, into %s", job.name, job.topic, job.range, job.output)
+    manifest = _expected(spark, job, started_ms)
+    records, batches = counted(manifest.records, "record"), counted(manifest.batches, "Batch")
+    log.info("expecting %s in %s", records, batches)
     allow_times(spark)
-    folders = folders_of(spark)
-    mark = f".{job.folder_name}-"
-    hidden = f"{job.parent}/{mark}{uuid4().hex}"
-    for stale in folders.names(job.parent):
-        if stale.startswith(mark):
-            log.info("deleting %s, left by a run that did not finish", stale)
-            folders.discard(f"{job.parent}/{stale}", aside=f"{hidden}-stale")
     rows = spark.read.format("memq").options(**job.read_options(), columns=",".join(columns))
-    rows.load().write.option("compression", "zstd").mode("overwrite").parquet(hidden)
-    check_count(spark, job, hidden, account.read.records)
-    folder = f"{job.parent}/{job.folder_name}"
-    folders.replace(hidden, folder, aside=f"{hidden}-old")
-    manifest = manifest_of(job, account, started_ms, folder, parquet_files(folders, folder))
-    finish(job, manifest, folders)
-    log.info(
-        "wrote %s to %s in %s",
-        counted(manifest.records, "record"),
-        counted(len(manifest.files), "file"),
-        folder,
+    output, names = sink(spark, job, manifest, rows.load())
+    manifest = msgspec.structs.replace(
+        manifest, output=output, files=sorted(names), finished_ms=time.time_ns() // 1_000_000
     )
+    if left_out := describe_left_out(manifest):
+        log.warning("%s: %s", job.name, left_out)
+    if job.report:
+        report_consumed(job.bootstrap, [consumed(manifest)], token=job.token)
+    files.write(job.manifest, encode_manifest(manifest))
+    log.info("wrote %s to %s in %s", records, counted(len(names), "file"), output)
     return manifest
 
 
-def parquet_files(folders: Folders, folder: str) -> list[str]:
-    """Names of the Parquet files in a folder, sorted."""
-    return [
-        name
-        for name in folders.names(folder)
-        if name.endswith(".parquet") and not name.startswith(".")
-    ]
-
-
-def manifest_of(
-    job: RangeJob, account: RangeAccount, started_ms: int, output: str, files: list[str]
-) -> Manifest:
-    """The manifest of a range that is written.
-
-    Args:
-        job: with the incarnation.
-        account: of the range.
-        started_ms: when the job began, milliseconds since 1970 UTC.
-        output: folder of the files.
-        files: their names, sorted.
-    """
+def _expected(spark: SparkSession, job: RangeJob, started_ms: int) -> Manifest:
+    """Make the manifest of a range before it is written."""
+    account = examine(spark, job.read_options())
     return Manifest(
         job=job.name,
         topic=job.topic,
@@ -229,24 +226,50 @@ def manifest_of(
         unnamed_messages=account.unnamed_messages,
         crc_sum=account.read.crc_sum,
         left_out_crc_sum=account.skipped.crc_sum,
-        output=output,
-        files=files,
+        output="",
+        files=[],
         started_ms=started_ms,
-        finished_ms=time.time_ns() // 1_000_000,
+        finished_ms=started_ms,
     )
 
 
-def finish(job: RangeJob, manifest: Manifest, folders: Folders) -> None:
-    """Tell the audit what was consumed, and write the manifest, last."""
-    if left_out := describe_left_out(manifest):
-        log.warning("%s: %s", job.name, left_out)
-    if job.report:
-        report_consumed(job.bootstrap, [consumed(manifest)], token=job.token)
-    folders.write(job.manifest, encode_manifest(manifest))
+def _to_folder(
+    spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame
+) -> tuple[str, list[str]]:
+    """Write rows to a hidden folder, which takes the place of that of the range."""
+    files.check_scheme(spark, job.output)
+    mark = f".{job.folder_name}-"
+    hidden = f"{job.parent}/{mark}{uuid4().hex}"
+    for stale in files.names(job.parent):
+        if stale.startswith(mark):
+            log.info("deleting %s, left by a run that did not finish", stale)
+            files.discard(f"{job.parent}/{stale}", aside=f"{hidden}-stale")
+    names = write_files(spark, manifest, rows, hidden)
+    folder = f"{job.parent}/{job.folder_name}"
+    files.replace(hidden, folder, aside=f"{hidden}-old")
+    return folder, names
+
+
+def write_files(spark: SparkSession, manifest: Manifest, rows: DataFrame, folder: str) -> list[str]:
+    """Write rows to Parquet files in a folder, and count them; returns the names of the files.
+
+    Raises:
+        DataLossError: they are not as many as they must be.
+        PySparkException: Spark failed.
+    """
+    rows.write.option("compression", "zstd").mode("overwrite").parquet(folder)
+    written = spark.read.parquet(literal(folder)).count()
+    if written != manifest.records:
+        raise DataLossError(
+            f"topic {manifest.topic!r} partition {manifest.partition} [{manifest.start}, "
+            f"{manifest.end}) must give {counted(manifest.records, 'record')}, but {folder} has "
+            f"{written} and is left there; nothing else was changed. Run the job again"
+        )
+    return [each for each in files.names(folder) if re.fullmatch(r"[^.].*\.parquet", each)]
 
 
 def consumed(manifest: Manifest) -> ConsumedReport:
-    """What the audit is told about a finished range."""
+    """Make the report to the audit about a finished range."""
     return ConsumedReport(
         topic=manifest.topic,
         incarnation=manifest.incarnation,
@@ -264,8 +287,8 @@ def consumed(manifest: Manifest) -> ConsumedReport:
     )
 
 
-def settled(job: Job, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[Job, list[str]]:
-    """The job with the incarnation that it is about from now on, and the columns of the files.
+def settled(job: RangeJob, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[RangeJob, list[str]]:
+    """Return the job with the incarnation that it is about, and the columns of the files.
 
     Args:
         job: the job.
@@ -286,24 +309,10 @@ def settled(job: Job, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[Job, l
 
 
 def literal(path: str) -> str:
-    """The path as Spark reads it, which takes a name for a pattern."""
+    """Return the path as Spark reads it, which takes a name for a pattern."""
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def allow_times(spark: SparkSession) -> None:
     """Let Spark write and read times of day in Parquet, which it can do and has switched off."""
     spark.conf.set("spark.sql.timeType.enabled", "true")
-
-
-def check_count(spark: SparkSession, job: RangeJob, folder: str, records: int) -> None:
-    """Count the rows of the files that were written.
-
-    Raises:
-        DataLossError: they are not as many as they must be.
-    """
-    written = spark.read.parquet(literal(folder)).count()
-    if written != records:
-        raise DataLossError(
-            f"topic {job.topic!r} {job.range} must give {counted(records, 'record')}, but {folder} "
-            f"has {written} and is left there; nothing else was changed. Run the job again"
-        )
