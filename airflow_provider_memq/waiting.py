@@ -47,7 +47,7 @@ JITTER = 0.1  # of an interval, so that triggers which began together spread out
 # -- what is waited for ---------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
+class WaitOutcome(NamedTuple):
     """What one look found.
 
     Attributes:
@@ -79,7 +79,7 @@ class Condition(ABC):
         self.incarnation = incarnation
 
     @abstractmethod
-    async def look(self, client: TopicClient) -> Outcome:
+    async def look(self, client: TopicClient) -> WaitOutcome:
         """Whether it holds now.
 
         Args:
@@ -104,7 +104,7 @@ class OffsetsReached(Condition):
         if not self._targets:
             raise ConfigError('offsets names no read partition; write it like {"0": 5}')
 
-    async def look(self, client: TopicClient) -> Outcome:
+    async def look(self, client: TopicClient) -> WaitOutcome:
         """Whether all are reached; see `Condition`."""
         state = await self._state(client)
         check_partitions(state, self._targets)
@@ -116,7 +116,7 @@ class OffsetsReached(Condition):
         if short:
             partition = min(short)
             note += f"; partition {partition} is at {state.ends[partition]} of {short[partition]}"
-        return Outcome(not short, state.to_json(), note)
+        return WaitOutcome(not short, state.to_json(), note)
 
 
 class WatermarkPassed(Condition):
@@ -126,14 +126,14 @@ class WatermarkPassed(Condition):
         super().__init__(topic, incarnation)
         self._at_ms = parse_time_ms("at", at)
 
-    async def look(self, client: TopicClient) -> Outcome:
+    async def look(self, client: TopicClient) -> WaitOutcome:
         """Whether the watermark passed the time; see `Condition`."""
         state = await self._state(client)
         note = (
             f"{self.topic} is stored through {iso(state.watermark_ms)}, awaited is "
             f"{iso(self._at_ms)}"
         )
-        return Outcome(state.watermark_ms >= self._at_ms, state.to_json(), note)
+        return WaitOutcome(state.watermark_ms >= self._at_ms, state.to_json(), note)
 
 
 class NewData(Condition):
@@ -165,7 +165,7 @@ class NewData(Condition):
         self._counted = {"notifications": 0, "bytes": 0, "records": 0}
         self._next: dict[int, int] = {}
 
-    async def look(self, client: TopicClient) -> Outcome:
+    async def look(self, client: TopicClient) -> WaitOutcome:
         """Whether there is enough; see `Condition`."""
         state = await self._state(client)
         check_partitions(state, self._since)
@@ -180,7 +180,7 @@ class NewData(Condition):
                 self._next[partition] = batch.offset + 1
         new = self._counted[self._unit]
         note = f"{new} of {self._least} {self._unit} are new in {self.topic}"
-        return Outcome(new >= self._least, state.to_json() | {"new": dict(self._counted)}, note)
+        return WaitOutcome(new >= self._least, state.to_json() | {"new": dict(self._counted)}, note)
 
 
 class LagBelow(Condition):
@@ -193,7 +193,7 @@ class LagBelow(Condition):
         self._group = group
         self._max_lag = parse_count("max_lag", max_lag)
 
-    async def look(self, client: TopicClient) -> Outcome:
+    async def look(self, client: TopicClient) -> WaitOutcome:
         """Whether the group is near enough; see `Condition`."""
         # First the offsets of the group: it may go on meanwhile, and is then only nearer.
         committed = await client.committed(self._group)
@@ -216,7 +216,7 @@ class LagBelow(Condition):
             "lag_bytes": {str(p): each.size_bytes for p, each in found.items()},
             "lag_seconds": {str(p): each.seconds for p, each in found.items()},
         }
-        return Outcome(batches <= self._max_lag, state.to_json() | lags, note)
+        return WaitOutcome(batches <= self._max_lag, state.to_json() | lags, note)
 
 
 class RangeDue(Condition):
@@ -238,7 +238,7 @@ class RangeDue(Condition):
         self._least = parse_count("min_bytes", min_bytes)
         self._until_ms = parse_count("until_ms", until_ms)
 
-    async def look(self, client: TopicClient) -> Outcome:
+    async def look(self, client: TopicClient) -> WaitOutcome:
         """Whether one is due; see `Condition`. The note is the same at each look, for the log."""
         state = await self._state(client)
         check_partitions(state, self._since)
@@ -246,7 +246,7 @@ class RangeDue(Condition):
         most = max((each.size_bytes for each in found.values()), default=0)
         done = most >= self._least or time.time() * 1000 >= self._until_ms
         note = f"the next ranges of {self.topic} wait for more until {iso(self._until_ms)}"
-        return Outcome(done, state.to_json(), note)
+        return WaitOutcome(done, state.to_json(), note)
 
 
 def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:
@@ -291,7 +291,7 @@ async def wait_until(
     log: Logger,
     sleep: Callable[[float], Awaitable[None]],
     randomness: Callable[[], float],
-) -> Outcome:
+) -> WaitOutcome:
     """Look until the condition holds.
 
     A look opens a connection and closes it. While brokers do not answer, the waits grow as

@@ -22,11 +22,11 @@ from memq.core.governor.coordination import Check
 from memq.core.governor.governor import (
     REBALANCE_INTERVAL_MS,
     TOLERANCE,
+    AssignmentTransaction,
     ClusterSnapshot,
     Governor,
     StoredNode,
     TopicPartitions,
-    Transaction,
 )
 from memq.core.governor.nodes import ASSIGNMENTS
 
@@ -173,14 +173,14 @@ class Simulation:
         for name, loads in owned.items():
             self.governor.loads_reported(name, loads)
 
-    def step(self) -> Transaction | None:
+    def step(self) -> AssignmentTransaction | None:
         """Let the Governor decide, and carry that out."""
         start = time.perf_counter()
         found = self.governor.tick(int(self.now_ms))
         took_s = time.perf_counter() - start
         self.cpu_s += took_s
         self.longest_s = max(self.longest_s, took_s)
-        if not isinstance(found, Transaction):
+        if not isinstance(found, AssignmentTransaction):
             return None
         self.now_ms += WRITE_MS + CHANGE_MS * len(found.changes)
         self.transactions += 1

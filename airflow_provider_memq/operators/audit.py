@@ -32,7 +32,7 @@ MAX_FINDINGS = 50  # in the error and the XCom; the table has all
 DEFAULT_GRACE = "1m"
 
 
-class _Judged(NamedTuple):
+class _JudgedWindow(NamedTuple):
     """A window and what was found in it: the verdict, as plain JSON, and in words."""
 
     window: Interval
@@ -145,7 +145,7 @@ class MemqAuditOperator(MemqTopicOperator):
         self.default_master = default_master
         self.spark_conf = spark_conf
         self._submitted: SparkSubmitHook | None = None
-        self._own: _Judged | None = None
+        self._own: _JudgedWindow | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit, keep the result, and fail when something does not match."""
@@ -176,7 +176,7 @@ class MemqAuditOperator(MemqTopicOperator):
         self._settle(judged, record)
         return plain
 
-    def _settle(self, judged: Sequence[_Judged], record: AuditedWindows | None) -> None:
+    def _settle(self, judged: Sequence[_JudgedWindow], record: AuditedWindows | None) -> None:
         """Fail with what was found, and keep that it was: what failed a task is not reported again.
 
         Not sooner: had a later window failed the task, another try would not look at these again.
@@ -197,13 +197,13 @@ class MemqAuditOperator(MemqTopicOperator):
             raise AirflowException(self._text(reported))
         raise AirflowFailException(self._text(reported))
 
-    def _text(self, reported: Sequence[_Judged]) -> str:
+    def _text(self, reported: Sequence[_JudgedWindow]) -> str:
         most = max(1, MAX_FINDINGS // len(reported))  # of each: no window is reported again
         lines = "; ".join(line for each in reported for line in each.lines[:most])
         windows = " and ".join(_in_words(each.window) for each in reported)
         return f"topic {self.topic!r}, {windows}: {lines}"
 
-    def _judge(self, window: Interval) -> _Judged:
+    def _judge(self, window: Interval) -> _JudgedWindow:
         """Audit one window, and keep its table."""
         submit = parse_flag("deep", self.deep) and bool(self.application)
         audit = self._audit_by_spark if submit else self._audit
@@ -226,7 +226,7 @@ class MemqAuditOperator(MemqTopicOperator):
             lines = late + render.faults_in_words(result, MAX_FINDINGS)
         else:
             lines = ["nothing is wrong, but not all could be judged", *render.unjudged(result)]
-        return _Judged(window, verdict, plain, lines)
+        return _JudgedWindow(window, verdict, plain, lines)
 
     def _record(self, context: Context) -> AuditedWindows | None:
         """Which windows were audited, if this run is one that makes up for others."""

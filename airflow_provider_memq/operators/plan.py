@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.ledger import PlanLedger
     from airflow_provider_memq.planning.ranges import Plan
     from airflow_provider_memq.planning.topics import TopicState
     from airflow_provider_memq.values import Offsets
@@ -261,7 +261,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         return f"{self.dag_id}.{self.task_id}"
 
     def _check_planner(
-        self, context: Context, last: Ledger | None, *, take_over: bool, dry_run: bool
+        self, context: Context, last: PlanLedger | None, *, take_over: bool, dry_run: bool
     ) -> None:
         """Refuse to plan beside another planner; before the first plan, claim to be the one."""
         store = context["asset_state_store"][plan_asset(self.ranges)]
@@ -286,14 +286,14 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         runs = ti.get_task_states(dag_id, task_ids=[task_id]).values()
         return over and not any({"queued", "running"} & {*run.values()} for run in runs)
 
-    def _written(self, begin: Ledger, starts: Mapping[int, int]) -> list[OffsetRange]:
+    def _written(self, begin: PlanLedger, starts: Mapping[int, int]) -> list[OffsetRange]:
         """The ranges that have manifests, and begin at some offsets or after them."""
         if not self.output_dir:
             return []
         of = self.manifest_dir, self.output_dir, self.topic
         return written_ranges(of, begin.incarnation, starts, self.aws_conn_id)
 
-    def _check_ahead(self, begin: Ledger, stored: Mapping[int, int], plan: Plan) -> None:
+    def _check_ahead(self, begin: PlanLedger, stored: Mapping[int, int], plan: Plan) -> None:
         """Refuse to plan what is processed already, though Airflow knows of no plan of it."""
         new = {each.range.partition for each in (*plan.ranges, *plan.waiting)}
         written = self._written(begin, {p: begin.ends[p] for p in new})
@@ -322,7 +322,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         self.log.info("%s of %s not ended yet", counted(pending, "run"), self.process_dag_id)
         return bool(pending >= most)
 
-    def _wait(self, begin: Ledger, plan: Plan, *, held: bool) -> None:
+    def _wait(self, begin: PlanLedger, plan: Plan, *, held: bool) -> None:
         """Leave the worker until there is something to plan. Nothing of this try is stored."""
         now = now_ms()
         # Nothing tells a trigger that runs have ended, so that is looked for.
@@ -346,7 +346,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
         return MissedRanges(context, plan_asset(self.ranges), self.process_dag_id, after)
 
-    def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
+    def _begin(self, last: PlanLedger | None, state: TopicState) -> PlanLedger:
         """The ledger that this plan goes on from."""
         if last is None:
             return first_ledger(state, start_of(self.start))
@@ -371,7 +371,9 @@ def start_of(value: Offsets) -> str | dict[int, int]:
     return parse_offsets("start", value)
 
 
-def _result(last: Ledger | None, ledger: Ledger, plan: Plan, *, dry_run: bool) -> dict[str, Any]:
+def _result(
+    last: PlanLedger | None, ledger: PlanLedger, plan: Plan, *, dry_run: bool
+) -> dict[str, Any]:
     """A plan as plain JSON, with what it skipped itself."""
     earlier = last.skipped if last is not None else []
     return {

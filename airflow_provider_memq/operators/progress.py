@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.ledger import PlanLedger
     from airflow_provider_memq.planning.topics import TopicState
     from memq.client.topic import SyncTopicClient
     from memq.core.ranges import OffsetRange
@@ -98,7 +98,7 @@ class MemqCommitOperator(MemqTopicOperator):
 
 
 def moved_ends(
-    ledger: Ledger, stored: Mapping[int, int], done: Iterable[OffsetRange]
+    ledger: PlanLedger, stored: Mapping[int, int], done: Iterable[OffsetRange]
 ) -> dict[int, int]:
     """Next offsets of the read partitions that may move on."""
     return {
@@ -108,7 +108,7 @@ def moved_ends(
     }
 
 
-def why_not_moved(ledger: Ledger, stored: Mapping[int, int]) -> str:
+def why_not_moved(ledger: PlanLedger, stored: Mapping[int, int]) -> str:
     """What a group waits for that does not move."""
     held = [
         f"offset {stored.get(partition, origin)} of read partition {partition}"
@@ -235,7 +235,7 @@ class MemqRetentionOperator(MemqTopicOperator):
         return (self.group or "").strip()
 
     def _progress(
-        self, client: SyncTopicClient, ledger: Ledger | None, retention_ms: int
+        self, client: SyncTopicClient, ledger: PlanLedger | None, retention_ms: int
     ) -> list[PartitionProgress]:
         state = read_state(self.topic, client)
         if ledger is not None:
@@ -261,7 +261,9 @@ class MemqRetentionOperator(MemqTopicOperator):
         return progress
 
 
-def _done(state: TopicState, ledger: Ledger | None, stored: Mapping[int, int]) -> dict[int, int]:
+def _done(
+    state: TopicState, ledger: PlanLedger | None, stored: Mapping[int, int]
+) -> dict[int, int]:
     """Up to where nothing is left to process, by read partition of the topic."""
     if ledger is None:  # the first plan will begin with what is retained then
         return {p: stored.get(p, start) for p, start in state.starts.items()}

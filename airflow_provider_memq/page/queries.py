@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
-    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.ledger import PlanLedger
     from memq.client.lag import Lag
     from memq.core.ranges import Interval, OffsetRange
 
@@ -72,7 +72,7 @@ _SECRET = re.compile(
 _threads = ThreadPoolExecutor(MAX_THREADS, "memq-page")
 
 
-class Reader(NamedTuple):
+class PageReader(NamedTuple):
     """Who reads, and the database: a user sees what Airflow's own pages would show him."""
 
     session: Session
@@ -141,7 +141,7 @@ class Planned(NamedTuple):
     """
 
     pipeline: Pipeline
-    ledger: Ledger
+    ledger: PlanLedger
     since: datetime
     planned_at: Mapping[OffsetRange, datetime]
     runs: Mapping[str, list[Run]] = {}
@@ -163,7 +163,7 @@ class Planned(NamedTuple):
 # -- topics ---------------------------------------------------------------------------------
 
 
-def topics_of(reader: Reader) -> list[dict[str, Any]]:
+def topics_of(reader: PageReader) -> list[dict[str, Any]]:
     """Find the topics that are planned or audited, by the names of their assets.
 
     Each has the `dags` that plan or else audit, and the time when it was `planned_at`, or None.
@@ -185,7 +185,7 @@ def topics_of(reader: Reader) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda each: each["topic"])
 
 
-def _pipeline(reader: Reader, topic: str) -> Pipeline | None:
+def _pipeline(reader: PageReader, topic: str) -> Pipeline | None:
     """Find who plans and processes a topic; None where nobody does, as far as the user may see."""
     session = reader.session
     ranges, plan = _asset(session, RANGES + topic), _asset(session, RANGES + topic + PLAN)
@@ -264,7 +264,7 @@ def _events_of(asset: AssetModel) -> Select[Any]:
 
 
 def planned_of(
-    reader: Reader, topic: str, is_wanted: Callable[[OffsetRange], bool] | None = None
+    reader: PageReader, topic: str, is_wanted: Callable[[OffsetRange], bool] | None = None
 ) -> Planned | None:
     """Read the newest plans of a topic, or that of one range, with what became of their ranges.
 
@@ -330,7 +330,7 @@ def _run(run: DagRun, at: datetime) -> Run:
 # -- results --------------------------------------------------------------------------------
 
 
-def manifests_of(reader: Reader, runs: Collection[Run]) -> list[dict[str, Any]]:
+def manifests_of(reader: PageReader, runs: Collection[Run]) -> list[dict[str, Any]]:
     """Read what tasks of runs returned with a manifest: the `run`, the `task`, `fields` as text."""
     ids = [(each.dag_id, each.run_id) for each in runs if reader.may_read(each.dag_id, RESULTS)]
     of_runs = tuple_(XComModel.dag_id, XComModel.run_id).in_(ids)
@@ -341,7 +341,7 @@ def manifests_of(reader: Reader, runs: Collection[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def audits_of(reader: Reader, topic: str) -> dict[str, list[tuple[Run, Any]]]:
+def audits_of(reader: PageReader, topic: str) -> dict[str, list[tuple[Run, Any]]]:
     """Read the results of the tasks that audit a topic, the newest first, each with its run.
 
     Returns:
@@ -398,7 +398,7 @@ class Brokers(NamedTuple):
     lag: Mapping[int, Lag] = {}
 
 
-class TableState(NamedTuple):
+class TableView(NamedTuple):
     """What a table has of one incarnation of a topic.
 
     Attributes:
@@ -413,7 +413,7 @@ class TableState(NamedTuple):
     snapshots: dict[OffsetRange, dict[str, Any]]
 
 
-def ask_outside(planned: Planned) -> tuple[Brokers, list[TableState], list[str]]:
+def ask_outside(planned: Planned) -> tuple[Brokers, list[TableView], list[str]]:
     """Ask the brokers, and read the tables; and say why one could not be, a line each."""
     questions: dict[str, Callable[[], Any]] = {"the brokers": partial(ask_brokers, planned)}
     for name in planned.pipeline.tables:
@@ -455,7 +455,7 @@ def ask_brokers(planned: Planned) -> Brokers:
         return Brokers(state.starts, state.ends, stored, lag)
 
 
-def read_table(name: str, ledger: Ledger) -> TableState:
+def read_table(name: str, ledger: PlanLedger) -> TableView:
     """Read what a table has of a topic.
 
     Raises:
@@ -480,7 +480,7 @@ def read_table(name: str, ledger: Ledger) -> TableState:
         for each in table.ranges(now.base)
         if each.range.topic == ledger.topic
     }
-    return TableState(name, held, snapshots)
+    return TableView(name, held, snapshots)
 
 
 def in_a_line(error: object) -> str:

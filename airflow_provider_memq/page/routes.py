@@ -55,16 +55,16 @@ _templates.env.filters["quoted"] = partial(quote, safe="")  # as a part of an ad
 _templates.env.globals.update(root=ROOT, home=f"{ROOT}{PREFIX}/")
 
 
-def reader(session: SessionDep, user: GetUserDep) -> queries.Reader:
+def reader(session: SessionDep, user: GetUserDep) -> queries.PageReader:
     """Say who reads."""
-    return queries.Reader(session, user)
+    return queries.PageReader(session, user)
 
 
 may_read_assets = requires_access_asset("GET")
 app = FastAPI(title="MemQ", docs_url=None, redoc_url=None, openapi_url=None)
 pages = APIRouter(dependencies=[Depends(may_read_assets)])
 
-Reader = Annotated[queries.Reader, Depends(reader)]
+Reader = Annotated[queries.PageReader, Depends(reader)]
 Topic = Annotated[str, Path(pattern=r"^[\w.-]{1,200}$")]  # a database fails of other names
 
 
@@ -133,9 +133,9 @@ def _nothing(what: str) -> HTTPException:
     return HTTPException(404, f"{what}: nothing is in {plans}, as far as you may see")
 
 
-def _progress(reader: Reader, planned: queries.Planned, now: datetime) -> views.Progress:
+def _progress(reader: Reader, planned: queries.Planned, now: datetime) -> views.TopicProgress:
     reader.session.close()  # brokers and tables may take their time
-    return views.Progress(planned, *queries.ask_outside(planned), now)
+    return views.TopicProgress(planned, *queries.ask_outside(planned), now)
 
 
 def _shown(request: Request, template: str, page: dict[str, Any], code: int = 200) -> Response:

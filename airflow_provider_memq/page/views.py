@@ -19,7 +19,7 @@ from memq.core.units import HOUR_MS, iso_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider_memq.page.queries import Brokers, Planned, Run, TableState
+    from airflow_provider_memq.page.queries import Brokers, Planned, Run, TableView
 
 MAX_SHOWN = 50  # ranges of a page, and what is missing
 MAX_STRETCHES = 5  # of offsets in a table, in a cell
@@ -30,7 +30,7 @@ HOURS = 24  # whose verdicts are shown
 # -- plans ----------------------------------------------------------------------------------
 
 
-class Progress(NamedTuple):
+class TopicProgress(NamedTuple):
     """What became of the ranges of some plans.
 
     Attributes:
@@ -43,7 +43,7 @@ class Progress(NamedTuple):
 
     planned: Planned
     brokers: Brokers
-    tables: Sequence[TableState]
+    tables: Sequence[TableView]
     troubles: Sequence[str]
     now: datetime
 
@@ -192,7 +192,7 @@ class _Window(msgspec.Struct):
     made_up: list[_Window] = []
 
 
-class _Judged(NamedTuple):
+class _JudgedHour(NamedTuple):
     """A window that was judged, and those parts of it on which the verdict is the newest."""
 
     window: Interval
@@ -241,7 +241,7 @@ def audit_of(results: Mapping[str, Iterable[tuple[Run, Any]]], now: datetime) ->
     return {"hours": hours, "lost": lost[:MAX_LOST], "last_clean": last and last.found()}
 
 
-def _newest(results: Iterable[tuple[Run, Any]]) -> Iterator[_Judged]:
+def _newest(results: Iterable[tuple[Run, Any]]) -> Iterator[_JudgedHour]:
     """Find the parts of each window on which no later verdict counts; windows without are left."""
     known: list[Interval] = []
     # In the order of results, the newest first.
@@ -251,7 +251,7 @@ def _newest(results: Iterable[tuple[Run, Any]]) -> Iterator[_Judged]:
             known = union(sorted([*known, each.window]))
 
 
-def _judged(results: Iterable[tuple[Run, Any]]) -> Iterator[_Judged]:
+def _judged(results: Iterable[tuple[Run, Any]]) -> Iterator[_JudgedHour]:
     """Read the windows that runs judged; what is none is left out, for anybody may return one."""
     for run, value in results:
         try:
@@ -260,10 +260,10 @@ def _judged(results: Iterable[tuple[Run, Any]]) -> Iterator[_Judged]:
             continue
         for each in (own, *own.made_up):
             window = Interval(*(round(at.timestamp() * 1000) for at in (each.start, each.end)))
-            yield _Judged(window, each.verdict, each.table, run)
+            yield _JudgedHour(window, each.verdict, each.table, run)
 
 
-def _of_hour(start_ms: int, judged: Sequence[_Judged]) -> dict[str, Any]:
+def _of_hour(start_ms: int, judged: Sequence[_JudgedHour]) -> dict[str, Any]:
     """Judge an hour: the worst of the verdicts on its parts; none before the first audit."""
     hour = Interval(start_ms, start_ms + HOUR_MS)
     found = [each for each in judged if intersection(each.newest, hour)]

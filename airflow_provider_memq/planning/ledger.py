@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A plan goes on, for each read partition, where the last committed plan ended. What was planned last
-is a `Ledger`: it travels in the extra of an asset event beside those that emit the ranges, and
+is a `PlanLedger`: it travels in the extra of an asset event beside those that emit the ranges, and
 Airflow stores them all in the transaction that makes the planning task a success. So there is one
 truth:
 
@@ -58,7 +58,7 @@ PAGE_EVENTS = 1_000  # asked for at a time
 INCARNATION_KEY = "memq_incarnation"  # in the extra of an event about a processed range
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
     """How far a topic is planned, and its last ranges: the extra of the event of a plan.
 
     Attributes:
@@ -106,7 +106,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         """What was skipped, as ranges in which there is nothing to process."""
         return [OffsetRange(**row) for row in self.skipped]
 
-    def advanced(self, ranges: Iterable[OffsetRange], again: Iterable[str] = ()) -> Ledger:
+    def advanced(self, ranges: Iterable[OffsetRange], again: Iterable[str] = ()) -> PlanLedger:
         """The ledger when these ranges are planned as well, and those keys emitted again.
 
         Raises:
@@ -123,7 +123,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, ends=ends, cuts=cuts, again=list(again))
 
 
-def ledger_of(extra: object) -> Ledger | None:
+def ledger_of(extra: object) -> PlanLedger | None:
     """The ledger in an event's extra; None in one that a plan did not emit.
 
     Raises:
@@ -132,7 +132,7 @@ def ledger_of(extra: object) -> Ledger | None:
     if not isinstance(extra, dict) or "memq_plan" not in extra:
         return None
     try:
-        ledger = msgspec.convert(extra["memq_plan"], Ledger, strict=True, str_keys=True)
+        ledger = msgspec.convert(extra["memq_plan"], PlanLedger, strict=True, str_keys=True)
     except msgspec.ValidationError as exc:
         raise CorruptDataError(f"an asset event has a plan that is damaged: {exc}") from exc
     if ledger.version != LEDGER_VERSION:
@@ -143,7 +143,7 @@ def ledger_of(extra: object) -> Ledger | None:
     return ledger
 
 
-def newest(ledgers: Iterable[Ledger]) -> Ledger | None:
+def newest(ledgers: Iterable[PlanLedger]) -> PlanLedger | None:
     """The last of some ledgers, in whatever order: ends never go back while a topic lives."""
     return max(ledgers, key=lambda each: (each.life, sum(each.ends.values())), default=None)
 
@@ -151,7 +151,7 @@ def newest(ledgers: Iterable[Ledger]) -> Ledger | None:
 # -- from one plan to the next --------------------------------------------------------------
 
 
-def first_ledger(topic: TopicState, start: str | Mapping[int, int], life: int = 0) -> Ledger:
+def first_ledger(topic: TopicState, start: str | Mapping[int, int], life: int = 0) -> PlanLedger:
     """The ledger of a topic of which nothing is planned yet.
 
     Args:
@@ -174,7 +174,7 @@ def first_ledger(topic: TopicState, start: str | Mapping[int, int], life: int = 
         for partition, offset in start.items():
             _check_start(topic, partition, offset)
         origins = topic.starts | dict(start)
-    return Ledger(
+    return PlanLedger(
         topic=topic.topic,
         incarnation=topic.incarnation,
         life=life,
@@ -194,12 +194,12 @@ def _check_start(topic: TopicState, partition: int, offset: int) -> None:
         )
 
 
-def is_same_topic(last: Ledger, topic: TopicState) -> bool:
+def is_same_topic(last: PlanLedger, topic: TopicState) -> bool:
     """Whether what was planned is about the topic that there is."""
     return (last.topic, last.incarnation) == (topic.topic, topic.incarnation)
 
 
-def check_same_topic(last: Ledger, topic: TopicState) -> None:
+def check_same_topic(last: PlanLedger, topic: TopicState) -> None:
     """Make sure that what was planned is about the topic that there is.
 
     Raises:
@@ -214,7 +214,7 @@ def check_same_topic(last: Ledger, topic: TopicState) -> None:
         )
 
 
-def carried_on(last: Ledger, topic: TopicState, *, skip_removed: bool) -> Ledger:
+def carried_on(last: PlanLedger, topic: TopicState, *, skip_removed: bool) -> PlanLedger:
     """The ledger that the next plan goes on from, checked against what the topic retains now.
 
     Raises:
@@ -248,7 +248,7 @@ def carried_on(last: Ledger, topic: TopicState, *, skip_removed: bool) -> Ledger
 
 
 def processed_ahead(
-    ledger: Ledger, stored: Mapping[int, int], written: Iterable[OffsetRange]
+    ledger: PlanLedger, stored: Mapping[int, int], written: Iterable[OffsetRange]
 ) -> str:
     """What is processed of offsets that are not planned, in words; empty for nothing.
 
@@ -269,8 +269,8 @@ def processed_ahead(
 
 
 def taken_over(
-    ledger: Ledger, stored: Mapping[int, int], written: Iterable[OffsetRange]
-) -> tuple[Ledger, list[OffsetRange]]:
+    ledger: PlanLedger, stored: Mapping[int, int], written: Iterable[OffsetRange]
+) -> tuple[PlanLedger, list[OffsetRange]]:
     """The ledger that goes on after what a group has committed, and what is written beyond that.
 
     Args:
@@ -289,7 +289,7 @@ def taken_over(
 
 
 def settled(
-    ledger: Ledger, stored: Mapping[int, int], done: Iterable[OffsetRange] = ()
+    ledger: PlanLedger, stored: Mapping[int, int], done: Iterable[OffsetRange] = ()
 ) -> dict[int, int]:
     """Up to where nothing is left to process, by read partition.
 
@@ -313,10 +313,10 @@ class StoredPlan(NamedTuple):
     """A plan, and when Airflow stored it."""
 
     at: datetime
-    ledger: Ledger
+    ledger: PlanLedger
 
 
-def last_ledger(inlet_events: Any, plan: Asset) -> Ledger | None:
+def last_ledger(inlet_events: Any, plan: Asset) -> PlanLedger | None:
     """How far is planned, by the newest events of a plan's asset; None before the first plan.
 
     Events that a person created carry no ledger and are passed over.
@@ -328,13 +328,13 @@ def last_ledger(inlet_events: Any, plan: Asset) -> Ledger | None:
     return None
 
 
-def known_ranges(inlet_events: Any, plan: Asset) -> tuple[Ledger | None, set[OffsetRange]]:
+def known_ranges(inlet_events: Any, plan: Asset) -> tuple[PlanLedger | None, set[OffsetRange]]:
     """Read the last plan, and every range that plans or backfills have cut of its incarnation, as
     far as Airflow remembers.
     """
     events = [event for page in _pages(inlet_events, plan, PAGE_EVENTS) for event in page]
     cuts = [each for event in events if (each := ledger_of(event.extra) or cuts_of(event.extra))]
-    last = newest(each for each in cuts if isinstance(each, Ledger))
+    last = newest(each for each in cuts if isinstance(each, PlanLedger))
     known = {
         found
         for each in cuts
@@ -354,7 +354,7 @@ def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | No
                 continue
             if wanted._replace(incarnation=found.incarnation) in found.ranges:
                 return True
-            oldest = found if isinstance(found, Ledger) else oldest
+            oldest = found if isinstance(found, PlanLedger) else oldest
         if oldest is None:
             continue
         # Plans before one that began there cannot have it; those of one page may be out of order.
@@ -366,7 +366,7 @@ def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | No
 
 def plans_since(inlet_events: Any, plan: Asset, since: datetime) -> list[StoredPlan]:
     """The plans that were stored since a time, the oldest first."""
-    found: dict[datetime, Ledger] = {}
+    found: dict[datetime, PlanLedger] = {}
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
             ledger = ledger_of(event.extra)
@@ -386,7 +386,7 @@ def mark_events(outlet_events: Any, outlets: Iterable[Any], incarnation: str) ->
 
 
 def unstored_ranges(
-    inlet_events: Any, plan: Asset, done: Asset, ledger: Ledger, stored: Mapping[int, int]
+    inlet_events: Any, plan: Asset, done: Asset, ledger: PlanLedger, stored: Mapping[int, int]
 ) -> set[OffsetRange]:
     """The processed ranges that reach beyond what is stored and what is left out on purpose.
 
@@ -420,7 +420,7 @@ def unstored_ranges(
 
 
 def _settled_since(
-    inlet_events: Any, plan: Asset, ledger: Ledger, starts: Mapping[int, int]
+    inlet_events: Any, plan: Asset, ledger: PlanLedger, starts: Mapping[int, int]
 ) -> datetime | None:
     """A time before which no range beyond some offsets was planned; None where none is known."""
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
@@ -450,7 +450,7 @@ def _range_of(event: Any) -> OffsetRange | None:
         return None
 
 
-def _ledgers(page: list[Any]) -> Iterator[Ledger]:
+def _ledgers(page: list[Any]) -> Iterator[PlanLedger]:
     return (ledger for event in page if (ledger := ledger_of(event.extra)) is not None)
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.planning.ledger import Ledger, StoredPlan
+    from airflow_provider_memq.planning.ledger import PlanLedger, StoredPlan
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
@@ -117,7 +117,7 @@ class MissedRanges:
     def __repr__(self) -> str:
         return f"<MissedRanges {self._dag_id}>"
 
-    def check_remembered(self, last: Ledger | None, *, begins_at_offsets: bool) -> None:
+    def check_remembered(self, last: PlanLedger | None, *, begins_at_offsets: bool) -> None:
         """Refuse to begin anew where there was a plan, but for offsets that are given.
 
         Args:
@@ -137,7 +137,7 @@ class MissedRanges:
                 'such as {"0": 5}'
             )
 
-    def look(self, last: Ledger | None, *, take_over: bool = False) -> list[str]:
+    def look(self, last: PlanLedger | None, *, take_over: bool = False) -> list[str]:
         """Return the keys to emit again; nothing where the last look was a short time ago.
 
         Args:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_memq.values import Offsets
-    from airflow_provider_memq.waiting import Condition, Outcome
+    from airflow_provider_memq.waiting import Condition, WaitOutcome
     from memq.client.cluster import Cluster
 
 
@@ -165,8 +165,8 @@ class MemqSensor(BaseSensorOperator):
         value: dict[str, Any] = event["value"]
         return value
 
-    def _look(self, condition: Condition) -> Outcome:
-        async def look(cluster: Cluster) -> Outcome:
+    def _look(self, condition: Condition) -> WaitOutcome:
+        async def look(cluster: Cluster) -> WaitOutcome:
             from memq.client.topic import TopicClient  # noqa: PLC0415 - DAGs parse sooner
 
             client = TopicClient(cluster, condition.topic, condition.incarnation)

@@ -86,8 +86,8 @@ class Connections:
         self.context = context
         self.handlers = handlers
         self.tokens = tokens
-        self._open: dict[BrokerConnection, None] = {}
-        self._unauthenticated: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
+        self._open: dict[ServedConnection, None] = {}
+        self._unauthenticated: dict[ServedConnection, None] = {}  # no handshake yet, oldest first
         context.memory.on_change = self._throttle
 
     def __repr__(self) -> str:
@@ -97,16 +97,16 @@ class Connections:
         """Clients that are connected."""
         return len(self._open)
 
-    def accept(self) -> BrokerConnection:
+    def accept(self) -> ServedConnection:
         """The protocol of a new connection."""
-        return BrokerConnection(self)
+        return ServedConnection(self)
 
     def foreign(self, protocol: object) -> bool:
         """Whether a protocol of this event loop is not one of these connections."""
-        own = isinstance(protocol, BrokerConnection) and protocol.connections is self
+        own = isinstance(protocol, ServedConnection) and protocol.connections is self
         return protocol is not None and not own
 
-    def connected(self, connection: BrokerConnection) -> None:
+    def connected(self, connection: ServedConnection) -> None:
         """A client has connected."""
         self._open[connection] = None
         self._unauthenticated[connection] = None
@@ -115,11 +115,11 @@ class Connections:
             error = UnavailableError(f"the broker has its most of {limit} clients")
             connection.end("too_many", error)
 
-    def authenticated(self, connection: BrokerConnection) -> None:
+    def authenticated(self, connection: ServedConnection) -> None:
         """A client has said who it is."""
         self._unauthenticated.pop(connection, None)
 
-    def disconnected(self, connection: BrokerConnection) -> None:
+    def disconnected(self, connection: ServedConnection) -> None:
         """A connection is gone."""
         self._open.pop(connection, None)
         self._unauthenticated.pop(connection, None)
@@ -156,7 +156,7 @@ class Connections:
             connection.throttle()
 
 
-class BrokerConnection(asyncio.BufferedProtocol):
+class ServedConnection(asyncio.BufferedProtocol):
     """One client's connection.
 
     Args:
@@ -213,7 +213,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         state = "closed" if self._transport is None else "paused" if self._paused else "reading"
-        return f"<BrokerConnection {self._peer} [{state} | holds {self._holds}] {self._wire!r}>"
+        return f"<ServedConnection {self._peer} [{state} | holds {self._holds}] {self._wire!r}>"
 
     # -- asyncio calls these ----------------------------------------------------------------
 

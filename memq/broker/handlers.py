@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.broker.governing import Governing
     from memq.broker.lag import LagCounter
-    from memq.broker.membership import Membership
+    from memq.broker.membership import ClusterMembership
     from memq.broker.topics import Topics
     from memq.broker.write_partition import ReceivedWrite
     from memq.core.governor.topics import Topic
@@ -104,7 +104,7 @@ class Handlers:
         topics: Topics,
         groups: GroupCoordinator,
         lag: LagCounter,
-        membership: Membership | None,
+        membership: ClusterMembership | None,
     ) -> None:
         self._context = context
         self._topics = topics

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from memq.broker.metrics import GroupLag
+from memq.broker.metrics import GroupLagRow
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.notification import decode_counts
 from memq.core.wire.messages import PartitionLag, PartitionOffset
@@ -225,7 +225,7 @@ class GroupLags:
     async def _look(self) -> None:
         """Find the lag of all groups, as many as are shown."""
         try:
-            rows: list[GroupLag] = []
+            rows: list[GroupLagRow] = []
             left_out = 0
             for hosted in self._topics.hosted():
                 if not hosted.coordinated:
@@ -240,7 +240,7 @@ class GroupLags:
         except Exception:  # it only reads: a bug here costs these metrics and no more
             log.exception("unexpected error looking up the lag of groups")
 
-    async def _look_at(self, topic: Topic, rows: list[GroupLag]) -> int:
+    async def _look_at(self, topic: Topic, rows: list[GroupLagRow]) -> int:
         """Add the groups of a topic; returns how many of them there is no room for."""
         queue = self._context.queue
         groups = await queue.groups(topic.queue_topic)
@@ -257,5 +257,5 @@ class GroupLags:
                 if lag.error:
                     self._context.warn("lag", f"{topic.name}: lag is not known: {lag.error}")
                 else:
-                    rows.append(GroupLag(group, topic.name, lag))
+                    rows.append(GroupLagRow(group, topic.name, lag))
         return 0

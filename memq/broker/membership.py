@@ -76,7 +76,7 @@ SILENT_S = 1.5  # beyond when the leader was to be asked again; it answers withi
 SAME_LOAD = 0.1  # traffic that has changed by less is not reported
 
 
-class Membership:
+class ClusterMembership:
     """See the theory of operation.
 
     Args:
@@ -111,9 +111,9 @@ class Membership:
 
     def __repr__(self) -> str:
         if self._session is None:
-            return "<Membership [no session]>"
+            return "<ClusterMembership [no session]>"
         state = "registered" if self._registered else "joining"
-        return f"<Membership [{state} | {self._session.lease!r}]>"
+        return f"<ClusterMembership [{state} | {self._session.lease!r}]>"
 
     def _leased(self) -> bool:
         session = self._session

@@ -32,7 +32,7 @@ _BYTES = "_bytes"
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class GroupLag(NamedTuple):
+class GroupLagRow(NamedTuple):
     """How far a group is from the end of one read partition."""
 
     group: str
@@ -63,7 +63,7 @@ class LagGauges(Collector):
     """
 
     def __init__(self) -> None:
-        self.rows: list[GroupLag] = []
+        self.rows: list[GroupLagRow] = []
         self.left_out = 0
         self.now_us = 0
 

@@ -282,7 +282,7 @@ def readable(
 
 
 @dataclass
-class Outcome:
+class RecoveryOutcome:
     """What was found of a topic, and what is, or would be, done about it.
 
     Attributes:
@@ -359,7 +359,7 @@ class _Recovery:
             return TopicInQueue(str(file))
         return scan_queue(self._folders, name, file)
 
-    def recover(self, topic: Topic) -> Outcome:
+    def recover(self, topic: Topic) -> RecoveryOutcome:
         """Find what is wrong with a topic, and mend it when that is wanted.
 
         Raises:
@@ -369,7 +369,7 @@ class _Recovery:
         state = self.states.get(topic.queue_topic) or TopicInQueue(
             f"the queue has no {topic.queue_topic}"
         )
-        outcome = Outcome(
+        outcome = RecoveryOutcome(
             topic.name,
             topic.incarnation,
             sound=state.sound,
@@ -399,7 +399,7 @@ class _Recovery:
         return [info for info in infos if _batch_id(info) not in state.batch_ids]
 
     def _prove(
-        self, topic: Topic, infos: list[ObjectInfo], state: TopicInQueue, outcome: Outcome
+        self, topic: Topic, infos: list[ObjectInfo], state: TopicInQueue, outcome: RecoveryOutcome
     ) -> list[_Proof]:
         """The lost entries that objects prove, in the order of their places."""
         by_length: dict[int, list[tuple[bytes, StoredBatch]]] = {}
@@ -423,7 +423,7 @@ class _Recovery:
             for broker in brokers:
                 yield encode_notification(notification_of(stored, root + stored.key, broker))
 
-    def _restore(self, topic: Topic, proofs: list[_Proof], outcome: Outcome) -> None:
+    def _restore(self, topic: Topic, proofs: list[_Proof], outcome: RecoveryOutcome) -> None:
         outcome.action = "restore"
         for proof in proofs:
             _count(outcome, proof.stored)
@@ -437,7 +437,7 @@ class _Recovery:
 
     # -- rebuild ----------------------------------------------------------------------------
 
-    def _rebuild(self, old: Topic, infos: list[ObjectInfo], outcome: Outcome) -> None:
+    def _rebuild(self, old: Topic, infos: list[ObjectInfo], outcome: RecoveryOutcome) -> None:
         outcome.action = "rebuild"
         if not self.objects:
             raise DataLossError(
@@ -471,7 +471,9 @@ class _Recovery:
         for key in taken:
             self._storage.delete(key)
 
-    def _once(self, objects: Iterator[StoredBatch], outcome: Outcome) -> Iterator[StoredBatch]:
+    def _once(
+        self, objects: Iterator[StoredBatch], outcome: RecoveryOutcome
+    ) -> Iterator[StoredBatch]:
         """Select the objects whose Messages no object before them had.
 
         Raises:
@@ -539,7 +541,7 @@ class _Recovery:
         self._storage.link(stored.key, key)
         return stored._replace(key=key, parsed=parsed)
 
-    def _read(self, infos: list[ObjectInfo], outcome: Outcome) -> Iterator[StoredBatch]:
+    def _read(self, infos: list[ObjectInfo], outcome: RecoveryOutcome) -> Iterator[StoredBatch]:
         outcome.damaged = []
         return readable(self._storage, infos, self._schemas, outcome.damaged)
 
@@ -582,7 +584,7 @@ def recover(
     execute: bool,
     runtime: Runtime,
     progress: Callable[[str, int], None],
-) -> list[Outcome]:
+) -> list[RecoveryOutcome]:
     """Find what a data directory has lost, and mend it when that is wanted.
 
     Args:
@@ -626,7 +628,9 @@ def recover(
                 f"{directory / 'topics'} is missing or empty, and only it has the options of "
                 "topics. Put it back, or write it anew (docs/operations.md, Topics lost)"
             )
-        left_alone = [Outcome(name, "", reason=str(error)) for name, error in damaged.items()]
+        left_alone = [
+            RecoveryOutcome(name, "", reason=str(error)) for name, error in damaged.items()
+        ]
         return [*left_alone, *(run.recover(run.catalog.get(name)) for name in names)]
 
 
@@ -662,7 +666,7 @@ def _batch_id(info: ObjectInfo) -> str:
     return "" if parsed is None else parsed.batch_id
 
 
-def _count(outcome: Outcome, stored: StoredBatch) -> None:
+def _count(outcome: RecoveryOutcome, stored: StoredBatch) -> None:
     entries = stored.about.entries
     outcome.published += 1
     outcome.messages += len(entries)

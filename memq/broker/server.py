@@ -27,7 +27,7 @@ from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
 from memq.broker.handlers import Handlers
 from memq.broker.lag import GroupLags, LagCounter
-from memq.broker.membership import Membership
+from memq.broker.membership import ClusterMembership
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
@@ -108,7 +108,7 @@ class Broker:
         self._storage = storage
         self._queue: NotificationQueue | None = None
         self._catalog: Catalog | None = None
-        self.membership: Membership | None = None
+        self.membership: ClusterMembership | None = None
         self._abandoned = False
         self._admin_http = admin_http
         self._server: asyncio.Server | None = None
@@ -296,7 +296,7 @@ class Broker:
             catalog = self._catalog or Catalog(self._directory / "topics")
             return OwnTopics(catalog, self.context, on_deleted=self.groups.forget_topic)
         topics = ClusterTopics(self.context, self.groups)
-        self.membership = Membership(self.context, topics, self._open_coordination)
+        self.membership = ClusterMembership(self.context, topics, self._open_coordination)
         self.context.shared = True
         return topics
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from memq import Consumer
     from memq.cli.batch_lines import Format, Lines
-    from memq.cli.selection import Selection
+    from memq.cli.selection import BatchSelection
     from memq.client.consumer.options import ConsumerArguments
     from memq.reading.batch import Batch
 
@@ -411,7 +411,7 @@ class Printer:
     def __init__(
         self,
         lines: Lines,
-        selection: Selection,
+        selection: BatchSelection,
         progress: Progress,
         messages: int | None = None,
         batches: int | None = None,

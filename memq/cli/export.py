@@ -127,7 +127,7 @@ def export(
             partition=wanted.partition, start=wanted.start, end=wanted.end
         )
     selection.check(topic)
-    request = job.Request(
+    request = job.ExportRequest(
         topic=topic,
         format=kind,
         columns=names,
@@ -159,7 +159,7 @@ def export(
 
     started_s = time.monotonic()
     run = job.export_file if is_file else job.export_folder
-    what = job.Job(
+    what = job.ExportJob(
         request=request,
         selection=selection,
         open_reader=open_reader,

@@ -61,7 +61,7 @@ MANIFEST_VERSION = 1
 LOCK = ".memq_export.lock"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be exported, as it was asked for.
 
     Attributes:
@@ -86,7 +86,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     start_us: int | None
     end_us: int | None
 
-    def is_same(self, other: Request) -> bool:
+    def is_same(self, other: ExportRequest) -> bool:
         """Tell whether they ask for the same; "1h" is the hour before the first of them."""
         mine, theirs = (msgspec.structs.replace(it, start_us=0, end_us=0) for it in (self, other))
         return mine == theirs
@@ -126,7 +126,7 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     file_bytes: int | None = None
 
 
-class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ExportManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a folder holds, or is to hold.
 
     Attributes:
@@ -140,7 +140,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     version: int
-    request: Request
+    request: ExportRequest
     incarnation: str
     schema_id: str
     planned_ms: int
@@ -167,7 +167,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [part for part in self.parts if part.records is None]
 
 
-class Outcome(NamedTuple):
+class ExportOutcome(NamedTuple):
     """What an export holds.
 
     Attributes:
@@ -191,7 +191,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ExportJob:
     """What an export is made of.
 
     Attributes:
@@ -204,7 +204,7 @@ class Job:
         file_bytes: stored bytes after which a file of a folder ends.
     """
 
-    request: Request
+    request: ExportRequest
     selection: Selection
     open_reader: Callable[[str, str], TopicReader]
     progress: Callable[[int], AbstractContextManager[Callable[[int], None]]]
@@ -215,7 +215,7 @@ class Job:
 # -- a folder -------------------------------------------------------------------------------
 
 
-def export_folder(folder: Path, job: Job) -> Outcome:
+def export_folder(folder: Path, job: ExportJob) -> ExportOutcome:
     """Export into a folder, or go on with what is there.
 
     Args:
@@ -254,7 +254,7 @@ def export_folder(folder: Path, job: Job) -> Outcome:
         return _outcome(manifest, there)
 
 
-def _check_whole(folder: Path, manifest: Manifest) -> None:
+def _check_whole(folder: Path, manifest: ExportManifest) -> None:
     """Refuse an export of which somebody has removed or changed a whole file."""
     for part in manifest.parts:
         file = folder / part.file
@@ -279,10 +279,10 @@ def _locked_folder(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _plan(reader: TopicReader, job: Job) -> Manifest:
+def _plan(reader: TopicReader, job: ExportJob) -> ExportManifest:
     plan = reader.plan(job.selection, piece_bytes=job.file_bytes)
     nothing = Piece(OffsetRange(job.selection.partition or 0, 0, 0))  # a file says so as well
-    return Manifest(
+    return ExportManifest(
         version=MANIFEST_VERSION,
         request=job.request,
         incarnation=reader.incarnation,
@@ -305,7 +305,9 @@ def _part(piece: Piece, form: Format) -> Part:
     )
 
 
-def _export_missing(folder: Path, manifest: Manifest, reader: TopicReader, job: Job) -> None:
+def _export_missing(
+    folder: Path, manifest: ExportManifest, reader: TopicReader, job: ExportJob
+) -> None:
     """Make the files that are not whole, one after the other."""
     plan = manifest.plan()
     with job.progress(plan.size_bytes) as advance:
@@ -319,9 +321,9 @@ def _export_missing(folder: Path, manifest: Manifest, reader: TopicReader, job: 
             _write_manifest(folder, manifest)
 
 
-def _outcome(manifest: Manifest, there: int) -> Outcome:
+def _outcome(manifest: ExportManifest, there: int) -> ExportOutcome:
     parts = manifest.parts
-    return Outcome(
+    return ExportOutcome(
         records=sum(part.records or 0 for part in parts),
         batches=sum(part.batches for part in parts),
         files=len(parts),
@@ -336,7 +338,7 @@ def _time(time_ms: float | None) -> str | None:
     return None if time_ms is None else iso_ms(round(time_ms))
 
 
-def _read_manifest(folder: Path, request: Request) -> Manifest | None:
+def _read_manifest(folder: Path, request: ExportRequest) -> ExportManifest | None:
     """The manifest of the export that a folder holds; None when it holds nothing."""
     path = folder / MANIFEST
     with _files_of(folder):
@@ -351,7 +353,7 @@ def _read_manifest(folder: Path, request: Request) -> Manifest | None:
                 ) from None
             return None
     try:
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = msgspec.json.decode(content, type=ExportManifest)
     except UNDECODABLE as exc:
         raise CorruptDataError(
             f"{path} is no manifest of an export that this version knows ({exc}); name another "
@@ -373,7 +375,7 @@ def _read_manifest(folder: Path, request: Request) -> Manifest | None:
 _OWN = (LOCK, f"{MANIFEST}.tmp")
 
 
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
+def _write_manifest(folder: Path, manifest: ExportManifest) -> None:
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     with _files_of(folder):
         replace_durably(folder / MANIFEST, content)
@@ -382,7 +384,7 @@ def _write_manifest(folder: Path, manifest: Manifest) -> None:
 # -- one file -------------------------------------------------------------------------------
 
 
-def export_file(file: Path, job: Job) -> Outcome:
+def export_file(file: Path, job: ExportJob) -> ExportOutcome:
     """Export into one file, which is there whole or not at all.
 
     Args:
@@ -404,7 +406,7 @@ def export_file(file: Path, job: Job) -> Outcome:
             )
         _check_new(file)
         _show(file)
-    return Outcome(
+    return ExportOutcome(
         records=records,
         batches=sum(piece.contents.batches for piece in plan.pieces),
         files=1,

@@ -1,8 +1,8 @@
 """Where `memq consume` begins and ends, and which LogMessages between it prints.
 
-All that is asked for becomes one `Selection`: offsets to begin at, offsets to end at, and what is
-left out of the Batches between. It is made before the first Batch is read, from what is retained by
-then and from the notifications.
+All that is asked for becomes one `BatchSelection`: offsets to begin at, offsets to end at, and what
+is left out of the Batches between. It is made before the first Batch is read, from what is retained
+by then and from the notifications.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _TAIL_PAGE = 100  # offsets looked at a time, from the end of a partition on
 
 
-class Selection(NamedTuple):
+class BatchSelection(NamedTuple):
     """What is printed.
 
     Attributes:
@@ -79,7 +79,7 @@ class Asked(NamedTuple):
         return self.exit_at_end or self.wanted is not None or self.until is not None
 
 
-def select(client: SyncTopicClient, topic: str, asked: Asked) -> Selection:
+def select(client: SyncTopicClient, topic: str, asked: Asked) -> BatchSelection:
     """Find out where that begins and ends.
 
     Raises:
@@ -92,20 +92,20 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> Selection:
     if asked.wanted is not None:
         check_retained(topic, asked.wanted, retained)
         number, first, end, _ = asked.wanted
-        return Selection({number: first}, {number: end})
+        return BatchSelection({number: first}, {number: end})
     chosen = _chosen(topic, asked.partitions, retained)
     ends = {each.partition: each.end for each in chosen}
     stop = ends if asked.ends else None
     if asked.tail is not None:
         start, skipped = tail_of(_newest(client, chosen, asked.tail), ends, asked.tail)
-        return Selection(start, stop, skipped)
+        return BatchSelection(start, stop, skipped)
     if (times := EventTimes.between(asked.since, asked.until)) is not None:
         times = times.of_topic(client.info())
-        return Selection(ends | _first_at(client, chosen, times), stop, times=times)
+        return BatchSelection(ends | _first_at(client, chosen, times), stop, times=times)
     if asked.partitions:
         begin = {each.partition: each.start for each in chosen}
-        return Selection(begin if asked.from_beginning else ends, stop)
-    return Selection(stop=stop)
+        return BatchSelection(begin if asked.from_beginning else ends, stop)
+    return BatchSelection(stop=stop)
 
 
 def _chosen(

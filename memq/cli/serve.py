@@ -26,7 +26,7 @@ from memq.runtime.log_format import LOG_FORMAT, configure, is_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memq.broker.recover import Outcome
+    from memq.broker.recover import RecoveryOutcome
     from memq.broker.server import Broker
 
 FIRST_TOPIC = "hello"
@@ -168,7 +168,7 @@ def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, outp
         )
 
 
-def _advise(outcome: Outcome, execute: bool) -> None:
+def _advise(outcome: RecoveryOutcome, execute: bool) -> None:
     """Say on stderr what is to be done next."""
     if outcome.action == "none":
         return

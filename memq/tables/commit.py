@@ -97,7 +97,7 @@ class LedgerTable(Protocol[Base]):
         """
 
 
-class Step(enum.Enum):
+class CommitStep(enum.Enum):
     """What comes next, apart from a commit."""
 
     LOOK = "look"
@@ -129,7 +129,7 @@ class Written(NamedTuple):
     files: Sequence[str]
 
 
-class Outcome(NamedTuple):
+class CommitOutcome(NamedTuple):
     """How a range came to be in the table.
 
     Attributes:
@@ -141,7 +141,7 @@ class Outcome(NamedTuple):
     committed: bool
 
 
-Steps = Generator[Step | TryCommit[Base] | Wait, object, Outcome]
+Steps = Generator[CommitStep | TryCommit[Base] | Wait, object, CommitOutcome]
 
 
 def steps(wanted: TopicRange, attempt: str, job: str) -> Steps[Base]:
@@ -160,18 +160,18 @@ def steps(wanted: TopicRange, attempt: str, job: str) -> Steps[Base]:
     written: Written | None = None
     failure: object = None
     for failures in range(ATTEMPTS):
-        state: TableState[Base] = yield Step.LOOK  # type: ignore[assignment]
+        state: TableState[Base] = yield CommitStep.LOOK  # type: ignore[assignment]
         if state.ledger.has(wanted):
-            return Outcome(written, attempt in state.attempts)
+            return CommitOutcome(written, attempt in state.attempts)
         if written is None:
-            written = yield Step.WRITE  # type: ignore[assignment]
+            written = yield CommitStep.WRITE  # type: ignore[assignment]
             continue  # it took minutes: look again
         ledger = state.ledger.plus(written.range)
         failure = yield TryCommit(
             state.base, Commit(written.range, ledger, attempt, job, written.files)
         )
         if failure is None:
-            return Outcome(written, committed=True)
+            return CommitOutcome(written, committed=True)
         yield Wait(failures)
     raise TableConflictError(
         f"{wanted}: no commit was taken in {ATTEMPTS} tries; the last failed with: {failure}. If "
@@ -187,7 +187,7 @@ def commit_range(
     attempt: str,
     job: str,
     runtime: Runtime = SYSTEM,
-) -> Outcome:
+) -> CommitOutcome:
     """Put a range into a table, unless it is there.
 
     Args:
@@ -207,21 +207,21 @@ def commit_range(
         try:
             step = doing.send(answer)
         except StopIteration as done:
-            outcome: Outcome = done.value
+            outcome: CommitOutcome = done.value
             return outcome
         answer = _do(step, table, write, runtime)
 
 
 def _do(
-    step: Step | TryCommit[Base] | Wait,
+    step: CommitStep | TryCommit[Base] | Wait,
     table: LedgerTable[Base],
     write: Callable[[], Written],
     runtime: Runtime,
 ) -> object:
     match step:
-        case Step.LOOK:
+        case CommitStep.LOOK:
             return table.look()
-        case Step.WRITE:
+        case CommitStep.WRITE:
             return write()
         case Wait(failures):
             time.sleep(STORAGE_BACKOFF.full_jitter_s(failures, runtime.random))

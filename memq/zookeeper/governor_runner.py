@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from memq.core.governor.coordination import Create, Delete, Set
 from memq.core.governor.governor import (
+    AssignmentTransaction,
     ClusterSnapshot,
     ReadAgain,
     StoredNode,
     TopicPartitions,
-    Transaction,
 )
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
@@ -233,14 +233,14 @@ class _Term:
     async def _decide(self) -> NoReturn:
         while True:
             found = self._governor.tick(self._now_ms())
-            if isinstance(found, Transaction):
+            if isinstance(found, AssignmentTransaction):
                 await self._carry_out(found)
             elif isinstance(found, ReadAgain):
                 await self._read_again()
             else:
                 await self._wait()
 
-    async def _carry_out(self, transaction: Transaction) -> None:
+    async def _carry_out(self, transaction: AssignmentTransaction) -> None:
         changes = [_change(each) for each in transaction.changes]
         try:
             await self._session.transact([transaction.check, *changes])

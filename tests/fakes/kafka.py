@@ -30,7 +30,7 @@ from memq.errors import (
     QueueError,
     UnknownTopicError,
 )
-from memq.queue.kafka.client import Bounds, Place, Record
+from memq.queue.kafka.client import Bounds, KafkaRecord, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,22 +65,22 @@ class _Partition:
 
     start: int = 0
     end: int = 0
-    records: list[tuple[Record, _Transaction]] = field(default_factory=list)
+    records: list[tuple[KafkaRecord, _Transaction]] = field(default_factory=list)
     unstable: dict[_Transaction, int] = field(default_factory=dict)  # and where each begins
 
     @property
     def stable(self) -> int:
         return min(self.unstable.values(), default=self.end)
 
-    def committed(self, start: int, end: int) -> list[Record]:
+    def committed(self, start: int, end: int) -> list[KafkaRecord]:
         records = self._between(start, end)
         return [record for record, transaction in records if transaction.committed]
 
-    def of(self, transaction: _Transaction) -> list[Record]:
+    def of(self, transaction: _Transaction) -> list[KafkaRecord]:
         start = self.unstable.get(transaction, self.end)
         return [record for record, of in self._between(start, self.end) if of is transaction]
 
-    def _between(self, start: int, end: int) -> list[tuple[Record, _Transaction]]:
+    def _between(self, start: int, end: int) -> list[tuple[KafkaRecord, _Transaction]]:
         first = bisect_left(self.records, start, key=lambda each: each[0].offset)
         last = bisect_left(self.records, end, key=lambda each: each[0].offset)
         return self.records[first:last]
@@ -112,7 +112,7 @@ class InMemoryKafka:
         self,
         schedule: Schedule | None = None,
         rng: random.Random | None = None,
-        on_committed: Callable[[Place, Record], None] = lambda _place, _record: None,
+        on_committed: Callable[[Place, KafkaRecord], None] = lambda _place, _record: None,
         on_truncated: Callable[[Place, int], None] = lambda _place, _offset: None,
     ) -> None:
         self.cluster_id = "in-memory"
@@ -215,7 +215,7 @@ class InMemoryKafka:
             transaction.places[record.place] = log
             log.records.append(
                 (
-                    Record(
+                    KafkaRecord(
                         log.end, record.timestamp_ms, record.value, record.key, record.running_ms
                     ),
                     transaction,
@@ -312,7 +312,7 @@ class InMemoryClient:
 
     async def read(
         self, place: Place, start: int, end: int, *, max_records: int, max_bytes: int
-    ) -> list[Record]:
+    ) -> list[KafkaRecord]:
         """Committed records between two offsets, from the first on."""
         if start >= end:
             return []
@@ -320,7 +320,7 @@ class InMemoryClient:
         log = self._kafka.partition(place)
         if not log.start <= start <= log.end:
             raise OffsetOutOfRangeError(f"offset {start} of {place}: {log.start} to {log.end}")
-        found: list[Record] = []
+        found: list[KafkaRecord] = []
         for record in log.committed(start, min(end, log.stable)):
             max_bytes -= len(record.value or b"")
             full = len(found) == max_records or max_bytes < 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memq.broker.config import BrokerConfig
-    from memq.queue.kafka.client import Record
+    from memq.queue.kafka.client import KafkaRecord
     from tests.simulation.run import Run
     from tests.simulation.world import Process
 
@@ -39,7 +39,7 @@ def kafka_of(run: Run) -> InMemoryKafka:
     def at(place: Place, offset: int) -> tuple[str, str, int, int]:
         return (*split(place.topic.removeprefix(CLUSTER)), place.partition, offset)
 
-    def committed(place: Place, record: Record) -> None:
+    def committed(place: Place, record: KafkaRecord) -> None:
         if place.topic != STATE:
             durable = Durable(run.now_us, *at(place, record.offset))
             notification = decode_notification(record.value)

@@ -19,9 +19,9 @@ from airflow_provider_memq.launch import files as airflow_files
 from memq.cli.export_job import (
     LOCK,
     MANIFEST,
-    Job,
-    Manifest,
-    Request,
+    ExportJob,
+    ExportManifest,
+    ExportRequest,
     export_file,
     export_folder,
 )
@@ -124,8 +124,8 @@ def job(form):
     def progress(_size_bytes):
         yield lambda _: None
 
-    return Job(
-        request=Request(
+    return ExportJob(
+        request=ExportRequest(
             topic="t",
             format=form,
             columns=None,
@@ -217,7 +217,7 @@ def _look(folder, each_piece):
     if MANIFEST not in names:
         assert not seen_by_others(folder), names
         return
-    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ExportManifest)
     assert len(manifest.parts) == len(PIECES)
     for part in manifest.parts:
         if part.records is not None:

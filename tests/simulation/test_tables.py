@@ -10,7 +10,15 @@ import msgspec
 
 from memq.core.ranges import Interval
 from memq.errors import MemqError, RangeConflictError, TableConflictError
-from memq.tables.commit import Commit, Outcome, Step, TableState, TryCommit, Written, steps
+from memq.tables.commit import (
+    Commit,
+    CommitOutcome,
+    CommitStep,
+    TableState,
+    TryCommit,
+    Written,
+    steps,
+)
 from memq.tables.ledger import EMPTY, Ledger, TopicRange
 
 SEEDS = 400
@@ -135,9 +143,9 @@ class World:
     def do(self, committer, faults):
         step = committer.step
         match step:
-            case Step.LOOK:
+            case CommitStep.LOOK:
                 return self.table.look()
-            case Step.WRITE:
+            case CommitStep.WRITE:
                 wanted = committer.wanted
                 records = wanted.end - wanted.start
                 file = f"{committer.attempt}.parquet"
@@ -165,7 +173,7 @@ class World:
             held = self.table.ledger().partition("clicks", "a1", committer.wanted.partition)
             whole = [Interval(committer.wanted.start, committer.wanted.end)]
             assert held.intervals != whole
-        elif isinstance(ended, Outcome):
+        elif isinstance(ended, CommitOutcome):
             self.counts["committed" if ended.committed else "found"] += 1
             mine = [each for each in self.table.commits() if each.attempt == committer.attempt]
             if ended.committed and not self.counts["rolled back"]:

@@ -92,7 +92,7 @@ def test_content_of_the_provider(wheels):
     package = ROOT / "airflow_provider_memq"
     sources = {
         str(path.relative_to(ROOT))
-        for kind in ("*.py", "*.html", "*.css")
+        for kind in ("*.py", "*.html", "*.css", "*.json")
         for path in package.rglob(kind)
     }
     assert names == sources | {f"airflow_provider_memq/{name}" for name in files_of([DAGS])}

@@ -32,7 +32,7 @@ MAX_WAITING = 1_000  # Batches of a partition, about 400 bytes each; a topic has
 
 
 @dataclass(slots=True)
-class _Window:
+class _ReportWindow:
     """Messages of one write partition; see `ProducedReport` for the fields."""
 
     first: int
@@ -73,7 +73,7 @@ class ProducedCounters:
         self._client = client
         self._now_ms = now_ms
         self._start_ms = now_ms()
-        self._windows: defaultdict[int, deque[_Window]] = defaultdict(deque)
+        self._windows: defaultdict[int, deque[_ReportWindow]] = defaultdict(deque)
 
     def __repr__(self) -> str:
         count = sum(len(windows) for windows in self._windows.values())
@@ -83,7 +83,7 @@ class ProducedCounters:
         """The Message was given its name."""
         windows = self._windows[message.partition.number]
         if not windows or windows[-1].end_ms is not None:
-            windows.append(_Window(message.sequence, self._start_ms))
+            windows.append(_ReportWindow(message.sequence, self._start_ms))
         window = windows[-1]
         window.last = message.sequence
         window.open_messages += 1
@@ -115,7 +115,7 @@ class ProducedCounters:
         self._start_ms = now_ms
         return reports
 
-    def _report(self, write_partition: int, window: _Window) -> ProducedReport:
+    def _report(self, write_partition: int, window: _ReportWindow) -> ProducedReport:
         return ProducedReport(
             version=REPORT_VERSION,
             topic=self._options.topic,

@@ -17,7 +17,7 @@ from memq.errors import InvalidRequestError, NotOwnerError, OffsetOutOfRangeErro
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from memq.client.consumer.membership import Membership
+    from memq.client.consumer.membership import GroupMembership
     from memq.client.topic import TopicClient
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Commits:
         topic: TopicClient,
         group: str | None,
         *,
-        membership: Callable[[], Membership | None],
+        membership: Callable[[], GroupMembership | None],
         auto_interval_s: float | None,
         on_stored: Callable[[Mapping[int, int]], None] = lambda _: None,
     ) -> None:
@@ -160,7 +160,7 @@ class Commits:
         }
 
     @staticmethod
-    def _check_not_lost(member: Membership | None, offsets: Mapping[int, int]) -> None:
+    def _check_not_lost(member: GroupMembership | None, offsets: Mapping[int, int]) -> None:
         """Refuse what was handed out in a session that is over.
 
         The member may be in its group again, and hold the partition again: then the broker would

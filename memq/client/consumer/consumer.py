@@ -36,7 +36,7 @@ from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.consumer.commits import Commits
 from memq.client.consumer.fetcher import Fetcher
-from memq.client.consumer.membership import GroupSession, Membership
+from memq.client.consumer.membership import GroupMembership, GroupSession
 from memq.client.consumer.options import ConsumerOptions
 from memq.client.sync import (
     EventLoopThread,
@@ -303,7 +303,7 @@ class AsyncConsumer:
 
     def _session_if_group(self) -> GroupSession | None:
         if self._session is None and self._options.group is not None and not self._assigned:
-            membership = Membership(
+            membership = GroupMembership(
                 group=self._options.group,
                 topic=self._options.topic,
                 member_id=self._runtime.token_hex(MEMBER_ID_BYTES),
@@ -350,12 +350,12 @@ class AsyncConsumer:
         if membership.to_start:
             await self._take_up(membership, membership.to_start)
 
-    async def _stop_lost(self, membership: Membership) -> None:
+    async def _stop_lost(self, membership: GroupMembership) -> None:
         lost, membership.lost = membership.lost, set()
         self._stop_reading(lost)
         await self._notify(self._options.on_lost, lost)
 
-    async def _give_up(self, membership: Membership, partitions: set[int]) -> None:
+    async def _give_up(self, membership: GroupMembership, partitions: set[int]) -> None:
         self._fetcher.drop(partitions)
         failed: MemqError | None = None
         if self._commits.auto:
@@ -372,7 +372,7 @@ class AsyncConsumer:
         if failed is not None:
             raise failed
 
-    async def _take_up(self, membership: Membership, partitions: set[int]) -> None:
+    async def _take_up(self, membership: GroupMembership, partitions: set[int]) -> None:
         offsets = await resolve(self._topic, self._options.start, partitions)
         committed = await self._committed(offsets)
         offsets |= committed

@@ -1,8 +1,8 @@
 """A member's side of a consumer group: what it holds, when it must stop by itself, and its
 heartbeats.
 
-`memq.core.group` says how groups work and what it expects of members. `Membership` is the state
-machine that keeps to it, without I/O. `GroupSession` sends its heartbeats in the background,
+`memq.core.group` says how groups work and what it expects of members. `GroupMembership` is the
+state machine that keeps to it, without I/O. `GroupSession` sends its heartbeats in the background,
 whatever the application does. The consumer takes up and gives up partitions when the application
 polls, since only then is the application done with what it was handed.
 
@@ -39,7 +39,7 @@ MOVING_HEARTBEAT_S = 0.25  # while partitions move, so that each step follows th
 LEAVE_TIMEOUT_S = 2.0  # leaving is a courtesy: the session would end by itself
 
 
-class Membership:
+class GroupMembership:
     """One member of one group.
 
     Args:
@@ -75,7 +75,8 @@ class Membership:
     def __repr__(self) -> str:
         state = "out" if self._expires_ms is None else "settled" if self.settled else "moving"
         return (
-            f"<Membership {self.member_id} of {self.group} [{state} | holds {sorted(self.held)}"
+            f"<GroupMembership {self.member_id} of {self.group} "
+            f"[{state} | holds {sorted(self.held)}"
             f"{f' of {sorted(self._wanted)}' if self._wanted != self.held else ''}]>"
         )
 
@@ -165,7 +166,7 @@ class GroupSession:
     def __init__(
         self,
         topic: TopicClient,
-        membership: Membership,
+        membership: GroupMembership,
         *,
         max_poll_interval_s: float,
         wake: Callable[[], None],

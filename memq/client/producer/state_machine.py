@@ -88,7 +88,7 @@ REFRESH_INTERVAL_S = 0.5  # hosts change within seconds; asking more often only 
 
 
 @dataclass(eq=False, slots=True)
-class WritePartition:
+class PartitionState:
     """A write partition: its host and its Messages.
 
     Attributes:
@@ -136,7 +136,7 @@ class NamedMessage:
     """
 
     sealed: SealedMessage
-    partition: WritePartition
+    partition: PartitionState
     sequence: int
     deadline_s: float
     ready_s: float = -math.inf
@@ -261,8 +261,8 @@ class ProducerStateMachine:
         self.options = options
         self.error: MemqError | None = None
         self._near = near
-        self._spread: list[WritePartition] = []  # what Messages are spread over that may be
-        self._partitions: list[WritePartition] = []
+        self._spread: list[PartitionState] = []  # what Messages are spread over that may be
+        self._partitions: list[PartitionState] = []
         self._add_partitions(hosts)
         self._hosts_changed()
         self._links: dict[str, BrokerLink] = {}
@@ -474,16 +474,16 @@ class ProducerStateMachine:
     def _add_partitions(self, hosts: Sequence[str]) -> None:
         for host in hosts:
             number, window = len(self._partitions), self.options.max_in_flight
-            self._partitions.append(WritePartition(number, host, window=window))
+            self._partitions.append(PartitionState(number, host, window=window))
 
     def _hosts_changed(self) -> None:
         """Choose the write partitions of Messages that may go to any of them."""
-        near: list[WritePartition] = []
+        near: list[PartitionState] = []
         if not (self.options.ordered or self.options.fixed_partitions):
             near = [partition for partition in self._partitions if partition.host in self._near]
         self._spread = near or self._partitions
 
-    def _partition_of(self, sealed: SealedMessage) -> WritePartition:
+    def _partition_of(self, sealed: SealedMessage) -> PartitionState:
         if sealed.write_partition is not None:
             return self._partitions[sealed.write_partition]
         turn = 0 if self.options.ordered else self._in_turn
@@ -500,7 +500,7 @@ class ProducerStateMachine:
         key = 0.0 if self.options.ordered else message.ready_s
         heapq.heappush(message.partition.waiting, (key, message.sequence, message))
 
-    def _send_from(self, partition: WritePartition, now_s: float, effects: list[Effect]) -> None:
+    def _send_from(self, partition: PartitionState, now_s: float, effects: list[Effect]) -> None:
         """Send what may be sent of a write partition, and connect to its host if need be."""
         while partition.waiting:
             message = partition.waiting[0][2]
@@ -520,7 +520,7 @@ class ProducerStateMachine:
             heapq.heappop(partition.waiting)
             effects.append(self._send(message, link, now_s))
 
-    def _may_send(self, partition: WritePartition, link: BrokerLink) -> bool:
+    def _may_send(self, partition: PartitionState, link: BrokerLink) -> bool:
         if link.state is not LinkState.UP or len(link.in_flight) >= self.options.max_in_flight:
             return False
         if not self.options.ordered:
@@ -624,7 +624,7 @@ class ProducerStateMachine:
             return math.inf
         return next(iter(link.in_flight)).sent_s + self.options.answer_timeout_s
 
-    def _sendable_s(self, partition: WritePartition) -> float:
+    def _sendable_s(self, partition: PartitionState) -> float:
         """When the first waiting Message can be sent, if only time keeps it."""
         if not partition.waiting or not partition.host:
             return math.inf

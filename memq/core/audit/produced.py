@@ -64,7 +64,7 @@ class _ReportTally:
             self.shared_records += records
 
 
-class _Producer:
+class _ProducerState:
     """What is known of the Messages of one producer.
 
     Args:
@@ -219,7 +219,7 @@ class ProducedReconciliation:
         self._gaps = 0
         judged, rest = _by_name(reports), _by_name(others)
         self._producers = {
-            name: _Producer(name, judged[name], rest[name]) for name in {**judged, **rest}
+            name: _ProducerState(name, judged[name], rest[name]) for name in {**judged, **rest}
         }
 
     def __repr__(self) -> str:
@@ -314,11 +314,11 @@ class ProducedReconciliation:
             if producer.tallies or producer.unreported != ProducerAudit(name)
         ]
 
-    def _of(self, name: ProducerName) -> _Producer | None:
+    def _of(self, name: ProducerName) -> _ProducerState | None:
         """What is known of a producer; None where nobody asks about it."""
         producer = self._producers.get(name)
         if producer is None and (self._only is None or name in self._only):
-            producer = self._producers[name] = _Producer(name)
+            producer = self._producers[name] = _ProducerState(name)
         return producer
 
 

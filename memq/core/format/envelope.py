@@ -109,7 +109,7 @@ class Envelope(NamedTuple):
         return self.body_start + self.body_length
 
 
-class Layout(NamedTuple):
+class EnvelopeLayout(NamedTuple):
     """What every RecordBatch of one schema has.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Template(NamedTuple):
     at: _NumberOffsets
 
     @classmethod
-    def of(cls, data: memoryview, layout: Layout, at: _NumberOffsets) -> _Template:
+    def of(cls, data: memoryview, layout: EnvelopeLayout, at: _NumberOffsets) -> _Template:
         """The template of a checked message."""
         head = bytearray(b"\xff") * at.body_start
         for start, size in (
@@ -204,7 +204,7 @@ def count_nodes_and_buffers(message: memoryview) -> tuple[int, int]:
     return _vector(envelope.metadata, nodes_at)[0], _vector(envelope.metadata, buffers_at)[0]
 
 
-def check_record_batch(data: memoryview, layout: Layout, max_decoded_bytes: int) -> None:
+def check_record_batch(data: memoryview, layout: EnvelopeLayout, max_decoded_bytes: int) -> None:
     """Check that `data` is one RecordBatch of this layout, and nothing else.
 
     Raises:
@@ -245,7 +245,7 @@ def _read_envelope(data: memoryview) -> Envelope:
     return Envelope(kind, header, metadata, body_start, length_at, length)
 
 
-def _find(data: memoryview, layout: Layout) -> _NumberOffsets:
+def _find(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets:
     """Where the numbers of this RecordBatch stand; its template finds those of others like it."""
     envelope = read_envelope(data)
     if envelope.length != len(data):
@@ -285,7 +285,7 @@ def _find(data: memoryview, layout: Layout) -> _NumberOffsets:
     return at
 
 
-def _find_by_template(data: memoryview, layout: Layout) -> _NumberOffsets | None:
+def _find_by_template(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets | None:
     """The same, when another RecordBatch differed from this one in nothing but those numbers."""
     body_start = PREFIX_BYTES + _PREFIX.unpack_from(data)[1]
     template = layout.templates.get(body_start)
@@ -302,7 +302,7 @@ def _find_by_template(data: memoryview, layout: Layout) -> _NumberOffsets | None
 
 
 def _check_numbers(
-    data: memoryview, at: _NumberOffsets, layout: Layout, max_decoded_bytes: int
+    data: memoryview, at: _NumberOffsets, layout: EnvelopeLayout, max_decoded_bytes: int
 ) -> None:
     records = _I64.unpack_from(data, at.records)[0]
     nodes = layout.nodes.unpack_from(data, at.nodes)

@@ -22,7 +22,7 @@ from memq.core.format.envelope import (
     ARROW_ERRORS,
     SCHEMA_MESSAGE,
     BytesLike,
-    Layout,
+    EnvelopeLayout,
     count_nodes_and_buffers,
     read_envelope,
     view_bytes,
@@ -136,7 +136,7 @@ def check_topic_schema(schema: pa.Schema) -> None:
             raise SchemaMismatchError(f"column {field.name!r} cannot be stored: {reason}")
 
 
-def layout_of(schema: pa.Schema) -> Layout:
+def layout_of(schema: pa.Schema) -> EnvelopeLayout:
     """What every RecordBatch of this schema has; counted in an empty one, which Arrow lays out.
 
     Raises:
@@ -152,11 +152,11 @@ def layout_of(schema: pa.Schema) -> Layout:
     return known[1]
 
 
-_LAYOUTS: dict[int, tuple[pa.Schema, Layout]] = {}
+_LAYOUTS: dict[int, tuple[pa.Schema, EnvelopeLayout]] = {}
 
 
 @lru_cache(maxsize=_SCHEMA_CACHE)
-def _layout(schema: pa.Schema) -> Layout:
+def _layout(schema: pa.Schema) -> EnvelopeLayout:
     check_topic_schema(schema)
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     nodes, buffers = count_nodes_and_buffers(view_bytes(empty.serialize()))
@@ -165,7 +165,9 @@ def _layout(schema: pa.Schema) -> Layout:
         for position, field in enumerate(schema)
         if not field.nullable
     )
-    return Layout(struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required, {})
+    return EnvelopeLayout(
+        struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required, {}
+    )
 
 
 def _nodes_before(batch: pa.RecordBatch, position: int) -> int:

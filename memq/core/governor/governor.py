@@ -9,8 +9,9 @@ what holds now and has missed nothing.
 
 It does no I/O and knows no clock. The caller passes events and the time in milliseconds of a clock
 that never goes back, and calls `tick` after each event and every second or so. What `tick` returns
-is carried out, and answered: a `Transaction` by `written`, or by `refused` when it failed or nobody
-knows; a `ReadAgain` by `read`. Who is refused and finds its election over calls `deposed`.
+is carried out, and answered: an `AssignmentTransaction` by `written`, or by `refused` when it
+failed or nobody knows; a `ReadAgain` by `read`. Who is refused and finds its election over calls
+`deposed`.
 
 Who may write:
 
@@ -151,7 +152,7 @@ class Change(NamedTuple):
     data: bytes | None
 
 
-class Transaction(NamedTuple):
+class AssignmentTransaction(NamedTuple):
     """Changes that happen all or not at all.
 
     Attributes:
@@ -172,7 +173,7 @@ class ReadAgain(NamedTuple):
 # -- the state machine ----------------------------------------------------------------------
 
 
-class _Node(NamedTuple):
+class _AssignmentNode(NamedTuple):
     """An assignment node: what it says, None when that cannot be understood, and its version."""
 
     value: TopicAssignment | None
@@ -214,14 +215,14 @@ class Governor:
         self._brokers: dict[str, BrokerResources] = {}
         self._draining: dict[str, None] = {}
         self._topics: dict[str, TopicPartitions] = {}
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _AssignmentNode] = {}
         self._loads: dict[Partition, float] = {}
         self._awaited: dict[str, None] = {}  # brokers that nodes name and that are not there
         self._settled_ms = 0
         self._changed = False  # since the last plan
         self._planned: dict[str, TopicAssignment | None] = {}
         self._planned_moves: dict[Partition, str] = {}
-        self._in_flight: Transaction | None = None
+        self._in_flight: AssignmentTransaction | None = None
         self._reading = False
         self._read_asked = False
         self._moving: dict[Partition, _Move] = {}
@@ -352,7 +353,7 @@ class Governor:
             if data is None:
                 del self._nodes[topic]
             else:
-                self._nodes[topic] = _Node(ASSIGNMENTS.decode(topic, data), version + 1)
+                self._nodes[topic] = _AssignmentNode(ASSIGNMENTS.decode(topic, data), version + 1)
         for key, owner in self._planned_moves.items():
             if self._owner(key) == owner:
                 self._moving[key] = _Move(owner, now_ms)
@@ -376,7 +377,7 @@ class Governor:
 
     # -- decisions --------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> Transaction | ReadAgain | None:
+    def tick(self, now_ms: int) -> AssignmentTransaction | ReadAgain | None:
         """What is to be done now; nothing while something is under way."""
         if self._check is None or self._in_flight is not None:
             return None
@@ -495,7 +496,7 @@ class Governor:
                 )
         return changes
 
-    def _transaction(self, check: Check) -> Transaction:
+    def _transaction(self, check: Check) -> AssignmentTransaction:
         """As much of what is planned as one transaction may hold."""
         changes: list[Change] = []
         size = 0
@@ -509,7 +510,7 @@ class Governor:
         for change in changes:
             del self._planned[change.topic]
         self._numbers += 1
-        self._in_flight = Transaction(self._numbers, check, tuple(changes))
+        self._in_flight = AssignmentTransaction(self._numbers, check, tuple(changes))
         return self._in_flight
 
     # -- what is known ----------------------------------------------------------------------
@@ -596,7 +597,7 @@ class Governor:
         )
 
 
-def _decoded(nodes: Mapping[str, StoredNode]) -> dict[str, _Node]:
+def _decoded(nodes: Mapping[str, StoredNode]) -> dict[str, _AssignmentNode]:
     found = {}
     for topic, node in nodes.items():
         value = None
@@ -604,11 +605,11 @@ def _decoded(nodes: Mapping[str, StoredNode]) -> dict[str, _Node]:
             value = ASSIGNMENTS.decode(topic, node.data)
         except CorruptDataError as exc:
             log.error("Governor: this assignment is made anew: %s", exc)  # noqa: TRY400 - expected, and told in full
-        found[topic] = _Node(value, node.version)
+        found[topic] = _AssignmentNode(value, node.version)
     return found
 
 
-def _epoch(node: _Node | None) -> int:
+def _epoch(node: _AssignmentNode | None) -> int:
     """The epoch of a node; for one that cannot be understood the most that it can have been."""
     if node is None:
         return 0

@@ -30,7 +30,7 @@ class Place(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """A record as it is read.
 
     Attributes:
@@ -49,7 +49,7 @@ class Record(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record to write; see `Record`."""
+    """A record to write; see `KafkaRecord`."""
 
     place: Place
     value: bytes | None
@@ -78,7 +78,7 @@ class Reader(Protocol):
     It may be told late, and of a marker at the end never: whoever must know reads by himself.
     """
 
-    def read(self, records: Sequence[Record], reached: int) -> None:
+    def read(self, records: Sequence[KafkaRecord], reached: int) -> None:
         """These are the next, and everything before the offset `reached` has been read."""
 
     def failed(self, error: MemqError) -> None:
@@ -138,7 +138,7 @@ class KafkaClient(Protocol):
 
     async def read(
         self, place: Place, start: int, end: int, *, max_records: int, max_bytes: int
-    ) -> list[Record]:
+    ) -> list[KafkaRecord]:
         """Committed records between two offsets, from the first on; none when there are none.
 
         At least one, if there is one, whatever `max_bytes` says; a page may end before any limit.

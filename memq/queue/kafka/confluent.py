@@ -36,7 +36,7 @@ from memq.errors import (
     QueueFailedError,
     UnknownTopicError,
 )
-from memq.queue.kafka.client import Bounds, Place, Record, log_failure
+from memq.queue.kafka.client import Bounds, KafkaRecord, Place, log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -307,7 +307,7 @@ class ConfluentClient:
 
     async def read(
         self, place: Place, start: int, end: int, *, max_records: int, max_bytes: int
-    ) -> list[Record]:
+    ) -> list[KafkaRecord]:
         """Committed records between two offsets, from the first on."""
         if start >= end:
             return []
@@ -323,7 +323,7 @@ class ConfluentClient:
 
     def _read(
         self, place: Place, start: int, end: int, max_records: int, max_bytes: int
-    ) -> list[Record]:
+    ) -> list[KafkaRecord]:
         consumer = self._idle.get()
         try:
             consumer.tell(place.topic)
@@ -644,9 +644,9 @@ def _offsets(consumer: _Consumer, places: Sequence[Place], which: int) -> list[i
 
 def _first_records(
     consumer: ck.Consumer, place: Place, offsets: range, max_records: int, max_bytes: int
-) -> list[Record]:
+) -> list[KafkaRecord]:
     """Records at these offsets, from the first on, by a consumer that was given the partition."""
-    records: list[Record] = []
+    records: list[KafkaRecord] = []
     while messages := _polled(consumer, REQUEST_S):
         for each in messages:
             error = each.error()
@@ -676,7 +676,7 @@ class _News:
 
     place: Place
     reader: Reader
-    records: list[Record] = field(default_factory=list)
+    records: list[KafkaRecord] = field(default_factory=list)
     reached: int = 0
     error: ck.KafkaError | None = None
 
@@ -708,9 +708,9 @@ def _polled(consumer: ck.Consumer, timeout_s: float) -> list[Any]:
     return [] if first is None else [first, *consumer.consume(READ_AT_ONCE, 0)]
 
 
-def _record(message: Any) -> Record:
+def _record(message: Any) -> KafkaRecord:
     running = next((value for name, value in message.headers() or () if name == _RUNNING), b"0")
-    return Record(
+    return KafkaRecord(
         message.offset(), message.timestamp()[1], message.value(), message.key(), int(running)
     )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from memq.errors import MemqError
-    from memq.queue.kafka.client import Bounds, KafkaClient, Place, Record
+    from memq.queue.kafka.client import Bounds, KafkaClient, KafkaRecord, Place
 
 SEEN_S = 30.0  # for what was written to be seen; an open transaction of the dead takes up to 20
 AT_ONCE = 1_000  # records that are read at a time, to see what was written
@@ -47,7 +47,7 @@ class Followed:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.place} to {self.reached}>"
 
-    def read(self, records: Sequence[Record], reached: int) -> None:  # noqa: ARG002 - for subclasses
+    def read(self, records: Sequence[KafkaRecord], reached: int) -> None:  # noqa: ARG002 - for subclasses
         """Take the next records; everything before the offset `reached` was read."""
         self.reached = max(self.reached, reached)
         self._readers.wake_all()
@@ -57,7 +57,7 @@ class Followed:
         self.error = error
         self._readers.wake_all()
 
-    def unread(self, records: Sequence[Record]) -> list[Record]:
+    def unread(self, records: Sequence[KafkaRecord]) -> list[KafkaRecord]:
         """Leave out the records that were read before."""
         return [each for each in records if each.offset >= self.reached]
 
@@ -100,7 +100,7 @@ class Followed:
         await self.wait_for(bounds.written, timeout_s)
 
 
-class Tail(Followed):
+class PartitionTail(Followed):
     """A partition from some offset on, and its last entries.
 
     Args:
@@ -135,7 +135,7 @@ class Tail(Followed):
         self._on_entries = on_entries
         self._add(entries)
 
-    def read(self, records: Sequence[Record], reached: int) -> None:
+    def read(self, records: Sequence[KafkaRecord], reached: int) -> None:
         """Take the next records, and wake those who wait for entries."""
         before = self.end
         self._add(entries_of(self.unread(records)))
@@ -186,7 +186,7 @@ def lost(place: Place, end: int, bounds: Bounds) -> DataLossError:
 
 async def pages(
     client: KafkaClient, place: Place, start: int, end: int
-) -> AsyncIterator[list[Record]]:
+) -> AsyncIterator[list[KafkaRecord]]:
     """Read what is committed between two offsets: any page may end early, but the empty one.
 
     Raises:
@@ -206,7 +206,7 @@ async def pages(
         yield records
 
 
-def entries_of(records: Iterable[Record]) -> list[QueueEntry]:
+def entries_of(records: Iterable[KafkaRecord]) -> list[QueueEntry]:
     """Return the entries of records that have a value."""
     return [
         QueueEntry(each.offset, each.timestamp_ms, each.value, each.running_ms)

@@ -85,7 +85,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka.client import NewRecord, Place, log_failure
-from memq.queue.kafka.followed import SEEN_S, Tail, entries_of, lost, pages
+from memq.queue.kafka.followed import SEEN_S, PartitionTail, entries_of, lost, pages
 from memq.queue.kafka.publisher import ROUND_RECORDS, Publisher
 from memq.queue.kafka.state import StateTopic, held_record, offset_records, topic_record
 from memq.queue.waiters import Waiters
@@ -164,7 +164,9 @@ class KafkaQueue:
             on_written=self._note_written,
             on_failure=on_failure,
         )
-        self._tails: OrderedDict[Place, Tail] = OrderedDict()  # asked about longest ago first
+        self._tails: OrderedDict[Place, PartitionTail] = (
+            OrderedDict()
+        )  # asked about longest ago first
         self._opening: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         self._written: dict[Place, int] = {}  # one past the last that was written or read here
         self._last_times: dict[Place, tuple[int, int]] = {}  # that were given to a publication
@@ -366,7 +368,7 @@ class KafkaQueue:
         return found
 
     async def _entries(
-        self, tail: Tail, offset: int, end: int, max_entries: int, max_bytes: int
+        self, tail: PartitionTail, offset: int, end: int, max_entries: int, max_bytes: int
     ) -> list[QueueEntry]:
         """Entries from an offset on, from memory or from Kafka."""
         found = tail.fetch(offset, max_entries, max_bytes)
@@ -550,7 +552,7 @@ class KafkaQueue:
         transactional_id = self._state.claim(topic, write_partition).owner
         return transactional_id.removeprefix(f"{self._cluster_id}.").rpartition(".")[0]
 
-    async def _tail(self, topic: str, partition: int) -> Tail:
+    async def _tail(self, topic: str, partition: int) -> PartitionTail:
         """The end of a partition, followed, with all that was written here."""
         check_partition(topic, partition, await self._partitions(topic))
         place = self._place(topic, partition)
@@ -569,7 +571,7 @@ class KafkaQueue:
             await self._see_written(tail, written)
         return tail
 
-    async def _see_written(self, tail: Tail, written: int) -> None:
+    async def _see_written(self, tail: PartitionTail, written: int) -> None:
         """Wait until what was written here is seen: a little later, unless Kafka has lost it."""
         try:
             await tail.wait_for(written, SETTLED_S)
@@ -608,11 +610,11 @@ class KafkaQueue:
             tail.failed(error)
         return error
 
-    async def _open(self, topic: str, place: Place) -> Tail:
+    async def _open(self, topic: str, place: Place) -> PartitionTail:
         """Begin to follow a partition."""
         bounds = (await self._bounds([place]))[0]
         last = await self._last_entries(place, bounds)
-        tail = Tail(self._client, place, bounds, last, lambda: self._waiters.wake(topic))
+        tail = PartitionTail(self._client, place, bounds, last, lambda: self._waiters.wake(topic))
         tail.looked_s = self._runtime.mono_s()
         self._check_open()
         self._client.follow(place, bounds.stable, tail)

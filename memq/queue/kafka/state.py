@@ -41,7 +41,7 @@ from memq.runtime.retry import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from memq.queue.kafka.client import KafkaClient, OnFailure, Record
+    from memq.queue.kafka.client import KafkaClient, KafkaRecord, OnFailure
     from memq.runtime.system import Runtime
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class KafkaState:
         """What the members of each group may hold."""
         return self._held.get(topic, {})
 
-    def read(self, record: Record) -> str | None:
+    def read(self, record: KafkaRecord) -> str | None:
         """Take over the next record. One that is not ours changes nothing, and is told.
 
         Returns:
@@ -317,7 +317,7 @@ class StateTopic(Followed):
         now_ms = self._runtime.wall_ms()
         return [NewRecord(self.place, each.value, each.key, now_ms) for each in records]
 
-    def read(self, records: Sequence[Record], reached: int) -> None:
+    def read(self, records: Sequence[KafkaRecord], reached: int) -> None:
         """Take over what was said."""
         for record in self.unread(records):
             gone = self.state.read(record)

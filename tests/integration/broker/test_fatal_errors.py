@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from memq.broker.connection import BrokerConnection
+from memq.broker.connection import ServedConnection
 from memq.core.wire import messages as m
 from memq.errors import MemqError
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client
@@ -45,7 +45,7 @@ async def test_a_bug_in_a_callback_of_a_connection(tmp_path, monkeypatch, callba
     """What asyncio calls when bytes come, when answers leave, and when a client has gone."""
     async with broker(tmp_path) as b:
         async with client(b) as c:
-            monkeypatch.setattr(BrokerConnection, callback, _fail)
+            monkeypatch.setattr(ServedConnection, callback, _fail)
             asking = asyncio.ensure_future(c.ask(m.Metadata(topics=[])))
             if callback == "connection_lost":
                 await asking

@@ -19,7 +19,7 @@ from memq.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from memq.tables.commit import Outcome, commit_range
+from memq.tables.commit import CommitOutcome, commit_range
 from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
 from tests.integration.tables.lake import (
     NAME,
@@ -66,7 +66,7 @@ def test_a_range_is_put_in_once(table):
     """The second commit of a range finds it there and writes nothing; parts of it are refused."""
     assert put(table, clicks(0, 3)).committed
     for again in (clicks(0, 3), clicks(1, 2)):
-        assert put(table, again) == Outcome(None, committed=False)
+        assert put(table, again) == CommitOutcome(None, committed=False)
     with pytest.raises(RangeConflictError, match="0 to 2 are, 3 to 3 are not"):
         put(table, clicks(0, 4))
     assert values(table) == all_of(3)

@@ -30,7 +30,7 @@ from tests.unit.airflow.fakes import published
 if TYPE_CHECKING:
     from random import Random
 
-    from airflow_provider_memq.planning.ledger import Ledger
+    from airflow_provider_memq.planning.ledger import PlanLedger
     from airflow_provider_memq.planning.ranges import Plan
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -126,12 +126,12 @@ class World:
         self._store(ledger, again)
         return True
 
-    def _begin(self, last: Ledger | None) -> Ledger:
+    def _begin(self, last: PlanLedger | None) -> PlanLedger:
         if last is None:
             return first_ledger(self.state(), "earliest")
         return carried_on(last, self.state(), skip_removed=False)
 
-    def _cut(self, begin: Ledger, *, held: bool) -> Plan:
+    def _cut(self, begin: PlanLedger, *, held: bool) -> Plan:
         cutters = []
         for partition, found in enumerate(self.batches):
             start = begin.ends[partition]
@@ -161,7 +161,7 @@ class World:
 
     # -- Airflow ----------------------------------------------------------------------------
 
-    def _store(self, ledger: Ledger, again: list[str]) -> None:
+    def _store(self, ledger: PlanLedger, again: list[str]) -> None:
         """The success of a plan: its events, and the runs of their partitions."""
         kept = ledger_of(json.loads(json.dumps(ledger.to_extra())))
         assert kept is not None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_memq.planning.ledger import (
-    Ledger,
+    PlanLedger,
     carried_on,
     first_ledger,
     ledger_of,
@@ -38,9 +38,9 @@ def gap(partition, start, end):
     return {"partition": partition, "start": start, "end": end}
 
 
-def ledger(**changes) -> Ledger:
+def ledger(**changes) -> PlanLedger:
     fields = {"topic": "clicks", "incarnation": OLD, "origins": {0: 0}, "ends": {0: 10}}
-    return Ledger(**{**fields, **changes})
+    return PlanLedger(**{**fields, **changes})
 
 
 @given(

@@ -11,7 +11,7 @@ from airflow_provider_memq.planning import ledger
 from airflow_provider_memq.planning.backfill import Cuts, cuts_of
 from airflow_provider_memq.planning.ledger import (
     INCARNATION_KEY,
-    Ledger,
+    PlanLedger,
     StoredPlan,
     is_planned,
     known_ranges,
@@ -44,7 +44,9 @@ class World:
 
     def __init__(self):
         self.store = CountingStore()
-        self.ledger = Ledger(topic="t", incarnation=OLD, origins={0: 0, 1: 0}, ends={0: 0, 1: 0})
+        self.ledger = PlanLedger(
+            topic="t", incarnation=OLD, origins={0: 0, 1: 0}, ends={0: 0, 1: 0}
+        )
 
     def plan(self, partition, lengths):
         """Emit ranges of these lengths by one plan; returns them."""
@@ -139,12 +141,12 @@ class History:
 
     def __init__(self, draw):
         self.store = EventStore()
-        self.ledgers: list[Ledger] = []
+        self.ledgers: list[PlanLedger] = []
         self.cuts: set[OffsetRange] = set()
         self.plans: list[StoredPlan] = []
         for life, incarnation in enumerate([OLD, NEW][: draw(st.integers(1, 2))]):
             origins = {0: self.BEGUN, 1: self.BEGUN}
-            last = Ledger(
+            last = PlanLedger(
                 topic="t", incarnation=incarnation, life=life, origins=origins, ends=origins
             )
             for what in draw(st.lists(st.sampled_from("ppppbx"), min_size=1, max_size=8)):

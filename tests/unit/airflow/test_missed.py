@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow_provider_memq.planning.ledger import Ledger, StoredPlan
+from airflow_provider_memq.planning.ledger import PlanLedger, StoredPlan
 from airflow_provider_memq.planning.missed import MAX_AGAIN, ranges_without_run
 from airflow_provider_memq.planning.ranges import range_key
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-EMPTY = Ledger(topic="t", incarnation="a" * 16, origins={0: 0}, ends={0: 0})
+EMPTY = PlanLedger(topic="t", incarnation="a" * 16, origins={0: 0}, ends={0: 0})
 
 
 def stored(minute, cuts=(), again=()):
-    ledger = Ledger(
+    ledger = PlanLedger(
         topic="t",
         incarnation="a" * 16,
         origins={0: 0},

@@ -27,7 +27,7 @@ from airflow.triggers.base import TaskSuccessEvent
 from airflow_provider_memq import waiting
 from airflow_provider_memq.sensors.memq import MemqSensor
 from airflow_provider_memq.triggers.memq import MemqTrigger
-from airflow_provider_memq.waiting import Condition, Outcome
+from airflow_provider_memq.waiting import Condition, WaitOutcome
 from memq.errors import ConfigError, UnavailableError, UnknownTopicError
 from memq.runtime.retry import Backoff
 
@@ -92,7 +92,7 @@ class Story(Condition):
         looks[self.topic] += 1
         if isinstance(step, Exception):
             raise step
-        return Outcome(step, {"topic": self.topic}, f"look {looks[self.topic]}")
+        return WaitOutcome(step, {"topic": self.topic}, f"look {looks[self.topic]}")
 
 
 class StoryTrigger(MemqTrigger):

@@ -18,7 +18,7 @@ from memq.cli.consume import (
     _print_batches,
 )
 from memq.cli.main import main
-from memq.cli.selection import Selection
+from memq.cli.selection import BatchSelection
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -325,13 +325,13 @@ def out(monkeypatch):
 def printer(consumer, selection=None):
     """A printer of lines as they are, with the progress of a group."""
     lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
-    return Printer(lines, selection or Selection(), progress(consumer))
+    return Printer(lines, selection or BatchSelection(), progress(consumer))
 
 
 def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
     """Whoever stops in between is given it again; one of which nothing is printed is done too."""
     consumer = Scripted()
-    made = printer(consumer, Selection(skipped={(0, 1): 2}))
+    made = printer(consumer, BatchSelection(skipped={(0, 1): 2}))
     clock.now_s += COMMIT_S
     flushed = []
     consumer.commit = lambda offsets: flushed.append((out.flushed, offsets))
@@ -343,7 +343,7 @@ def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
         made.write(Some(2))
     made.progress.close()
     assert flushed[1:] == [(b"c\n", {})]
-    made = printer(consumer, Selection(skipped={(0, 3): 1}))
+    made = printer(consumer, BatchSelection(skipped={(0, 3): 1}))
     del out.flush
     made.write(Some(3))
     made.progress.close()
@@ -357,7 +357,7 @@ def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
 def test_how_much_is_printed(out, messages, batches, printed):
     """A Batch of which nothing is printed does not count, and the last one is cut."""
     lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
-    made = Printer(lines, Selection(), progress(Scripted()), messages, batches)
+    made = Printer(lines, BatchSelection(), progress(Scripted()), messages, batches)
     for batch in (Some(lines=[b"x", b"y"]), Some(lines=[]), Some(lines=[b"x", b"y"])):
         if not made.is_done:
             made.write(batch)

@@ -15,9 +15,9 @@ from pyarrow import csv
 from memq.cli.export_job import (
     LOCK,
     MANIFEST,
-    Job,
-    Manifest,
-    Request,
+    ExportJob,
+    ExportManifest,
+    ExportRequest,
     export_file,
     export_folder,
 )
@@ -79,7 +79,7 @@ class Reader:
                 yield SimpleNamespace(batch=batch, rows=[rows.slice(0, 1), rows.slice(1)])
 
 
-REQUEST = Request(
+REQUEST = ExportRequest(
     topic="t",
     format="csv",
     columns=None,
@@ -99,7 +99,7 @@ class Run:
         self.reader = reader or Reader()
         self.said, self.opened, self.sizes, self.done = [], [], [], []
         self.selection = Selection(partition=request.pop("partition", None))
-        self.job = Job(
+        self.job = ExportJob(
             request=msgspec.structs.replace(REQUEST, **request),
             selection=self.selection,
             open_reader=self._open,
@@ -138,7 +138,7 @@ ALL = [row for rows_of_one in EXPECTED for row in rows_of_one]
 
 def whole(folder):
     """Which parts the manifest calls whole."""
-    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ExportManifest)
     return [part.records is not None for part in manifest.parts]
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from memq.cli import selection
-from memq.cli.selection import Asked, Selection, select, tail_of
+from memq.cli.selection import Asked, BatchSelection, select, tail_of
 from memq.core.ranges import OffsetRange
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
@@ -73,7 +73,7 @@ SPANS = [(2, 9), (0, 0), (4, 6)]
 )
 def test_where_it_begins_and_ends(given, start, stop):
     """Offsets only where something was asked for that a consumer does not know by itself."""
-    assert select(Client(SPANS), "t", asked(**given)) == Selection(start, stop)
+    assert select(Client(SPANS), "t", asked(**given)) == BatchSelection(start, stop)
 
 
 @pytest.mark.parametrize("number", [3, 7])
@@ -126,7 +126,7 @@ def test_a_tail_is_looked_for_from_the_end(count):
     client = Client([(50, 300)], held)
     found = select(client, "t", asked(tail=count))
     expected = [each.offset for each in held][-count:]
-    assert found == Selection({0: expected[0]})
+    assert found == BatchSelection({0: expected[0]})
     ends = [300, 200, 100]
     pages = [(0, max(50, end - 100), end) for end in ends]
     needed = next((n for n, seen in enumerate((98, 198, 248), 1) if seen >= count), 3)

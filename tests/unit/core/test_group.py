@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.consumer.membership import Membership
+from memq.client.consumer.membership import GroupMembership
 from memq.core import group as group_module
 from memq.core.group import (
     MAX_SESSION_TIMEOUT_MS,
@@ -34,7 +34,7 @@ class Member:
 
     def __init__(self, coordinator, name, partitions=4, group="g", topic="t"):
         self.coordinator, self.partitions = coordinator, partitions
-        self.membership = Membership(
+        self.membership = GroupMembership(
             group=group, topic=topic, member_id=name, client="", session_timeout_ms=SESSION_MS
         )
 
@@ -418,7 +418,7 @@ class World:
         self.made = dict.fromkeys(self.NAMES, 0)  # commits of each member
         self.commits = []  # on their way to the coordinator; some come twice
         self.members = {
-            name: Membership(
+            name: GroupMembership(
                 group="g", topic="t", member_id=name, client="", session_timeout_ms=SESSION_MS
             )
             for name in self.NAMES

@@ -25,7 +25,7 @@ from memq.core.queue import Holding
 from memq.core.topic import TopicConfig
 from memq.errors import CorruptDataError
 from memq.queue.embedded.folders import TopicFile, TopicFolders
-from memq.queue.kafka.client import Record
+from memq.queue.kafka.client import KafkaRecord
 from memq.queue.kafka.state import KafkaState, held_record
 from memq.tables.ledger import decode_ledger
 from tests.unit.core.audit.test_reports import CONSUMED, REPORT
@@ -119,10 +119,10 @@ def test_a_record_of_the_state_that_is_damaged_changes_nothing(caplog):
     state = KafkaState()
     record = held_record("t", "g", {"m": Holding(1_000, [0])})
     for key in damaged(record.key):
-        state.read(Record(0, 0, record.value, key))
+        state.read(KafkaRecord(0, 0, record.value, key))
     for value in damaged(record.value):
-        state.read(Record(0, 0, value, record.key))
-    state.read(Record(0, 0, record.value, record.key))
+        state.read(KafkaRecord(0, 0, value, record.key))
+    state.read(KafkaRecord(0, 0, record.value, record.key))
     assert state.held("t") == {"g": {"m": Holding(1_000, [0])}}
 
 

@@ -23,7 +23,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka import confluent
-from memq.queue.kafka.client import Bounds, NewRecord, Place, Record
+from memq.queue.kafka.client import Bounds, KafkaRecord, NewRecord, Place
 from memq.queue.kafka.confluent import ConfluentClient, ConfluentTransactions
 from memq.runtime.system import Runtime
 
@@ -512,7 +512,7 @@ async def test_news_is_for_the_follower_that_asked_last(client):
     client.follow(A, 2, second)
 
     def news(place, reader):
-        return confluent._News(place, reader, [Record(5, 1, b"x")], 6)
+        return confluent._News(place, reader, [KafkaRecord(5, 1, b"x")], 6)
 
     client._hand_over([news(A, first), news(B, second), news(A, second)])
     assert (first.told, second.told) == ([], [([5], 6)])

@@ -26,8 +26,8 @@ from memq.queue.kafka import followed as followed_module
 from memq.queue.kafka import publisher as publisher_module
 from memq.queue.kafka import queue as queue_module
 from memq.queue.kafka import state as state_module
-from memq.queue.kafka.client import Bounds, NewRecord, Place, Record
-from memq.queue.kafka.followed import Tail
+from memq.queue.kafka.client import Bounds, KafkaRecord, NewRecord, Place
+from memq.queue.kafka.followed import PartitionTail
 from memq.queue.kafka.queue import KafkaQueue
 from memq.queue.kafka.state import KafkaState, held_record, offset_records, topic_record
 from memq.runtime.retry import Backoff
@@ -493,7 +493,7 @@ def test_what_is_forgotten_of_a_topic_is_all_of_it_and_nothing_else():
 
     def say(records):
         for each in list(records):
-            whole.read(Record(len(said), 1, each.value, each.key))
+            whole.read(KafkaRecord(len(said), 1, each.value, each.key))
             said.append(each)
 
     def all_of(state, topic):
@@ -520,7 +520,7 @@ def test_what_is_forgotten_of_a_topic_is_all_of_it_and_nothing_else():
     compacted = KafkaState()
     for number, each in enumerate(said):
         if last[each.key] == number and each.value is not None:
-            compacted.read(Record(number, 1, each.value, each.key))
+            compacted.read(KafkaRecord(number, 1, each.value, each.key))
     assert all_of(compacted, "t") == none
     assert all_of(compacted, "u") == kept
 
@@ -552,17 +552,21 @@ def test_a_tail_gives_what_is_there_or_nothing(start, sizes, steps):
         at = there[-1].offset + 2 if there else start + 1
         woken = []
         bounds = Bounds(start, at, at)
-        tail = Tail(None, STATE, bounds, there, lambda: woken.append(1))
+        tail = PartitionTail(None, STATE, bounds, there, lambda: woken.append(1))
         for what, given_, more in steps:
             count, before = len(woken), tail.end
             if what == "read":
                 new = [entry(at + 2 * n, size) for n, size in enumerate(given_)]
                 at = (new[-1].offset + 1 if new else at) + more
                 there += new
-                tail.read([Record(e.offset, e.offset, e.payload, None, e.offset) for e in new], at)
+                tail.read(
+                    [KafkaRecord(e.offset, e.offset, e.payload, None, e.offset) for e in new], at
+                )
             elif what == "again":  # what was read already, and that there is a marker
                 old = there[-given_:] if given_ else []
-                tail.read([Record(e.offset, e.offset, e.payload, None, e.offset) for e in old], at)
+                tail.read(
+                    [KafkaRecord(e.offset, e.offset, e.payload, None, e.offset) for e in old], at
+                )
             else:
                 start = max(start, min(at, start + given_))
                 tail.forget_before(min(at, start + given_) if given_ < 0 else start)

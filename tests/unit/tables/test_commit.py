@@ -9,7 +9,7 @@ import pytest
 
 from memq.errors import SchemaMismatchError, StorageError, TableConflictError
 from memq.tables import commit
-from memq.tables.commit import ATTEMPTS, Outcome, TableState, Written, commit_range
+from memq.tables.commit import ATTEMPTS, CommitOutcome, TableState, Written, commit_range
 from memq.tables.ledger import EMPTY, TopicRange
 
 WANTED = TopicRange(topic="clicks", incarnation="a" * 16, partition=0, start=3, end=9)
@@ -81,7 +81,7 @@ def test_a_commit_that_is_not_confirmed(waits, answers, commits, committed):
     """
     table = Table(*answers)
 
-    assert put(table) == Outcome(WRITTEN, committed)
+    assert put(table) == CommitOutcome(WRITTEN, committed)
 
     assert table.done.count("write") == 1
     assert table.done.count("commit") == commits
@@ -103,7 +103,7 @@ def test_what_is_there_is_not_written(waits):
     """A range that the table has; and one that it gets while its rows are written."""
     table = Table()
     table.take(EMPTY.plus(WANTED), "another")
-    assert put(table) == Outcome(None, committed=False)
+    assert put(table) == CommitOutcome(None, committed=False)
     assert table.done == ["look"]
 
     late = Table()
@@ -112,7 +112,7 @@ def test_what_is_there_is_not_written(waits):
         late.take(EMPTY.plus(WANTED), "another")
         return WRITTEN
 
-    assert put(late, overtaken) == Outcome(WRITTEN, committed=False)
+    assert put(late, overtaken) == CommitOutcome(WRITTEN, committed=False)
     assert late.done == ["look", "write", "look"]
     assert waits == []
 
@@ -129,4 +129,4 @@ def test_a_table_that_takes_nothing(waits):
     assert table.done.count("write") == 1
     assert table.done.count("commit") == len(waits) == ATTEMPTS - 1
     table.answers.clear()
-    assert put(table) == Outcome(WRITTEN, committed=True)
+    assert put(table) == CommitOutcome(WRITTEN, committed=True)

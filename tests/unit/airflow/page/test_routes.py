@@ -22,7 +22,7 @@ from sqlalchemy.pool import StaticPool
 from airflow_provider_memq import range_assets
 from airflow_provider_memq.page import queries, routes
 from airflow_provider_memq.page.queries import audits_of, planned_of, topics_of
-from airflow_provider_memq.planning.ledger import Ledger
+from airflow_provider_memq.planning.ledger import PlanLedger
 from airflow_provider_memq.planning.ranges import range_key
 from memq.core.ranges import OffsetRange
 from memq.errors import StorageError
@@ -65,7 +65,7 @@ class Database:
         """A plan of ranges of such sizes, which go on where the last one ended."""
         cuts = list(itertools.accumulate(sizes, initial=self.ends))
         self.ends = cuts[-1]
-        ledger = Ledger(
+        ledger = PlanLedger(
             topic=TOPIC,
             incarnation=incarnation,
             life=life,

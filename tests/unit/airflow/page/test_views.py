@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_memq.page import queries
-from airflow_provider_memq.page.queries import Brokers, Pipeline, Planned, Run, TableState
-from airflow_provider_memq.page.views import Progress, audit_of
-from airflow_provider_memq.planning.ledger import Ledger
+from airflow_provider_memq.page.queries import Brokers, Pipeline, Planned, Run, TableView
+from airflow_provider_memq.page.views import TopicProgress, audit_of
+from airflow_provider_memq.planning.ledger import PlanLedger
 from airflow_provider_memq.planning.ranges import range_key
 from memq.client.lag import Lag
 from memq.core.ranges import Interval, OffsetRange, union
@@ -30,7 +30,7 @@ def key(start, end):
 
 def plans(*cuts, minutes_ago=60, skipped=(), **states):
     """One plan of partition 0, cut there; runs as `r0_2="failed"`, or "done"."""
-    made = Ledger(
+    made = PlanLedger(
         topic="clicks",
         incarnation=LIFE,
         origins={0: 0},
@@ -51,7 +51,7 @@ def plans(*cuts, minutes_ago=60, skipped=(), **states):
 
 def table(*held):
     snapshots = {OffsetRange(0, start, end, LIFE): {"snapshot_id": start} for start, end in held}
-    return TableState("lake", {0: union(Interval(*each) for each in held)}, snapshots)
+    return TableView("lake", {0: union(Interval(*each) for each in held)}, snapshots)
 
 
 def brokers(end, **facts):
@@ -59,7 +59,7 @@ def brokers(end, **facts):
 
 
 def progress(planned, *tables, asked=None):
-    return Progress(planned, asked or Brokers(), tables, [], NOW)
+    return TopicProgress(planned, asked or Brokers(), tables, [], NOW)
 
 
 # -- ranges ---------------------------------------------------------------------------------

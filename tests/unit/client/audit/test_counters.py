@@ -14,7 +14,7 @@ from memq.client.audit.counters import ConsumedCounters, ProducedCounters
 from memq.client.audit.reporter import ReportBacklog
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
-from memq.client.producer.state_machine import NamedMessage, WritePartition
+from memq.client.producer.state_machine import NamedMessage, PartitionState
 from memq.core.audit.reports import CRC_MODULUS
 from memq.errors import DeliveryTimeoutError
 from tests.unit.client.audit.test_reporter import OPTIONS
@@ -195,7 +195,7 @@ def stored(entry, *, duplicate=False):
 
 def entry(sequence, *, records=10, crc=3, number=0, size=100):
     message = SealedMessage(b"x" * size, crc, "schema", records, 0, 0, 0.0, Delivery())
-    return NamedMessage(message, WritePartition(number, "a:1"), sequence, 0.0)
+    return NamedMessage(message, PartitionState(number, "a:1"), sequence, 0.0)
 
 
 def test_report_counts_what_was_settled(counters):

@@ -18,7 +18,7 @@ from memq.client.cluster import Cluster
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
 from memq.client.producer.producer import AsyncProducer
-from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
+from memq.client.producer.state_machine import NamedMessage, PartitionState, StateMachineOptions
 from memq.core.audit import reports as audit
 from memq.core.audit.reports import (
     decode_reports,
@@ -53,7 +53,7 @@ class Producer:
 
     def __init__(self, write_partitions):
         self.counters = ProducedCounters(OPTIONS, "", now_ms=lambda: 1)
-        self.partitions = [WritePartition(number, "") for number in range(write_partitions)]
+        self.partitions = [PartitionState(number, "") for number in range(write_partitions)]
         self.open = []
         self.sealed = defaultdict(dict)  # write partition -> sequence -> message
         self.failed = set()

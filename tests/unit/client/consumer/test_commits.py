@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from memq.client.consumer.commits import Commits
-from memq.client.consumer.membership import Membership
+from memq.client.consumer.membership import GroupMembership
 from memq.core.wire.messages import GroupHeartbeatAnswer
 from memq.errors import (
     NotOwnerError,
@@ -53,7 +53,9 @@ def join(member):
 
 @pytest.fixture
 def member():
-    found = Membership(group="g", topic="t", member_id="m", client="", session_timeout_ms=10_000)
+    found = GroupMembership(
+        group="g", topic="t", member_id="m", client="", session_timeout_ms=10_000
+    )
     join(found)
     return found
 

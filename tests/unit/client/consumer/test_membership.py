@@ -12,8 +12,8 @@ from memq.client.consumer.membership import (
     HEARTBEAT_S,
     LEAVE_TIMEOUT_S,
     MOVING_HEARTBEAT_S,
+    GroupMembership,
     GroupSession,
-    Membership,
 )
 from memq.core.wire.messages import GroupHeartbeat, GroupHeartbeatAnswer, LeaveGroup
 from memq.errors import UnavailableError
@@ -59,7 +59,7 @@ class Broker:
 
 def member(session_ms=9_000):
     """Not in its group yet."""
-    return Membership(
+    return GroupMembership(
         group="g", topic="t", member_id="m", client="c", session_timeout_ms=session_ms
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memq.core.governor.coordination import Check
 from memq.core.governor.governor import (
+    AssignmentTransaction,
     ClusterSnapshot,
     ReadAgain,
     StoredNode,
-    Transaction,
 )
 from memq.core.governor.nodes import ASSIGNMENTS
 
@@ -38,7 +38,7 @@ class Store:
         """What holds now."""
         return Check(f"/election/{self.elections}", 0)
 
-    def apply(self, transaction: Transaction) -> bool:
+    def apply(self, transaction: AssignmentTransaction) -> bool:
         """Do all of a transaction, or nothing of it."""
         if transaction.check != self.election:
             return False
@@ -73,7 +73,7 @@ class Cluster:
 
     def __init__(self, governor, brokers=(), topics=(), *, draining=(), store=None):
         self.governor, self.store, self.now_ms = governor, store or Store(), 0
-        self.transactions: list[Transaction] = []
+        self.transactions: list[AssignmentTransaction] = []
         self.elect(brokers, topics, draining)
 
     def elect(self, brokers=(), topics=(), draining=(), *, registered_ms=None):
