@@ -175,6 +175,8 @@ def main() -> int:
         "--cluster", type=int, default=0, metavar="BROKERS", help="runs of clusters of so many"
     )
     given = parser.parse_args()
+    if given.cluster and (given.storage, given.queue) != ("files", "files"):
+        parser.error("--cluster has S3, Kafka and ZooKeeper by itself; leave out the other options")
     seeds = [f"{given.seed}/{number}" for number in range(given.runs)]
     if given.replay:
         seeds = given.replay
