@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
@@ -171,20 +170,10 @@ def retained_part(options: ReadOptions, wanted: OffsetRange, first_retained: int
 # -- tasks ----------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
-    """What was found in some ranges of a topic.
-
-    Attributes:
-        parts: all Messages of each Batch; in no order.
-        totals: of all Batches, by read partition.
-    """
-
-    parts: list[MessageRange]
-    totals: dict[int, Totals]
-
-
-def find(topic: SparkTopic, options: ReadOptions, ranges: Sequence[OffsetRange]) -> Found:
-    """The Batches of some ranges of a topic.
+def find(
+    topic: SparkTopic, options: ReadOptions, ranges: Sequence[OffsetRange]
+) -> list[MessageRange]:
+    """Find the Batches of some ranges of a topic: all Messages of each, in no order.
 
     Args:
         topic: the topic.
@@ -197,12 +186,10 @@ def find(topic: SparkTopic, options: ReadOptions, ranges: Sequence[OffsetRange])
         MemqError: the brokers failed.
     """
     parts = []
-    sums: dict[int, Totals] = {}
     for batch in topic.batches(ranges):
-        sums[batch.partition] = sums.get(batch.partition, Totals()).plus(batch.notification)
         kept = batch if options.view == "messages" else without_runs(batch)
         parts.append(MessageRange(kept, 0, batch.notification.messages))
-    return Found(parts, sums)
+    return parts
 
 
 def inputs_of(options: ReadOptions, parts: Iterable[MessageRange]) -> list[TaskInput]:

@@ -124,7 +124,7 @@ class MemqReader(DataSourceReader):
             for name, incarnation in self._incarnations.items():
                 options = self._options.of_topic(name, incarnation)
                 topic = topics.topic(options)
-                parts += find(topic, options, resolve(topic, options)).parts
+                parts += find(topic, options, resolve(topic, options))
         return inputs_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

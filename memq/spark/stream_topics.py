@@ -322,7 +322,7 @@ class TopicStream:
             for partition, position in sorted(end.items())
         ]
         ranges = self._retained_parts(wanted)
-        return find(self.topic, self._options, ranges).parts if ranges else []
+        return find(self.topic, self._options, ranges) if ranges else []
 
     def totals(self, ranges: Sequence[OffsetRange]) -> dict[int, Totals]:
         """Count what ranges contain, one of each read partition.
