@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from pathlib import Path
 
 import pytest
 
@@ -22,16 +21,12 @@ from memq.errors import (
 )
 from memq.queue.embedded.queue import EmbeddedQueue
 from tests.fakes.disk import ForgetfulDisk
+from tests.harness.descriptors import open_files
 
 SMALL = {"page_bytes": 4096, "index_page_items": 8}
 CALLS = ("create", "allocate", "rename", "unlink", "mkdir", "sync_folder", "open", "read")
 MANY = 1 << 10
 STRIDES = {"open": 9, "sync_folder": 4, "mkdir": 3, "create": 3}  # of the queue, which takes longer
-
-
-def descriptors():
-    """How many this process has open."""
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 # -- the fan-out queue ------------------------------------------------------------------------
@@ -165,7 +160,6 @@ class FanOut:
 @pytest.mark.parametrize("call", CALLS)
 def test_a_fan_out_queue_whose_call_fails_once(memory_path, call):
     """Its error may be tried again; items and positions are as before, or as they shall be."""
-    opened = descriptors()
     for skip in range(MANY):
         with ForgetfulDisk(memory_path / str(skip), random.Random(skip)) as disk:
             disk.fail(call, skip=skip)
@@ -181,7 +175,7 @@ def test_a_fan_out_queue_whose_call_fails_once(memory_path, call):
                 items, start, fronts = state_of(after)
                 assert start <= model.start
                 assert (items[model.start - start :], fronts) == model.state()[::2]
-        assert descriptors() == opened
+        assert open_files(memory_path) == []
         if not failed:
             break
     assert not failed
@@ -346,12 +340,11 @@ def test_an_embedded_queue_whose_call_fails_once(memory_path, call):
         await after.close()
         return embedded.failures
 
-    opened = descriptors()
     for skip in range(0, MANY, STRIDES.get(call, 1)):
         with ForgetfulDisk(memory_path / str(skip), random.Random(skip)) as disk:
             disk.fail(call, skip=skip)
             failed = asyncio.run(run(disk))
-        assert descriptors() == opened
+        assert open_files(memory_path) == []
         if not failed:
             break
     assert not failed

@@ -30,6 +30,7 @@ from memq.queue.embedded.folders import TopicFolders
 from memq.queue.embedded.group_commit import MAX_ROUND, GroupCommit, Publish
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.queue.waiters import Waiters
+from tests.harness.descriptors import open_files
 from tests.unit.queue.conftest import payloads, publish
 
 
@@ -267,11 +268,6 @@ async def test_the_event_loop_runs_while_the_disk_hangs(queue):
     assert await waiting == [1]
 
 
-def descriptors():
-    """How many this process has open."""
-    return len([*Path("/proc/self/fd").iterdir()])
-
-
 async def test_what_is_to_be_deleted_is_not_opened(tmp_path):
     """A topic that was announced and not made, or deleted, takes no descriptor until it is gone."""
     queue = EmbeddedQueue(tmp_path)
@@ -280,13 +276,12 @@ async def test_what_is_to_be_deleted_is_not_opened(tmp_path):
         await queue.fence(name, 0)
         await queue.publish(name, 0, [Publication(0, b"x", 1)])
     await queue.close()
-    before = descriptors()
     queue = EmbeddedQueue(tmp_path, doomed=lambda: ["gone", "never made"])
     await queue.times()  # opens all that is there
-    opened = descriptors() - before
     folder = tmp_path / "topics" / "gone"
     assert folder.is_dir()
-    assert opened < 8 * 4
+    assert open_files(tmp_path / "topics" / "kept")
+    assert open_files(folder) == []
     assert await queue.topics() == ["gone", "kept"]
     with pytest.raises(CorruptDataError, match="is to be deleted"):
         await queue.offsets("gone", 0)

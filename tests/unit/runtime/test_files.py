@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from memq.errors import LockedError
 from memq.runtime import files
 from memq.runtime.files import opened, read_exactly, write_durably
+from tests.harness.descriptors import open_files
 
 
 def test_a_file_that_shrank_is_an_error_not_a_crash(tmp_path):
@@ -22,15 +21,6 @@ def test_a_file_that_shrank_is_an_error_not_a_crash(tmp_path):
         os.truncate(tmp_path / "f", 5_000)
         with pytest.raises(OSError, match="ended early"):
             read_exactly(fd, 0, size_bytes)
-
-
-def open_files(folder):
-    """Files below a folder that this process has open; other tests may have their own."""
-    found = []
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # that of this very list
-            found.append(each.readlink())
-    return [each for each in found if each.is_relative_to(folder)]
 
 
 def _opens(path):
