@@ -245,8 +245,9 @@ def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
         else:
             load.end()
             wrong += check(bootstrap, load)
-        if wrong:
-            wrong += [f"{each}:\n{each.log[-LOG_CHARACTERS:]}" for each in brokers]
+        if wrong:  # said before the load ends, which may wait long for deliveries
+            logs = (f"{each}:\n{each.log[-LOG_CHARACTERS:]}" for each in brokers)
+            print(*wrong, *logs, sep="\n", flush=True)
     return wrong
 
 
