@@ -13,7 +13,7 @@ from demo.services import BUCKET
 from memq import AdminClient
 from memq.core.units import counted
 from memq.errors import MemqError
-from tests.harness.services.process import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -149,7 +149,7 @@ class Brokers:
                 "queue": f"kafka://{self._services.kafka.address}",
                 "storage": "s3://given",
             }
-            self._lives[name] = Lives(folder, options, self._rng, seams)
+            self._lives[name] = Lives(folder, options, seams)
 
     @property
     def address(self) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,21 +20,17 @@ from memq.queue.embedded.queue import EmbeddedQueue
 from memq.storage.local import LocalStorage
 from tests.fakes.crashing import CrashPoint, run
 from tests.harness.fork_server import fork_server
+from tests.harness.ports import HOST, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerProcess
     from pathlib import Path
-    from random import Random
 
     from memq.core.queue import NotificationQueue
     from memq.storage.handler import StorageHandler
 
-HOST = "127.0.0.1"
-PORTS = range(20_000, 32_000)
-"""Below the range from which the kernel takes the local ports of connections. While the broker is
-dead a client that retries could otherwise be given the broker's own port, and talk to itself."""
 
 START_TIMEOUT_S = 45.0
 """Longer than a broker waits for Kafka before it gives up, so that it can say that it could not
@@ -85,17 +80,14 @@ class Lives:
     Args:
         directory: for data and log.
         options: of the broker, as human values.
-        rng: chooses the port.
         seams: its storage and queue.
 
     Attributes:
         address: `host:port`, the same in every life.
     """
 
-    def __init__(
-        self, directory: Path, options: dict[str, object], rng: Random, seams: Seams
-    ) -> None:
-        port = _free_port(rng)
+    def __init__(self, directory: Path, options: dict[str, object], seams: Seams) -> None:
+        [port] = free_ports(1)
         self.address = f"{HOST}:{port}"
         self._log = directory / "broker.log"
         self._log.touch()
@@ -264,23 +256,6 @@ _context = fork_server(IMPORTS)
 def renew() -> None:
     """Fork the lives that follow from a server of their own, whatever others have started."""
     fork_server(IMPORTS)
-
-
-_given: set[int] = set()  # a port stays its broker's while that is dead
-
-
-def _free_port(rng: Random) -> int:
-    while True:
-        port = rng.choice(PORTS)
-        if port in _given:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        _given.add(port)
-        return port
 
 
 async def _readable(fd: int, timeout_s: float) -> bool:

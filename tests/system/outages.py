@@ -233,10 +233,11 @@ def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
         wait_for(bootstrap, lambda said: not said, SETTLED_S)
         kinds = outages(found)
         load = stack.enter_context(Load(bootstrap))
-        wait_for(bootstrap, lambda said: not said, SETTLED_S)
         end_s = time.monotonic() + minutes * 60
         turns = in_turn([each for each in kinds if only in each], seed)
+        name = "before the first outage"
         try:
+            wait_for(bootstrap, lambda said: not said, SETTLED_S)
             while time.monotonic() < end_s:
                 name, lasts_s = next(turns)
                 wrong += carry_out(bootstrap, name, kinds[name], lasts_s)

@@ -101,7 +101,7 @@ async def run(plan: Plan, directory: Path) -> Report:
     """Carry out a plan; everything that went wrong is in the report."""
     report = Report()
     rng = random.Random(plan.seed)
-    lives = Lives(directory, plan.options, rng, plan.seams)
+    lives = Lives(directory, plan.options, plan.seams)
     try:
         async with asyncio.timeout(RUN_TIMEOUT_S), AsyncExitStack() as stack:
             address = lives.address

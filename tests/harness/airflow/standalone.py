@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
 from tests.harness.airflow.rest import BACKSTOP_S, Rest, RestError, WaitError, until
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ class Airflow:
         self.components = (*COMPONENTS, *spares)
         self.home = Path(home).absolute()
         self.dags = Path(dags).absolute()
-        port, trigger_log_port, worker_log_port = _free_ports(3)
+        port, trigger_log_port, worker_log_port = free_ports(3)
         self.url = f"http://127.0.0.1:{port}"
         self.rest = Rest(self.url, check=self.check)
         self.env = {
@@ -265,7 +265,7 @@ class Airflow:
         self._killed.discard(component)
         name = component.removesuffix("-2")
         ports = {f"AIRFLOW__LOGGING__{each}_LOG_SERVER_PORT" for each in ("TRIGGER", "WORKER")}
-        own = {each: str(_free_ports(1)[0]) for each in ports} if component != name else {}
+        own = {each: str(free_ports(1)[0]) for each in ports} if component != name else {}
         with self._log_path(component).open("ab") as log:
             self._processes[component] = subprocess.Popen(
                 [str(BIN / "airflow"), name],
@@ -296,15 +296,6 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
             raise WaitError(f"{process.args!r}: {pids} outlive SIGKILL")
         time.sleep(0.01)
     process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _session(leader: int) -> list[int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from tests.harness.ports import free_ports
 from tests.harness.services.errors import ServiceError
 from tests.harness.services.jars import Jars
 
@@ -207,15 +207,6 @@ class JavaService(ABC):
     @property
     def _log_end(self) -> str:
         return self.log[-SHOWN_CHARACTERS:]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def listens(pid: int, port: int) -> bool:
