@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gc
-import io
 import mmap
 import os
 import random
@@ -17,7 +15,7 @@ from memq.bigqueue import BigArray
 from memq.broker.catalog import Catalog
 from memq.core.topic import TopicConfig
 from memq.errors import LockedError, StorageError
-from memq.runtime.files import replace_durably, sync_folder, write_durably
+from memq.runtime.files import sync_folder, write_durably
 from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 
@@ -47,16 +45,6 @@ def after_crash(memory_path, act, seeds=SEEDS):
             disk.crash()
             found.append(tree_of(disk.root))
     return found
-
-
-def test_what_was_synced_survives_with_its_name(memory_path):
-    """A file and its folder that were synced are there after any crash."""
-
-    def act(root):
-        write_durably(root / "a", [memoryview(b"x" * 10_000)])
-        sync_folder(root)
-
-    assert all(tree == {"a": b"x" * 10_000} for tree in after_crash(memory_path, act))
 
 
 def test_a_synced_file_without_a_synced_name_may_be_lost(memory_path):
@@ -93,61 +81,6 @@ def test_a_rename_shows_at_both_ends_or_at_none(memory_path):
 
     trees = after_crash(memory_path, act)
     assert {tuple(tree) for tree in trees} == {("a/file",), ("b/file",)}
-
-
-def test_syncing_one_end_of_a_rename_commits_the_other(memory_path):
-    """A move that is durable where it went to is durable where it came from."""
-
-    def act(root):
-        (root / "a" / "sub").mkdir(parents=True)
-        (root / "b").mkdir()
-        sync_folder(root)
-        (root / "a" / "sub").rename(root / "b" / "sub")
-        sync_folder(root / "b")
-        assert (root / "b" / "sub").is_dir()
-
-    for seed in SEEDS:
-        with disk_at(memory_path / str(seed), seed) as disk:
-            act(disk.root)
-            disk.crash()
-            assert sorted(path.name for path in disk.root.rglob("*")) == ["a", "b", "sub"]
-            assert (disk.root / "b" / "sub").is_dir()
-
-
-def test_a_replaced_file_has_the_old_content_or_the_new(memory_path):
-    """Content that was synced before it was renamed is never torn."""
-
-    def act(root):
-        replace_durably(root / "a", b"old" * 5_000)
-        replace_durably(root / "a", b"new" * 9_000)
-
-    assert all(tree == {"a": b"new" * 9_000} for tree in after_crash(memory_path, act))
-
-    def unfinished(root):
-        replace_durably(root / "a", b"old" * 5_000)
-        write_durably(root / "b", [memoryview(b"new" * 9_000)])
-        (root / "b").replace(root / "a")
-
-    contents = {tree["a"] for tree in after_crash(memory_path / "unfinished", unfinished)}
-    assert contents == {b"old" * 5_000, b"new" * 9_000}
-
-
-def test_removed_files_may_come_back(memory_path):
-    """Removal that was not synced may be undone by a crash, with the content that was durable."""
-
-    def act(root):
-        for number in range(5):
-            write_durably(root / str(number), [memoryview(b"%d" % number * 70_000)])
-        sync_folder(root)
-        shutil.rmtree(root / "0", ignore_errors=True)
-        for number in range(5):
-            (root / str(number)).unlink()
-
-    trees = after_crash(memory_path, act)
-    assert {len(tree) for tree in trees} >= {0, 5}
-    for tree in trees:
-        assert sorted(tree) == [str(n) for n in range(5 - len(tree), 5)]  # removed in this order
-        assert all(content == name.encode() * 70_000 for name, content in tree.items())
 
 
 def test_folders_vanish_and_come_back_with_all_that_is_in_them(memory_path):
@@ -261,34 +194,6 @@ def test_a_full_disk_takes_what_fits(memory_path):
         assert disk.counts["ENOSPC"] == 4
 
 
-def test_calls_fail_as_planned(memory_path):
-    """A fault lets the calls before it pass, fails as often as it says, and is gone."""
-    with disk_at(memory_path) as disk:
-        disk.fail("mkdir", errno.EACCES, skip=1, times=2)
-        outcomes = []
-        for name in "abcd":
-            try:
-                (disk.root / name).mkdir()
-                outcomes.append(name)
-            except PermissionError:
-                outcomes.append("-")
-        (disk.root / "file").write_bytes(b"x")
-        disk.fail("open")
-        with pytest.raises(OSError, match="Input/output"):
-            (disk.root / "file").read_bytes()
-        assert (disk.root / "file").read_bytes() == b"x"
-    assert outcomes == ["a", "-", "-", "d"]
-
-
-def test_short_writes_take_a_part(memory_path):
-    """A write may take less than it was given, and the product writes the rest."""
-    with disk_at(memory_path) as disk:
-        disk.short_writes = 1.0
-        write_durably(disk.root / "file", [memoryview(b"abc" * 1000), memoryview(b"d" * 5000)])
-        assert (disk.root / "file").read_bytes() == b"abc" * 1000 + b"d" * 5000
-        assert disk.counts["short write"] > 1
-
-
 def test_nothing_reaches_the_disk_after_a_cut(memory_path):
     """Cleaning up behind a cut, in files and in maps, is without effect."""
     with disk_at(memory_path) as disk:
@@ -330,30 +235,6 @@ def test_a_crash_leaves_descriptors_and_locks_of_the_old_life_behind(memory_path
         fcntl.flock(os.open(disk.root / "kept", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_two_disks_fail_apart(memory_path):
-    """Each disk has its own faults and crashes, and no file moves from one to the other."""
-    with disk_at(memory_path / "1") as one, disk_at(memory_path / "2") as other:
-        for disk in (one, other):
-            (disk.root / "file").write_bytes(b"x")
-        with pytest.raises(OSError, match="cross-device"):
-            (one.root / "file").rename(other.root / "moved")
-        one.room_bytes = 0
-        (other.root / "more").mkdir()
-        one.cut_after(0)
-        with pytest.raises(PowerCut):
-            (one.root / "more").mkdir()
-        one.crash()
-        assert (other.root / "file").read_bytes() == b"x"
-
-
-def test_calls_are_restored(memory_path):
-    """When the last disk is left the process has its own calls back."""
-    calls = (os.open, os.rename, io.open, open, os.scandir)
-    with disk_at(memory_path), disk_at(memory_path / "2"):
-        assert os.open is not calls[0]
-    assert (os.open, os.rename, io.open, open, os.scandir) == calls
-
-
 def test_the_same_seed_loses_the_same(memory_path):
     """Two runs with one seed end in the same state."""
 
@@ -367,18 +248,6 @@ def test_the_same_seed_loses_the_same(memory_path):
     first = after_crash(memory_path / "1", act)
     assert first == after_crash(memory_path / "2", act)
     assert len({str(tree) for tree in first}) > 10
-
-
-def test_many_names_that_nobody_syncs_stay_bounded(memory_path):
-    """The kernel commits old names by itself, so what waits does not grow for ever."""
-    with disk_at(memory_path) as disk:
-        (disk.root / "sub").mkdir()
-        for number in range(2_000):
-            (disk.root / "sub" / "x").write_bytes(b"%d" % number)
-            (disk.root / "sub" / "x").unlink()
-        assert len(disk._pending) + len(disk._kept) < 1_000
-        disk.crash()
-        assert len(tree_of(disk.root)) <= 1
 
 
 @pytest.mark.parametrize("seed", range(10))

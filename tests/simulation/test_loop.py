@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.fakes.loop import DeadlockError, EscapeError, ProcessLoop, Timeline, Trace, sealed
+from tests.fakes.loop import EscapeError, ProcessLoop, Timeline, Trace, sealed
 
 
 @pytest.fixture
@@ -35,21 +35,6 @@ def test_time_passes_at_once(make):
     loop.run(asyncio.sleep(3_600))
     assert time.monotonic() - began_s < 1
     assert 3_600 <= timeline.now_us / 1e6 < 3_600.01
-
-
-def test_what_is_called_soon_keeps_its_order(make):
-    """Callbacks of one loop run in the order in which they were asked for, whatever the seed."""
-    for seed in range(20):
-        _, [loop] = make(seed)
-        called = []
-
-        async def main(loop=loop, called=called):
-            for number in range(10):
-                loop.call_soon(called.append, number)
-            await asyncio.sleep(0.1)
-
-        loop.run(main())
-        assert called == list(range(10))
 
 
 def test_a_timer_is_never_early(make):
@@ -86,29 +71,6 @@ def test_the_same_seed_calls_the_same(make):
         return timeline.trace.digest()
 
     assert trace(1) == trace(1) != trace(2)
-
-
-def test_waiting_for_nothing_is_a_diagnosis(make):
-    """A wait that nothing can end is an error that names who waits."""
-    _, [loop] = make()
-
-    async def forever():
-        await asyncio.Event().wait()
-
-    with pytest.raises(DeadlockError, match=r"a: .*forever"):
-        loop.run(forever())
-
-
-def test_spinning_is_a_diagnosis(make):
-    """Turns without end while the time stands are an error, not a simulation that hangs."""
-    timeline, [loop] = make()
-
-    def spin():
-        timeline.after(0, spin)
-
-    spin()
-    with pytest.raises(DeadlockError, match="no time passes"):
-        loop.run(asyncio.sleep(1))
 
 
 def test_a_crash_runs_nothing_more(make):
@@ -149,32 +111,6 @@ def test_a_frozen_process_is_late(make):
     assert [delay_s for delay_s, _ in fired] == [1, 2, 3]
     assert all(at_s >= 10 for _, at_s in fired)
     assert work.result() >= 10
-
-
-def test_one_thread_keeps_the_order_of_its_jobs(make):
-    """Jobs of an executor with one thread run one after the other, in their order."""
-    _, [loop] = make()
-    ran = []
-
-    async def main():
-        thread = loop.threads(1, "writer")
-        await asyncio.gather(*(loop.run_in_executor(thread, ran.append, n) for n in range(50)))
-
-    loop.run(main())
-    assert ran == list(range(50))
-
-
-def test_a_thread_may_wait_for_another(make):
-    """A job that waits for a job of another executor lets that one run first."""
-    _, [loop] = make()
-
-    async def main():
-        other, thread = loop.threads(1, "other"), loop.threads(1, "thread")
-        before = other.submit(lambda: 7)
-        return await loop.run_in_executor(thread, before.result)
-
-    with sealed():
-        assert loop.run(main()) == 7
 
 
 def test_a_thread_may_wait_for_the_event_loop(make):
@@ -224,12 +160,3 @@ def test_nothing_leaves_the_simulation(escape):
     """Real sleeps, threads, sockets and processes raise where they are asked for."""
     with sealed(), pytest.raises(EscapeError):
         escape()
-
-
-def test_time_does_not_go_back():
-    """Where what happens lets time pass itself, a wait that should have ended meanwhile is late."""
-    timeline = Timeline(random.Random(1), Trace())
-    timeline.after(10, timeline.sleep, 5)
-    timeline.at(9_000_000, list)
-    timeline.sleep(1)
-    assert timeline.now_us == 5_000_010

@@ -9,7 +9,6 @@ import pytest
 
 from memq.core.queue import NotificationQueue, Publication
 from memq.errors import (
-    ConfigError,
     FencedError,
     PublishUncertainError,
     QueueError,
@@ -29,51 +28,7 @@ def put(storage, key="k", content=b"abc"):
     storage.put(key, [content], timeout_s=30)
 
 
-def outcomes(storage, calls, operation="put"):
-    """For each of so many calls, whether it succeeded."""
-    found = []
-    for number in range(calls):
-        try:
-            put(storage, f"{operation}{number}")
-        except StorageError:
-            found.append(False)
-        else:
-            found.append(True)
-    return found
-
-
 # -- plans ----------------------------------------------------------------------------------
-
-
-def test_a_fault_strikes_the_calls_it_names():
-    """`first` and `times` choose the calls, counted for each operation by itself."""
-    storage = FaultyStorage(InMemoryStorage(), [Fault("put", "fail", first=2, times=2)])
-    storage.delete("other calls do not count")
-    assert outcomes(storage, 5) == [True, False, False, True, True]
-    assert storage.faults.calls == {"put": 5, "delete": 1}
-    assert storage.faults.struck == {("put", "fail"): 2}
-
-
-@pytest.mark.parametrize(
-    ("fault", "complaint"),
-    [
-        (Fault("puts", "fail"), "no such operation; known are .*put"),
-        (Fault("put", "explode"), "no such kind; known are fail"),
-        (Fault("put", "corrupt"), "'corrupt' strikes only get, get_range"),
-        (Fault("*", "uncertain"), "'uncertain' strikes only elsewhere"),
-        (Fault("put", "fail", first=0), "first is 1 or more"),
-        (Fault("put", "fail", times=-1), "times 0 or more"),
-        (Fault("put", "fail", probability=1.1), "probability 0 to 1"),
-        (Fault("put", "delay"), "delays_ms"),
-        (Fault("put", "delay", delays_ms=(-1,)), "delays_ms"),
-        (Fault("put", "fail", delays_ms=(1,)), "delays_ms"),
-    ],
-    ids=str,
-)
-def test_a_plan_that_makes_no_sense_is_refused(fault, complaint):
-    """A fault that could never strike is an error that says what is allowed."""
-    with pytest.raises(ConfigError, match=complaint):
-        FaultyStorage(InMemoryStorage(), [fault])
 
 
 # -- storage --------------------------------------------------------------------------------
