@@ -112,10 +112,6 @@ class HostedTopic:
             by_write[number] = min(latest_ms, partition.stored_through_ms())
         told = [each.stored_through_by_read_ms() for each in here.values()]
         by_read = [min(latest_ms, *of_one) for of_one in zip(*told, strict=True)]
-        # What was published is not seen by everybody at once, and ends that are asked for after the
-        # watermark, at any broker, must have what it covers.
-        if here:
-            await context.queue.see_published(self.topic.queue_topic)
         times.told(max([*by_write, *by_read]))
         return by_write, by_read or [NOT_OWNED] * self.topic.config.read_partitions
 

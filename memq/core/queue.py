@@ -168,22 +168,15 @@ class NotificationQueue(Protocol):
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
     ) -> list[int]:
-        """Publish in order; durable when it returns. Returns the offsets.
+        """Publish in order. Returns the offsets.
+
+        When it returns, the entries are durable, and before the end that `offsets` gives at each
+        process.
 
         Raises:
             PublishUncertainError: some of them may have been published; `fence`, then `fetch`.
             QueueError: none of them was.
         """
-
-    async def see_published(self, topic: str) -> None:  # noqa: ARG002 - of services
-        """Wait until everybody sees what this process has published to a topic before.
-
-        From then on it is before the end that `offsets` gives, at each process.
-
-        Raises:
-            QueueError: it is not seen yet; a broker that has died may have left a transaction open.
-        """
-        return
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int

@@ -57,6 +57,7 @@ class _Transaction:
 
     places: dict[Place, _Partition] = field(default_factory=dict)
     committed: bool | None = None
+    hangs: bool = False  # it was told to be committed, and is not
 
 
 @dataclass(eq=False)
@@ -106,6 +107,8 @@ class InMemoryKafka:
         loses: how likely a commit takes effect, and its answer is lost.
         drops: how likely a commit is lost on its way.
         refuses: how likely a transaction is aborted.
+        hangs: how likely a commit is answered and its markers are forgotten, as by a Kafka that is
+            killed in between; whatever is decided next of its producer's is decided of it, too.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class InMemoryKafka:
         self.told_s: tuple[float, float] | None = (0.0, 0.0)
         self.cuts = 0.0
         self.away = ""
-        self.loses = self.drops = self.refuses = 0.0
+        self.loses = self.drops = self.refuses = self.hangs = 0.0
         self.rng = rng or random.Random(0)
         self._schedule = schedule or _later_here
         self._on_committed = on_committed
@@ -145,7 +148,7 @@ class InMemoryKafka:
     def mend(self) -> None:
         """The end of all faults."""
         self.away = ""
-        self.loses = self.drops = self.refuses = 0.0
+        self.loses = self.drops = self.refuses = self.hangs = 0.0
 
     def later(self, span_s: tuple[float, float], call: Callable[[], None]) -> None:
         """Call something, some time later; at once where that is no time."""
@@ -225,8 +228,12 @@ class InMemoryKafka:
             log.end += 1
         if TRANSACTION_S[1]:
             give_up_s = self.rng.uniform(*TRANSACTION_S)
-            self._schedule(give_up_s, lambda: self.end(transaction, committed=False))
+            self._schedule(give_up_s, lambda: self._give_up(transaction))
         return transaction, offsets
+
+    def _give_up(self, transaction: _Transaction) -> None:
+        if not transaction.hangs:
+            self.end(transaction, committed=False)
 
     def end(self, transaction: _Transaction, *, committed: bool) -> None:
         """Decide what becomes of a transaction, if nobody has; its markers come later."""
@@ -455,6 +462,9 @@ class InMemoryTransactions:
                 continue
             if kafka.rng.random() < kafka.drops:
                 break
+            if kafka.rng.random() < kafka.hangs:
+                transaction.hangs = True
+                return
             if kafka.is_current(self._id, self):
                 kafka.end(transaction, committed=True)
             if not transaction.committed or kafka.rng.random() < kafka.loses:

@@ -164,6 +164,11 @@ class Publisher:
         """Whether it is owned here, as far as is known."""
         return owner in self._owned and self._is_ours(owner)
 
+    def doubt(self, owner: Owner) -> None:
+        """Publish nothing more for a write partition until it is fenced again."""
+        if owner in self._owned:
+            self._doubtful[owner] = None
+
     def forget_topic(self, topic: str) -> None:
         """Forget what was claimed of a topic that was deleted, here or by another broker."""
         self._forget([owner for owner in self._claimed if owner[0] == topic])
@@ -304,7 +309,7 @@ class Publisher:
         except PublishUncertainError as exc:
             for call in calls:
                 if call.owner is not None and call.doubtful and call.error is None:
-                    self._doubtful[call.owner] = None
+                    self.doubt(call.owner)
             _fail(calls, exc)
         except (UnknownTopicError, QueueFailedError) as exc:
             if len(calls) == 1:

@@ -36,9 +36,11 @@ cannot move an offset.
 *Offsets have gaps*: each transaction ends with a marker in each of its partitions, which takes an
 offset. The end of a partition is one past its last notification, whatever markers follow.
 
-*What a transaction has written is seen a little after it was committed.* So a publication is acked
-when it is committed, and whoever reads here waits until it is seen. A reader at another broker asks
-Kafka how far the partition was written, and waits for that. A broker that dies may leave a
+*What a transaction has written is seen a little after it was committed*, or never: a Kafka that is
+killed after a commit may forget to write its markers. The records then stay hidden, and the next
+transaction of the same producer that is aborted takes them along. So a publication ends when its
+entries are seen, and is in doubt when they are not. A reader at another broker asks Kafka how far
+the partition was written, and waits for that. A broker that dies may leave a
 transaction open, and nobody sees what others have written after it until it is fenced or Kafka
 gives it up, after ten seconds or twenty. So a broker that starts waits for
 that: it must know what an earlier life of its own has claimed, and release it, or those who wait
@@ -79,13 +81,23 @@ from memq.core.queue import (
 from memq.core.units import counted
 from memq.errors import (
     ClosedError,
+    MemqError,
     OffsetOutOfRangeError,
+    PublishUncertainError,
     QueueError,
     TopicExistsError,
     UnknownTopicError,
 )
 from memq.queue.kafka.client import NewRecord, Place, log_failure
-from memq.queue.kafka.followed import SEEN_S, PartitionTail, entries_of, lost, pages
+from memq.queue.kafka.followed import (
+    AT_ONCE,
+    AT_ONCE_BYTES,
+    SEEN_S,
+    PartitionTail,
+    entries_of,
+    lost,
+    pages,
+)
 from memq.queue.kafka.publisher import ROUND_RECORDS, Publisher
 from memq.queue.kafka.state import StateTopic, held_record, offset_records, topic_record
 from memq.queue.waiters import Waiters
@@ -314,7 +326,7 @@ class KafkaQueue:
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
     ) -> list[int]:
-        """Publish in order; durable when it returns. Returns the offsets.
+        """Publish in order; durable, and seen by everybody, when it returns. Returns the offsets.
 
         Raises:
             FencedError: the write partition was not fenced, or its last outcome was uncertain, or
@@ -326,20 +338,39 @@ class KafkaQueue:
         check_publications(topic, publications, partitions)
         records = [self._new_record(topic, each) for each in publications]
         owner = (topic, write_partition)
-        return await self._publisher.write(records, owner, doubtful=True)
+        offsets = await self._publisher.write(records, owner, doubtful=True)
+        try:
+            await self._see_entries(topic, publications, offsets)
+        except UnknownTopicError:
+            raise
+        except MemqError as exc:
+            self._publisher.doubt(owner)
+            raise PublishUncertainError(f"it was committed, and is not there: {exc}") from exc
+        return offsets
 
-    async def see_published(self, topic: str) -> None:
-        """Wait until everybody sees what this process has published to a topic before.
+    async def _see_entries(
+        self, topic: str, publications: Sequence[Publication], offsets: Sequence[int]
+    ) -> None:
+        """Wait until everybody can read what was committed.
 
-        A transaction that is committed is not seen before Kafka has marked it in each partition,
-        nor while there is an open one before it.
+        A Kafka that is killed between a commit and its markers may never write them. It then hides
+        the entries for good, or drops them with the next transaction of the same producer.
 
         Raises:
-            QueueError: that takes longer than `SEEN_S`.
+            QueueError: they were dropped, or are not there in time.
         """
-        partitions = range(await self._partitions(topic))
-        written = [each for each in partitions if self._place(topic, each) in self._written]
-        await asyncio.gather(*(self._tail(topic, each) for each in written))
+        written: dict[int, list[int]] = {}
+        for publication, offset in zip(publications, offsets, strict=True):
+            written.setdefault(publication.partition, []).append(offset)
+        for partition, wanted in written.items():
+            tail = await self._tail(topic, partition)
+            missing = {*wanted}
+            at, end = wanted[0], wanted[-1] + 1
+            while at < end and (page := await self._entries(tail, at, end, AT_ONCE, AT_ONCE_BYTES)):
+                missing -= {each.offset for each in page}
+                at = page[-1].offset + 1
+            if missing:
+                raise QueueError(f"Kafka has dropped the entries {sorted(missing)} of {tail.place}")
 
     # -- reading ----------------------------------------------------------------------------
 

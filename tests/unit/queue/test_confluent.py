@@ -196,6 +196,7 @@ class Producer:
         self.produced = []
         self.ends = {}
         self.on_commit = lambda: None
+        self.silent = False  # about deliveries
 
     def _step(self, name):
         self.steps.append(name)
@@ -216,6 +217,8 @@ class Producer:
 
     def flush(self, _timeout_s):
         self._step("flush")
+        if self.silent:
+            return
         for place, *_, on_delivery in self.produced:
             offset = self.ends[place] = self.ends.get(place, 99) + 1
             on_delivery(None, SimpleNamespace(offset=lambda offset=offset: offset))
@@ -658,6 +661,13 @@ async def test_a_commit_without_an_answer_is_asked_for_again(
     assert transactions.over is over
     assert producer.fails["commit"] == []
     assert producer.steps.count("abort") == (expected is QueueError)
+
+
+async def test_a_commit_without_offsets_is_in_doubt(producer, transactions):
+    """Nothing is acked at an offset that Kafka has not told, whatever it says of the commit."""
+    producer.silent = True
+    assert type(await error_of(transactions.commit(RECORDS))) is PublishUncertainError
+    assert transactions.over
 
 
 async def test_a_commit_is_given_up_when_the_queue_is_closed(producer, transactions):

@@ -51,6 +51,27 @@ async def test_a_doubtful_write_partition_waits_for_a_fence(queue, kafka, fault)
     assert (await payloads(queue))[-1] == b"c"
 
 
+@pytest.mark.parametrize("committed", [True, False])
+async def test_what_kafka_hides_after_its_commit_is_not_acked(queue, kafka, committed):
+    """It ends when all can read it, or in doubt when Kafka drops it; then it can be repeated."""
+    kafka.hangs = 1.0
+    publishing = asyncio.ensure_future(publish(queue, b"a"))
+    while not (hung := queue._publisher._producer.transaction) or not hung.hangs:
+        await asyncio.sleep(0)
+    assert not publishing.done()
+    kafka.mend()
+    kafka.end(hung, committed=committed)
+    if not committed:
+        with pytest.raises(PublishUncertainError, match="dropped"):
+            await publishing
+        with pytest.raises(FencedError):
+            await publish(queue, b"b")
+        await queue.fence("t", 0, again=True)
+        publishing = asyncio.ensure_future(publish(queue, b"a"))
+    await publishing
+    assert await payloads(queue) == [b"a"]
+
+
 @pytest.mark.parametrize("fault", ["loses", "drops"])
 async def test_doubt_of_a_commit_stops_no_publication(queue, kafka, fault):
     """A group's offsets in doubt are committed again; Batches of the coordinator's are not held."""
@@ -175,7 +196,7 @@ async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process,
     other = kafka.client()
     left_open = await other.transactions("somebody")
     opened, _ = kafka.begin([NewRecord(Place("c.t", 0), b"never")])
-    await publish(queue, b"b")
+    behind = asyncio.ensure_future(publish(queue, b"b"))
     successor = await process("other")
     fencing = asyncio.ensure_future(successor.fence("t", 0))
     for _ in range(100):
@@ -184,20 +205,21 @@ async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process,
     kafka.end(opened, committed=False)
     await fencing
     assert await payloads(successor) == [b"a", b"b"]
+    assert len(await behind) == 1
     left_open.close()
 
 
-async def test_what_is_published_is_seen_late(kafka, process, queue, monkeypatch):
-    """Kafka marks what is committed some time after it says so; ends that are asked for at another
-    broker have it once `see_published` has returned.
-    """
+async def test_what_is_published_is_seen_by_all(kafka, process, queue, monkeypatch):
+    """Kafka marks what is committed some time after it says so; the publication waits for that."""
     monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
     other = await process("other")
     await other.fence("t", 2)
     kafka.marker_s = (0.3, 0.3)
-    await publish(other, b"late marker", write_partition=2)
+    publishing = asyncio.ensure_future(publish(other, b"late marker", write_partition=2))
+    while not kafka.partition(Place("c.t", 0)).end:
+        await asyncio.sleep(0)
     assert await queue.offsets("t", 0) == (0, 0)
-    await other.see_published("t")
+    await publishing
     assert (await queue.offsets("t", 0))[1] == 1
 
 
@@ -209,7 +231,6 @@ async def test_who_is_told_of_nothing_sees_what_there_is(kafka, process, queue, 
     kafka.told_s = None
     (offset,) = await publish(queue, b"a")
     async with asyncio.timeout(20):
-        await queue.see_published("t")
         assert await payloads(queue) == [b"a"]
         assert await payloads(other) == [b"a"]
         await queue.commit("g", "t", {0: 1})
