@@ -7,15 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from memq import errors
-from memq.core.wire import client_connection as client_module
-from memq.core.wire import server_connection as server_module
-from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire import connection
 from memq.core.wire.connection import (
     CLIENT_MAX_HEADER_BYTES,
     HANDSHAKE_MAX_HEADER_BYTES,
     MAX_ERROR_CHARS,
-    MAX_IN_FLIGHT,
     Answer,
+    ClientConnection,
     Failure,
     LateAnswer,
     Refused,
@@ -329,15 +327,13 @@ def test_bad_one_way_request_is_dropped():
 
 def test_too_many_in_flight(monkeypatch):
     """The request over the limit fails on its own, at the client or at the server."""
-    assert MAX_IN_FLIGHT == client_module.MAX_IN_FLIGHT == server_module.MAX_IN_FLIGHT
-    monkeypatch.setattr(client_module, "MAX_IN_FLIGHT", 3)
+    monkeypatch.setattr(connection, "MAX_IN_FLIGHT", 3)
     pair = ConnectionPair()
     _, request = [pair.request(Metadata()) for _ in range(3)][-1]
     with pytest.raises(UnavailableError, match="3 requests are in flight"):
         pair.client.request(Metadata())
     pair.request(write(acks=0), oneway=True)
 
-    monkeypatch.setattr(server_module, "MAX_IN_FLIGHT", 3)
     event = pair.server.receive(frame(2, 99))
     assert isinstance(event, Refused)
     assert type(event.error) is UnavailableError
