@@ -18,8 +18,7 @@ from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification import NOTIFICATION_VERSION, decode_notification
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.core.write_partition import TopicProcessor
-from memq.core.write_partition_effects import (
+from memq.core.write_partition import (
     Accepted,
     AnswerWrite,
     BatchEnded,
@@ -27,6 +26,7 @@ from memq.core.write_partition_effects import (
     Duplicate,
     PublishBatches,
     ReleaseBodies,
+    TopicProcessor,
     UploadBatch,
 )
 from memq.errors import (
