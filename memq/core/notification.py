@@ -11,9 +11,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from memq.core.decoding import UNDECODABLE
+from memq.core.decoding import check_version, decode_stored
 from memq.core.format.batch import ProducerRun
-from memq.errors import CorruptDataError
 
 NOTIFICATION_VERSION = 1
 
@@ -111,7 +110,7 @@ def decode_notification(payload: bytes) -> Notification:
     Raises:
         CorruptDataError: it is not a Notification, or of a version this reader does not know.
     """
-    return _decode(_decoder, payload)
+    return _checked(decode_stored(_decoder.decode, payload, "a notification"))
 
 
 def decode_counts(payload: bytes) -> BatchCounts:
@@ -120,17 +119,9 @@ def decode_counts(payload: bytes) -> BatchCounts:
     Raises:
         CorruptDataError: as `decode_notification`.
     """
-    return _decode(_counts_decoder, payload)
+    return _checked(decode_stored(_counts_decoder.decode, payload, "a notification"))
 
 
-def _decode(decoder: msgspec.json.Decoder[_Decoded], payload: bytes) -> _Decoded:
-    try:
-        found = decoder.decode(payload)
-    except UNDECODABLE as exc:
-        raise CorruptDataError(f"not a notification: {exc}: {payload[:80]!r}") from exc
-    if found.version != NOTIFICATION_VERSION:
-        raise CorruptDataError(
-            f"notification of version {found.version}; this reader knows "
-            f"{NOTIFICATION_VERSION}: upgrade memq"
-        )
+def _checked(found: _Decoded) -> _Decoded:
+    check_version(found.version, NOTIFICATION_VERSION, "notification")
     return found

@@ -13,9 +13,8 @@ import msgspec
 from msgspec import field
 
 from memq.core.audit.reports import ProducerName, SequenceRun
-from memq.core.decoding import UNDECODABLE
+from memq.core.decoding import decode_stored
 from memq.core.units import counted
-from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -332,6 +331,9 @@ class AuditResult(_Judged):
         return sum(getattr(producer, count) for producer in self.producers)
 
 
+_decode = msgspec.json.Decoder(AuditResult).decode
+
+
 def encode_result(result: AuditResult) -> bytes:
     """The JSON of a result, with every finding."""
     return msgspec.json.encode(result)
@@ -343,7 +345,4 @@ def decode_result(payload: bytes) -> AuditResult:
     Raises:
         CorruptDataError: it is none.
     """
-    try:
-        return msgspec.json.decode(payload, type=AuditResult)
-    except UNDECODABLE as exc:
-        raise CorruptDataError(f"not the result of an audit: {exc}: {payload[:80]!r}") from exc
+    return decode_stored(_decode, payload, "the result of an audit")
