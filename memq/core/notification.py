@@ -7,7 +7,7 @@ Spark and the audit plan from Notifications alone and touch the object only to r
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -82,21 +82,8 @@ class PublishedBatch(NamedTuple):
         return f"Batch {it.batch_id} at {it.topic}/{self.partition} offset {self.offset} ({it.uri})"
 
 
-class BatchCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a Notification says how much there is to read; see there."""
-
-    version: int
-    size_bytes: int
-    records: int
-    min_timestamp_us: int
-    max_timestamp_us: int
-
-
-_Decoded = TypeVar("_Decoded", Notification, BatchCounts)
-
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Notification)
-_counts_decoder = msgspec.json.Decoder(BatchCounts)
 
 
 def encode_notification(notification: Notification) -> bytes:
@@ -110,18 +97,6 @@ def decode_notification(payload: bytes) -> Notification:
     Raises:
         CorruptDataError: it is not a Notification, or of a version this reader does not know.
     """
-    return _checked(decode_stored(_decoder.decode, payload, "a notification"))
-
-
-def decode_counts(payload: bytes) -> BatchCounts:
-    """The counts of a Notification, several times quicker than all of it.
-
-    Raises:
-        CorruptDataError: as `decode_notification`.
-    """
-    return _checked(decode_stored(_counts_decoder.decode, payload, "a notification"))
-
-
-def _checked(found: _Decoded) -> _Decoded:
+    found = decode_stored(_decoder.decode, payload, "a notification")
     check_version(found.version, NOTIFICATION_VERSION, "notification")
     return found
