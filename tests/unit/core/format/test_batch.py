@@ -109,17 +109,6 @@ def test_the_timestamps_of_a_batch_are_those_of_the_messages_that_have_any() -> 
     assert gathering.seal().timestamp_range_us == (40, 60)
 
 
-def test_runs_keep_producers_epochs_and_repeats_apart() -> None:
-    """A repeat starts a run of its own, so that it can be seen."""
-    runs = producer_runs([entry(1), entry(2, epoch=1), entry(2, "q"), entry(2), entry(2), entry(3)])
-    assert [(r.producer_id, r.epoch, r.first, r.last) for r in runs] == [
-        ("p", 0, 1, 2),
-        ("p", 0, 2, 3),
-        ("p", 1, 2, 2),
-        ("q", 0, 2, 2),
-    ]
-
-
 @given(
     st.lists(
         st.builds(entry, st.integers(0, 12), st.sampled_from("pq"), st.integers(0, 1)), max_size=30
