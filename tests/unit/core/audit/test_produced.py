@@ -256,6 +256,14 @@ def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, hones
         assert audit.lost_records >= sum(map(records, set(ALL) - found - damaged))
 
 
+def test_a_producer_that_nobody_asks_about_is_left_out() -> None:
+    """Its Batches need not be read, and what cannot be read of them is no finding."""
+    check = ProducedReconciliation("t", [], only=[])
+    assert not check.needs(0, run_of(0, 1), in_window=True)
+    check.unreadable(0, run_of(0, 1), gone=True)
+    assert check.producers() == []
+
+
 def test_findings_with_too_many_gaps_are_refused(monkeypatch) -> None:
     """The memory of an audit is bounded, and the error says what to do."""
     monkeypatch.setattr(produced, "MAX_GAPS", 2)

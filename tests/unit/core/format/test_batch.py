@@ -43,7 +43,7 @@ def test_a_batch_is_its_parts_in_order_and_nothing_is_copied() -> None:
     assert (marker, len(footer)) == (b"\xff\xff\xff\xff\0\0\0\0", 16)
     assert sealed.size_bytes == len(joined(sealed))
     assert joined(sealed)[sealed.index_offset :] == index + footer
-    assert sealed.index_length == len(index) + len(footer)
+    assert sealed.size_bytes - sealed.index_offset == len(index) + len(footer)
 
 
 def test_the_checksum_of_a_message_is_taken_as_given() -> None:

@@ -137,9 +137,6 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     assert "this assignment is made anew: node '/assignments/t'" in caplog.text
 
 
-# -- brokers that go ------------------------------------------------------------------------
-
-
 # -- transactions ---------------------------------------------------------------------------
 
 

@@ -205,35 +205,23 @@ def test_every_error_travels(error):
     pair.request(Metadata())
 
 
-def test_address_of_another_broker_travels():
-    """`NotHostedError` says where to go instead."""
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NotHostedError("no", "h:1"), (NotHostedError, "no", "h:1")),
+        (KeyError("x"), (MemqError, "KeyError: 'x'", "")),
+        (
+            InvalidRequestError("\udcff" + "x" * 10_000),
+            (InvalidRequestError, r"\udcff" + "x" * (MAX_ERROR_CHARS - 1), ""),
+        ),
+    ],
+)
+def test_what_else_of_an_error_travels(error, told):
+    """Where to go instead; the type of one that is not ours; a text cut, and mended if no UTF-8."""
     pair = ConnectionPair()
     _, request = pair.request(Metadata())
-
-    [heard] = pair.reply(pair.server.fail(request.correlation_id, NotHostedError("no", "h:1")))
-
-    assert heard.error.address == "h:1"
-
-
-def test_foreign_errors_are_internal():
-    """An error that is not ours is told with its type, and is not retriable."""
-    pair = ConnectionPair()
-    _, request = pair.request(Metadata())
-
-    [heard] = pair.reply(pair.server.fail(request.correlation_id, KeyError("x")))
-
-    assert (type(heard.error), str(heard.error)) == (MemqError, "KeyError: 'x'")
-
-
-def test_long_and_broken_texts_are_mended():
-    """An error's text is cut, and text that is no UTF-8 does not stop it."""
-    pair = ConnectionPair()
-    _, request = pair.request(Metadata())
-    error = InvalidRequestError("\udcff" + "x" * 10_000)
-
     [heard] = pair.reply(pair.server.fail(request.correlation_id, error))
-
-    assert str(heard.error) == r"\udcff" + "x" * (MAX_ERROR_CHARS - 1)
+    assert (type(heard.error), str(heard.error), getattr(heard.error, "address", "")) == told
 
 
 @pytest.mark.parametrize(("retriable", "expected"), [(True, UnavailableError), (False, MemqError)])
@@ -427,9 +415,6 @@ def test_answer_that_does_not_fit_fails_its_request_alone():
     assert type(heard.error) is ProtocolError
     assert "answer to Metadata does not fit" in str(heard.error)
     pair.request(Metadata())
-
-
-# -- late answers ---------------------------------------------------------------------------
 
 
 # -- sizes and mistakes of the caller -------------------------------------------------------
