@@ -16,8 +16,7 @@ from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records, open_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import TopicConfig
-from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.connection import Answer
+from memq.core.wire.connection import Answer, ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import CreateTopic, TopicAnswer, Write
 

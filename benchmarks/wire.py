@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from memq.core.checksum import crc32c
-from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
     SERVER_MAX_BODY_BYTES,
     SERVER_MAX_HEADER_BYTES,
+    ClientConnection,
     HandshakeReceived,
     Request,
+    ServerConnection,
 )
 from memq.core.wire.frame import Frame, FrameReader
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.core.wire.server_connection import ServerConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

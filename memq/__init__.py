@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memq import errors
     from memq.client.admin import AdminClient, AsyncAdminClient
     from memq.client.audit.audit import audit_topic
-    from memq.client.audit.consumed import report_consumed
+    from memq.client.audit.reporter import report_consumed
     from memq.client.consumer.consumer import AsyncConsumer, Consumer
     from memq.client.producer.delivery import Delivery, StoredAt
     from memq.client.producer.producer import AsyncProducer, Producer
@@ -52,7 +52,7 @@ __all__ = [
 _MODULES = {
     "memq.client.admin": ("AdminClient", "AsyncAdminClient"),
     "memq.client.audit.audit": ("audit_topic",),
-    "memq.client.audit.consumed": ("report_consumed",),
+    "memq.client.audit.reporter": ("report_consumed",),
     "memq.reading.batch": ("Batch", "LogMessage"),
     "memq.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "memq.client.producer.delivery": ("Delivery", "StoredAt"),

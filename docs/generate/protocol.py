@@ -21,7 +21,7 @@ import msgspec
 from memq import errors
 from memq.core.options import Option, field_meanings
 from memq.core.wire import connection
-from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.connection import ClientConnection
 from memq.core.wire.frame import encode_frame
 from memq.core.wire.messages import (
     REQUESTS,

@@ -32,6 +32,7 @@ from memq.core.wire.connection import (
     HandshakeReceived,
     Refused,
     Request,
+    ServerConnection,
 )
 from memq.core.wire.frame import (
     HEAD_BYTES,
@@ -42,7 +43,6 @@ from memq.core.wire.frame import (
     size_bytes,
 )
 from memq.core.wire.messages import Struct, Write
-from memq.core.wire.server_connection import ServerConnection
 from memq.errors import MemqError, RequestTimeoutError, UnavailableError
 
 if TYPE_CHECKING:

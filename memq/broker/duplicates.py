@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.core.topic import TopicConfig
-    from memq.core.write_partition_effects import MessageKey
+    from memq.core.write_partition import MessageKey
     from memq.storage.handler import StorageHandler
 
 MAX_INDEXES = 16  # each up to a few hundred KiB

@@ -27,7 +27,7 @@ import msgspec
 
 from memq.broker.metrics import GroupLagRow
 from memq.core.format.message import UNKNOWN_RANGE
-from memq.core.notification import decode_counts
+from memq.core.notification import decode_notification
 from memq.core.wire.messages import PartitionLag, PartitionOffset
 from memq.errors import (
     CorruptDataError,
@@ -157,7 +157,7 @@ class LagCounter:
         )
         async for entry in entries:
             try:
-                counts = decode_counts(entry.payload)
+                counts = decode_notification(entry.payload)
             except CorruptDataError as exc:
                 raise CorruptDataError(
                     f"{queue_topic}/{partition} offset {entry.offset}: {exc}"

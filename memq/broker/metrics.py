@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from memq.core.clock import ClockReading
     from memq.core.wire.messages import PartitionLag
-    from memq.core.write_partition_effects import RingBatch
+    from memq.core.write_partition import RingBatch
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 

@@ -16,7 +16,7 @@ import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from memq.core.write_partition_effects import BatchState
+from memq.core.write_partition import BatchState
 from memq.errors import MemqError, StorageError
 from memq.runtime.hedging import first_success
 from memq.runtime.retry import STORAGE_BACKOFF, Retry
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
-    from memq.core.write_partition_effects import RingBatch
+    from memq.core.write_partition import RingBatch
 
 
 class Upload:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from memq.broker.upload import Upload
 from memq.core.wire.messages import WriteAnswer
-from memq.core.write_partition import ACKS_ALL
-from memq.core.write_partition_effects import (
+from memq.core.write_partition import (
+    ACKS_ALL,
     AnswerWrite,
     BatchEnded,
     Duplicate,

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from memq.client.audit.consumed import report_moved
+from memq.client.audit.reporter import report_moved
 from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
 from memq.client.status import LAG_S, ClusterStatus, cluster_status

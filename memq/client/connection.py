@@ -22,11 +22,11 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
     Answer,
+    ClientConnection,
     Failure,
     HandshakeDone,
 )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import msgspec
 
 from memq.core.audit.reports import CRC_MODULUS
-from memq.core.decoding import UNDECODABLE
+from memq.core.decoding import check_version, decode_stored
 from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
@@ -167,15 +167,8 @@ def decode_manifest(payload: bytes) -> Manifest:
         CorruptDataError: it is not a manifest, is of a version that this reader does not know, or
             has numbers that make no sense.
     """
-    try:
-        manifest = _decoder.decode(payload)
-    except UNDECODABLE as exc:
-        raise CorruptDataError(f"not a manifest: {exc}: {payload[:80]!r}") from exc
-    if manifest.version != MANIFEST_VERSION:
-        raise CorruptDataError(
-            f"manifest of version {manifest.version}; this reader knows {MANIFEST_VERSION}: "
-            "upgrade memq"
-        )
+    manifest = decode_stored(_decoder.decode, payload, "a manifest")
+    check_version(manifest.version, MANIFEST_VERSION, "manifest")
     if not _makes_sense(manifest):
         raise CorruptDataError(f"manifest with numbers that make no sense: {payload[:400]!r}")
     return manifest

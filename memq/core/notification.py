@@ -7,13 +7,12 @@ Spark and the audit plan from Notifications alone and touch the object only to r
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from memq.core.decoding import UNDECODABLE
+from memq.core.decoding import check_version, decode_stored
 from memq.core.format.batch import ProducerRun
-from memq.errors import CorruptDataError
 
 NOTIFICATION_VERSION = 1
 
@@ -83,21 +82,8 @@ class PublishedBatch(NamedTuple):
         return f"Batch {it.batch_id} at {it.topic}/{self.partition} offset {self.offset} ({it.uri})"
 
 
-class BatchCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a Notification says how much there is to read; see there."""
-
-    version: int
-    size_bytes: int
-    records: int
-    min_timestamp_us: int
-    max_timestamp_us: int
-
-
-_Decoded = TypeVar("_Decoded", Notification, BatchCounts)
-
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Notification)
-_counts_decoder = msgspec.json.Decoder(BatchCounts)
 
 
 def encode_notification(notification: Notification) -> bytes:
@@ -111,26 +97,6 @@ def decode_notification(payload: bytes) -> Notification:
     Raises:
         CorruptDataError: it is not a Notification, or of a version this reader does not know.
     """
-    return _decode(_decoder, payload)
-
-
-def decode_counts(payload: bytes) -> BatchCounts:
-    """The counts of a Notification, several times quicker than all of it.
-
-    Raises:
-        CorruptDataError: as `decode_notification`.
-    """
-    return _decode(_counts_decoder, payload)
-
-
-def _decode(decoder: msgspec.json.Decoder[_Decoded], payload: bytes) -> _Decoded:
-    try:
-        found = decoder.decode(payload)
-    except UNDECODABLE as exc:
-        raise CorruptDataError(f"not a notification: {exc}: {payload[:80]!r}") from exc
-    if found.version != NOTIFICATION_VERSION:
-        raise CorruptDataError(
-            f"notification of version {found.version}; this reader knows "
-            f"{NOTIFICATION_VERSION}: upgrade memq"
-        )
+    found = decode_stored(_decoder.decode, payload, "a notification")
+    check_version(found.version, NOTIFICATION_VERSION, "notification")
     return found

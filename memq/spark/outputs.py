@@ -36,7 +36,7 @@ from uuid import uuid4
 
 import msgspec
 
-from memq.client.audit.consumed import report_consumed
+from memq.client.audit.reporter import report_consumed
 from memq.core.audit.reports import ConsumedReport
 from memq.core.format.schema import RANGE_COLUMNS, deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from memq.client.audit.consumed import report_consumed
+from memq.client.audit.reporter import report_consumed
 from memq.core.audit.reports import ConsumedReport
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_memq.planning.topics import contents_of
 from memq import read_range
-from memq.client.audit.consumed import report_consumed
+from memq.client.audit.reporter import report_consumed
 from memq.client.topic import SyncTopicClient
 from memq.core.audit.reports import ConsumedReport
 from memq.core.manifest import Manifest, encode_manifest

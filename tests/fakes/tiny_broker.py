@@ -18,7 +18,7 @@ from memq.core.format.schema import (
     serialize_schema,
 )
 from memq.core.topic import TopicConfig
-from memq.core.wire.connection import HandshakeReceived, Refused
+from memq.core.wire.connection import HandshakeReceived, Refused, ServerConnection
 from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import (
     BrokerInfo,
@@ -28,7 +28,6 @@ from memq.core.wire.messages import (
     Write,
     WriteAnswer,
 )
-from memq.core.wire.server_connection import ServerConnection
 from memq.errors import MemqError, SequenceGapError, UnknownTopicError
 
 

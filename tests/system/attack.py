@@ -12,11 +12,11 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
     GOODBYE,
+    ClientConnection,
     decode_error,
 )
 from memq.core.wire.frame import FrameReader

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from memq import AdminClient, Producer
 from memq.client.audit.audit import audit_topic
-from memq.client.audit.consumed import report_consumed
+from memq.client.audit.reporter import report_consumed
 from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient
 from memq.core.audit.reports import ConsumedReport

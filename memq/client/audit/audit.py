@@ -142,43 +142,9 @@ async def audit_topic(
     try:
         info = await client.topic(topic)
         _check(info, window)
-        slack_ms = SLACK_MS + info.config.dedup_window_ms  # duplicates and late reports are within
-        audited = TopicClient(client, topic, info.incarnation)
-        audit_topic = TopicClient(client, AUDIT_TOPIC)
-        damage, report_damage = Damage(), Damage()
-        # Before the reports: what was committed by then is reported by now, or soon will be.
-        committed, unread = await _committed(audited, consumers)
-        watermarks = await _watermarks(audited, audit_topic, end_ms)
-        everything = await audited.ranges_between(None, None)  # all that the watermarks promise
-        wide = window.widened(slack_ms)
-        told = await audit_topic.ranges_between(wide.start_ms, None)
-        reader = ReportReader(audit_topic, topic, executor, report_damage)
-
-        def is_judged(stored: StoredReport[ProducedReport]) -> bool:
-            closed_ms = watermarks.of_reports_about(stored.report)
-            return window.holds(stored.stored_ms) and stored.stored_ms <= closed_ms
-
-        sieve = ProducerSieve()
-        reports = reader.read(told, wide.end_ms)
-        consumed, times_ms, open_reports = await _sift(
-            reports,
-            sieve,
-            is_judged,
-            info,
-            only_consumed=only_consumed,
-            named=consumers,
-            window=window,
-        )
-        found_consumers = await _audit_consumed(
-            audited,
-            window,
-            consumed,
-            named=consumers,
-            committed=committed,
-            due_ms=watermarks.reports.stored_through_ms - grace_ms,
-        )
+        damage = Damage()
         inspector = BatchInspector(
-            audited,
+            TopicClient(client, topic, info.incarnation),
             executor,
             damage,
             in_window=window.holds,
@@ -186,47 +152,205 @@ async def audit_topic(
             progress=progress,
             inspect_batches=inspect_batches,
         )
-        near = await audited.ranges_between(*window.widened(slack_ms, times_ms))
-        if not only_consumed:
-            await inspector.look(near, sieve)
-        producers = list(sieve.producers())
-        again = reader.read(await _still(audit_topic, told), wide.end_ms)
-        # Where nothing was removed yet, the topic's beginning is what goes first.
-        since_ms = max(info.created_ms, _certain_ms(await audited.retained_since(), info))
-        suspected = await _suspected(again, sieve.suspects, is_judged, info, since_ms)
-        check = ProducedReconciliation(
-            topic,
-            [each.report for each in suspected if each.alike[1]],
-            others=[each.report for each in suspected if not each.alike[1]],
-            only=sieve.suspects,
-        )
-        if sieve.suspects:
-            await inspector.look(await _still(audited, near), check)
-        if check.any_unseen():
-            await inspector.look(await _still(audited, ranges_without(everything, near)), check)
-        # Asked last: what retention has removed while all this was read counts as removed.
-        since, reports_since = await audited.retained_since(), await audit_topic.retained_since()
-        since_ms = _certain_ms(since, info)
-        check.expire(each.report for each in suspected if each.began_ms < since_ms)
-        return AuditResult(
-            topic,
-            sorted([*producers, *check.producers()], key=attrgetter("name")),
-            damage=[*damage.lines(), *report_damage.lines()],
-            open_reports=open_reports,
-            expired_reports=check.expired_reports(),
-            consumers=found_consumers,
-            beyond=[
-                *_not_retained(topic, since, start_ms),
-                *_not_retained(AUDIT_TOPIC, reports_since, start_ms),
-                *_not_over(topic, watermarks, end_ms),
-                *unread,
-            ],
-        )
+        reader = ReportReader(TopicClient(client, AUDIT_TOPIC), topic, executor, damage)
+        audit = _TopicAudit(info, window, inspector, reader)
+        return await audit.run(consumers, grace_ms, only_consumed=only_consumed)
     finally:
         # Not waited for: what still runs may be waiting for this event loop.
         executor.shutdown(wait=False, cancel_futures=True)
         if client is not cluster:
             await client.close()
+
+
+class _TopicAudit:
+    """One audit of one topic.
+
+    Args:
+        info: the topic.
+        window: what is judged.
+        inspector: looks into its Batches.
+        reader: reads the reports about it.
+    """
+
+    def __init__(
+        self, info: TopicInfo, window: Window, inspector: BatchInspector, reader: ReportReader
+    ) -> None:
+        self._info, self._window = info, window
+        self._inspector, self._reader = inspector, reader
+        self._topic, self._audit_topic = inspector.topic, reader.audit_topic
+        # Duplicates and late reports are within.
+        self._slack_ms = SLACK_MS + info.config.dedup_window_ms
+        self._watermarks: _Watermarks
+        self._told: list[OffsetRange] = []  # where the reports are
+        self._consumed: list[StoredReport[ConsumedReport]] = []
+        self._times_ms: list[int] = []  # between which Messages of judged reports were stored
+        self._open_reports = 0
+
+    async def run(
+        self, consumers: Sequence[str], grace_ms: int, *, only_consumed: bool
+    ) -> AuditResult:
+        """Read, compare, and say what was found; arguments as of `audit_topic`."""
+        window, topic = self._window, self._topic
+        # Before the reports: what was committed by then is reported by now, or soon will be.
+        committed, unread = await _committed(topic, consumers)
+        self._watermarks = await _watermarks(topic, self._audit_topic, window.end_ms)
+        everything = await topic.ranges_between(None, None)  # all that the watermarks promise
+        wide = window.widened(self._slack_ms)
+        self._told = await self._audit_topic.ranges_between(wide.start_ms, None)
+        sieve = ProducerSieve()
+        await self._sift(sieve, consumers, only_consumed=only_consumed)
+        due_ms = self._watermarks.reports.stored_through_ms - grace_ms
+        found_consumers = await self._audit_consumed(consumers, committed, due_ms)
+        near = await topic.ranges_between(*window.widened(self._slack_ms, self._times_ms))
+        if not only_consumed:
+            await self._inspector.look(near, sieve)
+        producers = list(sieve.producers())
+        check, since = await self._compare_suspects(sieve.suspects, near, everything)
+        reports_since = await self._audit_topic.retained_since()
+        return AuditResult(
+            topic.topic,
+            sorted([*producers, *check.producers()], key=attrgetter("name")),
+            damage=self._reader.damage.lines(),
+            open_reports=self._open_reports,
+            expired_reports=check.expired_reports(),
+            consumers=found_consumers,
+            beyond=[
+                *_not_retained(topic.topic, since, window.start_ms),
+                *_not_retained(AUDIT_TOPIC, reports_since, window.start_ms),
+                *_not_over(topic.topic, self._watermarks, window.end_ms),
+                *unread,
+            ],
+        )
+
+    async def _reports(self) -> AsyncGenerator[StoredReport[Any], None]:
+        """The reports about this incarnation of the topic, as far as they are retained."""
+        ranges = await _still(self._audit_topic, self._told)
+        end_ms = self._window.widened(self._slack_ms).end_ms
+        async with aclosing(self._reader.read(ranges, end_ms)) as found:
+            async for stored in found:
+                if _is_about(self._info, stored):
+                    yield stored
+
+    def _is_judged(self, stored: StoredReport[ProducedReport]) -> bool:
+        closed_ms = self._watermarks.of_reports_about(stored.report)
+        return self._window.holds(stored.stored_ms) and stored.stored_ms <= closed_ms
+
+    async def _sift(
+        self, sieve: ProducerSieve, named: Sequence[str], *, only_consumed: bool
+    ) -> None:
+        """Read all reports; those of producers go through the sieve.
+
+        Raises:
+            InvalidRequestError: those of consumers are more than `MAX_REPORTS`.
+            MemqError: as `ReportReader.read`.
+        """
+        async with aclosing(self._reports()) as found:
+            async for stored in found:
+                report, stored_ms = stored
+                if isinstance(report, ConsumedReport):
+                    if not named or report.consumer in named:
+                        self._consumed.append(stored)
+                        _check_count(self._consumed, report.topic)
+                elif not only_consumed:
+                    judged = self._is_judged(stored)
+                    sieve.report(report, judged=judged)
+                    if judged:
+                        times_ms = [*self._times_ms, report.window_start_ms, stored_ms]
+                        self._times_ms = [min(times_ms), max(times_ms)]
+                    self._open_reports += self._window.holds(stored_ms) and not judged
+
+    async def _audit_consumed(
+        self, named: Sequence[str], committed: Mapping[ReaderName, int], due_ms: int
+    ) -> list[ConsumerAudit]:
+        """Compare what consumers reported with the Batches that were published in the window."""
+        if not self._consumed and not named:
+            return []
+        topic, window = self._topic, self._window
+        check = ConsumedReconciliation(
+            topic.topic,
+            self._consumed,
+            named=named,
+            retained=await topic.ranges_between(None, None),
+            window=await topic.ranges_between(window.start_ms, window.end_ms),
+            committed=committed,
+            due_ms=due_ms,
+        )
+        # What cannot be read is named by the other half of the audit, which reads it as well.
+        async for entry in topic.entries(check.to_compare()):
+            try:
+                check.compare(published_batch(topic.topic, entry))
+            except CorruptDataError:
+                check.cannot_compare(entry.partition, entry.offset)
+        async for entry in topic.entries(check.to_judge()):
+            with suppress(CorruptDataError):
+                if window.holds(entry.timestamp_ms):
+                    check.judge(published_batch(topic.topic, entry))
+        return check.result()
+
+    async def _compare_suspects(
+        self,
+        suspects: AbstractSet[ProducerName],
+        near: Sequence[OffsetRange],
+        everything: Sequence[OffsetRange],
+    ) -> tuple[ProducedReconciliation, list[RetainedSince]]:
+        """Compare what suspects report Message by Message; first with what is near the window.
+
+        Returns:
+            What was found, and since when all of the topic is retained.
+        """
+        # Where nothing was removed yet, the topic's beginning is what goes first.
+        certain_ms = _certain_ms(await self._topic.retained_since(), self._info)
+        suspected = await self._suspected(suspects, max(self._info.created_ms, certain_ms))
+        check = ProducedReconciliation(
+            self._topic.topic,
+            [each.report for each in suspected if each.alike[1]],
+            others=[each.report for each in suspected if not each.alike[1]],
+            only=suspects,
+        )
+        if suspects:
+            await self._inspector.look(await _still(self._topic, near), check)
+        if check.any_unseen():
+            rest = ranges_without(everything, near)
+            await self._inspector.look(await _still(self._topic, rest), check)
+        # Asked last: what retention has removed while all this was read counts as removed.
+        since = await self._topic.retained_since()
+        certain_ms = _certain_ms(since, self._info)
+        check.expire(each.report for each in suspected if each.began_ms < certain_ms)
+        return check, since
+
+    async def _suspected(
+        self, suspects: AbstractSet[ProducerName], since_ms: float
+    ) -> list[_Suspected]:
+        """The reports of suspects. The first are kept apart; more are joined where they follow.
+
+        So what is lost stays exact: only what is `changed` is named in wider runs.
+
+        Raises:
+            InvalidRequestError: they are more than `MAX_REPORTS`.
+            MemqError: as `ReportReader.read`.
+        """
+        kept: list[_Suspected] = []
+        latest: dict[tuple[ProducerName, bool, int], int] = {}  # where the last of those alike is
+        if not suspects:
+            return kept
+        async with aclosing(self._reports()) as found:
+            async for stored in found:
+                report = stored.report
+                if not isinstance(report, ProducedReport) or report.name not in suspects:
+                    continue
+                began_ms = _began_ms(stored, self._info.config.dedup_window_ms)
+                age = (began_ms >= since_ms) + (began_ms >= since_ms + HOUR_MS)
+                alike = (report.name, self._is_judged(stored), age)
+                at = latest.get(alike, -1)
+                full = at >= 0 and len(kept) >= MAX_APART
+                joined = kept[at].report.joined(report) if full else None
+                if joined is None:
+                    latest[alike] = len(kept)
+                    kept.append(_Suspected(alike, report, began_ms))
+                    _check_count(kept, self._topic.topic)
+                else:
+                    kept[at] = _Suspected(alike, joined, min(kept[at].began_ms, began_ms))
+        return kept
 
 
 def _check(info: TopicInfo, window: Window) -> None:
@@ -312,48 +436,6 @@ def _not_retained(topic: str, since: Iterable[RetainedSince], start_ms: int | No
 # -- reports of producers -------------------------------------------------------------------
 
 
-async def _sift(
-    found: AsyncGenerator[StoredReport[Any], None],
-    sieve: ProducerSieve,
-    is_judged: Callable[[StoredReport[ProducedReport]], bool],
-    info: TopicInfo,
-    *,
-    window: Window,
-    named: Sequence[str],
-    only_consumed: bool,
-) -> tuple[list[StoredReport[ConsumedReport]], list[int], int]:
-    """Read all reports; those of producers go through the sieve.
-
-    Returns:
-        Those of consumers; between which times the Messages of the judged ones were stored, but for
-        clocks that differ; and how many belong to the window and are not judged yet.
-
-    Raises:
-        InvalidRequestError: those of consumers are more than `MAX_REPORTS`.
-        MemqError: as `ReportReader.read`.
-    """
-    consumed: list[StoredReport[ConsumedReport]] = []
-    times_ms: list[int] = []
-    open_reports = 0
-    async with aclosing(found):
-        async for stored in found:
-            report, stored_ms = stored
-            if not _is_about(info, stored):
-                continue
-            if isinstance(report, ConsumedReport):
-                if not named or report.consumer in named:
-                    consumed.append(stored)
-                    _check_count(consumed, report.topic)
-            elif not only_consumed:
-                judged = is_judged(stored)
-                sieve.report(report, judged=judged)
-                if judged:
-                    times_ms = [*times_ms, report.window_start_ms, stored_ms]
-                    times_ms = [min(times_ms), max(times_ms)]
-                open_reports += window.holds(stored_ms) and not judged
-    return consumed, times_ms, open_reports
-
-
 class _Suspected(NamedTuple):
     """A report of a suspect, or several that were joined.
 
@@ -367,45 +449,6 @@ class _Suspected(NamedTuple):
     alike: tuple[ProducerName, bool, int]
     report: ProducedReport
     began_ms: int
-
-
-async def _suspected(
-    found: AsyncGenerator[StoredReport[Any], None],
-    suspects: AbstractSet[ProducerName],
-    is_judged: Callable[[StoredReport[ProducedReport]], bool],
-    info: TopicInfo,
-    since_ms: float,
-) -> list[_Suspected]:
-    """The reports of suspects. The first are kept apart; more are joined where they follow those.
-
-    So what is lost stays exact: only what is `changed` is named in wider runs.
-
-    Raises:
-        InvalidRequestError: they are more than `MAX_REPORTS`.
-        MemqError: as `ReportReader.read`.
-    """
-    kept: list[_Suspected] = []
-    latest: dict[tuple[ProducerName, bool, int], int] = {}  # where the last one of those alike is
-    if not suspects:
-        return kept
-    async with aclosing(found):
-        async for stored in found:
-            report = stored.report
-            mine = isinstance(report, ProducedReport) and report.name in suspects
-            if not mine or not _is_about(info, stored):
-                continue
-            began_ms = _began_ms(stored, info.config.dedup_window_ms)
-            age = (began_ms >= since_ms) + (began_ms >= since_ms + HOUR_MS)
-            alike = (report.name, is_judged(stored), age)
-            at = latest.get(alike, -1)
-            joined = kept[at].report.joined(report) if at >= 0 and len(kept) >= MAX_APART else None
-            if joined is None:
-                latest[alike] = len(kept)
-                kept.append(_Suspected(alike, report, began_ms))
-                _check_count(kept, info.config.name)
-            else:
-                kept[at] = _Suspected(alike, joined, min(kept[at].began_ms, began_ms))
-    return kept
 
 
 def _check_count(reports: Sequence[object], topic: str) -> None:
@@ -476,46 +519,3 @@ async def _committed(
     except CorruptDataError as exc:
         return found, [f"What groups have committed is not known, so it counts as behind: {exc}"]
     return found, []
-
-
-async def _audit_consumed(
-    topic: TopicClient,
-    window: Window,
-    reports: Sequence[StoredReport[ConsumedReport]],
-    *,
-    named: Sequence[str],
-    committed: Mapping[ReaderName, int],
-    due_ms: int,
-) -> list[ConsumerAudit]:
-    """Compare what consumers reported with the Batches that were published in a window.
-
-    Args:
-        topic: the topic.
-        window: the window.
-        reports: of the topic's consumers.
-        named: consumers that are asked about; all that have reported when there are none.
-        committed: next offsets of groups.
-        due_ms: what consumers went past before this time is due.
-    """
-    if not reports and not named:
-        return []
-    check = ConsumedReconciliation(
-        topic.topic,
-        reports,
-        named=named,
-        retained=await topic.ranges_between(None, None),
-        window=await topic.ranges_between(window.start_ms, window.end_ms),
-        committed=committed,
-        due_ms=due_ms,
-    )
-    # What cannot be read is named by the other half of the audit, which reads it as well.
-    async for entry in topic.entries(check.to_compare()):
-        try:
-            check.compare(published_batch(topic.topic, entry))
-        except CorruptDataError:
-            check.cannot_compare(entry.partition, entry.offset)
-    async for entry in topic.entries(check.to_judge()):
-        with suppress(CorruptDataError):
-            if window.holds(entry.timestamp_ms):
-                check.judge(published_batch(topic.topic, entry))
-    return check.result()

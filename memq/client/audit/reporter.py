@@ -6,6 +6,9 @@ acks=all. The value is the JSON of the report, or of several of one producer; th
 is about (`memq.core.audit.reports.report_key`). What a consumer has to say leaves at once, unless
 its report before is younger than `interval_s`.
 
+A job reports a range when it has put the result where it belongs (`report_consumed`). Reporting
+the same range again does no harm: the audit counts that it was consumed again.
+
 Reporting never fails the client's data. What cannot be delivered waits, merged, for the next
 time; the first failure in a row is logged. An ack that was lost leaves a report in the topic twice,
 alone and joined to later ones: the audit knows that reports may overlap.
@@ -20,20 +23,29 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Generic
 
+from memq.client.cluster import Cluster
+from memq.client.sync import EventLoopThread
 from memq.client.topic import TopicClient
-from memq.core.audit.reports import R, encode_report, encode_reports
+from memq.core.audit.reports import (
+    ConsumedReport,
+    R,
+    check_consumed,
+    encode_report,
+    encode_reports,
+)
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
+from memq.core.named_values import NO_VALUES
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.core.wire.messages import Write
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from memq.client.cluster import Cluster
     from memq.core.audit.reports import ProducerName, ReaderName, Report
+    from memq.core.named_values import GivenValues
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +53,7 @@ REPORT_INTERVAL_S = 10.0  # what a young client that is killed leaves unreported
 STEADY_S = (60, 120, 300, 600)  # between reports of a producer that is six times as old
 SPREAD_S = 30.0  # over which those of many producers spread after the full minute
 SEND_TIMEOUT_S = 30.0  # of one Message of reports; far less than the audit topic's dedup_window
+TIMEOUT_S = 30.0  # of `report_consumed`: long enough to ride out the restart of a broker
 CLOSE_TIMEOUT_S = 3.0  # a report takes half a second; nobody should wait long for an audit
 MAX_MESSAGE_BYTES = 512 << 10  # of reports in one Message; the topic takes 4 MiB
 MAX_WEIGHT = 100_000  # reports and failed runs that wait; about 10 MB
@@ -307,3 +320,102 @@ def _log_bug(task: asyncio.Task[None]) -> None:
     """What nothing expected ends the reports, not the client."""
     if not task.cancelled() and task.exception() is not None:
         _log.error("reports to the audit have stopped", exc_info=task.exception())
+
+
+# -- what was consumed, once ---------------------------------------------------------------
+
+
+def report_consumed(
+    bootstrap: str | None,
+    reports: Sequence[ConsumedReport],
+    *,
+    token: str = "",
+    zone: str = "",
+    storage_options: GivenValues = NO_VALUES,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Report what was consumed; it returns when the reports are stored.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
+        reports: what was consumed. Those about topics that are not audited are left out.
+        token: credential; empty where the brokers ask for none.
+        zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: as for every client, though a report reads no objects.
+        timeout_s: seconds that all of it may take.
+
+    Raises:
+        InvalidRequestError: the numbers of a report make no sense.
+        UnknownTopicError: there is no such topic.
+        MemqError: the reports could not be stored by the deadline; reporting again does no harm.
+    """
+    for report in reports:
+        check_consumed(report)
+
+    async def send() -> None:
+        cluster = Cluster(
+            bootstrap,
+            client="memq report",
+            token=token,
+            zone=zone,
+            storage_options=storage_options,
+            request_timeout_s=timeout_s,
+        )
+        try:
+            await _report(cluster, reports, timeout_s)
+        finally:
+            await cluster.close()
+
+    loop = EventLoopThread("memq-report-consumed")
+    try:
+        loop.run(send())
+    finally:
+        loop.close()
+
+
+async def report_moved(
+    topic: TopicClient, group: str, moves: Mapping[int, tuple[int | None, int]]
+) -> None:
+    """Report that somebody moved a group: where it went forward it has not read what lies between.
+
+    Args:
+        topic: the topic.
+        group: the group.
+        moves: next offset before, where there was one, and after, by read partition.
+
+    Raises:
+        MemqError: the reports could not be stored within the cluster's request timeout.
+    """
+    cluster = topic.cluster
+    now_ms = cluster.runtime.wall_ms()
+    reports = [
+        ConsumedReport(
+            topic=topic.topic,
+            incarnation=topic.incarnation,
+            consumer=group,
+            partition=partition,
+            start=after,
+            end=after,
+            window_start_ms=now_ms,
+            window_end_ms=now_ms,
+            skipped=0 if before is None else after - before,
+            began=before is None,
+            moved=True,
+            final=False,
+            client="memq admin",
+        )
+        for partition, (before, after) in moves.items()
+        if before is None or before < after
+    ]
+    await _report(cluster, reports, cluster.request_timeout_s)
+
+
+async def _report(cluster: Cluster, reports: Sequence[ConsumedReport], timeout_s: float) -> None:
+    """Send those about topics that are audited. The audit knows a report that it gets twice."""
+    retry = cluster.retry(timeout_s)
+    backlog: ReportBacklog[ConsumedReport] = ReportBacklog()
+    backlog.add([each for each in reports if (await cluster.topic(each.topic)).config.audited])
+    sender = ReportSender(cluster)
+    while waiting := backlog.take(MAX_MESSAGE_BYTES):
+        await sender.send(waiting, retry.left_s)

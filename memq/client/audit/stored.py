@@ -200,7 +200,7 @@ class BatchInspector:
         progress: Callable[[int, int], None] | None,
         inspect_batches: InspectBatches | None = None,
     ) -> None:
-        self._topic = topic
+        self.topic = topic
         self._executor = executor
         self._damage = damage
         self._in_window = in_window
@@ -234,7 +234,7 @@ class BatchInspector:
         self, ranges: Sequence[OffsetRange], check: Check
     ) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches that must be looked into."""
-        async with aclosing(self._topic.batches_by_time(ranges, self._damage.add)) as batches:
+        async with aclosing(self.topic.batches_by_time(ranges, self._damage.add)) as batches:
             async for batch in batches:
                 self._done += 1
                 if self._progress is not None:
@@ -256,7 +256,7 @@ class BatchInspector:
     async def _is_removed(self, batch: PublishedBatch) -> bool:
         """Whether retention has removed a Batch meanwhile: its notification goes first."""
         if batch.offset >= self._starts.get(batch.partition, 0):
-            self._starts = await self._topic.starts()
+            self._starts = await self.topic.starts()
         return batch.offset < self._starts[batch.partition]
 
     def _take_in(self, batch: PublishedBatch, inspection: Inspection, check: Check) -> None:
@@ -307,12 +307,12 @@ class ReportReader:
     def __init__(
         self, audit_topic: TopicClient, topic: str, executor: Executor, damage: Damage
     ) -> None:
-        self._audit_topic = audit_topic
+        self.audit_topic = audit_topic
         self._topic = topic
         self._keys = [topic.encode(), consumed_key(topic)]
         self._objects = FallbackReader(audit_topic, asyncio.get_running_loop())
         self._executor = executor
-        self._damage = damage
+        self.damage = damage
 
     async def read(
         self, ranges: Sequence[OffsetRange], produced_end_ms: int | None
@@ -328,7 +328,7 @@ class ReportReader:
         """
         work = partial(self._read_batch, produced_end_ms)
         async with (
-            aclosing(self._audit_topic.batches_by_time(ranges, self._damage.add)) as batches,
+            aclosing(self.audit_topic.batches_by_time(ranges, self.damage.add)) as batches,
             aclosing(
                 map_ahead(work, batches, IN_FLIGHT_BYTES, attrgetter("notification.size_bytes"))
             ) as found,
@@ -349,10 +349,10 @@ class ReportReader:
             )
         except (CorruptDataError, StorageError, ObjectNotFoundError) as exc:
             removed = isinstance(exc, ObjectNotFoundError) and (
-                batch.offset < (await self._audit_topic.starts())[batch.partition]
+                batch.offset < (await self.audit_topic.starts())[batch.partition]
             )
             if not removed:
-                self._damage.add(
+                self.damage.add(
                     f"{batch} held reports that cannot be read, so what they name cannot be "
                     f"judged: {exc}"
                 )
@@ -372,10 +372,10 @@ class ReportReader:
         try:
             reports = decode_reports(value or b"")
         except CorruptDataError as exc:
-            self._damage.add(f"{batch}: {exc}")
+            self.damage.add(f"{batch}: {exc}")
             return []
         if reports and report_key(reports[0]) != key:
-            self._damage.add(
+            self.damage.add(
                 f"{batch}: audit report about {reports[0].topic!r} under the name of "
                 f"{key.decode()!r}"
             )

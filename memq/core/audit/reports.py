@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from memq.core.decoding import UNDECODABLE
+from memq.core.decoding import check_version, decode_stored
 from memq.core.ranges import Interval, union
 from memq.errors import CorruptDataError, InvalidRequestError
 
@@ -355,26 +355,23 @@ def decode_reports(value: bytes) -> list[Report]:
     Raises:
         CorruptDataError: it is no report, or of a version that this reader does not know.
     """
-    reports: list[Report] = []
-    try:
-        kind = _decode_kind(value).kind
-        if kind == "consumed":
-            reports = [_decode_consumed(value)]
-        elif kind == "produced":
-            first = _decode_produced(value)
-            parts = [dict(zip(_PART, part, strict=True)) for part in first.also]
-            reports = [msgspec.structs.replace(first, also=[], **part) for part in ({}, *parts)]
-    except UNDECODABLE as exc:
-        raise CorruptDataError(f"not an audit report: {exc}: {value[:80]!r}") from exc
+    reports = decode_stored(_decode, value, "an audit report")
     for report in reports:
-        if report.version != REPORT_VERSION:
-            raise CorruptDataError(
-                f"audit report of version {report.version}; this reader knows {REPORT_VERSION}: "
-                "upgrade memq"
-            )
+        check_version(report.version, REPORT_VERSION, "audit report")
         if not report.makes_sense:
             raise CorruptDataError(f"audit report with numbers that make no sense: {value[:300]!r}")
     return reports
+
+
+def _decode(value: bytes) -> list[Report]:
+    match _decode_kind(value).kind:
+        case "consumed":
+            return [_decode_consumed(value)]
+        case "produced":
+            first = _decode_produced(value)
+            parts = [dict(zip(_PART, part, strict=True)) for part in first.also]
+            return [msgspec.structs.replace(first, also=[], **part) for part in ({}, *parts)]
+    return []
 
 
 def check_consumed(report: ConsumedReport) -> None:

@@ -13,9 +13,8 @@ import msgspec
 from msgspec import field
 
 from memq.core.audit.reports import ProducerName, SequenceRun
-from memq.core.decoding import UNDECODABLE
+from memq.core.decoding import decode_stored
 from memq.core.units import counted
-from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,6 +110,14 @@ class Finding(NamedTuple):
         )
 
 
+class MessageCount(msgspec.Struct):
+    """How many Messages and LogMessages there are; `parts` names them where they are a finding."""
+
+    messages: int = 0
+    records: int = 0
+    parts: list[LocatedRun] = []
+
+
 class _Judged(msgspec.Struct):
     """What has a verdict."""
 
@@ -138,7 +145,10 @@ class _Audit(_Judged):
 
     def found(self, kind: str) -> tuple[int, int | None, Runs]:
         """Return Messages, LogMessages where they are counted, and sequences of a finding."""
-        raise NotImplementedError
+        found: MessageCount | list[SequenceRun] = getattr(self, kind)
+        if isinstance(found, MessageCount):
+            return found.messages, found.records, found.parts
+        return sum(run.messages for run in found), getattr(self, f"{kind}_records", None), found
 
     def findings(self) -> Iterator[Finding]:
         """Return what there is of each kind."""
@@ -196,24 +206,11 @@ class ProducerAudit(_Audit):
     unreported_messages: int = 0
     unreported_records: int = 0
 
-    def found(self, kind: str) -> tuple[int, int | None, Runs]:
-        """Return Messages, LogMessages where they are counted, and sequences of a finding."""
-        runs = getattr(self, kind)
-        return sum(run.messages for run in runs), getattr(self, f"{kind}_records", None), runs
-
     @property
     def verdict(self) -> Verdict:
         """The worst of the findings; what no report names cannot be judged."""
         unreported = Verdict.PARTLY if self.unreported_messages else Verdict.CLEAN
         return worst([unreported, super().verdict])
-
-
-class MessageCount(msgspec.Struct):
-    """How many Messages and LogMessages there are; `parts` names them where they are a finding."""
-
-    messages: int = 0
-    records: int = 0
-    parts: list[LocatedRun] = []
 
 
 class ConsumedAudit(_Audit):
@@ -235,11 +232,6 @@ class ConsumedAudit(_Audit):
     unreported: MessageCount = field(default_factory=MessageCount)
     behind: MessageCount = field(default_factory=MessageCount)
     again: MessageCount = field(default_factory=MessageCount)
-
-    def found(self, kind: str) -> tuple[int, int | None, Runs]:
-        """Return Messages, LogMessages and named sequences of a finding."""
-        count: MessageCount = getattr(self, kind)
-        return count.messages, count.records, count.parts
 
 
 class ConsumerAudit(_Judged):
@@ -332,6 +324,9 @@ class AuditResult(_Judged):
         return sum(getattr(producer, count) for producer in self.producers)
 
 
+_decode = msgspec.json.Decoder(AuditResult).decode
+
+
 def encode_result(result: AuditResult) -> bytes:
     """The JSON of a result, with every finding."""
     return msgspec.json.encode(result)
@@ -343,7 +338,4 @@ def decode_result(payload: bytes) -> AuditResult:
     Raises:
         CorruptDataError: it is none.
     """
-    try:
-        return msgspec.json.decode(payload, type=AuditResult)
-    except UNDECODABLE as exc:
-        raise CorruptDataError(f"not the result of an audit: {exc}: {payload[:80]!r}") from exc
+    return decode_stored(_decode, payload, "the result of an audit")

@@ -82,11 +82,6 @@ class SealedBatch:
     records: int
 
     @property
-    def index_length(self) -> int:
-        """Bytes of index and footer: what a ranged read from `index_offset` needs."""
-        return self.size_bytes - self.index_offset
-
-    @property
     def messages(self) -> int:
         """Messages in the Batch."""
         return len(self.entries)

@@ -59,7 +59,6 @@ ARROW_ERRORS = (
 passes the checks here causes it, so it must not be taken for a fault of the input.
 """
 
-MAX_TEMPLATES = 16  # of one schema: each writer library and each compression has its own
 ALIGNMENT = 8  # of every Arrow message; keeps all buffers of a Batch aligned without a copy
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
@@ -92,7 +91,6 @@ class Envelope(NamedTuple):
         header: position of the header table in `metadata`.
         metadata: the flatbuffer.
         body_start: position of the body, counted from the start of the message.
-        body_length_at: position of its length, counted likewise; 0 when it is left out.
         body_length: length of the body in bytes.
     """
 
@@ -100,7 +98,6 @@ class Envelope(NamedTuple):
     header: int
     metadata: memoryview
     body_start: int
-    body_length_at: int
     body_length: int
 
     @property
@@ -117,20 +114,17 @@ class EnvelopeLayout(NamedTuple):
         buffers: its buffers, ready to unpack: offset and length of each.
         required: the columns that may have no nulls: position of the null count among the numbers
             of the nodes, and name.
-        templates: of RecordBatches seen, by where their body starts; at most `MAX_TEMPLATES`.
     """
 
     nodes: struct.Struct
     buffers: struct.Struct
     required: tuple[tuple[int, str], ...]
-    templates: dict[int, _Template]
 
 
 class _NumberOffsets(NamedTuple):
     """Byte offsets of the numbers of a RecordBatch message, counted from its start.
 
     Attributes:
-        body_length: of the length of the body; 0 when it is left out because there is none.
         body_start: where the body begins.
         records: of the number of rows.
         nodes: of the first field node.
@@ -138,44 +132,11 @@ class _NumberOffsets(NamedTuple):
         compressed: whether buffers are compressed.
     """
 
-    body_length: int
     body_start: int
     records: int
     nodes: int
     buffers: int
     compressed: bool
-
-
-class _Template(NamedTuple):
-    """A checked envelope without its numbers: an envelope that equals it needs no parsing.
-
-    A writer lays out the RecordBatches of one schema in the same way, so all but the first are
-    found by comparing some hundred bytes at once, for a third of what the parsing costs.
-
-    Attributes:
-        mask: ones where nothing but the expected may stand, as one little-endian integer.
-        fixed: what stands there.
-        at: where the numbers are.
-    """
-
-    mask: int
-    fixed: int
-    at: _NumberOffsets
-
-    @classmethod
-    def of(cls, data: memoryview, layout: EnvelopeLayout, at: _NumberOffsets) -> _Template:
-        """The template of a checked message."""
-        head = bytearray(b"\xff") * at.body_start
-        for start, size in (
-            (at.body_length, _I64.size),
-            (at.records, _I64.size),
-            (at.nodes, layout.nodes.size),
-            (at.buffers, layout.buffers.size),
-        ):
-            head[start : start + size] = bytes(size)
-        mask = int.from_bytes(head, "little")
-        fixed = int.from_bytes(data[: at.body_start], "little") & mask
-        return cls(mask, fixed, at)
 
 
 def view_bytes(data: BytesLike) -> memoryview:
@@ -213,7 +174,7 @@ def check_record_batch(data: memoryview, layout: EnvelopeLayout, max_decoded_byt
         MessageTooLargeError: decoded it would be larger than `max_decoded_bytes`.
     """
     try:
-        at = _find_by_template(data, layout) or _find(data, layout)
+        at = _find(data, layout)
         _check_numbers(data, at, layout, max_decoded_bytes)
     except struct.error as exc:
         raise CorruptDataError(f"the RecordBatch table points outside itself: {exc}") from exc
@@ -241,12 +202,11 @@ def _read_envelope(data: memoryview) -> Envelope:
         raise CorruptDataError("the Arrow message has no header")
     kind = _U8.unpack_from(metadata, kind_at)[0]
     header = header_at + _U32.unpack_from(metadata, header_at)[0]
-    length_at = length_at and PREFIX_BYTES + length_at
-    return Envelope(kind, header, metadata, body_start, length_at, length)
+    return Envelope(kind, header, metadata, body_start, length)
 
 
 def _find(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets:
-    """Where the numbers of this RecordBatch stand; its template finds those of others like it."""
+    """Where the numbers of this RecordBatch stand."""
     envelope = read_envelope(data)
     if envelope.length != len(data):
         raise CorruptDataError(
@@ -270,35 +230,13 @@ def _find(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets:
         )
     if not length_at:
         raise CorruptDataError("the RecordBatch has 0 records; a Message has at least one")
-    at = _NumberOffsets(
-        body_length=envelope.body_length_at,
+    return _NumberOffsets(
         body_start=envelope.body_start,
         records=PREFIX_BYTES + length_at,
         nodes=PREFIX_BYTES + nodes_start,
         buffers=PREFIX_BYTES + buffers_start,
         compressed=compression_at != 0,
     )
-    if at.body_length:
-        if len(layout.templates) >= MAX_TEMPLATES:
-            layout.templates.clear()
-        layout.templates[envelope.body_start] = _Template.of(data, layout, at)
-    return at
-
-
-def _find_by_template(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets | None:
-    """The same, when another RecordBatch differed from this one in nothing but those numbers."""
-    body_start = PREFIX_BYTES + _PREFIX.unpack_from(data)[1]
-    template = layout.templates.get(body_start)
-    if template is None:
-        return None
-    if int.from_bytes(data[:body_start], "little") & template.mask != template.fixed:
-        return None
-    at = template.at
-    # What `read_envelope` would have found out of them; if not so, it is to say it.
-    body_length = _I64.unpack_from(data, at.body_length)[0]
-    if body_start + body_length != len(data) or body_length % ALIGNMENT:
-        return None
-    return at
 
 
 def _check_numbers(

@@ -166,7 +166,7 @@ def _layout(schema: pa.Schema) -> EnvelopeLayout:
         if not field.nullable
     )
     return EnvelopeLayout(
-        struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required, {}
+        struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required
     )
 
 

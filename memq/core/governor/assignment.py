@@ -235,8 +235,8 @@ class _Node:
         load: of these.
         counts: their write partitions, by topic.
         children: by name; none below a broker.
-        open: heap of those children of which something is below its share, the least filled first.
-        short: brokers below it, or itself, that are short.
+        open: how many of these brokers are below their share; of a broker 1 if it is.
+        short: how many of them are short.
     """
 
     __slots__ = ("capacity", "children", "counts", "load", "name", "open", "short")
@@ -247,26 +247,7 @@ class _Node:
         self.load = 0.0
         self.counts: dict[str, int] = {}
         self.children: dict[str, _Node] = {}
-        self.open: list[tuple[float, str, _Node]] = []
-        self.short = 0
-
-    def take(self, topic: str, *, short_only: bool) -> _Node:
-        """Take that child out of the open ones to which a write partition of the topic goes."""
-        best, least, passed = None, math.inf, []
-        while self.open and least > 0:
-            entry = heapq.heappop(self.open)
-            child = entry[2]
-            density = child.counts.get(topic, 0) / child.capacity
-            if density >= least or (short_only and not child.short):
-                passed.append(entry)
-                continue
-            if best is not None:
-                passed.append(best)
-            best, least = entry, density
-        for entry in passed:
-            heapq.heappush(self.open, entry)
-        assert best is not None  # noqa: S101 - whoever is open, or short, has a child that is
-        return best[2]
+        self.open = self.short = 0
 
 
 class _Placing:
@@ -290,39 +271,43 @@ class _Placing:
         for (topic, number), owner in assignment.items():
             if owner:
                 _count(self._paths[owner], topic, weights[topic, number])
-        for path in self._paths.values():
-            self._is_short(path[-1])
-        self._lacking = math.fsum(
-            self._room(path[-1]) for path in self._paths.values() if path[-1].short
-        )
+        self._unlimited = False
+        self._settle_all()
+        self._lacking = math.fsum(self._lack(path[-1]) for path in self._paths.values())
         self._promised = self._left >= self._lacking * (1 - ROUNDING)
         if not self._promised:
             self._level = self._level_without_short()
-        self._unlimited = False
-        self._open(self._root)
+            self._settle_all()
 
     def place(self, key: Partition) -> str:
         """The broker that a write partition goes to; it counts there from now on."""
         topic, weight = key[0], self._weights[key]
         if not self._root.open:  # what sums of floats have lost
             self._unlimited = True
-            self._open(self._root)
+            self._settle_all()
         short_only = self._promised and self._root.short > 0 and self._left - weight < self._lacking
         path = [self._root]
         while path[-1].children:
-            path.append(path[-1].take(topic, short_only=short_only))
+            path.append(self._best(path[-1], topic, short_only=short_only))
         broker = path[-1]
-        was_short, had_room = broker.short, self._room(broker)
+        self._lacking -= self._lack(broker)
         _count(path, topic, weight)
         self._left -= weight
-        if was_short:
-            self._is_short(broker)
-            self._lacking -= had_room - (self._room(broker) if broker.short else 0.0)
-            for node in path[:-1]:
-                node.short -= 1 - broker.short
-        for parent, child in zip(path[-2::-1], path[:0:-1], strict=True):
-            self._offer(parent, child)
+        self._settle(path)
+        self._lacking += self._lack(broker)
         return broker.name
+
+    def _best(self, node: _Node, topic: str, *, short_only: bool) -> _Node:
+        """The child to which a write partition of a topic goes."""
+        children = node.children.values()
+        return min(
+            (each for each in children if (each.short if short_only else each.open)),
+            key=lambda each: (
+                each.counts.get(topic, 0) / each.capacity,
+                (each.load + self._unit) / each.capacity,
+                each.name,
+            ),
+        )
 
     def _path(self, broker: BrokerResources) -> list[_Node]:
         path = [self._root]
@@ -337,31 +322,23 @@ class _Placing:
         load = self._left + math.fsum(broker.load for broker in others)
         return load / math.fsum(broker.capacity for broker in others)
 
-    def _room(self, broker: _Node) -> float:
-        return self._level * broker.capacity - broker.load
+    def _lack(self, broker: _Node) -> float:
+        """What a broker that is short lacks to its share."""
+        return self._level * broker.capacity - broker.load if broker.short else 0.0
 
-    def _is_short(self, broker: _Node) -> None:
-        share = self._level * broker.capacity
-        broker.short = int(broker.load + self._largest < share * (1 - ROUNDING))
+    def _settle_all(self) -> None:
+        for path in self._paths.values():
+            self._settle(path)
 
-    def _open(self, node: _Node) -> None:
-        node.short = node.short if not node.children else 0
-        node.open = []
-        for child in node.children.values():
-            self._open(child)
-            node.short += child.short
-            self._offer(node, child)
-
-    def _offer(self, parent: _Node, child: _Node) -> None:
-        """Put a child among the open ones, if it is open."""
-        if child.children:
-            is_open = bool(child.open)
-        else:
-            least = self._level * child.capacity * ROUNDING
-            is_open = self._unlimited or self._room(child) > least
-        if is_open:
-            fill = (child.load + self._unit) / child.capacity
-            heapq.heappush(parent.open, (fill, child.name, child))
+    def _settle(self, path: list[_Node]) -> None:
+        """Note whether the broker at the end of a path is open, and whether it is short."""
+        broker = path[-1]
+        limit = self._level * broker.capacity * (1 - ROUNDING)
+        opened = int(self._unlimited or broker.load < limit) - broker.open
+        shortened = int(broker.load + self._largest < limit) - broker.short
+        for node in path:
+            node.open += opened
+            node.short += shortened
 
 
 def _count(path: Iterable[_Node], topic: str, weight: float) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from memq.core.governor.assignment import assign, rebalance
 from memq.errors import ConfigError
@@ -34,37 +34,6 @@ if TYPE_CHECKING:
 GROUP = "memq.assignors"
 BALANCED = "balanced"
 """Name of our own."""
-
-
-class Assignor(Protocol):
-    """Decides where write partitions are, and which of them move."""
-
-    def assign(
-        self,
-        brokers: Sequence[BrokerResources],
-        partitions: Sequence[PartitionLoad],
-        present: Mapping[Partition, str],
-    ) -> dict[Partition, str]:
-        """As `memq.core.governor.assignment.assign`.
-
-        Raises:
-            ConfigError: the assignor fails, or what it returns is no assignment.
-        """
-
-    def rebalance(
-        self,
-        brokers: Sequence[BrokerResources],
-        partitions: Sequence[PartitionLoad],
-        present: Mapping[Partition, str],
-        *,
-        max_moves: int,
-        tolerance: float,
-    ) -> dict[Partition, str]:
-        """As `memq.core.governor.assignment.rebalance`.
-
-        Raises:
-            ConfigError: the assignor fails, or what it returns is no assignment.
-        """
 
 
 class BalancedAssignor:
@@ -157,6 +126,13 @@ class CheckedAssignor:
                 "partition of any topic"
             )
         return {key: str(owner) for key, owner in target.items()}
+
+
+Assignor: TypeAlias = BalancedAssignor | CheckedAssignor
+"""Decides where write partitions are, and which of them move.
+
+Both raise `ConfigError` where what a user's function returns is no assignment.
+"""
 
 
 def load_assignor(name: str = BALANCED) -> Assignor:

@@ -1,6 +1,6 @@
 """A connection, without I/O: frames in, events out; calls in, buffers out.
 
-This is what both ends share; `server_connection` and `client_connection` hold one end each.
+`ClientConnection` and `ServerConnection` are its two ends.
 
 Rules
 
@@ -18,10 +18,9 @@ Rules
 
 Theory of operation
 
-A connection is in one `ConnectionState`. What may happen in it, and where that leads, is a table:
-one row of `SERVER_MOVES` or `CLIENT_MOVES`. A step that has no row is an error, and an error raised
-by `receive` leads to CLOSED, which no row leaves; a server then sends `goodbye(error)`, and either
-side closes the socket.
+A connection is in one `ConnectionState`, and only goes on from one to the next. A step that the
+state does not allow is an error, and an error raised by `receive` leads to CLOSED; a server then
+sends `goodbye(error)`, and either side closes the socket.
 
 In OPEN, the path of a request is one look-up of its `Route`, one decode and one entry in a table of
 what is in flight. That table remembers the route of each id that awaits an answer, so an answer
@@ -40,8 +39,25 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from memq.core.wire.frame import ERROR, RESPONSE, Buffer, encode_frame, size_bytes
-from memq.core.wire.messages import REQUESTS, ErrorAnswer, HandshakeAnswer, Struct
+from memq.core.decoding import UNDECODABLE
+from memq.core.wire.frame import (
+    ERROR,
+    ONEWAY,
+    RESPONSE,
+    Buffer,
+    Frame,
+    encode_frame,
+    size_bytes,
+)
+from memq.core.wire.messages import (
+    PROTOCOL_VERSION,
+    REQUESTS,
+    ErrorAnswer,
+    Handshake,
+    HandshakeAnswer,
+    Struct,
+    Write,
+)
 from memq.errors import (
     ClosedError,
     InvalidRequestError,
@@ -49,7 +65,9 @@ from memq.errors import (
     MessageTooLargeError,
     NotHostedError,
     ProtocolError,
+    UnauthorizedError,
     UnavailableError,
+    UnsupportedVersionError,
     from_code,
 )
 
@@ -93,42 +111,17 @@ class ConnectionState(enum.Enum):
     CLOSED = "closed"
 
 
-class Step(enum.Enum):
-    """What happens to a connection."""
-
-    HANDSHAKE = "a handshake"
-    WELCOME = "an answer to a handshake"
-    REQUEST = "a request"
-    ANSWER = "an answer"
-
-
-Moves: TypeAlias = dict[tuple[ConnectionState, Step], ConnectionState]
-
-SERVER_MOVES: Moves = {
-    (ConnectionState.NEW, Step.HANDSHAKE): ConnectionState.OPEN,
-    (ConnectionState.OPEN, Step.REQUEST): ConnectionState.OPEN,
-    (ConnectionState.OPEN, Step.ANSWER): ConnectionState.OPEN,
-}
-CLIENT_MOVES: Moves = {
-    (ConnectionState.NEW, Step.HANDSHAKE): ConnectionState.OPENING,
-    (ConnectionState.OPENING, Step.WELCOME): ConnectionState.OPEN,
-    (ConnectionState.OPEN, Step.REQUEST): ConnectionState.OPEN,
-    (ConnectionState.OPEN, Step.ANSWER): ConnectionState.OPEN,
-}
-
-
-def move(moves: Moves, state: ConnectionState, step: Step) -> ConnectionState:
-    """The state after a step.
+def check_state(state: ConnectionState, wanted: ConnectionState, step: str) -> None:
+    """Refuse a step of the conversation that this state does not allow.
 
     Raises:
         ClosedError: the connection has ended.
         ProtocolError: the step is not allowed in this state.
     """
     if state is ConnectionState.CLOSED:
-        raise ClosedError(f"{step.value} on a connection that has ended; open another")
-    if (state, step) not in moves:
-        raise ProtocolError(f"{step.value} on a connection that is {state.value}")
-    return moves[state, step]
+        raise ClosedError(f"{step} on a connection that has ended; open another")
+    if state is not wanted:
+        raise ProtocolError(f"{step} on a connection that is {state.value}")
 
 
 class Route:
@@ -287,3 +280,371 @@ class LateAnswer(msgspec.Struct):
 
 ServerEvent: TypeAlias = HandshakeReceived | Request | Refused
 ClientEvent: TypeAlias = HandshakeDone | Answer | Failure | LateAnswer
+
+
+# -- the client's end ----------------------------------------------------------------------
+
+_HANDSHAKE_ID = 1
+_ANSWER_FLAGS = (RESPONSE, RESPONSE | ERROR)
+_ROUTE_OF = {REQUESTS[code][0]: route for code, route in ROUTES.items()}
+_decode_welcome = msgspec.msgpack.Decoder(HandshakeAnswer).decode
+
+
+class ClientConnection:
+    """The client's end of one connection.
+
+    Args:
+        client: names the client in the broker's logs.
+        token: credential; empty where the broker asks for none.
+        zone: where the client runs; empty when it is not said.
+    """
+
+    def __init__(self, client: str, token: str = "", zone: str = "") -> None:
+        self._handshake = Handshake(
+            versions=[PROTOCOL_VERSION], client=client, token=token, zone=zone
+        )
+        self._max_header_bytes = 0
+        self._max_body_bytes = 0
+        self._pending: dict[int, Route] = {}
+        self._forgotten: set[int] = set()
+        self._next_id = _HANDSHAKE_ID + 1
+        self._state = ConnectionState.NEW
+
+    def __repr__(self) -> str:
+        return (
+            f"<ClientConnection {self._state.value}, {len(self._pending)} pending, "
+            f"{len(self._forgotten)} forgotten>"
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the broker has not answered yet, the forgotten ones included."""
+        return len(self._pending) + len(self._forgotten)
+
+    def open(self) -> list[Buffer]:
+        """The buffers of the handshake request, the first to be sent.
+
+        Raises:
+            ProtocolError: it has been called before.
+            ClosedError: the connection has ended.
+            MessageTooLargeError: the token or the name is too long for a handshake.
+        """
+        check_state(self._state, ConnectionState.NEW, "a handshake")
+        encoded = encode_header(self._handshake)
+        check_size(encoded, b"", HANDSHAKE_MAX_HEADER_BYTES, 0)
+        self._state = ConnectionState.OPENING
+        return encode_frame(HANDSHAKE_CODE, _HANDSHAKE_ID, encoded)
+
+    def request(
+        self,
+        header: Struct,
+        body: Buffer = b"",
+        body_crc: int | None = None,
+        *,
+        oneway: bool = False,
+    ) -> tuple[int, list[Buffer]]:
+        """The correlation id of a new request and the buffers to send.
+
+        Args:
+            header: a request of `REQUESTS`, but not the handshake.
+            body: raw bytes; sent as they are, not copied.
+            body_crc: CRC32C of the body where it is known; computed when None.
+            oneway: no answer will come; only for a Write with acks=0.
+
+        Raises:
+            ProtocolError: the handshake is not done.
+            ClosedError: the connection has ended.
+            InvalidRequestError: the header is not a request.
+            MessageTooLargeError: the broker would not accept it.
+            UnavailableError: too many requests are in flight; await answers.
+        """
+        check_state(self._state, ConnectionState.OPEN, "a request")
+        route = _ROUTE_OF.get(type(header))
+        if route is None:
+            raise InvalidRequestError(f"{type(header).__name__} is not a request")
+        encoded = encode_header(header)
+        check_size(encoded, body, self._max_header_bytes, self._max_body_bytes)
+        correlation_id = self._next_id
+        flags = ONEWAY
+        if not oneway:
+            flags = 0
+            if self.in_flight >= MAX_IN_FLIGHT:
+                raise UnavailableError(f"{MAX_IN_FLIGHT} requests are in flight: await answers")
+            self._pending[correlation_id] = route
+        self._next_id += 1
+        return correlation_id, encode_frame(
+            route.code, correlation_id, encoded, body, flags=flags, body_crc=body_crc
+        )
+
+    def forget(self, correlation_id: int) -> None:
+        """Give up on a request; its answer will be a `LateAnswer`. No-op when it is answered."""
+        if self._pending.pop(correlation_id, None) is not None:
+            self._forgotten.add(correlation_id)
+
+    def receive(self, frame: Frame) -> ClientEvent:
+        """What a frame from the broker means.
+
+        Raises:
+            MemqError: the broker refused the handshake, or said goodbye with this error.
+            ProtocolError: the broker broke a rule. After any error close the connection.
+            ClosedError: the connection has ended.
+        """
+        try:
+            return (
+                self._answer(frame) if self._state is ConnectionState.OPEN else self._welcome(frame)
+            )
+        except MemqError:
+            self._state = ConnectionState.CLOSED
+            raise
+
+    def _welcome(self, frame: Frame) -> HandshakeDone:
+        check_state(self._state, ConnectionState.OPENING, "an answer to a handshake")
+        if frame.flags == RESPONSE | ERROR:
+            raise _told_error(frame)
+        place = (frame.type, frame.flags, frame.correlation_id)
+        if place != (HANDSHAKE_CODE, RESPONSE, _HANDSHAKE_ID):
+            raise ProtocolError(f"type, flags and correlation id {place} do not answer a handshake")
+        try:
+            answer = _decode_welcome(frame.header)
+        except UNDECODABLE as exc:
+            raise ProtocolError(f"the answer to Handshake does not fit: {exc}") from exc
+        if answer.version not in self._handshake.versions:
+            raise UnsupportedVersionError(
+                f"the broker chose protocol version {answer.version}; this client offered "
+                f"{self._handshake.versions}"
+            )
+        self._max_header_bytes = answer.max_header_bytes
+        self._max_body_bytes = answer.max_body_bytes
+        self._state = ConnectionState.OPEN
+        return HandshakeDone(answer)
+
+    def _answer(self, frame: Frame) -> Answer | Failure | LateAnswer:
+        correlation_id = frame.correlation_id
+        if frame.flags not in _ANSWER_FLAGS:
+            raise ProtocolError(f"the broker sent a frame with flags {frame.flags:#x}: no answer")
+        route = self._pending.pop(correlation_id, None)
+        if route is None or route.code != frame.type:
+            return self._unexpected(frame)
+        if frame.flags & ERROR:
+            return Failure(correlation_id, _told_error(frame))
+        try:
+            header = route.decode_answer(frame.header)
+        except UNDECODABLE as exc:
+            return Failure(
+                correlation_id, ProtocolError(f"the answer to {route.name} does not fit: {exc}")
+            )
+        return Answer(correlation_id, header, frame.body, frame.body_crc)
+
+    def _unexpected(self, frame: Frame) -> LateAnswer:
+        if frame.correlation_id in self._forgotten:
+            self._forgotten.remove(frame.correlation_id)
+            return LateAnswer(frame.correlation_id)
+        if frame.type == frame.correlation_id == GOODBYE and frame.flags & ERROR:
+            raise _told_error(frame)
+        raise ProtocolError(
+            f"the broker answered request {frame.correlation_id} of type {frame.type}, which is "
+            "not in flight"
+        )
+
+
+def _told_error(frame: Frame) -> MemqError:
+    try:
+        return decode_error(frame.header)
+    except UNDECODABLE as exc:
+        raise ProtocolError(f"an error answer does not fit: {exc}") from exc
+
+
+# -- the broker's end ----------------------------------------------------------------------
+
+_decode_handshake: Callable[[bytes], Handshake] = msgspec.msgpack.Decoder(Handshake).decode
+
+
+class ServerConnection:
+    """The broker's end of one connection.
+
+    Args:
+        cluster_id: told in the handshake.
+        broker_id: told in the handshake.
+        authorize: says whether a client with this token is welcome.
+        max_header_bytes: longest header of a request, told in the handshake.
+        max_body_bytes: longest body of a request, told in the handshake.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        broker_id: str,
+        authorize: Callable[[str], bool],
+        max_header_bytes: int = SERVER_MAX_HEADER_BYTES,
+        max_body_bytes: int = SERVER_MAX_BODY_BYTES,
+    ) -> None:
+        self._authorize = authorize
+        self._welcome = HandshakeAnswer(
+            version=PROTOCOL_VERSION,
+            cluster_id=cluster_id,
+            broker_id=broker_id,
+            max_header_bytes=max_header_bytes,
+            max_body_bytes=max_body_bytes,
+        )
+        self._in_flight: dict[int, Route] = {}
+        self._client = ""
+        self._state = ConnectionState.NEW
+
+    def __repr__(self) -> str:
+        return (
+            f"<ServerConnection {self._state.value}, client {self._client!r}, "
+            f"{len(self._in_flight)} in flight>"
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that await their answer."""
+        return len(self._in_flight)
+
+    def receive(self, frame: Frame) -> ServerEvent:
+        """What a frame from the client means.
+
+        Raises:
+            ProtocolError: the client broke rule 1 or 2. After this or any other error, send
+                `goodbye(error)` and close.
+            UnsupportedVersionError: client and broker have no version in common.
+            UnauthorizedError: the token is not welcome.
+            ClosedError: the connection has ended.
+        """
+        try:
+            if frame.type == HANDSHAKE_CODE:
+                return self._handshake(frame)
+            check_state(self._state, ConnectionState.OPEN, "a request")
+            return self._request(frame)
+        except MemqError:
+            self._state = ConnectionState.CLOSED
+            raise
+
+    def answer(
+        self,
+        correlation_id: int,
+        header: Struct,
+        body: Buffer = b"",
+        body_crc: int | None = None,
+    ) -> list[Buffer]:
+        """The buffers that answer a request; its correlation id is free again.
+
+        No buffers when the connection has ended: who finishes later need not know.
+
+        Args:
+            correlation_id: of the request.
+            header: the struct that `REQUESTS` pairs with the request.
+            body: raw bytes; sent as they are, not copied.
+            body_crc: CRC32C of the body where it is known; computed when None.
+
+        Raises:
+            ProtocolError: no request of that id awaits this answer.
+            MessageTooLargeError: no client would accept it; the request still awaits an answer.
+        """
+        if self._state is ConnectionState.CLOSED:
+            return []
+        route = self._in_flight.get(correlation_id)
+        if route is None or type(header) is not route.answer_type:
+            raise ProtocolError(
+                f"{type(header).__name__} does not answer request {correlation_id}, which is "
+                f"{route.name if route else 'not in flight'}"
+            )
+        encoded = encode_header(header)
+        check_size(encoded, body, CLIENT_MAX_HEADER_BYTES, CLIENT_MAX_BODY_BYTES)
+        del self._in_flight[correlation_id]
+        return encode_frame(
+            route.code, correlation_id, encoded, body, flags=RESPONSE, body_crc=body_crc
+        )
+
+    def fail(self, correlation_id: int, error: Exception) -> list[Buffer]:
+        """The buffers that tell a request's failure; its correlation id is free again.
+
+        An error that is not a `MemqError` is told as `internal`, with its type and text. No buffers
+        when the connection has ended.
+
+        Raises:
+            ProtocolError: no request of that id awaits an answer.
+        """
+        if self._state is ConnectionState.CLOSED:
+            return []
+        route = self._in_flight.pop(correlation_id, None)
+        if route is None:
+            raise ProtocolError(f"request {correlation_id} is not in flight; it cannot fail")
+        return encode_error(route.code, correlation_id, error)
+
+    def goodbye(self, error: Exception) -> list[Buffer]:
+        """The last buffers of the connection: they tell the client why it ends."""
+        self._state = ConnectionState.CLOSED
+        self._in_flight.clear()
+        return encode_error(GOODBYE, GOODBYE, error)
+
+    def _handshake(self, frame: Frame) -> HandshakeReceived:
+        check_state(self._state, ConnectionState.NEW, "a handshake")
+        if frame.flags or not frame.correlation_id:
+            raise _misnumbered(frame)
+        try:
+            asked = _decode_handshake(frame.header)
+        except UNDECODABLE as exc:
+            raise ProtocolError(f"header of Handshake does not fit: {exc}") from exc
+        if PROTOCOL_VERSION not in asked.versions:
+            raise UnsupportedVersionError(
+                f"the client speaks protocol versions {asked.versions[:20]}, the broker "
+                f"{[PROTOCOL_VERSION]}: upgrade the older one"
+            )
+        if not self._authorize(asked.token):
+            raise UnauthorizedError(
+                f"the broker refused the token of client {asked.client!r}: set `token` (--token or "
+                "MEMQ_TOKEN for commands)"
+            )
+        self._client = asked.client
+        self._state = ConnectionState.OPEN
+        encoded = encode_header(self._welcome)
+        return HandshakeReceived(
+            encode_frame(frame.type, frame.correlation_id, encoded, flags=RESPONSE),
+            asked.client,
+            asked.zone,
+        )
+
+    def _request(self, frame: Frame) -> Request | Refused:
+        flags, correlation_id = frame.flags, frame.correlation_id
+        if (flags and flags != ONEWAY) or not correlation_id or correlation_id in self._in_flight:
+            raise _misnumbered(frame)
+        route = ROUTES.get(frame.type)
+        if route is None:
+            return _refuse(
+                frame, InvalidRequestError(f"unknown request type {frame.type}: upgrade the broker")
+            )
+        try:
+            header = route.decode_request(frame.header)
+        except UNDECODABLE as exc:
+            return _refuse(
+                frame, InvalidRequestError(f"header of {route.name} does not fit: {exc}")
+            )
+        if flags:
+            if type(header) is not Write or header.acks != 0:
+                raise ProtocolError(f"{route.name} is one way; only a Write with acks=0 may be")
+        elif len(self._in_flight) < MAX_IN_FLIGHT:
+            self._in_flight[correlation_id] = route
+        else:
+            return _refuse(
+                frame,
+                UnavailableError(
+                    f"{MAX_IN_FLIGHT} requests of this connection are in flight: await answers"
+                ),
+            )
+        return Request(correlation_id, header, frame.body, frame.body_crc, flags == ONEWAY)
+
+
+def _refuse(frame: Frame, error: MemqError) -> Refused:
+    if frame.flags & ONEWAY:
+        return Refused([], error)
+    return Refused(encode_error(frame.type, frame.correlation_id, error), error)
+
+
+def _misnumbered(frame: Frame) -> ProtocolError:
+    return ProtocolError(
+        f"request of type {frame.type} with flags {frame.flags:#x} and correlation id "
+        f"{frame.correlation_id}: only ONEWAY ({ONEWAY}) may be set, not on a handshake, and the "
+        "id must be neither 0 nor in flight"
+    )

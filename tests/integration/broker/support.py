@@ -14,7 +14,7 @@ from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.connection import ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage

@@ -12,7 +12,7 @@ import pytest
 from memq.broker.connection import MAX_BEGUN, MAX_QUEUED, MIN_RATE_BYTES_S
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.connection import ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.errors import UnavailableError
 from tests.integration.broker.support import Client, broker, client, until

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 
 from memq.core.wire import messages as m
-from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.connection import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, encode_frame
 from memq.errors import UnavailableError
 from tests.fakes.queue import InMemoryQueue

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.client.connection import JOIN_BYTES, MAX_UNSENT, SLICE_BYTES, BrokerConnection
-from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES
+from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES, ServerConnection
 from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import (
     DeleteTopic,
     Done,
 )
-from memq.core.wire.server_connection import ServerConnection
 from memq.errors import (
     ClosedError,
     CorruptDataError,

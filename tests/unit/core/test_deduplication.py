@@ -28,15 +28,6 @@ def window_with(*runs: ProducerRun, now_ms: int = 0) -> DeduplicationWindow:
     return window
 
 
-@given(st.sets(st.integers(0, 300)))
-def test_runs_are_merged_so_that_memory_is_bounded_by_gaps(sequences: set[int]) -> None:
-    """Runs that touch become one: a producer costs one run for each gap, not for each Message."""
-    window = window_with(*(run(s, s) for s in sequences))
-    gaps = sum(1 for s in sequences if s - 1 not in sequences)
-    producer = window._producers.get("p")
-    assert (len(producer.published) if producer else 0) == gaps
-
-
 def test_what_is_settled_stays_settled(monkeypatch) -> None:
     """A run that is published late, below what was folded, makes nothing acceptable again."""
     monkeypatch.setattr(dedup, "MAX_INTERVALS", 3)

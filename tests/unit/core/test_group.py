@@ -76,16 +76,6 @@ def heartbeat(**changes):
     return GroupHeartbeat(**fields)
 
 
-def test_silent_member_is_out_after_its_session():
-    """A member keeps its partitions until its session is over, and no longer."""
-    coordinator = GroupCoordinator()
-    a, b = Member(coordinator, "a"), Member(coordinator, "b")
-    settle(a, b)
-    assert b.beat(SESSION_MS - 1).assigned == b.held
-    assert len(b.held) == 2
-    assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
-
-
 def test_a_slow_answer_makes_no_session_longer():
     """However late the answer: a member stops by the time its partitions may go to others."""
     coordinator = GroupCoordinator()
@@ -102,23 +92,6 @@ def test_a_slow_answer_makes_no_session_longer():
     a.membership.expire(over_ms)
     assert b.beat(over_ms).assigned == [0, 1, 2, 3]
     assert (a.held, a.membership.lost) == ([], {0, 1, 2, 3})
-
-
-def test_nobody_gets_what_an_absent_member_may_still_hold():
-    """A member that does not come back after a restart keeps its partitions for its session."""
-    before = GroupCoordinator()
-    a, b = Member(before, "a"), Member(before, "b")
-    a.beat(0)
-    b.coordinator = after = GroupCoordinator()
-    after.restore("g", "t", 4, before.unsaved("g", "t"), 3_000)
-    for now_ms in (3_000, 3_000 + SESSION_MS - 1):
-        assert b.beat(now_ms).assigned == []
-        after.check_commit(commit("a", 0), now_ms)
-        with pytest.raises(NotOwnerError):
-            after.check_commit(commit("b", 0), now_ms)
-    assert b.beat(3_000 + SESSION_MS).assigned == [0, 1, 2, 3]
-    with pytest.raises(NotOwnerError):
-        after.check_commit(commit("a", 0), 3_000 + SESSION_MS)
 
 
 def test_what_cannot_be_read_may_be_held_for_the_longest_session():
@@ -244,19 +217,6 @@ def test_an_answer_from_before_a_restart_grants_nothing():
         after.check_granted(request, answer)
     after.restore("g", "t", 2, {"a": Holding(SESSION_MS, [0, 1])}, 0)
     after.check_granted(request, answer)
-
-
-def test_a_group_that_ended_while_it_was_stored_is_left_over():
-    """What was stored then says that somebody holds something; nobody does any more."""
-    coordinator = GroupCoordinator()
-    Member(coordinator, "a").beat()
-    holdings = coordinator.unsaved("g", "t")
-    coordinator.leave("g", "t", "a", 0)
-    assert list(coordinator.left_over()) == [], "nothing is stored yet"
-    coordinator.saved("g", "t", holdings)
-    assert list(coordinator.left_over()) == [("g", "t")]
-    coordinator.saved("g", "t", {})
-    assert list(coordinator.left_over()) == []
 
 
 def test_a_topic_that_is_deleted_takes_all_of_it_along():

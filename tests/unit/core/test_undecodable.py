@@ -17,7 +17,6 @@ from memq.core.clock import SavedTimes
 from memq.core.governor.nodes import BROKERS, BrokerNode
 from memq.core.manifest import decode_manifest, encode_manifest
 from memq.core.notification import (
-    decode_counts,
     decode_notification,
     encode_notification,
 )
@@ -45,7 +44,6 @@ def damaged(whole):
 
 DECODERS = {
     "notification": (decode_notification, NOTIFICATION),
-    "counts of a notification": (decode_counts, NOTIFICATION),
     "report of a producer": (decode_reports, encode_report(REPORT)),
     "report of a consumer": (decode_reports, encode_report(CONSUMED)),
     "result of an audit": (

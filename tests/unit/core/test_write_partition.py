@@ -18,8 +18,7 @@ from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification import NOTIFICATION_VERSION, decode_notification
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.core.write_partition import TopicProcessor
-from memq.core.write_partition_effects import (
+from memq.core.write_partition import (
     Accepted,
     AnswerWrite,
     BatchEnded,
@@ -27,6 +26,7 @@ from memq.core.write_partition_effects import (
     Duplicate,
     PublishBatches,
     ReleaseBodies,
+    TopicProcessor,
     UploadBatch,
 )
 from memq.errors import (
@@ -128,32 +128,6 @@ def send(r: Rim, sequence: int, *, body=BODY, crc=1, ticket=None, ms=0, **kw):
     return outcome
 
 
-def test_ack_comes_only_after_the_notification_is_published() -> None:
-    """`acks=all` is not answered on upload, only when the notification is durable."""
-    r = rim()
-    send(r, 0)
-    r.processor.seal(now())
-    r.drain()
-    r.store(r.uploads[0])
-    assert r.answers == {}
-    r.publish()
-    assert r.answers[0] == WriteAnswer(partition=0, offset=0, batch_id=r.uploads[0].batch_id)
-    assert r.processor.idle
-
-
-def test_repeat_of_a_message_on_its_way_is_answered_with_it() -> None:
-    """A retry over a new connection joins the original, and both are answered by one publish."""
-    r = rim()
-    assert send(r, 0, ticket="first") == Accepted(kept=True)
-    assert send(r, 0, ticket="retry") == Accepted(kept=False)
-    r.processor.seal(now())
-    r.drain()
-    r.store(r.uploads[0])
-    r.publish()
-    assert r.answers["first"] == r.answers["retry"]
-    assert r.uploads[0].builder.messages == 1
-
-
 def test_acks_0_and_1_are_not_answered_again_on_publish() -> None:
     """Only `acks=all` waits for the publish."""
     r = rim(batch_messages=2)
@@ -206,15 +180,6 @@ def test_batch_is_sealed_before_its_notification_is_too_large(monkeypatch) -> No
     assert len(r.uploads) == 1
     r.store(r.uploads[0])
     assert len(r.publishes[0].publications[0].payload) < 500 + 600
-
-
-def test_message_that_the_batch_refuses_leaves_nothing_behind() -> None:
-    """A Message that cannot be indexed is refused, and no empty Batch is left to be sealed."""
-    r = rim()
-    bad = msgspec.structs.replace(write(0), max_timestamp_us=2**63)
-    with pytest.raises(InvalidRequestError, match="out of range"):
-        r.processor.write(bad, BODY, 1, 0, now())
-    assert r.processor.idle
 
 
 def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:

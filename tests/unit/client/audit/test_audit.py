@@ -134,9 +134,17 @@ async def test_only_reports_that_are_alike_are_joined(monkeypatch):
     suspects = {
         stored.report.name for stored in reports[:-1] if stored.report.producer_id in ("p", "q")
     }
-    found = await audit._suspected(
-        each(reports), suspects, lambda stored: stored.stored_ms > 10**7, INFO, since_ms
-    )
+
+    class Told(audit._TopicAudit):
+        def _reports(self):
+            return each(reports)
+
+        def _is_judged(self, stored):
+            return stored.stored_ms > 10**7
+
+    inspector = SimpleNamespace(topic=SimpleNamespace(topic="t"))
+    told = Told(INFO, Window(None, None), inspector, SimpleNamespace(audit_topic=None))
+    found = await told._suspected(suspects, since_ms)
     runs = sorted(
         (one.report.producer_id, one.report.first, one.report.last, one.alike[1], one.began_ms)
         for one in found
@@ -150,7 +158,7 @@ async def test_only_reports_that_are_alike_are_joined(monkeypatch):
     ]
     monkeypatch.setattr(audit, "MAX_REPORTS", len(found) - 1)
     with pytest.raises(InvalidRequestError, match="choose a shorter one"):
-        await audit._suspected(each(reports), suspects, bool, INFO, since_ms)
+        await told._suspected(suspects, since_ms)
 
 
 # -- the window of an audit ---------------------------------------------------------------------

@@ -190,16 +190,6 @@ def test_a_notification_that_cannot_be_read_vouches_for_no_other_report(unreadab
     assert audit.found().get("mismatched", 0) == wrong
 
 
-def test_report_told_again_counts_once():
-    """One that stands there twice, alone and joined to what followed, was not consumed twice."""
-    audit = Audit([told(0, 5), told(0, 9), told(9, END)])
-    assert audit.result[0].total("again").records == 0
-    assert audit.found() == {"stored": records(*range(END)), "consumed": records(*range(END))}
-    again = Audit([told(0, 9), told(0, 5, window_start_ms=7), told(9, END)])
-    assert again.result[0].total("again").records == records(*range(5))
-    assert again.result[0].clean
-
-
 def test_named_parts_are_bounded(monkeypatch):
     """Past the bound findings are counted, not named."""
     monkeypatch.setattr(consumed, "MAX_PARTS", 3)

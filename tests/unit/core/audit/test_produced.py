@@ -151,15 +151,6 @@ def test_each_message_has_one_finding(produced, cuts, failed, old, data) -> None
     assert audit.clean == (not (damaged or lost or expired or audit.duplicated))
 
 
-def test_message_that_a_rerun_gave_up_is_still_expected() -> None:
-    """What one run of a job delivered must be there, whatever a later run says about it."""
-    first_run = report(0, 9)
-    second_run = report(0, 19, failed={5})
-    audit = reconcile([first_run, second_run], set(range(20)) - {5}).producers[0]
-    assert audit.lost == [SequenceRun(5, 5)]
-    assert audit.produced_messages == 20
-
-
 @pytest.mark.parametrize("fields", [{"crc_sum": 1}, {"records": 11}, {"records": 9}])
 def test_other_content_is_reported_as_changed(fields) -> None:
     """All sequences there but another sum: the report is named as changed."""
@@ -180,19 +171,6 @@ def test_what_no_report_names_is_counted_not_blamed(in_window) -> None:
     assert counts == ((2, 8 + 9) if in_window else (0, 0))
     assert result.producers[0].produced_messages == 4
     assert result.verdict is (Verdict.PARTLY if in_window else Verdict.CLEAN)
-
-
-def test_write_partitions_and_epochs_are_apart() -> None:
-    """Sequences of another epoch or write partition do not stand in for lost ones."""
-    others = [ProducerName(0, "p", 1), ProducerName(1, "p", 0)]
-    check = ProducedReconciliation("t", [report(0, 1)], only={NAME, *others})
-    for name in (*others, ProducerName(0, "nobody asks about", 0)):
-        check.stored(name, 0, 1, crc(0))
-    check.unreadable(1, run_of(0, 1), gone=False, in_window=False)
-    assert not check.needs(2, run_of(0, 1), in_window=True)
-    result = finish(check)
-    assert [producer.name for producer in result.producers] == [NAME, *others]
-    assert result.producers[0].lost == [SequenceRun(0, 1)]
 
 
 @given(
@@ -276,6 +254,14 @@ def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, hones
     assert sum(counts) == short
     if honest and not old:
         assert audit.lost_records >= sum(map(records, set(ALL) - found - damaged))
+
+
+def test_a_producer_that_nobody_asks_about_is_left_out() -> None:
+    """Its Batches need not be read, and what cannot be read of them is no finding."""
+    check = ProducedReconciliation("t", [], only=[])
+    assert not check.needs(0, run_of(0, 1), in_window=True)
+    check.unreadable(0, run_of(0, 1), gone=True)
+    assert check.producers() == []
 
 
 def test_findings_with_too_many_gaps_are_refused(monkeypatch) -> None:

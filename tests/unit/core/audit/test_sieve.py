@@ -161,6 +161,9 @@ def test_what_is_outside_the_window_is_not_looked_at_and_not_counted() -> None:
     for run in (run_of(4, 9), other):
         assert sieve.needs(0, run, in_window=True)
         assert not sieve.needs(0, run, in_window=False)
+    sieve.report(report(4, 6), judged=False)  # named, so it is not unreported either
+    assert not sieve.needs(0, run_of(4, 6), in_window=True)
+    assert sieve.needs(0, run_of(6, 7), in_window=True)
     for sequence in range(6):
         sieve.stored(NAME, sequence, records(sequence), crc(sequence), in_window=False)
     (audit,) = sieve.producers()

@@ -16,7 +16,6 @@ from memq.core.format.reader import (
     read_index,
     schema_from_range,
 )
-from memq.core.format.recover import recover
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.format.verify import verify
 from memq.errors import CorruptDataError
@@ -92,7 +91,6 @@ def test_an_object_may_come_as_any_kind_of_bytes(kind) -> None:
     reader = BatchReader(data)
     assert reader.read_all().num_rows == 38
     assert verify(data).ok
-    assert recover(data).records == 38
     view = memoryview(data)
     index = read_index(lambda start, length: kind(bytes(view[start : start + length])), len(view))
     schema = schema_from_range(kind(bytes(view[: index.schema_length])), index)

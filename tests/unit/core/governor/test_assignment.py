@@ -339,18 +339,6 @@ def paying(brokers, weights, assignment, name):
     ]
 
 
-def test_who_does_not_accept_is_emptied_a_few_at_a_time():
-    """Its write partitions go first, the largest of them first, before anything is evened out."""
-    brokers = [msgspec.structs.replace(brokers_of(1)[0], accepting=False), *brokers_of(4)[1:]]
-    partitions = [PartitionLoad("t", n, 1.0 + n) for n in range(6)]
-    present = {each.partition: "b000" for each in partitions}
-    moves = rebalance(brokers, partitions, present, max_moves=4, tolerance=TOLERANCE)
-    assert sorted(moves) == [("t", 2), ("t", 3), ("t", 4), ("t", 5)]
-    assert set(moves.values()) == {"b001", "b002", "b003"}
-    moves = rebalance(brokers, partitions, present | moves, max_moves=4, tolerance=TOLERANCE)
-    assert sorted(moves) == [("t", 0), ("t", 1)]
-
-
 def test_evening_out_keeps_a_topic_in_its_zones():
     """Where two moves gain alike, the one is made that leaves a topic's zones as they are."""
     brokers = brokers_of(6, zones=3)

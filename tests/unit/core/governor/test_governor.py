@@ -42,18 +42,6 @@ def counts(cluster):
 # -- a cluster as it begins -----------------------------------------------------------------
 
 
-def test_a_new_topic_gets_owners():
-    """All in one transaction, with the first epoch, and a node that must not be there yet."""
-    cluster = Cluster(Governor(), brokers("a", "b", "c"))
-    cluster.governor.topic_changed(topic())
-    (transaction,) = cluster.settle()
-    (change,) = transaction.changes
-    assert (change.topic, change.version) == ("t", -1)
-    found = cluster.store.assignments()["t"]
-    assert (found.incarnation, found.epoch) == ("i1", 1)
-    assert counts(cluster) == {"a": 2, "b": 2, "c": 2}
-
-
 def test_without_a_broker_that_accepts_there_is_no_owner(caplog):
     """The node says so, and so does the log, once; it is placed when one accepts."""
     cluster = Cluster(Governor(), brokers("reader", accepting=False), [topic(write_partitions=2)])
@@ -147,9 +135,6 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     assert [change.topic for change in transaction.changes] == ["t"]
     assert cluster.store.assignments()["t"].epoch == 8
     assert "this assignment is made anew: node '/assignments/t'" in caplog.text
-
-
-# -- brokers that go ------------------------------------------------------------------------
 
 
 # -- transactions ---------------------------------------------------------------------------

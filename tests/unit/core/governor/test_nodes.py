@@ -38,13 +38,6 @@ each_kind = pytest.mark.parametrize(
 # -- what nodes hold ------------------------------------------------------------------------
 
 
-def test_nodes_are_readable_json():
-    """A person with a client of ZooKeeper can read them."""
-    value = TopicAssignment(incarnation="i1", epoch=3, owners=("a", ""))
-    assert ASSIGNMENTS.encode(value) == b'{"incarnation":"i1","epoch":3,"owners":["a",""]}'
-    assert LOADS.encode(LoadsNode(loads={"t": {2: 0.5}})) == b'{"loads":{"t":{"2":0.5}}}'
-
-
 @each_kind
 def test_a_field_that_is_not_known_is_passed_over(folder, name, value):
     """A broker of a later version may have written it."""

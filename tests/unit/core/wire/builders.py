@@ -9,19 +9,19 @@ from collections import deque
 import msgspec
 from hypothesis import strategies as st
 
-from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
     SERVER_MAX_BODY_BYTES,
     SERVER_MAX_HEADER_BYTES,
+    ClientConnection,
     HandshakeReceived,
     Refused,
     Request,
+    ServerConnection,
 )
 from memq.core.wire.frame import DIRECT_BYTES, FrameReader, encode_frame
 from memq.core.wire.messages import Write
-from memq.core.wire.server_connection import ServerConnection
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 _PLAIN = {

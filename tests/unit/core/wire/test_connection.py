@@ -7,15 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from memq import errors
-from memq.core.wire import client_connection as client_module
-from memq.core.wire import server_connection as server_module
-from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire import connection
 from memq.core.wire.connection import (
     CLIENT_MAX_HEADER_BYTES,
     HANDSHAKE_MAX_HEADER_BYTES,
     MAX_ERROR_CHARS,
-    MAX_IN_FLIGHT,
     Answer,
+    ClientConnection,
     Failure,
     LateAnswer,
     Refused,
@@ -207,35 +205,23 @@ def test_every_error_travels(error):
     pair.request(Metadata())
 
 
-def test_address_of_another_broker_travels():
-    """`NotHostedError` says where to go instead."""
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NotHostedError("no", "h:1"), (NotHostedError, "no", "h:1")),
+        (KeyError("x"), (MemqError, "KeyError: 'x'", "")),
+        (
+            InvalidRequestError("\udcff" + "x" * 10_000),
+            (InvalidRequestError, r"\udcff" + "x" * (MAX_ERROR_CHARS - 1), ""),
+        ),
+    ],
+)
+def test_what_else_of_an_error_travels(error, told):
+    """Where to go instead; the type of one that is not ours; a text cut, and mended if no UTF-8."""
     pair = ConnectionPair()
     _, request = pair.request(Metadata())
-
-    [heard] = pair.reply(pair.server.fail(request.correlation_id, NotHostedError("no", "h:1")))
-
-    assert heard.error.address == "h:1"
-
-
-def test_foreign_errors_are_internal():
-    """An error that is not ours is told with its type, and is not retriable."""
-    pair = ConnectionPair()
-    _, request = pair.request(Metadata())
-
-    [heard] = pair.reply(pair.server.fail(request.correlation_id, KeyError("x")))
-
-    assert (type(heard.error), str(heard.error)) == (MemqError, "KeyError: 'x'")
-
-
-def test_long_and_broken_texts_are_mended():
-    """An error's text is cut, and text that is no UTF-8 does not stop it."""
-    pair = ConnectionPair()
-    _, request = pair.request(Metadata())
-    error = InvalidRequestError("\udcff" + "x" * 10_000)
-
     [heard] = pair.reply(pair.server.fail(request.correlation_id, error))
-
-    assert str(heard.error) == r"\udcff" + "x" * (MAX_ERROR_CHARS - 1)
+    assert (type(heard.error), str(heard.error), getattr(heard.error, "address", "")) == told
 
 
 @pytest.mark.parametrize(("retriable", "expected"), [(True, UnavailableError), (False, MemqError)])
@@ -329,15 +315,13 @@ def test_bad_one_way_request_is_dropped():
 
 def test_too_many_in_flight(monkeypatch):
     """The request over the limit fails on its own, at the client or at the server."""
-    assert MAX_IN_FLIGHT == client_module.MAX_IN_FLIGHT == server_module.MAX_IN_FLIGHT
-    monkeypatch.setattr(client_module, "MAX_IN_FLIGHT", 3)
+    monkeypatch.setattr(connection, "MAX_IN_FLIGHT", 3)
     pair = ConnectionPair()
     _, request = [pair.request(Metadata()) for _ in range(3)][-1]
     with pytest.raises(UnavailableError, match="3 requests are in flight"):
         pair.client.request(Metadata())
     pair.request(write(acks=0), oneway=True)
 
-    monkeypatch.setattr(server_module, "MAX_IN_FLIGHT", 3)
     event = pair.server.receive(frame(2, 99))
     assert isinstance(event, Refused)
     assert type(event.error) is UnavailableError
@@ -431,9 +415,6 @@ def test_answer_that_does_not_fit_fails_its_request_alone():
     assert type(heard.error) is ProtocolError
     assert "answer to Metadata does not fit" in str(heard.error)
     pair.request(Metadata())
-
-
-# -- late answers ---------------------------------------------------------------------------
 
 
 # -- sizes and mistakes of the caller -------------------------------------------------------
