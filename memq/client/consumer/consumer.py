@@ -133,7 +133,6 @@ class AsyncConsumer:
                 await self.assign(range(topic.config.read_partitions))
             except BaseException:
                 await self._end(0, orderly=False)
-                self._started = self._closed = False  # it may be tried again
                 raise
         return self
 
@@ -169,6 +168,7 @@ class AsyncConsumer:
         self._commits = Commits(
             self._topic,
             options.group,
+            positions=lambda: self._fetcher.positions,
             membership=lambda: self._session.membership if self._session else None,
             auto_interval_s=options.auto_commit_interval_ms / 1000 if options.auto_commit else None,
             on_stored=self._consumed.committed if reports else lambda _: None,
@@ -244,7 +244,6 @@ class AsyncConsumer:
             return None
         batch = fetched.batch
         next_offset = batch.offset + 1
-        self._commits.moved(batch.partition, next_offset)
         if self._reporter.started:
             self._consumed.handed_out(
                 batch.partition,
@@ -298,6 +297,7 @@ class AsyncConsumer:
         if session is not None:
             await session.close()
         self._stop_reading(self.assignment)
+        self._commits.begin_at(offsets)
         self._read_from(offsets, committed)
         self._woken.set()
 
@@ -356,7 +356,6 @@ class AsyncConsumer:
         await self._notify(self._options.on_lost, lost)
 
     async def _give_up(self, membership: GroupMembership, partitions: set[int]) -> None:
-        self._fetcher.drop(partitions)
         failed: MemqError | None = None
         if self._commits.auto:
             # Cut short here, by `close`, they are still held, and given up there with the others.
@@ -382,18 +381,10 @@ class AsyncConsumer:
         partitions = partitions & membership.to_start
         membership.started(partitions)
         self._commits.forget(partitions)
+        self._commits.begin_at({p: at for p, at in committed.items() if p in partitions})
         self._read_from({partition: offsets[partition] for partition in partitions}, committed)
-        new = partitions - committed.keys()
-        try:
-            await self._notify(self._options.on_assign, partitions)  # which may seek, and commit
-        except Exception:
-            await self._begin(new)
-            raise
-        await self._begin(new)
-
-    async def _begin(self, partitions: Iterable[int]) -> None:
-        reading = self._fetcher.positions
-        await self._commits.begin({p: reading[p] for p in partitions if p in reading})
+        await self._notify(self._options.on_assign, partitions)  # which may seek, and commit
+        await self._commits.begin(partitions)
 
     def _read_from(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
         self._fetcher.move(offsets)
@@ -460,10 +451,8 @@ class AsyncConsumer:
         for partition in wanted:
             self.position(partition)
         offsets = await resolve(self._topic, start, wanted)
-        here = {p: offset for p, offset in offsets.items() if p in self._fetcher.positions}
-        self._fetcher.move(here)
-        for partition, offset in here.items():
-            self._commits.moved(partition, offset)
+        held = self._fetcher.positions
+        self._fetcher.move({p: offset for p, offset in offsets.items() if p in held})
         self._woken.set()
 
     def position(self, partition: int) -> int:

@@ -25,6 +25,7 @@ class Broker:
 
     def __init__(self):
         self.cluster = self
+        self.positions = {}
         self.stored = []
         self.heartbeats = []
         self.named = []  # who committed, and its how manyth: of each attempt
@@ -61,8 +62,8 @@ def member():
 
 
 def commits_of(broker, member, auto_interval_s=None, **options):
-    """Commits of the member, for its group."""
-    options = {"membership": lambda: member} | options
+    """Commits of the member, for its group; it stands where `broker.positions` says."""
+    options = {"membership": lambda: member, "positions": lambda: broker.positions} | options
     return Commits(broker, "g", auto_interval_s=auto_interval_s, **options)
 
 
@@ -70,7 +71,7 @@ async def test_what_was_handed_out_in_a_session_that_is_over_is_not_committed(me
     """Others may have come further: so it is refused, also when the member is back in its group."""
     broker = Broker()
     commits = commits_of(broker, member)
-    commits.moved(0, 2)
+    broker.positions = {0: 2}
     member.lose()
     with pytest.raises(NotOwnerError, match="does not hold partition 0"):
         await commits.commit(commits.pending())
@@ -83,7 +84,7 @@ async def test_what_was_handed_out_in_a_session_that_is_over_is_not_committed(me
     assert broker.stored == []
     member.lost.clear()
     commits.forget({0})
-    commits.moved(0, 11)
+    broker.positions = {0: 11}
     await commits.commit(commits.pending())
     assert broker.stored == [{0: 11}], "the consumer has given up what was lost"
 
@@ -106,37 +107,29 @@ async def test_a_commit_that_waits_for_its_turn_is_of_the_holding_in_which_it_wa
 
 
 async def test_where_a_group_begins_is_stored_though_nothing_is_read(member):
-    """At once, or with the next commit where that fails; what was read since then counts."""
+    """At once, or with the next commit where that fails; nothing that is committed is replaced."""
     broker = Broker()
+    broker.positions = {0: 7, 1: 3}
     commits = commits_of(broker, member)
-    await commits.begin({0: 7})
+    await commits.begin([0])
     assert broker.stored == [{0: 7}]
-    await commits.begin({0: 9})
-    assert broker.stored == [{0: 7}], "what is committed stays"
-    commits.forget([0])
-
+    broker.positions[0] = 9
+    commits.begin_at({2: 4})
     broker.failing = UnavailableError("no broker")
     with pytest.raises(UnavailableError):
-        await commits.begin({0: 7, 1: 3, 2: 4})
+        await commits.begin([0, 1, 2])
     broker.failing = None
-    await commits.commit({0: 8})
-    assert broker.stored[1:] == [{0: 8}], "it is nobody else's business"
-    commits.forget([1])
-    commits._last_auto_s = -1000.0
-    commits.auto_commit()
-    await commits.settle()
-    assert broker.stored[2:] == [{2: 4}]
+    assert commits.pending() == {0: 9, 1: 3}
+    await commits.begin([0, 1, 2])
+    assert broker.stored == [{0: 7}, {1: 3}], "what is committed stays"
 
 
 async def test_begin_beyond_the_end_is_not_stored(member):
-    """A start that does not exist is for reading to refuse; the others are stored."""
+    """A start that does not exist is for reading to refuse."""
     broker = Broker()
-    broker.ends = {1: 5}
-    commits = commits_of(broker, member)
-    await commits.begin({0: 7, 1: 8, 2: 9})
-    assert broker.stored == [{0: 7}, {2: 9}]
-    await commits.begin({})
-    assert broker.stored == [{0: 7}, {2: 9}]
+    broker.ends, broker.positions = {1: 5}, {1: 8}
+    await commits_of(broker, member).begin([1])
+    assert broker.stored == []
 
 
 async def test_auto_commit_is_of_what_was_handed_out_before_it_was_due(member):
@@ -147,9 +140,9 @@ async def test_auto_commit_is_of_what_was_handed_out_before_it_was_due(member):
     commits = commits_of(broker, member, 0.0)
     broker.answers.clear()
     for offset in (2, 3, 4):
-        commits.moved(0, offset)
+        broker.positions = {0: offset}
         commits.auto_commit()
-        commits.moved(0, offset + 1)
+        broker.positions = {0: offset + 1}
         await asyncio.sleep(0)
     broker.answers.set()
     await commits.settle()
@@ -163,7 +156,7 @@ async def test_auto_commit_that_failed_is_told_and_tried_again(member):
     """Nobody waits for it, so the poll after it raises its error."""
     broker = Broker()
     commits = commits_of(broker, member, 0.0)
-    commits.moved(0, 2)
+    broker.positions = {0: 2}
     broker.failing = UnavailableError("no broker")
     commits.auto_commit()
     await asyncio.wait([commits._running])
