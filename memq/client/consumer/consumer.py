@@ -34,9 +34,8 @@ from memq.client.audit.counters import ConsumedCounters
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S as REPORT_TIMEOUT_S
 from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
-from memq.client.consumer.commits import Commits
 from memq.client.consumer.fetcher import Fetcher
-from memq.client.consumer.membership import GroupMembership, GroupSession
+from memq.client.consumer.group import Commits, GroupMembership, GroupSession
 from memq.client.consumer.options import ConsumerOptions
 from memq.client.sync import (
     EventLoopThread,
@@ -48,8 +47,8 @@ from memq.client.sync import (
 )
 from memq.client.topic import TopicClient
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
+from memq.reading.log import check_offsets, resolve
 from memq.reading.objects import BatchSource
-from memq.reading.start import check_offsets, resolve
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from memq.client.consumer.options import ConsumerArguments, OnPartitions
     from memq.core.wire.messages import TopicInfo
     from memq.reading.batch import Batch
-    from memq.reading.start import Start
+    from memq.reading.log import Start
 
 ITERATION_POLL_S = 1.0  # an iteration polls again and again; this only bounds one round
 CLOSE_TIMEOUT_S = 10.0  # for the last commit

@@ -20,8 +20,8 @@ from tests.topics.reading import TIMEOUT_S, drain, take, values, world
 @pytest.fixture(autouse=True)
 def _quick_heartbeats(monkeypatch):
     """Members hear of each other soon, so that tests need not wait."""
-    monkeypatch.setattr("memq.client.consumer.membership.HEARTBEAT_S", 0.05)
-    monkeypatch.setattr("memq.client.consumer.membership.MOVING_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("memq.client.consumer.group.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("memq.client.consumer.group.MOVING_HEARTBEAT_S", 0.02)
 
 
 async def polled(*consumers):
