@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
-import pytest
-
-from memq import AsyncAdminClient
-from memq.client import admin
 from memq.client.status import LATE_MS, ClusterStatus, cluster_status
 from memq.core.wire.messages import (
     BrokerStatus,
@@ -153,50 +148,3 @@ async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
         assert bool(cluster.described) == asked
         assert found.cluster is (described if asked else None)
         assert found.problem == ""
-
-
-# -- and the lag ----------------------------------------------------------------------------
-
-
-class Lags(AsyncAdminClient):
-    """A client whose cluster is as it is told, with these lags."""
-
-    def __init__(self, cluster, lags):
-        self._cluster, self._lags = cluster, lags
-
-    async def lag(self):
-        if isinstance(self._lags, Exception):
-            raise self._lags
-        if self._lags is None:
-            await asyncio.Event().wait()
-        return self._lags
-
-
-def lag(group, records):
-    """The lag of a group with so many LogMessages to read, in no partition where there are none."""
-    partitions = [] if records is None else [records]
-    return SimpleNamespace(
-        group=group, partitions=partitions, total=SimpleNamespace(records=records or 0)
-    )
-
-
-async def test_the_worst_lag_is_that_with_the_most_to_read(monkeypatch):
-    """Of a group that reads anything; without one, or an answer in its time, it is not known."""
-    monkeypatch.setattr(admin, "LAG_S", 0.01)
-
-    async def worst(lags, **answers):
-        cluster = Asked("a", **({"a": says("a")} | answers))
-        found = await Lags(cluster, lags).status(60)
-        assert cluster.limits["a:1"] == [2.0]
-        return found.worst_lag and found.worst_lag.group
-
-    assert await worst([lag("g", 3), lag("h", 9), lag("i", 5)]) == "h"
-    assert await worst([lag("g", None), lag("h", 0)]) == "h"
-    assert await worst([lag("g", None)]) is None
-    assert await worst([]) is None
-    assert await worst(UnavailableError("away")) is None
-    assert await worst(None) is None
-    away = ServiceState(name="storage", since_ms=5, error="503")
-    assert await worst([lag("g", 3)], a=says("a", services=[away])) is None
-    with pytest.raises(ZeroDivisionError):
-        await worst(ZeroDivisionError())

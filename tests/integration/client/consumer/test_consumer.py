@@ -19,48 +19,6 @@ from memq.errors import (
 from tests.topics.reading import TIMEOUT_S, take, values, world
 
 
-async def test_reads_all_partitions_in_order(tmp_path):
-    """Every Batch of every partition is handed out once, in the order of offsets."""
-    async with world(tmp_path, read_partitions=3) as w:
-        written = [await w.write(b"%d" % n, b"+") for n in range(9)]
-        async with w.consumer() as consumer:
-            batches = await take(consumer, 9)
-            assert await consumer.poll(0.01) is None
-            assert await consumer.lag() == {0: 0, 1: 0, 2: 0}
-            assert consumer.assignment == [0, 1, 2]
-    places = [(batch.partition, batch.offset) for batch in batches]
-    assert sorted(places) == sorted(written)
-    for partition in range(3):
-        offsets = [offset for p, offset in places if p == partition]
-        assert offsets == sorted(offsets)
-    assert sorted(values(batches)) == sorted([b"%d" % n for n in range(9)] + [b"+"] * 9)
-
-
-async def test_seek(tmp_path):
-    """Seeking moves a partition back, forth, to its beginning and to its end."""
-    async with world(tmp_path) as w:
-        for n in range(4):
-            await w.write(b"%d" % n)
-        async with w.consumer() as consumer:
-            assert values(await take(consumer, 2)) == [b"0", b"1"]
-            assert consumer.position(0) == 2
-            await consumer.seek(0, 1)
-            assert consumer.position(0) == 1
-            assert values(await take(consumer, 1)) == [b"1"]
-            await consumer.seek(0, 3)
-            assert values(await take(consumer, 1)) == [b"3"]
-            await consumer.seek_to_beginning([0])
-            assert values(await take(consumer, 1)) == [b"0"]
-            assert await consumer.lag() == {0: 3}
-            await consumer.seek_to_end()
-            async with w.consumer(start="latest") as late:
-                await w.write(b"new")
-                assert values(await take(late, 1)) == [b"new"]
-            async for batch in consumer:
-                assert values([batch]) == [b"new"]
-                break
-
-
 async def test_assign(tmp_path):
     """Assigned partitions are read, from given offsets if there are any, and no others."""
     async with world(tmp_path, read_partitions=3) as w:
