@@ -185,11 +185,11 @@ class Batch:
     def slice(self, start: int, length: int) -> Batch:
         """Up to `length` of its LogMessages, from the one at `start` on."""
         places = count(-start)
-        return self.where(
-            lambda rows: pa.array(
-                [0 <= next(places) < length for _ in range(len(rows))], pa.bool_()
-            )
-        )
+
+        def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
+            return pa.array([0 <= next(places) < length for _ in range(len(rows))], pa.bool_())
+
+        return self.where(wanted)
 
     def where(self, wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Batch:
         """Those of its LogMessages whose rows are wanted: a function says so for many at a time."""

@@ -114,7 +114,8 @@ def rows_of_batch(
         if wanted.num_rows:
             kept.append(conformed(wanted, schema, repr(fetched.batch)))
     # Each RecordBatch costs whoever takes it: those of small Messages are put together.
-    return pa.Table.from_batches(kept, schema=schema).combine_chunks().to_batches()
+    table: pa.Table = pa.Table.from_batches(kept, schema=schema)
+    return list(table.combine_chunks().to_batches())
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema, source: object) -> pa.RecordBatch:

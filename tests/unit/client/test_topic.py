@@ -17,14 +17,12 @@ from memq.core.ranges import OffsetRange
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     Done,
-    FetchLagAnswer,
     FetchNotificationsAnswer,
     FetchOffsets,
     FetchOffsetsAnswer,
     GroupInfo,
     ListGroupsAnswer,
     NotificationEntry,
-    PartitionLag,
     PartitionOffset,
     PartitionOffsets,
     TopicInfo,
@@ -318,7 +316,7 @@ class Queue(TopicClient):
         super().__init__(SimpleNamespace(), "t", "i")
         self.partitions, self.damaged = partitions, damaged
         self.starts_at = starts or [0] * len(partitions)
-        self.asked, self.at, self.lags_told, self.retained_since_ms = [], {}, [], 0
+        self.asked, self.at, self.retained_since_ms = [], {}, 0
 
     def end(self, partition):
         return max(self.partitions[partition], default=-1) + 1
@@ -347,13 +345,6 @@ class Queue(TopicClient):
             for p in range(len(self.partitions))
         ]
         return FetchOffsetsAnswer(partitions=answer), b""
-
-    def FetchLag(self, request):  # noqa: N802 - the request
-        lags = [
-            PartitionLag(each.partition, each.offset, 0, 9, batches=1, oldest_us=4_000_000)
-            for each in request.positions
-        ]
-        return FetchLagAnswer(lags=self.lags_told or lags, now_us=5_000_000), b""
 
     async def watermark(self):
         self.asked.append(("watermark", None, 0.0))
