@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from memq.client.status import LATE_MS, ClusterStatus, cluster_status
+from memq.client.status import ClusterStatus, cluster_status
 from memq.core.wire.messages import (
     BrokerStatus,
     ClusterBroker,
@@ -48,21 +48,6 @@ def test_each_of_several_services_is_a_problem_with_its_own_brokers():
         "broker b2 is not ready: it stops",
         "broker b2 is not ready: no lease",
     ]
-
-
-def test_a_watermark_and_partitions_without_an_owner_are_problems():
-    """Of each broker that is late, with the topic; and of all topics that nobody serves."""
-    described = DescribeClusterAnswer(
-        cluster_id="c", governor="b1", brokers=[], homeless={"t": [0], "u": [1, 2]}
-    )
-    late = {"late_topic": "t", "watermark_age_ms": 61_400, "late_ms": LATE_MS + 1}
-    found = status(broker("b1"), broker("b2", **late), cluster=described).problems()
-    assert [each.partition(":")[0] for each in found] == [
-        "the watermark of t at broker b2 is 61 s old",
-        "write partitions of t, u have no owner",
-    ]
-    described.homeless = {}
-    assert status(broker("b1"), cluster=described).problems() == []
 
 
 # -- who is asked ---------------------------------------------------------------------------
