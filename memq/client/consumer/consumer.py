@@ -383,7 +383,7 @@ class AsyncConsumer:
         self._commits.begin_at({p: at for p, at in committed.items() if p in partitions})
         self._read_from({partition: offsets[partition] for partition in partitions}, committed)
         await self._notify(self._options.on_assign, partitions)  # which may seek, and commit
-        await self._commits.begin(partitions)
+        await self._commits.begin(partitions - committed.keys())
 
     def _read_from(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
         self._fetcher.move(offsets)
@@ -452,6 +452,7 @@ class AsyncConsumer:
         offsets = await resolve(self._topic, start, wanted)
         held = self._fetcher.positions
         self._fetcher.move({p: offset for p, offset in offsets.items() if p in held})
+        self._commits.forget(offsets)  # so that the next commit stores where it goes on
         self._woken.set()
 
     def position(self, partition: int) -> int:

@@ -41,6 +41,19 @@ async def test_assign(tmp_path):
                 await consumer.assign({0: -1})
 
 
+async def test_a_seek_is_committed_wherever_it_leads(tmp_path):
+    """Also to where the partition stood already, of which the group knows nothing."""
+    async with world(tmp_path) as w:
+        await w.write(b"v")
+        async with w.consumer(group="g") as consumer:
+            await consumer.assign({0: 1})
+            await consumer.commit()
+            assert await consumer.committed() == {}
+            await consumer.seek(0, 1)
+            await consumer.commit()
+            assert await consumer.committed() == {0: 1}
+
+
 async def test_calls_that_make_no_sense(tmp_path):
     """Wrong calls get an error that names what was wrong and what is right."""
     async with world(tmp_path) as w:
