@@ -163,7 +163,8 @@ def test_group_rides_out_a_killed_broker(tmp_path):
         with AdminClient(running.address) as admin:
             admin.create_topic("t", read_partitions=2, batch_age="1ms")
         fill(running.address, "t", 4)
-        with Consumer(running.address, topic="t", group="g", on_revoke=lost.append) as consumer:
+        options = {"group": "g", "on_revoke": lost.append, "session_timeout": "2m"}
+        with Consumer(running.address, topic="t", **options) as consumer:
             seen = take(consumer, 4)
             running.restart()
             fill(running.address, "t", 4, first=4)
