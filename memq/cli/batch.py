@@ -240,7 +240,7 @@ def verify_object(
     """
     from memq.core.format import verify as objects  # noqa: PLC0415 - loads Arrow
     from memq.core.format.index import decode_tail  # noqa: PLC0415
-    from memq.reading.index import differences  # noqa: PLC0415
+    from memq.reading.objects import differences  # noqa: PLC0415
     from memq.storage.open import open_uri  # noqa: PLC0415
 
     try:

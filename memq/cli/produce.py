@@ -42,7 +42,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
-from memq.reading.start import time_us
+from memq.reading.log import time_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

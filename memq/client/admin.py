@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memq.client.audit.reporter import report_moved
@@ -15,11 +13,11 @@ from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
 from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
-from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
+from memq.client.topic import TopicClient
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.errors import MemqError, TopicRecreatedError, UnavailableError, UnknownTopicError
-from memq.reading.start import check_start, resolve, time_ms
+from memq.errors import MemqError, TopicRecreatedError, UnknownTopicError
+from memq.reading.log import check_start, resolve, time_ms
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
 
     from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
-    from memq.reading.start import Start
-    from memq.runtime.retry import Retry
+    from memq.reading.log import Start
 
 log = logging.getLogger(__name__)
 
@@ -239,29 +236,11 @@ class AsyncAdminClient:
         """
         if topic is not None:
             return await self._queue(topic).groups()
-        retry = self._cluster.retry(self._cluster.request_timeout_s)
-        while True:
-            try:
-                return await self._groups_of_all(retry)
-            except MemqError as error:
-                delay_s = retry.after(error)
-            await asyncio.sleep(delay_s)
-
-    async def _groups_of_all(self, retry: Retry) -> list[m.GroupInfo]:
-        """The groups of all topics, from each coordinator those of its own."""
-        topics = (await self._cluster.metadata(None, timeout_s=retry.left_s)).topics
-        coordinators = {topic.config.name: topic.queue_address for topic in topics}
         groups: list[m.GroupInfo] = []
-        for address in sorted({*coordinators.values()}):
-            if not address:
-                nobodys = next(name for name, at in coordinators.items() if not at)
-                raise UnavailableError(f"no broker coordinates the groups of topic {nobodys!r} now")
-            attempt_s = min(retry.left_s, ATTEMPT_S)
-            ask = partial(self._cluster.attempt, address, timeout_s=attempt_s)
-            found = await pages_of_groups(ask, None)
-            # One that has just moved is told by both.
-            groups += [group for group in found if coordinators.get(group.topic) == address]
-        return sorted(groups, key=lambda group: (group.topic, group.group))
+        for each in await self.list_topics():
+            with contextlib.suppress(UnknownTopicError):  # deleted meanwhile, with its groups
+                groups += await self._queue(each.config.name).groups()
+        return groups
 
     async def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupLag]:
         """How much consumer groups have not read, in Batches, records, bytes and seconds.
@@ -295,16 +274,7 @@ class AsyncAdminClient:
         """The lag of some groups of one topic."""
         queue = self._queue(topic)
         retained = await queue.offsets()
-        answer = await queue.lags([position for info in infos for position in info.offsets])
-        lags = iter(answer.lags)
-        return [
-            group_lag(
-                info,
-                retained,
-                m.FetchLagAnswer(lags=list(islice(lags, len(info.offsets))), now_us=answer.now_us),
-            )
-            for info in infos
-        ]
+        return [group_lag(info, retained, await queue.lags(info.offsets)) for info in infos]
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """Stored next offsets of a group; partitions without one are absent.

@@ -23,11 +23,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from memq.core.wire.messages import BrokerInfo
     from memq.runtime.system import Runtime
 
+_Rank = tuple[bool, bool, bool]
+"""Whether a broker is far, is no reader, and does not serve the topic: the least comes first."""
+
+SERVING: _Rank = (True, True, False)
 REST_S = 30.0  # a restart takes some seconds; asking in vain costs up to 5 s
 
 
@@ -44,29 +48,25 @@ class BrokerChoice:
         self._clock = runtime.mono_s
         self._randomness = runtime.random
         self._rested_s: dict[str, float] = {}  # by address, in the order of their failures
-        self._preferred: list[dict[str, None]] = []  # addresses, the best first
-        self._every: dict[str, None] = {}
+        self._ranks: dict[str, _Rank] = {}  # by address
         self._reader = ""
 
     def __repr__(self) -> str:
         return (
-            f"<BrokerChoice {self._zone or 'no zone'} [{len(self._every)} brokers | "
+            f"<BrokerChoice {self._zone or 'no zone'} [{len(self._ranks)} brokers | "
             f"{len(self._rested_s)} rest] reads at {self._reader or 'whoever serves the topic'}>"
         )
 
     def known(self, brokers: Sequence[BrokerInfo]) -> None:
-        """These are the brokers now."""
-        near = [broker for broker in brokers if self._zone and broker.zone == self._zone]
-        self._preferred = [
-            _addresses(broker for broker in near if broker.reads),
-            _addresses(near),
-            _addresses(broker for broker in brokers if broker.reads),
-        ]
-        self._every = _addresses(brokers)
+        """Take these for the brokers that there are now."""
+        self._ranks = {
+            each.address: (not self._zone or each.zone != self._zone, not each.reads, True)
+            for each in brokers
+        }
 
     def near(self) -> Collection[str]:
-        """Addresses of the brokers in the client's zone."""
-        return self._preferred[1] if self._preferred else {}
+        """Return the addresses of the brokers in the client's zone."""
+        return [address for address, (far, *_) in self._ranks.items() if not far]
 
     def failed(self, address: str) -> None:
         """A broker could not be reached, or could not do what it was asked for."""
@@ -103,24 +103,14 @@ class BrokerChoice:
         Args:
             serving: the one that serves the topic; empty when none does.
         """
-        for tier in self._preferred:
-            if reader := self._kept(tier):
-                return reader
-        if serving and self.awake(serving):
-            return serving
-        every = self._every | ({serving: None} if serving else {})
-        return self._kept(every) or (self.first(every) if every else "")
-
-    def _kept(self, tier: Collection[str]) -> str:
-        """The present reader if it is among these, or another of them; empty when all rest."""
-        if self._reader in tier and self.awake(self._reader):
-            return self._reader
-        awake = [address for address in tier if self.awake(address)]
+        ranks = dict(self._ranks)
+        if serving:
+            ranks[serving] = min(SERVING, ranks.get(serving, SERVING))
+        awake = [address for address in ranks if self.awake(address)]
         if not awake:
-            return ""
-        self._reader = awake[int(self._randomness() * len(awake))]
+            return self.first(ranks) if ranks else ""
+        best = min(ranks[address] for address in awake)
+        equal = [address for address in awake if ranks[address] == best]
+        if self._reader not in equal:
+            self._reader = equal[int(self._randomness() * len(equal))]
         return self._reader
-
-
-def _addresses(brokers: Iterable[BrokerInfo]) -> dict[str, None]:
-    return dict.fromkeys(broker.address for broker in brokers)

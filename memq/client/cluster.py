@@ -135,13 +135,12 @@ class Cluster:
         self._topics: dict[str, TopicInfo] = {}
         self._versions: dict[str, str] = {}  # of these, where they have one
         self._told_s = self._clock()  # when brokers were told last
-        self._connections: dict[str, BrokerConnection] = {}
-        self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
+        self._connections: dict[str, asyncio.Task[BrokerConnection]] = {}
         self._retry_log = RetryLog(log)
         self._closed = False
 
     def __repr__(self) -> str:
-        live = sum(not connection.closed for connection in self._connections.values())
+        live = sum(map(_is_open, list(self._connections.values())))
         state = "closed" if self._closed else f"{live} connections"
         return (
             f"<Cluster {','.join(self.seeds)} [{state} | {len(self.brokers)} brokers | "
@@ -167,7 +166,7 @@ class Cluster:
         known = self._topics.get(name)
         if known is not None and not refresh and self._clock() < self._told_s + METADATA_AGE_S:
             return known
-        return self._remember(name, await self.metadata([name], create=create, timeout_s=timeout_s))
+        return self._told(name, await self.metadata([name], create=create, timeout_s=timeout_s))
 
     async def next_topic(self, name: str, wait_s: float) -> TopicInfo:
         """A topic as soon as it is not as it was told last, or when `wait_s` are over.
@@ -181,7 +180,7 @@ class Cluster:
         answer, _ = await self.call(request, wait_s=wait_s)
         assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
         self._adopt(answer)
-        return self._remember(name, answer)
+        return self._told(name, answer)
 
     def moves(self, name: str) -> bool:
         """Whether a topic that was asked for may move between brokers, so `next_topic` may wait."""
@@ -191,17 +190,21 @@ class Cluster:
         """Ask for a topic anew when it is wanted next: what is known of it is over."""
         self._topics.pop(name, None)
 
-    def _remember(self, name: str, answer: MetadataAnswer) -> TopicInfo:
+    def _told(self, name: str, answer: MetadataAnswer) -> TopicInfo:
         if [topic.config.name for topic in answer.topics] != [name]:
             raise ProtocolError(f"asked for topic {name!r}, but the broker answered {answer!r}")
+        self._remember(answer.topics[0], answer.version)
+        return answer.topics[0]
+
+    def _remember(self, topic: TopicInfo, version: str = "") -> None:
+        name = topic.config.name
         for known in (self._topics, self._versions):
             known.pop(name, None)
             while len(known) >= MAX_CACHED_TOPICS:
                 del known[next(iter(known))]
-        self._topics[name] = answer.topics[0]
-        if answer.version:
-            self._versions[name] = answer.version
-        return answer.topics[0]
+        self._topics[name] = topic
+        if version:
+            self._versions[name] = version
 
     async def metadata(
         self, topics: list[str] | None, *, create: bool = False, timeout_s: float | None = None
@@ -229,6 +232,9 @@ class Cluster:
             if not answer.topics or answer.topics[-1].config.name <= after:
                 raise ProtocolError(f"asked for topics after {after!r}, the broker goes back")
         self._adopt(answer)
+        if topics is None:
+            for topic in found:
+                self._remember(topic)
         answer.topics = found
         return answer
 
@@ -258,14 +264,16 @@ class Cluster:
             UnauthorizedError: it refuses the token.
             ClosedError: this cluster was closed.
         """
-        self._check_open()
-        connection = self._connections.get(address)
-        if connection is not None and not connection.closed:
-            return connection
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = self._opening[address] = asyncio.ensure_future(self._open(address))
-            opening.add_done_callback(_retrieve)
+        if self._closed:
+            raise ClosedError("this client was closed")
+        opening = self._connections.get(address)
+        if opening is None or (opening.done() and not _is_open(opening)):
+            self._connections = {
+                other: task
+                for other, task in self._connections.items()
+                if not task.done() or _is_open(task)
+            }
+            opening = self._connections[address] = asyncio.ensure_future(self._connect(address))
         # One caller that gives up must not take the attempt from the others.
         return await asyncio.shield(opening)
 
@@ -359,13 +367,12 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection. May be called again."""
         self._closed = True
-        for opening in list(self._opening.values()):
+        connections, self._connections = self._connections, {}
+        for opening in connections.values():
             opening.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        connections = list(self._connections.values())
-        self._connections.clear()
-        for connection in connections:
-            await connection.close()
+        await asyncio.gather(*connections.values(), return_exceptions=True)
+        for opening in filter(_is_open, connections.values()):
+            await opening.result().close()
 
     def _known(self) -> list[str]:
         """Return the addresses of all brokers that are known, the seeds first."""
@@ -396,22 +403,9 @@ class Cluster:
             connect_timeout_s=CONNECT_TIMEOUT_S,
         )
 
-    async def _open(self, address: str) -> BrokerConnection:
-        try:
-            connection = await self._connect(address)
-        finally:
-            del self._opening[address]
-        for other in [other for other, known in self._connections.items() if known.closed]:
-            del self._connections[other]
-        self._connections[address] = connection
-        return connection
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("this client was closed")
-
-
-def _retrieve(opening: asyncio.Task[BrokerConnection]) -> None:
-    """An error goes to those who wait; where they all gave up there is nobody to tell."""
-    if not opening.cancelled():
-        opening.exception()
+def _is_open(opening: asyncio.Task[BrokerConnection]) -> bool:
+    """Return whether an attempt to connect has given a connection that is open."""
+    done = opening.done() and not opening.cancelled()
+    # Its error, looked at here, goes to those who wait: where they all gave up, to nobody.
+    return done and opening.exception() is None and not opening.result().closed

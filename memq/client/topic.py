@@ -69,7 +69,6 @@ T = TypeVar("T")
 
 ATTEMPT_S = 5.0  # a broker that does not answer for this long may not be the one to ask any more
 PAGE_ENTRIES = 1_000  # notifications asked for at a time, about 1 MB
-LAG_POSITIONS = 4_000  # whose lag is asked for at a time; a broker takes a few more
 
 _entries = msgspec.msgpack.Decoder(list[m.NotificationEntry])
 
@@ -280,15 +279,16 @@ class TopicClient:
                 for each in ranges
             ]
             heads: list[tuple[int, int, m.NotificationEntry]] = []
-            moved = range(len(streams))
-            while True:
-                for at in moved:
-                    if (following := await anext(streams[at], None)) is not None:
-                        heappush(heads, (following.timestamp_ms, at, following))
-                if not heads:
-                    return
+
+            async def advance(at: int) -> None:
+                if (following := await anext(streams[at], None)) is not None:
+                    heappush(heads, (following.timestamp_ms, at, following))
+
+            for at in range(len(streams)):
+                await advance(at)
+            while heads:
                 _, at, entry = heappop(heads)
-                moved = range(at, at + 1)
+                await advance(at)
                 try:
                     batch = published_batch(self.topic, entry)
                 except CorruptDataError as exc:
@@ -310,21 +310,15 @@ class TopicClient:
                 yield published_batch(self.topic, entry)
 
     async def lags(self, positions: Sequence[m.PartitionOffset]) -> m.FetchLagAnswer:
-        """What is published from each of the positions on, in their order.
+        """Return what is published from each of the positions on, in their order.
 
         Raises:
             InvalidRequestError: the topic has no such partition.
             MemqError: as `ask`.
         """
-        lags: list[m.PartitionLag] = []
-        now_us = 0
-        for first in range(0, len(positions), LAG_POSITIONS):
-            asked = list(positions[first : first + LAG_POSITIONS])
-            answer: m.FetchLagAnswer
-            answer, _ = await self.read(m.FetchLag(topic=self.topic, positions=asked))
-            lags += answer.lags
-            now_us = answer.now_us
-        return m.FetchLagAnswer(lags=lags, now_us=now_us)
+        answer: m.FetchLagAnswer
+        answer, _ = await self.read(m.FetchLag(topic=self.topic, positions=list(positions)))
+        return answer
 
     async def lag(self, positions: Mapping[int, int]) -> dict[int, Lag]:
         """What is published from some offsets on, by partition; what retention removed is not.
@@ -401,12 +395,24 @@ class TopicClient:
         return {position.partition: position.offset for position in answer.offsets}
 
     async def groups(self) -> list[m.GroupInfo]:
-        """The consumer groups of the topic, with stored offsets and live members.
+        """Return the consumer groups of the topic, with stored offsets and live members.
 
         Raises:
             MemqError: as `ask`.
         """
-        return await pages_of_groups(self.ask, self.topic)
+        found: list[m.GroupInfo] = []
+        after = ""
+        while True:
+            from_topic = self.topic if after else ""
+            request = m.ListGroups(topic=self.topic, from_topic=from_topic, after_group=after)
+            answer: m.ListGroupsAnswer
+            answer, _ = await self.ask(request)
+            found += answer.groups
+            if not answer.from_topic:
+                return found
+            if answer.after_group <= after:
+                raise ProtocolError(f"asked for groups after {after!r}, the broker goes back")
+            after = answer.after_group
 
     async def commit(
         self,
@@ -569,30 +575,24 @@ class TopicClient:
         cluster = self.cluster
         budget_s = cluster.request_timeout_s if timeout_s is None else timeout_s
         retry = cluster.retry(budget_s + wait_s)
-
-        def left_s() -> float:
-            return min(retry.left_s, attempt_s + wait_s)
-
         pointed_to, redirected = "", False
-        doubt: MemqError | None = None  # what a broker said of the topic, that others may not say
+        recreated: TopicRecreatedError | None = None  # as a broker says, which others may not say
         while True:
-            known = False
+            topic = await cluster.topic(self.topic, timeout_s=retry.left_s)
+            if recreated and self.incarnation not in ("", topic.incarnation):
+                raise recreated
             try:
-                topic = await cluster.topic(self.topic, timeout_s=left_s())
-                replaced = self.incarnation not in ("", topic.incarnation)
-                if replaced and isinstance(doubt, TopicRecreatedError):
-                    raise doubt
-                known = True
-                found = await attempt(topic, pointed_to, left_s())
+                found = await attempt(topic, pointed_to, min(retry.left_s, attempt_s + wait_s))
             except MemqError as error:
-                at_once, pointed_to = False, ""
-                if isinstance(error, NotHostedError) and error.address:
-                    at_once, redirected, pointed_to = not redirected, True, error.address
-                unsure = isinstance(error, UnknownTopicError | TopicRecreatedError)
-                doubt = error if unsure else None
-                if error.retriable or unsure:
+                pointed_to = error.address if isinstance(error, NotHostedError) else ""
+                at_once = bool(pointed_to) and not redirected
+                redirected = redirected or at_once
+                recreated = error if isinstance(error, TopicRecreatedError) else None
+                may_pass = error.retriable or isinstance(
+                    error, UnknownTopicError | TopicRecreatedError
+                )
+                if may_pass:
                     cluster.forget(self.topic)  # also for the calls after this one
-                may_pass = error.retriable or (unsure and known)
                 delay_s = retry.after(error, at_once=at_once, retriable=may_pass)
             else:
                 self.incarnation = self.incarnation or topic.incarnation
@@ -698,23 +698,3 @@ def merge_watermarks(
 
 def _positions(offsets: Mapping[int, int]) -> list[m.PartitionOffset]:
     return [m.PartitionOffset(partition, offset) for partition, offset in sorted(offsets.items())]
-
-
-async def pages_of_groups(
-    ask: Callable[[m.ListGroups], Awaitable[tuple[Any, memoryview]]], topic: str | None
-) -> list[m.GroupInfo]:
-    """Groups of one topic or of all, from one broker, in as many requests as it takes."""
-    found: list[m.GroupInfo] = []
-    request = m.ListGroups(topic=topic)
-    while True:
-        answer, _ = await ask(request)
-        assert isinstance(answer, m.ListGroupsAnswer)  # noqa: S101 - the wire checked the type
-        found += answer.groups
-        here = (request.from_topic, request.after_group)
-        if not answer.from_topic:
-            return found
-        if (answer.from_topic, answer.after_group) <= here:
-            raise ProtocolError(f"asked for groups after {here}, the broker goes back")
-        request = m.ListGroups(
-            topic=topic, from_topic=answer.from_topic, after_group=answer.after_group
-        )

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain, compress, repeat
+from itertools import chain, compress, count, repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -184,13 +184,12 @@ class Batch:
 
     def slice(self, start: int, length: int) -> Batch:
         """Up to `length` of its LogMessages, from the one at `start` on."""
-        sections, at = [], -start
-        for section in self.sections:
-            count = section.rows.num_rows
-            flags = [0 <= at + number < length for number in range(count)]
-            sections.append(_chosen(section, pa.array(flags, pa.bool_())))
-            at += count
-        return self.of(sections)
+        places = count(-start)
+
+        def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
+            return pa.array([0 <= next(places) < length for _ in range(len(rows))], pa.bool_())
+
+        return self.where(wanted)
 
     def where(self, wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Batch:
         """Those of its LogMessages whose rows are wanted: a function says so for many at a time."""

@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 FETCHES = 4  # Batches fetched, or waiting to be taken, at a time
 FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by itself
-JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
 
 
 class RowsOfBatch(NamedTuple):
@@ -114,21 +113,9 @@ def rows_of_batch(
         wanted = named if times is None else times.select(named)
         if wanted.num_rows:
             kept.append(conformed(wanted, schema, repr(fetched.batch)))
-    return _joined(kept)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the same rows with small RecordBatches put together: each costs whoever takes them."""
-    joined: list[pa.RecordBatch] = []
-    small: list[pa.RecordBatch] = []
-    held = 0
-    for rows in batches:
-        small.append(rows)
-        held += rows.nbytes
-        if held >= JOINED_BYTES or rows is batches[-1]:
-            joined.append(pa.concat_batches(small) if len(small) > 1 else rows)
-            small, held = [], 0
-    return joined
+    # Each RecordBatch costs whoever takes it: those of small Messages are put together.
+    table: pa.Table = pa.Table.from_batches(kept, schema=schema)
+    return list(table.combine_chunks().to_batches())
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema, source: object) -> pa.RecordBatch:

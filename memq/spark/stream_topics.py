@@ -26,7 +26,7 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from memq.reading.start import LATEST
+from memq.reading.log import LATEST
 from memq.spark.checkpoint import (
     StreamPosition,
     StreamPositions,

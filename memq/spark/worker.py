@@ -17,7 +17,7 @@ from memq.core.format.reader import message_from_range, schema_from_range
 from memq.core.format.schema import deserialize_schema
 from memq.core.units import counted
 from memq.errors import DataLossError, MemqError
-from memq.reading.index import read_index
+from memq.reading.objects import read_index
 from memq.spark.columns import (
     DAMAGED,
     MESSAGE_CHECKED,

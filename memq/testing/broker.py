@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,21 +134,17 @@ class BrokerProcess:
         self.pid: int = place["pid"]
 
     def _ready_line(self) -> bytes:
-        """The line that says where it serves."""
+        """Return the line that says where it serves."""
         assert self._process.stdout is not None  # noqa: S101 - asked for by _start
-        deadline_s = time.monotonic() + self._start_timeout_s
-        line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    raise RequestTimeoutError(
-                        f"no broker within {self._start_timeout_s:g} s:\n{self.log}"
-                    )
-                chunk = os.read(self._process.stdout.fileno(), 4096)
-                if not chunk:
-                    raise MemqError(f"broker ended with {self._process.wait()}:\n{self.log}")
-                line += chunk
+        watchdog = threading.Timer(self._start_timeout_s, self._process.kill)
+        watchdog.start()
+        line = self._process.stdout.readline()
+        late = not watchdog.is_alive()
+        watchdog.cancel()
+        if late:
+            raise RequestTimeoutError(f"no broker within {self._start_timeout_s:g} s:\n{self.log}")
+        if not line:
+            raise MemqError(f"broker ended with {self._process.wait()}:\n{self.log}")
         return line
 
 

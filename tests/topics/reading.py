@@ -69,13 +69,6 @@ class World:
         publication = Publication(partition, payload, 0)
         return (await self.queue.publish(self.queue_topic, 0, [publication]))[0]
 
-    async def republish(self, partition, offset, to_partition):
-        """Publish the notification of a Batch once more; returns its new offset."""
-        entries = await self.queue.fetch(
-            self.queue_topic, partition, offset, max_entries=1, max_bytes=1
-        )
-        return await self.publish(to_partition, entries[0].payload)
-
     def consumer(self, **options):
         """A consumer of the topic."""
         return AsyncConsumer(self.address, topic="t", **options)

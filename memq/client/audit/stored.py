@@ -38,8 +38,7 @@ from memq.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from memq.reading.index import check_length, differences
-from memq.reading.objects import FallbackReader, decode, map_ahead
+from memq.reading.objects import FallbackReader, check_length, decode, differences, map_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

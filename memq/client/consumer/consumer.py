@@ -34,9 +34,8 @@ from memq.client.audit.counters import ConsumedCounters
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S as REPORT_TIMEOUT_S
 from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
-from memq.client.consumer.commits import Commits
 from memq.client.consumer.fetcher import Fetcher
-from memq.client.consumer.membership import GroupMembership, GroupSession
+from memq.client.consumer.group import Commits, GroupMembership, GroupSession
 from memq.client.consumer.options import ConsumerOptions
 from memq.client.sync import (
     EventLoopThread,
@@ -48,8 +47,8 @@ from memq.client.sync import (
 )
 from memq.client.topic import TopicClient
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
+from memq.reading.log import check_offsets, resolve
 from memq.reading.objects import BatchSource
-from memq.reading.start import check_offsets, resolve
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from memq.client.consumer.options import ConsumerArguments, OnPartitions
     from memq.core.wire.messages import TopicInfo
     from memq.reading.batch import Batch
-    from memq.reading.start import Start
+    from memq.reading.log import Start
 
 ITERATION_POLL_S = 1.0  # an iteration polls again and again; this only bounds one round
 CLOSE_TIMEOUT_S = 10.0  # for the last commit
@@ -133,7 +132,6 @@ class AsyncConsumer:
                 await self.assign(range(topic.config.read_partitions))
             except BaseException:
                 await self._end(0, orderly=False)
-                self._started = self._closed = False  # it may be tried again
                 raise
         return self
 
@@ -169,6 +167,7 @@ class AsyncConsumer:
         self._commits = Commits(
             self._topic,
             options.group,
+            positions=lambda: self._fetcher.positions,
             membership=lambda: self._session.membership if self._session else None,
             auto_interval_s=options.auto_commit_interval_ms / 1000 if options.auto_commit else None,
             on_stored=self._consumed.committed if reports else lambda _: None,
@@ -244,7 +243,6 @@ class AsyncConsumer:
             return None
         batch = fetched.batch
         next_offset = batch.offset + 1
-        self._commits.moved(batch.partition, next_offset)
         if self._reporter.started:
             self._consumed.handed_out(
                 batch.partition,
@@ -298,6 +296,7 @@ class AsyncConsumer:
         if session is not None:
             await session.close()
         self._stop_reading(self.assignment)
+        self._commits.begin_at(offsets)
         self._read_from(offsets, committed)
         self._woken.set()
 
@@ -356,7 +355,6 @@ class AsyncConsumer:
         await self._notify(self._options.on_lost, lost)
 
     async def _give_up(self, membership: GroupMembership, partitions: set[int]) -> None:
-        self._fetcher.drop(partitions)
         failed: MemqError | None = None
         if self._commits.auto:
             # Cut short here, by `close`, they are still held, and given up there with the others.
@@ -382,18 +380,10 @@ class AsyncConsumer:
         partitions = partitions & membership.to_start
         membership.started(partitions)
         self._commits.forget(partitions)
+        self._commits.begin_at({p: at for p, at in committed.items() if p in partitions})
         self._read_from({partition: offsets[partition] for partition in partitions}, committed)
-        new = partitions - committed.keys()
-        try:
-            await self._notify(self._options.on_assign, partitions)  # which may seek, and commit
-        except Exception:
-            await self._begin(new)
-            raise
-        await self._begin(new)
-
-    async def _begin(self, partitions: Iterable[int]) -> None:
-        reading = self._fetcher.positions
-        await self._commits.begin({p: reading[p] for p in partitions if p in reading})
+        await self._notify(self._options.on_assign, partitions)  # which may seek, and commit
+        await self._commits.begin(partitions - committed.keys())
 
     def _read_from(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
         self._fetcher.move(offsets)
@@ -460,10 +450,9 @@ class AsyncConsumer:
         for partition in wanted:
             self.position(partition)
         offsets = await resolve(self._topic, start, wanted)
-        here = {p: offset for p, offset in offsets.items() if p in self._fetcher.positions}
-        self._fetcher.move(here)
-        for partition, offset in here.items():
-            self._commits.moved(partition, offset)
+        held = self._fetcher.positions
+        self._fetcher.move({p: offset for p, offset in offsets.items() if p in held})
+        self._commits.forget(offsets)  # so that the next commit stores where it goes on
         self._woken.set()
 
     def position(self, partition: int) -> int:

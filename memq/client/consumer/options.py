@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 from memq.client.consumer.fetcher import OnOutOfRange
@@ -13,14 +13,14 @@ from memq.core.group import (
     MIN_SESSION_TIMEOUT_MS,
     check_group_name,
 )
-from memq.core.named_values import GivenValues, NamedValues, parse_storage_options
+from memq.core.named_values import GivenValues, parse_storage_options
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import check_topic_name
 from memq.core.units import GIB, HOUR_MS, SECOND_MS
 from memq.errors import ConfigError
 from memq.reading.batch import Order
+from memq.reading.log import Start, check_start
 from memq.reading.objects import ReadThrough
-from memq.reading.start import Start, check_start
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -108,31 +108,10 @@ class ConsumerArguments(TypedDict, total=False):
 CONSUMER_OPTIONS = options_of(ConsumerArguments)
 
 
-@dataclass(frozen=True)
-class ConsumerOptions:
-    """A consumer's options in plain units; `ConsumerArguments` says what they mean."""
+class ConsumerOptions(SimpleNamespace):
+    """The topic, and a consumer's options in plain units, by the names of their fields."""
 
-    topic: str
-    group: str | None
-    start: Start
-    order: Order
-    auto_commit: bool
-    audit: bool
-    on_out_of_range: OnOutOfRange
-    on_assign: OnPartitions | None
-    on_revoke: OnPartitions | None
-    on_lost: OnPartitions | None
-    read_through: ReadThrough
-    prefetch_bytes: int
-    fetch_threads: int
-    session_timeout_ms: int
-    max_poll_interval_ms: int
-    auto_commit_interval_ms: int
-    request_timeout_ms: int
-    zone: str
-    storage_options: NamedValues
-    token: str = field(repr=False)
-    client: str
+    __repr__ = object.__repr__  # does not show the token
 
     @classmethod
     def parse(cls, *, topic: str, **given: Unpack[ConsumerArguments]) -> ConsumerOptions:
@@ -147,4 +126,5 @@ class ConsumerOptions:
         options = cls(topic=topic, **fields)
         if options.auto_commit and options.group is None:
             raise ConfigError("auto_commit needs a group to commit for")
-        return replace(options, on_lost=options.on_lost or options.on_revoke)
+        options.on_lost = options.on_lost or options.on_revoke
+        return options

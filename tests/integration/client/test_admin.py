@@ -78,66 +78,6 @@ async def test_groups(tmp_path):
             await admin.delete_group("g", "t")
 
 
-async def test_lag(tmp_path):
-    """Lag is in Batches, records, bytes and seconds; what nobody committed is not guessed."""
-    async with world(tmp_path, read_partitions=2) as w, AsyncAdminClient(w.address) as admin:
-        now_us = w.broker.context.now().wall_ms * 1_000
-        for _ in range(6):
-            await w.write(b"a", b"b", min_timestamp_us=now_us - 60_000_000)
-        await admin.reset_offsets("g", "t", {0: 1})
-        await admin.reset_offsets("h", "t", "latest")
-
-        ours, theirs = await admin.lag()
-
-        assert (ours.group, ours.topic, ours.members, ours.removed) == ("g", "t", [], False)
-        committed, other = ours.partitions
-        sizes = [(await w.notification(0, offset)).size_bytes for offset in (1, 2)]
-        assert (committed.committed, committed.start, committed.end) == (1, 0, 3)
-        assert committed.lag[:3] == (2, 4, sum(sizes))
-        assert 60 <= committed.lag.seconds < 90
-        assert (other.committed, other.lag, other.end, other.error) == (None, None, 3, "")
-        assert ours.total == committed.lag
-        assert theirs.total == (0, 0, 0, 0.0)
-        assert await admin.lag(group="h") == [theirs]
-        assert await admin.lag("t", "nobody") == []
-        with pytest.raises(UnknownTopicError):
-            await admin.lag("nothing")
-
-
-async def test_what_retention_removed_is_no_lag(tmp_path):
-    """A group does not lag by Batches that are gone: it is told that it has missed them."""
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        for _ in range(5):
-            await w.write(b"v")
-        await admin.reset_offsets("g", "t", {0: 1})
-        async with w.consumer(start="earliest") as consumer:
-            await w.queue.truncate(w.queue_topic, 0, 3)
-
-            [found] = await admin.lag("t")
-
-            assert found.removed
-            [partition] = found.partitions
-            assert (partition.committed, partition.start, partition.end) == (1, 3, 5)
-            assert (partition.lag.batches, partition.removed) == (2, True)
-            assert await consumer.lag() == {0: 2}
-
-
-async def test_lag_over_damage(tmp_path):
-    """A damaged notification costs the lag of those who stand before it, and no other."""
-    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
-        await w.write(b"v")
-        await w.publish(0, b"{}")
-        await w.write(b"v")
-        await admin.reset_offsets("after", "t", {0: 2})
-        await admin.reset_offsets("before", "t", {0: 0})
-
-        after, before = await admin.lag("t")
-
-        assert after.total.batches == 1
-        assert before.partitions[0].lag is None
-        assert "offset 1: not a notification" in before.partitions[0].error
-
-
 def test_sync_client_without_broker():
     """The sync client raises what the async one does, and ends its thread."""
     with AdminClient("127.0.0.1:1", request_timeout_s=0.2) as admin:
@@ -188,7 +128,3 @@ async def test_each_creation_has_its_name(broker, admin):
     first, again, other = [request.request_id for request in broker.asked]
     assert first == again != other
     assert first
-
-
-def group(name, topic):
-    return m.GroupInfo(group=name, topic=topic, offsets=[], members=[])

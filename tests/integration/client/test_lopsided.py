@@ -19,7 +19,7 @@ from memq.client.topic import SyncTopicClient
 from memq.errors import OffsetOutOfRangeError
 from memq.tables.scan import scan
 from tests.integration.spark.here import Stream, read
-from tests.topics.lopsided import GROUP, TOPIC, Row
+from tests.topics.lopsided import TOPIC, Row
 
 PARTITIONS = (0, 1)
 
@@ -112,30 +112,6 @@ def test_all_that_is_retained_is_read(lopsided, tmp_path, name):
     assert READERS[name](lopsided, tmp_path) == lopsided.rows
 
 
-def test_any_range_is_read_exactly(lopsided):
-    """From any offset to any other, between entries too, by clients and by Spark alike."""
-    for partition in PARTITIONS:
-        start, end = lopsided.starts[partition], lopsided.ends[partition]
-        for first, last in ((start, start + 3), (start + 1, end), (end - 2, end), (end, end)):
-            expected = lopsided.of(partition, first, last)
-            found = read_range(
-                lopsided.address,
-                topic=TOPIC,
-                partition=partition,
-                start=first,
-                end=last,
-                metadata=True,
-            )
-            assert rows_of(found) == expected
-            ends = json.dumps({str(partition): last})
-            by_spark = read(
-                lopsided.address,
-                startingOffsets=json.dumps({str(partition): first}),
-                endingOffsets=ends,
-            )
-            assert sorted(rows_of(by_spark)) == expected
-
-
 def test_what_retention_has_removed_is_refused_by_its_partition(lopsided, client):
     """Offset 0 is there in one partition, and not in the other."""
     for partition in PARTITIONS:
@@ -150,13 +126,6 @@ def test_what_retention_has_removed_is_refused_by_its_partition(lopsided, client
         ):
             with pytest.raises(OffsetOutOfRangeError, match=f"{lopsided.starts[1]}"):
                 reading()
-
-
-def test_a_group_goes_on_in_each_partition_where_it_was(lopsided):
-    """Where it has committed it goes on, and elsewhere it begins as it was told to."""
-    expected = [*lopsided.of(0, lopsided.committed[0]), *lopsided.of(1)]
-    options = {"group": GROUP, "auto_commit": False, "audit": False}
-    assert consumed(lopsided, start="earliest", **options) == expected
 
 
 def test_times_that_were_removed_are_told(lopsided, client, memq, tmp_path):

@@ -18,8 +18,6 @@ from memq.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
 )
-from memq.reading import objects
-from memq.reading.rows import FETCHES
 from tests.topics.reading import world
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,16 +62,6 @@ def test_times_are_exact_over_all_partitions(address):
     assert read_range(address, topic="exact").num_rows == 48
 
 
-def test_a_time_of_1970_is_found(address):
-    """A record without a time of its own is found, whatever the times of its Batch are."""
-    fill(address, "old", [[100], [200]], read_partitions=1, batch_age="150ms")
-    with Producer(address, topic="old") as one, Producer(address, topic="old") as other:
-        one.write(b"500", timestamp=NOON + 500 * MINUTE)
-        other.write(b"1", timestamp=0)
-
-    assert found(read_range(address, topic="old", end_time=NOON)) == [1]
-
-
 def test_a_stream_is_what_the_table_is(address):
     """A scan gives the rows of `read_range`, in the same order and with the same columns."""
     fill(address, "stream", [range(n, n + 20) for n in range(12)])
@@ -83,18 +71,6 @@ def test_a_stream_is_what_the_table_is(address):
         reader = scan(address, topic="stream", **options)
         assert reader.schema == table.schema
         assert reader.read_all().equals(table)
-
-
-async def test_an_async_stream_is_what_the_table_is(address):
-    """An async scan gives the same RecordBatches, and may be left early."""
-    fill(address, "astream", [range(n, n + 20) for n in range(5)])
-    expected = scan(address, topic="astream", start_time=NOON + MINUTE).read_all()
-
-    async with aclosing(async_scan(address, topic="astream", start_time=NOON + MINUTE)) as batches:
-        rows = [each async for each in batches]
-    assert pa.Table.from_batches(rows).equals(expected)
-    async with aclosing(async_scan(address, topic="astream")) as batches:
-        assert (await anext(batches)).num_rows
 
 
 def test_a_scan_can_be_read_again(address):
@@ -113,24 +89,6 @@ def test_a_scan_can_be_read_again(address):
     rows.close()
     with pytest.raises(ClosedError):
         rows.read_all()
-
-
-def test_a_scan_reads_only_a_little_ahead(address, monkeypatch):
-    """However much there is, a few Batches are fetched before somebody takes them."""
-    fill(address, "ahead", [[n] for n in range(30)], read_partitions=1)
-    fetched = []
-    fetch = objects.BatchSource.fetch
-
-    async def noting(self, batch):
-        fetched.append(batch.offset)
-        return await fetch(self, batch)
-
-    monkeypatch.setattr(objects.BatchSource, "fetch", noting)
-    with scan(address, topic="ahead") as found:
-        reader = found.reader()
-        for taken in range(1, 30):
-            reader.read_next_batch()
-            assert taken <= len(fetched) <= taken + FETCHES
 
 
 @pytest.mark.parametrize("taken", [0, 1])

@@ -99,13 +99,3 @@ def test_when_all_have_failed_the_first_to_fail_is_asked():
     client.choice.failed("serves")
     assert client.reader() == "x"
     assert client.choice.first(["serves"]) == "serves"
-
-
-def test_who_serves_counts_though_nobody_told_of_it():
-    """A topic's own broker may be newer than what is known of the brokers."""
-    client = Client("", broker("x"))
-    for address in ("new", "x"):
-        client.choice.failed(address)
-    assert client.reader("new") == "new"
-    client.choice.failed("new")
-    assert client.reader("new") == "x"

@@ -9,10 +9,7 @@ import pytest
 
 from memq import errors
 from memq.client.broker_choice import REST_S
-from memq.client.cluster import (
-    ANY_BROKER_ATTEMPT_S,
-    Cluster,
-)
+from memq.client.cluster import ANY_BROKER_ATTEMPT_S, Cluster, parse_bootstrap
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     BrokerInfo,
@@ -23,6 +20,7 @@ from memq.core.wire.messages import (
 )
 from memq.errors import (
     ClosedError,
+    ConfigError,
     MemqError,
     NotHostedError,
     ProtocolError,
@@ -238,22 +236,6 @@ async def test_how_long_an_attempt_may_take(wait_s):
     assert [limit_s for _, limit_s in rig.asked] == [ANY_BROKER_ATTEMPT_S + wait_s]
 
 
-async def test_what_a_connection_took_is_not_there_for_the_answer():
-    """An attempt has one deadline, and so has the call that is given none."""
-    rig = Rig(A, request_timeout_s=8.0)
-    connect = rig.cluster._connect
-
-    async def slowly(address):
-        rig.now += 3
-        return await connect(address)
-
-    rig.cluster._connect = slowly
-    await rig.call()
-    await rig.cluster.attempt(A, REQUEST, b"body", body_crc=7, timeout_s=4)
-    assert rig.asked == [(A, 2.0), (A, 4.0)]
-    assert rig.sent[-1] == (REQUEST, b"body", 7)
-
-
 # -- topics ---------------------------------------------------------------------------------
 
 
@@ -363,3 +345,20 @@ async def test_nothing_is_open_after_a_close(after):
         await rig.cluster.connection(A)
     with pytest.raises(ClosedError):
         await rig.call()
+
+
+async def test_caller_that_gives_up_does_not_take_the_attempt_along():
+    """A cancelled caller leaves the others their connection."""
+    rig = Rig(A)
+    first, second = (asyncio.ensure_future(rig.cluster.connection(A)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is rig.opened[0]
+
+
+def test_bootstrap_is_a_list_of_addresses():
+    """Spaces and repeats do not matter."""
+    assert parse_bootstrap(" a:1, b:2 ,a:1,") == ["a:1", "b:2"]
+    for bad in ("", " , ", "a:1,b", 5):
+        with pytest.raises(ConfigError):
+            parse_bootstrap(bad)

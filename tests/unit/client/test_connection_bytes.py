@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.connection import JOIN_BYTES, MAX_UNSENT, SLICE_BYTES, BrokerConnection
+from memq.client.connection import (
+    JOIN_BYTES,
+    MAX_UNSENT,
+    SLICE_BYTES,
+    BrokerConnection,
+    parse_address,
+)
 from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES, ServerConnection
 from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import (
@@ -18,6 +24,7 @@ from memq.core.wire.messages import (
 )
 from memq.errors import (
     ClosedError,
+    ConfigError,
     CorruptDataError,
     MemqError,
     ProtocolError,
@@ -26,6 +33,7 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.fakes.tiny_broker import write_request
+from tests.integration.broker.support import broker as broker_of
 
 TOPIC = DeleteTopic(topic="t")
 
@@ -170,21 +178,6 @@ def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
     asyncio.run(run())
 
 
-async def test_the_first_reason_of_an_end_is_told():
-    """What the transport says of the abort tells nobody anything."""
-    link = Link()
-    answers, _ = link.send()
-    link.connection.drop("it is silent")
-    link.connection.connection_lost(None)
-    assert answers == []  # whoever drops it is in the middle of something
-    await turns()
-    assert "it is silent" in str(answers[0])
-    with pytest.raises(UnavailableError, match="it is silent"):
-        link.send()
-    with pytest.raises(UnavailableError, match="it is silent"):
-        link.post(b"x")
-
-
 async def test_a_broker_that_does_not_read_is_given_no_more():
     """Beyond a bound nothing is taken, until it reads again."""
     link = Link()
@@ -280,3 +273,35 @@ async def test_an_attempt_to_open_that_fails_leaves_no_socket(how):
     async with asyncio.timeout(20):
         await lost.wait()
     server.close()
+
+
+# -- addresses ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("broker-1:6367", ("broker-1", 6367)), (" [::1]:80 ", ("::1", 80))],
+)
+def test_addresses_are_host_and_port(address, expected):
+    """Names, numbers and bracketed IPv6 are addresses."""
+    assert parse_address(address) == expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "broker", ":6367", "broker:", "broker:x", "broker:0", "broker:65536", "broker:\u00b2"],
+)
+def test_what_is_no_address_is_refused(address):
+    """The error shows what was given and what an address looks like."""
+    with pytest.raises(ConfigError, match="broker-1:6367"):
+        parse_address(address)
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "ä" * 70, ".", "a\0b"])
+async def test_a_host_that_can_be_no_name_is_refused(tmp_path, host):
+    """Resolvers raise for it what is no error of a connection; so do servers that are to listen."""
+    with pytest.raises(ConfigError, match="is not an address"):
+        parse_address(f"{host}:6367")
+    with pytest.raises(UnavailableError, match="cannot listen on"):
+        async with broker_of(tmp_path, host=host):
+            pass

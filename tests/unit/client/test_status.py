@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
-import pytest
-
-from memq import AsyncAdminClient
-from memq.client import admin
-from memq.client.status import LATE_MS, ClusterStatus, cluster_status
+from memq.client.status import ClusterStatus, cluster_status
 from memq.core.wire.messages import (
     BrokerStatus,
     ClusterBroker,
@@ -53,21 +48,6 @@ def test_each_of_several_services_is_a_problem_with_its_own_brokers():
         "broker b2 is not ready: it stops",
         "broker b2 is not ready: no lease",
     ]
-
-
-def test_a_watermark_and_partitions_without_an_owner_are_problems():
-    """Of each broker that is late, with the topic; and of all topics that nobody serves."""
-    described = DescribeClusterAnswer(
-        cluster_id="c", governor="b1", brokers=[], homeless={"t": [0], "u": [1, 2]}
-    )
-    late = {"late_topic": "t", "watermark_age_ms": 61_400, "late_ms": LATE_MS + 1}
-    found = status(broker("b1"), broker("b2", **late), cluster=described).problems()
-    assert [each.partition(":")[0] for each in found] == [
-        "the watermark of t at broker b2 is 61 s old",
-        "write partitions of t, u have no owner",
-    ]
-    described.homeless = {}
-    assert status(broker("b1"), cluster=described).problems() == []
 
 
 # -- who is asked ---------------------------------------------------------------------------
@@ -153,50 +133,3 @@ async def test_the_governor_is_asked_where_there_is_one_that_can_answer():
         assert bool(cluster.described) == asked
         assert found.cluster is (described if asked else None)
         assert found.problem == ""
-
-
-# -- and the lag ----------------------------------------------------------------------------
-
-
-class Lags(AsyncAdminClient):
-    """A client whose cluster is as it is told, with these lags."""
-
-    def __init__(self, cluster, lags):
-        self._cluster, self._lags = cluster, lags
-
-    async def lag(self):
-        if isinstance(self._lags, Exception):
-            raise self._lags
-        if self._lags is None:
-            await asyncio.Event().wait()
-        return self._lags
-
-
-def lag(group, records):
-    """The lag of a group with so many LogMessages to read, in no partition where there are none."""
-    partitions = [] if records is None else [records]
-    return SimpleNamespace(
-        group=group, partitions=partitions, total=SimpleNamespace(records=records or 0)
-    )
-
-
-async def test_the_worst_lag_is_that_with_the_most_to_read(monkeypatch):
-    """Of a group that reads anything; without one, or an answer in its time, it is not known."""
-    monkeypatch.setattr(admin, "LAG_S", 0.01)
-
-    async def worst(lags, **answers):
-        cluster = Asked("a", **({"a": says("a")} | answers))
-        found = await Lags(cluster, lags).status(60)
-        assert cluster.limits["a:1"] == [2.0]
-        return found.worst_lag and found.worst_lag.group
-
-    assert await worst([lag("g", 3), lag("h", 9), lag("i", 5)]) == "h"
-    assert await worst([lag("g", None), lag("h", 0)]) == "h"
-    assert await worst([lag("g", None)]) is None
-    assert await worst([]) is None
-    assert await worst(UnavailableError("away")) is None
-    assert await worst(None) is None
-    away = ServiceState(name="storage", since_ms=5, error="503")
-    assert await worst([lag("g", 3)], a=says("a", services=[away])) is None
-    with pytest.raises(ZeroDivisionError):
-        await worst(ZeroDivisionError())

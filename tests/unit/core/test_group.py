@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.consumer.membership import GroupMembership
+from memq.client.consumer.group import GroupMembership
 from memq.core import group as group_module
 from memq.core.group import (
     MAX_SESSION_TIMEOUT_MS,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.notification import PublishedBatch
-from memq.errors import CorruptDataError, InvalidRequestError, SchemaMismatchError
+from memq.errors import InvalidRequestError, SchemaMismatchError
 from memq.reading.batch import LogMessage
 from memq.reading.objects import decode
 from tests.unit.reading.batches import Sent, notify, object_bytes, records, seal
@@ -80,15 +80,6 @@ def test_values_that_python_cannot_hold():
     assert batch.to_arrow().num_rows == 1
 
 
-def test_truncated_object():
-    """An object that is cut short is refused, wherever it is cut."""
-    sealed = seal(Sent("p", 0, records(b"a", b"b")))
-    data = object_bytes(sealed)
-    for size in range(0, len(data), 97):
-        with pytest.raises(CorruptDataError):
-            decode(data[:size], PublishedBatch(3, 7, 1, notify(sealed)), "none")
-
-
 rows_strategy = st.lists(
     st.tuples(
         st.none() | st.binary(max_size=8),
@@ -144,11 +135,6 @@ MIXED = [
     Sent("q", 0, records(b"q0", times_us=[7])),
     Sent("p", 0, records(b"P0", times_us=[0]), epoch=1),
 ]
-
-
-def test_none_keeps_the_order_of_the_batch():
-    """Without an order LogMessages come as the broker received them."""
-    assert [m.value for m in read("none", *MIXED)] == [b"q1", b"p00", b"p01", b"q0", b"P0"]
 
 
 def test_producer_order():

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from memq.errors import CorruptDataError
-from memq.reading.index import read_index
+from memq.reading.objects import read_index
 from tests.unit.reading.batches import Sent, notify, object_bytes, records, seal
 
 SEALED = seal(Sent("p", 0, records(b"a")), Sent("p", 1, records(b"b")))

@@ -8,8 +8,6 @@ import pytest
 
 from memq.errors import (
     ClosedError,
-    NotOwnerError,
-    OffsetOutOfRangeError,
     RequestTimeoutError,
     UnavailableError,
 )
@@ -20,8 +18,8 @@ from tests.topics.reading import TIMEOUT_S, drain, take, values, world
 @pytest.fixture(autouse=True)
 def _quick_heartbeats(monkeypatch):
     """Members hear of each other soon, so that tests need not wait."""
-    monkeypatch.setattr("memq.client.consumer.membership.HEARTBEAT_S", 0.05)
-    monkeypatch.setattr("memq.client.consumer.membership.MOVING_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("memq.client.consumer.group.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("memq.client.consumer.group.MOVING_HEARTBEAT_S", 0.02)
 
 
 async def polled(*consumers):
@@ -41,29 +39,6 @@ async def balance(*consumers, partitions):
             if sum(sizes) == partitions and max(sizes) - min(sizes) <= 1:
                 assert sorted(p for each in held for p in each) == list(range(partitions))
                 return found
-
-
-async def test_goes_on_after_the_last_commit(tmp_path):
-    """A group begins at `start` the first time, and then after what was committed."""
-    async with world(tmp_path) as w:
-        for n in range(4):
-            await w.write(b"%d" % n)
-        async with w.consumer(group="g", start={0: 1}) as consumer:
-            assert values(await take(consumer, 2)) == [b"1", b"2"]
-            assert "[1 pending]" in repr(consumer._commits)
-            await consumer.commit()
-            assert "[0 pending]" in repr(consumer._commits)
-            assert await consumer.committed() == {0: 3}
-            with pytest.raises(OffsetOutOfRangeError):
-                await consumer.commit({0: 99})
-            assert values(await take(consumer, 1)) == [b"3"]
-        async with w.consumer(group="g") as consumer:
-            assert values(await take(consumer, 1)) == [b"3"]
-            await consumer.commit({0: 1})
-        async with w.consumer(group="g") as consumer:
-            assert values(await take(consumer, 1)) == [b"1"]
-        async with w.consumer(group="other") as consumer:
-            assert values(await take(consumer, 1)) == [b"0"]
 
 
 async def test_what_the_group_gave_to_another_meanwhile_is_not_taken_up(tmp_path):
@@ -263,25 +238,3 @@ async def test_a_poll_sees_first_that_the_session_is_over(tmp_path, fails):
             assert await consumer.poll(0.01) is None
             assert lost == [([0], [], {})]
             assert consumer.assignment == []
-
-
-async def test_stuck_member_loses_its_partitions(tmp_path):
-    """A member that does not poll is taken out; its commit is refused, and it may come back."""
-    lost, assigned = [], []
-    async with world(tmp_path, read_partitions=2) as w:
-        await w.write_to(0, b"v")
-        await w.write_to(1, b"v")
-        options = {"max_poll_interval": "1s", "session_timeout": "5m"}
-        stuck = w.consumer(group="g", on_lost=lost.append, on_assign=assigned.append, **options)
-        async with stuck, w.consumer(group="g") as healthy:
-            await take(stuck, 2)
-            assert assigned == [[0, 1]]
-            async with asyncio.timeout(TIMEOUT_S):  # long before the end of the session
-                while healthy.assignment != [0, 1]:
-                    await healthy.poll(0.02)
-            with pytest.raises(NotOwnerError, match="does not hold partition 0"):
-                await stuck.commit()
-            assert lost == []
-            await balance(stuck, healthy, partitions=2)
-            assert lost == [[0, 1]]
-            await stuck.commit()

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import subprocess
-import sys
 import threading
 import time
 
 import pyarrow as pa
 import pytest
 
-from memq import AdminClient, Consumer, OffsetRange, Producer, read_range
-from memq.client.topic import SyncTopicClient
+from memq import AdminClient, Consumer, Producer, read_range
 from memq.errors import (
     ClosedError,
-    ConfigError,
     InvalidRequestError,
-    OffsetOutOfRangeError,
-    RequestTimeoutError,
-    TopicRecreatedError,
-    UnavailableError,
-    UnknownTopicError,
 )
 from memq.testing.broker import BrokerProcess
 
@@ -127,53 +117,6 @@ def test_close_wakes_a_poll(address, topic):
         consumer.poll()
 
 
-def test_errors_at_construction(address):
-    """What is wrong from the start is raised there, and leaves no thread behind."""
-    before = set(threading.enumerate())
-    with pytest.raises(UnknownTopicError):
-        Consumer(address, topic="nowhere")
-    with pytest.raises(ConfigError):
-        Consumer(address, topic="t", order="sideways")
-    with pytest.raises(UnavailableError):
-        Consumer("127.0.0.1:1", topic="t", request_timeout="200ms")
-    assert set(threading.enumerate()) <= before
-
-
-def test_exit_without_close(address, topic):
-    """A program that forgets to close ends at once and says nothing."""
-    program = f"""
-from memq import Consumer
-consumer = Consumer({address!r}, topic={topic!r}, group="g", fetch_threads=1)
-assert len(consumer.poll(20)) == 2
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert (done.stdout, done.stderr) == ("", "")
-
-
-def _poll_in_child(consumer, results):
-    try:
-        consumer.poll(0.1)
-    except ClosedError as exc:
-        results.put(str(exc))
-    consumer.close()
-
-
-def test_fork(address, topic):
-    """In a forked child the consumer says that it belongs to the parent, which goes on."""
-    with Consumer(address, topic=topic) as consumer:
-        take(consumer, 1)
-        context = multiprocessing.get_context("fork")
-        results = context.Queue()
-        child = context.Process(target=_poll_in_child, args=(consumer, results))
-        child.start()
-        assert "before a fork" in results.get(timeout=TIMEOUT_S)
-        child.join(TIMEOUT_S)
-        assert child.exitcode == 0
-        assert len(take(consumer, 7)) == 7
-
-
 # -- ranges ---------------------------------------------------------------------------------
 
 
@@ -188,21 +131,6 @@ def test_range_is_exact(address, topic, read_through):
     assert table.equals(pa.concat_tables(parts))
     fill(address, topic, 4, first=100)
     assert read_range(address, start=1, end=3, **arguments).equals(table)
-
-
-def test_range_that_is_not_retained(address, topic):
-    """Offsets that are not retained are an error that says what is."""
-    with pytest.raises(
-        OffsetOutOfRangeError,
-        match=r"offsets 2 to 8 of .*/0: not retained in full; retained are offsets 0 to 3",
-    ):
-        read_range(address, topic=topic, partition=0, start=2, end=9)
-    with pytest.raises(InvalidRequestError, match="no partition 2"):
-        read_range(address, topic=topic, partition=2, start=0, end=0)
-    with pytest.raises(InvalidRequestError, match=r"\[2, 1\): all must be"):
-        read_range(address, topic=topic, partition=0, start=2, end=1)
-    with pytest.raises(RequestTimeoutError, match="not read within 0 s"):
-        read_range(address, topic=topic, partition=0, start=0, end=1, timeout=0)
 
 
 def test_range_of_a_topic_whose_schema_grew(address):
@@ -235,7 +163,8 @@ def test_group_rides_out_a_killed_broker(tmp_path):
         with AdminClient(running.address) as admin:
             admin.create_topic("t", read_partitions=2, batch_age="1ms")
         fill(running.address, "t", 4)
-        with Consumer(running.address, topic="t", group="g", on_revoke=lost.append) as consumer:
+        options = {"group": "g", "on_revoke": lost.append, "session_timeout": "2m"}
+        with Consumer(running.address, topic="t", **options) as consumer:
             seen = take(consumer, 4)
             running.restart()
             fill(running.address, "t", 4, first=4)
@@ -246,24 +175,3 @@ def test_group_rides_out_a_killed_broker(tmp_path):
                 (group,) = admin.groups("t")
                 assert group.members[0].partitions == [0, 1]
     assert sorted(values(seen)) == sorted([b"%d" % n for n in range(8)] + [b"+"] * 8)
-
-
-def test_topic_client_for_threads(address, topic):
-    """The sync client of a topic pages through exact ranges, and says what is retained."""
-    with SyncTopicClient(address, topic) as client:
-        ranges = client.ranges_between(None, None)
-        assert [(each.partition, each.start, each.end) for each in ranges] == [(0, 0, 4), (1, 0, 4)]
-        assert {each.incarnation for each in ranges} == {client.info().incarnation}
-        assert [len(page) for page in client.pages(ranges, page_entries=3)] == [3, 1, 3, 1]
-        found = list(client.batches([ranges[0]._replace(start=1, end=3)]))
-        assert [(each.partition, each.offset) for each in found] == [(0, 1), (0, 2)]
-        with pytest.raises(OffsetOutOfRangeError, match=r"offsets 0 to 4 .*not retained in full"):
-            client.check_retained(OffsetRange(1, 0, 5))
-        assert [each.since_ms for each in client.retained_since()] == [float("-inf")] * 2
-    with (
-        SyncTopicClient(address, topic, incarnation="0" * 16) as other,
-        pytest.raises(TopicRecreatedError, match="two topics of that name"),
-    ):
-        other.info()
-    with pytest.raises(ClosedError):
-        client.offsets()
