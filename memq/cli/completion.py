@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from memq.cli.command import Command, ParamType, check_reachable, connection_in
+from memq.cli.command import Command, check_reachable, connection_in
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 # -- names that the brokers know ------------------------------------------------------------
 
 
-class NameType(ParamType[str]):
+class NameType(click.ParamType):  # type: ignore[type-arg]  # older ones have none
     """A name that the brokers know.
 
     Args:
