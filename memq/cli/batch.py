@@ -347,7 +347,7 @@ def _message_row(entry: IndexEntry) -> Row:
 
 
 def _print_records(reader: BatchReader) -> None:
-    from memq.cli.lines import json_lines, object_records  # noqa: PLC0415 - loads Arrow
+    from memq.cli.formats import json_lines, object_records  # noqa: PLC0415 - loads Arrow
 
     for piece in json_lines(object_records(reader)):
         write_whole(sys.stdout.buffer, piece)

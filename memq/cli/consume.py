@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memq import Consumer
-    from memq.cli.batch_lines import Format, Lines
+    from memq.cli.formats import LineFormat, Lines
     from memq.cli.selection import BatchSelection
     from memq.client.consumer.options import ConsumerArguments
     from memq.reading.batch import Batch
@@ -179,7 +179,7 @@ def consume(
     max_messages: int | None,
     max_batches: int | None,
     timeout: str | None,
-    form: Format,
+    form: LineFormat,
     print_key: bool,
     key_separator: bytes,
     **others: Any,
@@ -194,7 +194,7 @@ def consume(
     """
     check_together(_CONFLICTS)
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
-    from memq.cli.batch_lines import lines_of  # noqa: PLC0415
+    from memq.cli.formats import lines_of  # noqa: PLC0415
     from memq.cli.selection import Asked, select  # noqa: PLC0415
     from memq.client.topic import SyncTopicClient  # noqa: PLC0415
     from memq.core.format.schema import deserialize_schema  # noqa: PLC0415

@@ -30,7 +30,7 @@ from memq.errors import ConfigError
 from memq.reading.start import time_us
 
 if TYPE_CHECKING:
-    from memq.cli.export_formats import Format
+    from memq.cli.formats import FileFormat
     from memq.client.read_range import TopicReader
     from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
@@ -94,7 +94,7 @@ def export(
     start: GivenTime | None,
     end: GivenTime | None,
     wanted: OffsetRange | None,
-    form: Format | None,
+    form: FileFormat | None,
     columns: str | None,
     metadata: bool,
     file_bytes: int,
@@ -179,13 +179,13 @@ def export(
     show_one(row | {"seconds": round(time.monotonic() - started_s, 3)}, output)
 
 
-def _target(target: Path, form: Format | None) -> tuple[bool, Format]:
+def _target(target: Path, form: FileFormat | None) -> tuple[bool, FileFormat]:
     """Whether it is a file, and the format.
 
     Raises:
         ConfigError: the name of the file says no format, or another one.
     """
-    from memq.cli.export_formats import SUFFIXES  # noqa: PLC0415 - loads Arrow
+    from memq.cli.formats import SUFFIXES  # noqa: PLC0415 - loads Arrow
 
     said = SUFFIXES.get(target.suffix.lower())
     if target.is_dir() or said is None:

@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from memq.cli.export_formats import SUFFIXES, Format, open_sink
+from memq.cli.formats import SUFFIXES, FileFormat, open_sink
 from memq.core.decoding import UNDECODABLE
 from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
@@ -77,7 +77,7 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     topic: str
-    format: Format
+    format: FileFormat
     columns: list[str] | None
     metadata: bool
     range: str
@@ -293,7 +293,7 @@ def _plan(reader: TopicReader, job: ExportJob) -> ExportManifest:
     )
 
 
-def _part(piece: Piece, form: Format) -> Part:
+def _part(piece: Piece, form: FileFormat) -> Part:
     partition, start, end, _ = piece.range
     return Part(
         file=f"partition-{partition:05d}-{start:012d}-{end:012d}{suffix_of(form)}",
@@ -447,7 +447,7 @@ def _write(
     plan: ReadPlan,
     pieces: Sequence[Piece],
     *,
-    form: Format,
+    form: FileFormat,
     advance: Callable[[int], None],
 ) -> tuple[int, int]:
     """Write the rows of some pieces, durably; rows and bytes of the file."""
@@ -470,7 +470,7 @@ def _write(
     return records, os.fstat(file.fileno()).st_size
 
 
-def suffix_of(form: Format) -> str:
+def suffix_of(form: FileFormat) -> str:
     """Of the files of a format."""
     return next(suffix for suffix, each in SUFFIXES.items() if each == form)
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.export_formats import TEXT_ROWS, open_sink
-from memq.cli.lines import json_value
+from memq.cli.formats import TEXT_ROWS, json_value, open_sink
 from memq.core.format.message import encode_records
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
