@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -32,9 +32,7 @@ from memq.reading.start import time_us
 if TYPE_CHECKING:
     from memq.cli.formats import FileFormat
     from memq.client.read_range import TopicReader
-    from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
-    from memq.reading.objects import ReadThrough
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
 
@@ -98,12 +96,9 @@ def export(
     columns: str | None,
     metadata: bool,
     file_bytes: int,
-    read_through: ReadThrough,
-    storage_options: NamedValues,
-    zone: str,
     bootstrap: str,
-    token: str,
     output: str,
+    **reading: Any,
 ) -> None:
     """Write the records of TOPIC that are retained now to files.
 
@@ -141,21 +136,17 @@ def export(
 
     def open_reader(incarnation: str, schema_id: str) -> TopicReader:
         check_reachable(bootstrap)
-        return TopicReader(
-            AsyncTopicReader(
-                bootstrap,
-                topic=topic,
-                incarnation=incarnation,
-                schema_id=schema_id,
-                columns=names,
-                metadata=metadata,
-                read_through=read_through,
-                storage_options=storage_options,
-                token=token,
-                zone=zone,
-                client="memq export",
-            )
+        asked = AsyncTopicReader(
+            bootstrap,
+            topic=topic,
+            incarnation=incarnation,
+            schema_id=schema_id,
+            columns=names,
+            metadata=metadata,
+            client="memq export",
+            **reading,
         )
+        return TopicReader(asked)
 
     started_s = time.monotonic()
     run = job.export_file if is_file else job.export_folder
