@@ -16,7 +16,6 @@ import pytest
 from pyarrow import csv, parquet
 
 from memq import Producer, read_range
-from memq.cli.export_job import MANIFEST
 from tests.integration.cli.processes import TIMEOUT_S
 
 NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
@@ -203,29 +202,6 @@ def test_a_killed_file_is_not_there(memq, clicks, broker, tmp_path):
 
     assert parquet.read_table(path).num_rows == 12
     assert list(tmp_path.iterdir()) == [path]
-
-
-def unfinished(folder):
-    """Make an export one that has two files to go."""
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    for part in manifest["parts"][-2:]:
-        part["records"] = part["file_bytes"] = None
-        (folder / part["file"]).unlink()
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-
-
-def test_a_recreated_topic(memq, clicks, tmp_path):
-    """An unfinished export of a topic that was recreated is refused."""
-    folder = tmp_path / "all"
-    run(memq, clicks, folder, *SMALL)
-    unfinished(folder)
-    memq("topic", "delete", clicks, "--yes")
-    memq("topic", "create", clicks)
-
-    said = memq("export", clicks, folder, *SMALL, code=1)
-
-    assert "was deleted and recreated" in said
-    assert values(folder) == list(range(8))
 
 
 def test_a_file_that_is_made_meanwhile_stays(memq, clicks, tmp_path, monkeypatch):

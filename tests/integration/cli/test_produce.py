@@ -44,15 +44,6 @@ def test_lines_flow(memq, topic, broker):
     assert end(producing)[0] == 0
 
 
-def test_sending_again_is_harmless(memq, topic, lines):
-    """With a producer id of its own the same lines are published once."""
-    for _ in range(2):
-        memq("produce", topic, "--input", lines, "--producer-id", "me", "--timestamp", TIMESTAMP)
-
-    read = memq("consume", topic, "--from-beginning", "--exit-at-end")
-    assert read == lines.read_bytes()
-
-
 def test_line_without_end(memq, broker):
     """A line from a pipe is refused as soon as the topic's Messages cannot hold it."""
     memq("topic", "create", "endless", "--message-bytes", "64KiB", "--batch-age", "20ms")

@@ -10,10 +10,8 @@ from contextlib import nullcontext
 from threading import Timer
 
 import click
-import hypothesis
 import pytest
 from click.testing import CliRunner
-from hypothesis import strategies as st
 
 from memq.cli.command import (
     RangeType,
@@ -61,15 +59,6 @@ def test_only_what_was_given_is_given():
     assert given() == {}
     assert given("--wait-time", "1s", "--loud") == {"wait_time": "1s", "loud": "true"}
     assert given("--no-loud", "--name", "") == {"loud": "false", "name": ""}
-
-
-def test_flag_wins_over_variable():
-    """A variable counts where there is no flag."""
-    assert given(MEMQ_COLOR="blue", MEMQ_LOUD="true") == {"color": "blue", "loud": "true"}
-    assert given("--color", "red", "--no-loud", MEMQ_COLOR="blue", MEMQ_LOUD="true") == {
-        "color": "red",
-        "loud": "false",
-    }
 
 
 @pytest.mark.parametrize(
@@ -126,12 +115,6 @@ def test_unknown_escape(text):
     """A backslash that begins nothing known is refused, with what there is."""
     with pytest.raises(ConfigError, match=r"is no separator; write .* \\t, \\n, \\0, \\xNN or"):
         parse_separator(text)
-
-
-@hypothesis.given(st.binary(min_size=1))
-def test_any_bytes_are_a_separator(separator):
-    """Every separator can be written."""
-    assert parse_separator("".join(f"\\x{byte:02x}" for byte in separator)) == separator
 
 
 # -- the way to the brokers -----------------------------------------------------------------

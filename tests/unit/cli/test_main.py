@@ -74,25 +74,6 @@ def test_wrong_usage(arguments, message, capsys):
     assert captured.err.count("\n") == 1
 
 
-def test_failure(capsys):
-    """A command that fails says why in one line and ends with 1."""
-    assert main(["batch", "cat", "/nowhere/batch.arrows"]) == 1
-
-    captured = capsys.readouterr()
-    assert captured.err.startswith("memq: error: there is no object /nowhere/batch.arrows; ")
-    assert captured.err.count("\n") == 1
-
-
-def test_damaged_configuration(tmp_path, capsys):
-    """A configuration that is refused is named."""
-    path = tmp_path / "broker.toml"
-    path.write_text('data_dri = "x"\n')
-
-    assert main(["broker", "--config", str(path)]) == 1
-
-    assert "unknown option 'data_dri'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [(KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 1), (click.Abort(), 130)],
