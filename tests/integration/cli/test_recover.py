@@ -78,8 +78,6 @@ def flip(file, place):
     file.write_bytes(content)
 
 
-
-
 REBUILT = {
     "queue": lambda data: shutil.rmtree(data / "queue"),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
