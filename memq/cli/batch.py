@@ -12,6 +12,7 @@ import click
 
 from memq.cli.command import (
     Group,
+    TopicType,
     check_reachable,
     connection_options,
     option,
@@ -20,7 +21,6 @@ from memq.cli.command import (
     range_option,
     storage_options_option,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import progress_bar, show_one, show_rows, write_whole
 from memq.core.units import counted, iso_ms, iso_us
 from memq.errors import (

@@ -13,6 +13,7 @@ import click
 
 from memq.cli.command import (
     Group,
+    TopicType,
     connect_admin,
     connection_options,
     option,
@@ -20,7 +21,6 @@ from memq.cli.command import (
     storage_options_option,
     table_options,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import show_one
 from memq.cli.produce import SHAPING_OPTIONS
 from memq.core.units import counted

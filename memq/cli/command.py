@@ -1,7 +1,8 @@
-"""What commands are made of: their class, their options, and the way to the brokers."""
+"""What commands are made of: their class, options, types of values, and the way to the brokers."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -9,6 +10,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from functools import partial, wraps
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -27,7 +29,7 @@ from memq.core.defaults import (
 from memq.core.named_values import NamedValues, parse_storage_options
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_size_bytes, parse_time
-from memq.errors import ConfigError, UnavailableError
+from memq.errors import ConfigError, MemqError, UnavailableError
 from memq.runtime.log_format import LOG_FORMAT, configure
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 REACH_S = 3.0  # a broker that was started just now listens within this time
 RETRY_S = 0.1
+COMPLETION_REACH_S = 0.3  # a broker that does not listen by then is not there
+COMPLETION_S = 1.5  # nobody waits longer for a list of names
 
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _PROFILE = "memq.profile"  # where a context keeps it
@@ -562,3 +566,60 @@ def check_reachable(bootstrap: str, *, timeout_s: float = REACH_S) -> None:
                 "`memq dev`, or name another with --bootstrap"
             ) from reason
         time.sleep(RETRY_S)
+
+
+# -- names that the brokers know, completed by the shell ---------------------------------------
+
+
+class NameType(click.ParamType):  # type: ignore[type-arg]  # older ones have none
+    """A name that the brokers know.
+
+    Args:
+        names: asks for all of them.
+    """
+
+    name = "text"
+
+    def __init__(self, names: Callable[[AdminClient], list[str]]) -> None:
+        self._names = names
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem[str]]:
+        """Return the names that begin so."""
+        return _ask(ctx, incomplete, self._names)
+
+
+TopicType = partial(NameType, lambda admin: [each.config.name for each in admin.list_topics()])
+GroupType = partial(NameType, lambda admin: [each.group for each in admin.groups()])
+BrokerType = partial(NameType, lambda admin: [each.id for each in admin.describe_cluster().brokers])
+
+
+def _ask(
+    ctx: click.Context, incomplete: str, question: Callable[[AdminClient], list[str]]
+) -> list[CompletionItem[str]]:
+    """Names that the brokers answer; none where they do not in time."""
+    from memq.client.admin import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    connection = connection_in(ctx)
+    answers: list[list[str]] = []
+
+    def ask() -> None:
+        with contextlib.suppress(MemqError, OSError):
+            check_reachable(connection["bootstrap"], timeout_s=COMPLETION_REACH_S)
+            with AdminClient(
+                **connection, client="memq completion", request_timeout_s=COMPLETION_S
+            ) as admin:
+                answers.append(question(admin))
+
+    # In a thread that nobody waits for at the end: the search for a host's address takes its time.
+    asking = Thread(target=ask, name="memq-completion", daemon=True)
+    asking.start()
+    asking.join(COMPLETION_S)
+    names = {name for answer in answers for name in answer if name.startswith(incomplete)}
+    # Names that begin with an underscore are MemQ's own.
+    shown = [name for name in names if incomplete or not name.startswith("_")]
+    return [CompletionItem(name) for name in sorted(shown)]

@@ -24,8 +24,10 @@ import click
 
 from memq.cli.command import (
     Command,
+    GroupType,
     SeparatorType,
     TimeType,
+    TopicType,
     check_reachable,
     check_together,
     connection_options,
@@ -36,7 +38,6 @@ from memq.cli.command import (
     storage_options_option,
     zone_option,
 )
-from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import check_stdout, notice, write_whole
 from memq.core.options import Option
 from memq.core.units import DAY_MS

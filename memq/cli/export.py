@@ -14,6 +14,7 @@ from memq.cli.command import (
     Command,
     ParsedType,
     SizeType,
+    TopicType,
     check_reachable,
     connection_options,
     option,
@@ -23,7 +24,6 @@ from memq.cli.command import (
     storage_options_option,
     zone_option,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import notice, progress_bar, show_one
 from memq.core.units import parse_time
 from memq.errors import ConfigError

@@ -21,6 +21,7 @@ from memq.cli.command import (
     HeaderType,
     SeparatorType,
     TimeType,
+    TopicType,
     check_reachable,
     check_together,
     connection_options,
@@ -29,7 +30,6 @@ from memq.cli.command import (
     table_options,
     zone_option,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import notice, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.units import counted
