@@ -170,17 +170,6 @@ def test_commands_in_messages_exist():
             check_command(tokens, complete=False)
 
 
-def test_what_is_wrong_is_seen(tmp_path):
-    """The checks find a link, a command, an option and an argument that there is not."""
-    page = tmp_path / "page.md"
-    page.write_text("# Here\n\n[a](page.md#here) [b](#nowhere) [c](no.md)\n")
-    assert broken_links(page) == ["#nowhere", "no.md"]
-    for line in ("memq no", "memq topic no", "memq produce t --no", "memq produce", "memq lag a b"):
-        (tokens,) = commands_in(line)
-        with pytest.raises(click.UsageError):
-            check_command(tokens, complete=True)
-
-
 @each_page
 def test_make_words_exist(page):
     """Every `make …` that a page shows is a word of the Makefile."""
