@@ -10,15 +10,16 @@ import click
 
 from memq.cli.command import (
     Command,
+    GroupType,
     RowType,
     TimeType,
+    TopicType,
     check_reachable,
     connection_options,
     option,
     output_option,
     storage_options_option,
 )
-from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import show_one, table_text
 from memq.core.audit import render
 from memq.core.options import Option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import click
 
 from memq.cli.command import (
     Group,
+    TopicType,
     check_reachable,
     connection_options,
     option,
@@ -20,12 +21,9 @@ from memq.cli.command import (
     range_option,
     storage_options_option,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import progress_bar, show_one, show_rows, write_whole
-from memq.core.named_values import NO_VALUES
 from memq.core.units import counted, iso_ms, iso_us
 from memq.errors import (
-    ConfigError,
     CorruptDataError,
     InvalidRequestError,
     MemqError,
@@ -37,9 +35,8 @@ if TYPE_CHECKING:
     from memq.client.topic import SyncTopicClient
     from memq.core.format.index import IndexEntry
     from memq.core.format.reader import BatchReader
-    from memq.core.format.verify import VerifyReport
     from memq.core.named_values import NamedValues
-    from memq.core.notification import Notification, PublishedBatch
+    from memq.core.notification import PublishedBatch
     from memq.core.ranges import OffsetRange
 
 
@@ -146,117 +143,64 @@ def verify(
     with its notification. Ends with 1 and names what is damaged.
     """
     uri = _object_uri(target)
-    if uri is not None and wanted is not None:
-        raise click.UsageError("--range is for a topic, not for one object")
-    found = Findings(storage_options)
-    if uri is not None:
-        _read_object(target, storage_options)  # what is not there is no finding
-        found.check(uri)
+    if uri is None:
+        totals, damaged = _verify_topic(target, wanted, bootstrap, token, storage_options)
+    elif wanted is None:
+        totals, damaged = _verify_object(target, uri, storage_options)
     else:
-        _verify_topic(target, wanted, bootstrap, token, found)
-    found.show(output)
+        raise click.UsageError("--range is for a topic, not for one object")
+    if output == "json":
+        show_one(totals | {"damaged": damaged}, output)
+    else:
+        if damaged:
+            show_rows(damaged, ["partition", "offset", "finding", "uri"], output)
+        show_one(totals, output)
+    if damaged:
+        count = len({row["uri"] for row in damaged})
+        raise CorruptDataError(f"damaged: {count} of {counted(totals['batches'], 'Batch')}")
+
+
+def _verify_object(
+    target: str, uri: str, storage_options: NamedValues
+) -> tuple[dict[str, int], list[Row]]:
+    """Return what is in an object, and a row for each finding."""
+    from memq.core.format.verify import verify as verify_bytes  # noqa: PLC0415 - loads Arrow
+
+    report = verify_bytes(_read_object(target, storage_options))
+    totals = {"batches": 1} | {name: getattr(report, name) for name in _COUNTS}
+    return totals, [
+        {"partition": None, "offset": None, "uri": uri, "finding": each} for each in report.findings
+    ]
 
 
 def _verify_topic(
-    topic: str, wanted: OffsetRange | None, bootstrap: str, token: str, found: Findings
-) -> None:
+    topic: str, wanted: OffsetRange | None, bootstrap: str, token: str, storage_options: NamedValues
+) -> tuple[dict[str, int], list[Row]]:
+    """Return what the notifications of a topic say there is, and a row for each finding."""
+    from memq.client.audit.stored import inspect  # noqa: PLC0415 - loads Arrow
+    from memq.storage.open import open_uri  # noqa: PLC0415
+
+    totals = dict.fromkeys(("batches", *_COUNTS), 0)
+    damaged: list[Row] = []
     with _open(bootstrap, token, topic) as client:
         ranges = _ranges(client, wanted)
         with progress_bar("Batches", sum(each.size for each in ranges)) as advance:
-            for published in client.batches(ranges):
-                found.check(published.notification.uri, published)
+            for partition, offset, _, told in client.batches(ranges):
+                storage, key = open_uri(told.uri, storage_options)
+                place = {"partition": partition, "offset": offset, "uri": told.uri}
+                found = inspect(told, partial(storage.get_range, key), deep=True)
+                damaged += [place | {"finding": each} for each in found.findings]
+                totals["batches"] += 1
+                for name in _COUNTS:
+                    totals[name] += getattr(told, name)
                 advance(1)
-        found.forget_expired(client.starts())
+        starts = (
+            client.starts()
+        )  # what retention has removed by now may have gone while it was read
+    return totals, [row for row in damaged if row["offset"] >= starts[row["partition"]]]
 
 
-class Findings:
-    """What was found in some objects.
-
-    Args:
-        storage_options: of the object store that they are in.
-
-    Attributes:
-        totals: Batches checked, their Messages, records and bytes.
-        damaged: one row for each finding.
-    """
-
-    def __init__(self, storage_options: NamedValues) -> None:
-        self._storage_options = storage_options
-        self.totals = {"batches": 0, "messages": 0, "records": 0, "size_bytes": 0}
-        self.damaged: list[Row] = []
-
-    def check(self, uri: str, published: PublishedBatch | None = None) -> None:
-        """Check one object."""
-        notification = published and published.notification
-        report = verify_object(uri, notification, self._storage_options)
-        self.totals["batches"] += 1
-        self.totals["messages"] += report.messages
-        self.totals["records"] += report.records
-        self.totals["size_bytes"] += report.size_bytes
-        self.damaged += [
-            {
-                "partition": published and published.partition,
-                "offset": published and published.offset,
-                "uri": uri,
-                "finding": finding,
-            }
-            for finding in report.findings
-        ]
-
-    def forget_expired(self, starts: dict[int, int]) -> None:
-        """Leave out what retention has removed by now; it may have gone while it was read."""
-        self.damaged = [row for row in self.damaged if row["offset"] >= starts[row["partition"]]]
-
-    def show(self, output: str) -> None:
-        """Print it.
-
-        Raises:
-            CorruptDataError: something is damaged.
-        """
-        if output == "json":
-            show_one(self.totals | {"damaged": self.damaged}, output)
-        else:
-            if self.damaged:
-                show_rows(self.damaged, ["partition", "offset", "finding", "uri"], output)
-            show_one(self.totals, output)
-        count = len({row["uri"] for row in self.damaged})
-        if count:
-            raise CorruptDataError(
-                f"damaged: {count} of {counted(self.totals['batches'], 'Batch')}"
-            )
-
-
-def verify_object(
-    uri: str,
-    notification: Notification | None = None,
-    storage_options: NamedValues = NO_VALUES,
-) -> VerifyReport:
-    """Read an object and check every byte; and that it is the one that its notification names.
-
-    Whatever is wrong with it is a finding, also that it cannot be read.
-
-    Raises:
-        ConfigError: the storage cannot be opened with the options that were given.
-    """
-    from memq.core.format import verify as objects  # noqa: PLC0415 - loads Arrow
-    from memq.core.format.index import decode_tail  # noqa: PLC0415
-    from memq.reading.objects import differences  # noqa: PLC0415
-    from memq.storage.open import open_uri  # noqa: PLC0415
-
-    try:
-        storage, key = open_uri(uri, storage_options)
-        data = storage.get(key)
-    except ObjectNotFoundError:
-        return objects.VerifyReport(("gone: retention removed it, or it is lost",), 0)
-    except MemqError as exc:
-        if storage_options and isinstance(exc, ConfigError):
-            raise
-        return objects.VerifyReport((str(exc),), 0)
-    report = objects.verify(data)
-    if report.ok and notification is not None:
-        index = decode_tail(memoryview(data), len(data))
-        return replace(report, findings=tuple(differences(notification, index, len(data))))
-    return report
+_COUNTS = ("messages", "records", "size_bytes")
 
 
 # -- cat ------------------------------------------------------------------------------------
@@ -347,7 +291,7 @@ def _message_row(entry: IndexEntry) -> Row:
 
 
 def _print_records(reader: BatchReader) -> None:
-    from memq.cli.lines import json_lines, object_records  # noqa: PLC0415 - loads Arrow
+    from memq.cli.formats import json_lines, object_records  # noqa: PLC0415 - loads Arrow
 
     for piece in json_lines(object_records(reader)):
         write_whole(sys.stdout.buffer, piece)

@@ -13,6 +13,7 @@ import click
 
 from memq.cli.command import (
     Group,
+    TopicType,
     connect_admin,
     connection_options,
     option,
@@ -20,7 +21,6 @@ from memq.cli.command import (
     storage_options_option,
     table_options,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import show_one
 from memq.cli.produce import SHAPING_OPTIONS
 from memq.core.units import counted
@@ -192,30 +192,19 @@ def _prepare(
             admin.create_topic(topic)
         config = admin.describe_topic(topic).config
         ends = {each.partition: each.end for each in admin.offsets(topic)}
-    shaping = (
-        []
-        if given is None
-        else [(row, given.get(row.name, row.default)) for row in SHAPING_OPTIONS]
-    )
+    shaping = () if given is None else SHAPING_OPTIONS
+    values = [(row, (given or {}).get(row.name, row.default)) for row in shaping]
     about: Row = {
-        row.field: value if row.kind == "text" else row.parse(value) for row, value in shaping
+        row.field: value if row.kind == "text" else row.parse(value) for row, value in values
     }
+    names = ("batch_bytes", "batch_age_ms", "write_partitions", "read_partitions")
+    about |= {name: getattr(config, name) for name in names}
     about |= {
-        "batch_bytes": config.batch_bytes,
-        "batch_age_ms": config.batch_age_ms,
-        "write_partitions": config.write_partitions,
-        "read_partitions": config.read_partitions,
         "cpus": len(os.sched_getaffinity(0)),
         "machine": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
     return ends, about
-
-
-def _settings(given: dict[str, str]) -> Row:
-    """Return what the producer goes by: plain numbers, and words as they are written."""
-    values = [(row, given.get(row.name, row.default)) for row in SHAPING_OPTIONS]
-    return {row.field: value if row.kind == "text" else row.parse(value) for row, value in values}
 
 
 def _arguments(given: dict[str, str], token: str) -> ProducerArguments:
@@ -261,18 +250,18 @@ def write_all(producer: Producer, values: Iterator[bytes]) -> list[int]:
         MemqError: a Message failed.
     """
     took_us: list[int] = []
-
-    def ended(started_ns: int, _: Delivery) -> None:
-        took_us.append((time.perf_counter_ns() - started_ns) // 1_000)
-
     latest = None
     for value in values:
         delivery = producer.write(value)
         if delivery is not latest:
-            delivery.add_done_callback(partial(ended, time.perf_counter_ns()))
+            delivery.add_done_callback(partial(_ended, took_us, time.perf_counter_ns()))
             latest = delivery
     producer.flush()  # the last callback has been called when this returns
     return took_us
+
+
+def _ended(took_us: list[int], started_ns: int, _: Delivery) -> None:
+    took_us.append((time.perf_counter_ns() - started_ns) // 1_000)
 
 
 def write_and_read(
@@ -287,24 +276,23 @@ def write_and_read(
         MemqError: a Message failed.
         RequestTimeoutError: nothing came for a long time.
     """
-    latencies_us = []
+    latencies_us: list[pa.Array] = []
     written = read = 0
-    all_written = False
-    started_s = last_s = time.monotonic()
-    while not all_written or read < written:
+    is_writing = True
+    started_s = time.monotonic()
+    while is_writing or read < written:
         due = int((time.monotonic() - started_s) * rate) + 1 - written
-        now_us = time.time_ns() // 1_000
         some = list(islice(values, due))
+        now_us = time.time_ns() // 1_000
         for value in some:
             producer.write(value, timestamp=now_us)
         written += len(some)
-        all_written = len(some) < due
-        batch = consumer.poll(TICK_S)
+        is_writing = len(some) == due
+        batch = consumer.poll(TICK_S if is_writing else PATIENCE_S)
         if batch is not None:
             latencies_us.append(_ages_us(batch))
             read += len(batch)
-            last_s = time.monotonic()
-        elif time.monotonic() - last_s > PATIENCE_S:
+        elif not is_writing:
             producer.flush()  # raises why
             raise RequestTimeoutError(
                 f"nothing came for {PATIENCE_S:g} s; {read} of {counted(written, 'record')} did"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memq.cli.command import (
+    BrokerType,
     Command,
     Group,
     admin_options,
@@ -17,7 +18,6 @@ from memq.cli.command import (
     output_option,
     row_option,
 )
-from memq.cli.completion import BrokerType
 from memq.cli.group import lag_row
 from memq.cli.output import (
     human_age,

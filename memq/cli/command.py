@@ -1,7 +1,8 @@
-"""What commands are made of: their class, their options, and the way to the brokers."""
+"""What commands are made of: their class, options, types of values, and the way to the brokers."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -9,6 +10,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from functools import partial, wraps
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -27,7 +29,7 @@ from memq.core.defaults import (
 from memq.core.named_values import NamedValues, parse_storage_options
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_size_bytes, parse_time
-from memq.errors import ConfigError, UnavailableError
+from memq.errors import ConfigError, MemqError, UnavailableError
 from memq.runtime.log_format import LOG_FORMAT, configure
 
 if TYPE_CHECKING:
@@ -39,33 +41,15 @@ if TYPE_CHECKING:
     from memq.runtime.log_format import LogFormat
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-    ParamType = click.ParamType
-else:
-
-    class ParamType(click.ParamType):
-        """click's. Only since 8.4 does it take the type of its values; Airflow 3.1 has an older."""
-
-        def __class_getitem__(cls, _: type) -> type:
-            return cls
-
 
 REACH_S = 3.0  # a broker that was started just now listens within this time
 RETRY_S = 0.1
+COMPLETION_REACH_S = 0.3  # a broker that does not listen by then is not there
+COMPLETION_S = 1.5  # nobody waits longer for a list of names
 
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _PROFILE = "memq.profile"  # where a context keeps it
-_SEPARATOR = re.compile(r"\\x(?P<hex>[0-9A-Fa-f]{2})|(?P<escape>\\.?)|(?P<text>[^\\]+)", re.DOTALL)
-_ESCAPES = {r"\t": b"\t", r"\n": b"\n", r"\0": b"\0", "\\\\": b"\\"}
-
-
-_INSTEAD = {
-    "--topic": "its name is an argument, as in `memq consume clicks`",
-    "-t": "its name is an argument, as in `memq consume clicks`",
-    "--bootstrap-server": "it is --bootstrap, or -b, after the command",
-    "--replication-factor": "the storage replicates",
-    "--config": "each option of a topic has a flag, such as --retention 30d",
-}
-"""What to do in place of options that other systems have."""
+_SEPARATOR = re.compile(rb"(?:[^\\]|\\[tn\\]|\\0(?![0-7])|\\x[0-9A-Fa-f]{2})+", re.DOTALL)
 
 
 class Command(click.Command):
@@ -94,9 +78,6 @@ class Command(click.Command):
             return super().parse_args(ctx, args)
         except click.UsageError as exc:
             exc.ctx = exc.ctx or ctx
-            if isinstance(exc, click.NoSuchOption) and exc.option_name in _INSTEAD:
-                text = f"there is no {exc.option_name}; {_INSTEAD[exc.option_name]}"
-                raise click.UsageError(text, ctx) from exc
             raise
 
     def format_epilog(
@@ -252,7 +233,7 @@ def _warn(text: str) -> None:
 # -- values ---------------------------------------------------------------------------------
 
 
-class ParsedType(ParamType[Any]):
+class ParsedType(click.ParamType):  # type: ignore[type-arg]  # older ones have none
     """A value that is made of a text.
 
     Args:
@@ -285,18 +266,6 @@ RangeType = partial(ParsedType, "P:START-END", _parse_range)
 """Partition, first offset, and one past the last."""
 
 
-class InputType(click.File):
-    """A file to read, or stdin where it is `-`; a stdin that is closed is no input."""
-
-    def convert(
-        self, value: str | Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        """The opened file."""
-        if value == "-" and sys.stdin is None:
-            self.fail("stdin is closed; name a file", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 def range_option(*, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A002 - as click names it
     """`--range`, the argument `wanted`: one range, or none.
 
@@ -323,22 +292,13 @@ def parse_separator(text: str) -> bytes:
     Raises:
         ConfigError: it is empty, or has another escape.
     """
-    if not text:
-        raise ConfigError("a separator has at least one character")
-    found = bytearray()
-    for match in _SEPARATOR.finditer(text):
-        if match["hex"]:
-            found.append(int(match["hex"], 16))
-        elif match["text"]:
-            found += os.fsencode(match["text"])
-        elif match["escape"] in _ESCAPES:
-            found += _ESCAPES[match["escape"]]
-        else:
-            raise ConfigError(
-                rf"{match['escape']!r} in {text!r} means nothing; there are \t, \n, \0, \xNN, "
-                r"and \\ for a backslash"
-            )
-    return bytes(found)
+    given = os.fsencode(text)
+    if not _SEPARATOR.fullmatch(given):
+        raise ConfigError(
+            rf"{text!r} is no separator; write at least one character, and \t, \n, \0, \xNN or \\ "
+            "for what is hard to type"
+        )
+    return given.decode("unicode_escape").encode("latin-1")
 
 
 SeparatorType = partial(ParsedType, "TEXT", parse_separator)
@@ -420,7 +380,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise click.UsageError(f"{question} There is no terminal to ask at: add --yes")
     # By hand, for `click.confirm` leaves a space on stdout, where the result is to stand alone.
     click.echo(f"{question} [y/N] ", err=True, nl=False)
@@ -606,3 +566,60 @@ def check_reachable(bootstrap: str, *, timeout_s: float = REACH_S) -> None:
                 "`memq dev`, or name another with --bootstrap"
             ) from reason
         time.sleep(RETRY_S)
+
+
+# -- names that the brokers know, completed by the shell ---------------------------------------
+
+
+class NameType(click.ParamType):  # type: ignore[type-arg]  # older ones have none
+    """A name that the brokers know.
+
+    Args:
+        names: asks for all of them.
+    """
+
+    name = "text"
+
+    def __init__(self, names: Callable[[AdminClient], list[str]]) -> None:
+        self._names = names
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem[str]]:
+        """Return the names that begin so."""
+        return _ask(ctx, incomplete, self._names)
+
+
+TopicType = partial(NameType, lambda admin: [each.config.name for each in admin.list_topics()])
+GroupType = partial(NameType, lambda admin: [each.group for each in admin.groups()])
+BrokerType = partial(NameType, lambda admin: [each.id for each in admin.describe_cluster().brokers])
+
+
+def _ask(
+    ctx: click.Context, incomplete: str, question: Callable[[AdminClient], list[str]]
+) -> list[CompletionItem[str]]:
+    """Names that the brokers answer; none where they do not in time."""
+    from memq.client.admin import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    connection = connection_in(ctx)
+    answers: list[list[str]] = []
+
+    def ask() -> None:
+        with contextlib.suppress(MemqError, OSError):
+            check_reachable(connection["bootstrap"], timeout_s=COMPLETION_REACH_S)
+            with AdminClient(
+                **connection, client="memq completion", request_timeout_s=COMPLETION_S
+            ) as admin:
+                answers.append(question(admin))
+
+    # In a thread that nobody waits for at the end: the search for a host's address takes its time.
+    asking = Thread(target=ask, name="memq-completion", daemon=True)
+    asking.start()
+    asking.join(COMPLETION_S)
+    names = {name for answer in answers for name in answer if name.startswith(incomplete)}
+    # Names that begin with an underscore are MemQ's own.
+    shown = [name for name in names if incomplete or not name.startswith("_")]
+    return [CompletionItem(name) for name in sorted(shown)]

@@ -1,9 +1,11 @@
 """`memq consume`: LogMessages become lines.
 
-What a group has committed has been written: a Batch counts as done once all of it went to stdout
-and was flushed. After an interruption the group goes on with the whole Batch, so that lines may
-come again but are never missed. A group cannot come to rest within a Batch, which is why
---max-messages is refused there: it would be given the same Batch again and again.
+What a group has committed has been written: the consumer commits a Batch when the next one is asked
+for, and that is once all of it went to stdout and was flushed. So a member writes every Batch that
+it is handed, also one from past the end that it waits for. After an interruption the group goes on
+with the whole Batch, so that lines may come again but are never missed. A group cannot come to rest
+within a Batch, which is why --max-messages is refused there: it would be given the same Batch again
+and again.
 
 Brokers or storage that do not answer are waited for, as long as --timeout allows. That is said once
 on stderr, and once that it is over.
@@ -22,8 +24,10 @@ import click
 
 from memq.cli.command import (
     Command,
+    GroupType,
     SeparatorType,
     TimeType,
+    TopicType,
     check_reachable,
     check_together,
     connection_options,
@@ -34,14 +38,12 @@ from memq.cli.command import (
     storage_options_option,
     zone_option,
 )
-from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import check_stdout, notice, write_whole
 from memq.core.options import Option
 from memq.core.units import DAY_MS
 from memq.errors import (
     InvalidRequestError,
     MemqError,
-    NotOwnerError,
     RequestTimeoutError,
     UnavailableError,
 )
@@ -50,14 +52,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memq import Consumer
-    from memq.cli.batch_lines import Format, Lines
+    from memq.cli.formats import LineFormat, Lines
     from memq.cli.selection import BatchSelection
     from memq.client.consumer.options import ConsumerArguments
     from memq.reading.batch import Batch
 
 MAX_TAIL = 1_000_000  # each may be in a Batch of its own, and these are all looked at
 POLL_S = 0.2  # how long the end of what is to be read may go unnoticed
-COMMIT_S = 1.0  # lines of this long may come again after a crash
+COMMIT_INTERVAL = "1s"  # lines of this long may come again after a crash
 OUTAGE_S = 10.0  # somebody at a terminal should learn of it; 4 MiB through a broker take less
 
 TIMEOUT = Option(
@@ -69,7 +71,6 @@ TIMEOUT = Option(
     doc="End when nothing came for so long; without it, wait on, through outages as well.",
 )
 
-_UNCOMMITTED = "no answer to the last commit of partitions {}; lines may come again"
 _BEGINS = ("--from-beginning", "--tail", "--from", "--to")
 _SAYS_ALL = "the range says all; leave out the other"
 _BY_GROUP = (
@@ -179,7 +180,7 @@ def consume(
     max_messages: int | None,
     max_batches: int | None,
     timeout: str | None,
-    form: Format,
+    form: LineFormat,
     print_key: bool,
     key_separator: bytes,
     **others: Any,
@@ -194,7 +195,7 @@ def consume(
     """
     check_together(_CONFLICTS)
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
-    from memq.cli.batch_lines import lines_of  # noqa: PLC0415
+    from memq.cli.formats import lines_of  # noqa: PLC0415
     from memq.cli.selection import Asked, select  # noqa: PLC0415
     from memq.client.topic import SyncTopicClient  # noqa: PLC0415
     from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
@@ -209,12 +210,11 @@ def consume(
     schema = deserialize_schema(info.schemas[info.schema_id])
     lines = lines_of(form, schema, key_separator if print_key else None)
     waiting = Waiting(timeout)
-    progress = Progress(waiting, remember=group is not None)
     options = others | {
         "group": group,
         "start": "earliest" if asked.from_beginning else "latest",
-        "on_revoke": progress.leave,
-        "on_lost": progress.lose,
+        "auto_commit": group is not None,
+        "auto_commit_interval": COMMIT_INTERVAL,
         "request_timeout": waiting.request_timeout,
         "client": "memq consume",
     }
@@ -222,15 +222,25 @@ def consume(
         quiet_log("memq.client.cluster"),
         Consumer(bootstrap, topic=topic, **cast("ConsumerArguments", options)) as consumer,
     ):
-        progress.consumer = consumer
         if selection.start is not None:
             consumer.assign(selection.start)
-        printer = Printer(lines, selection, progress, max_messages, max_batches)
+        printer = Printer(lines, selection, max_messages, max_batches)
         try:
             write_whole(sys.stdout.buffer, lines.header)
-            _print_batches(consumer, waiting, printer)
-        finally:
-            progress.close()
+            _print_batches(consumer, waiting, printer, is_member=group is not None)
+        except BaseException:
+            if group is not None and not waiting.brokers_down:
+                commit(consumer, printer.written)
+            raise
+
+
+def commit(consumer: Consumer, written: dict[int, int]) -> None:
+    """Commit what is written whole, before an error ends the command."""
+    try:
+        assigned = consumer.assignment
+        consumer.commit({each: at for each, at in written.items() if each in assigned})
+    except MemqError as exc:
+        notice(f"memq: the last commit failed, and lines may come again: {exc}")
 
 
 @contextmanager
@@ -331,93 +341,28 @@ def _error_of(consumer: Consumer) -> MemqError | None:
     return None
 
 
-class Progress:
-    """Which Batches are written; tells the group of it.
-
-    Args:
-        waiting: knows of outages.
-        remember: whether there is a group.
-
-    Attributes:
-        consumer: to commit with.
-    """
-
-    consumer: Consumer
-
-    def __init__(self, waiting: Waiting, *, remember: bool) -> None:
-        self._waiting = waiting
-        self._remember = remember
-        self._next: dict[int, int] = {}
-        self._due_s = time.monotonic() + COMMIT_S
-
-    def written(self, batch: Batch) -> None:
-        """All of this Batch is written; commits when it is time."""
-        if self._remember:
-            self._next[batch.partition] = batch.offset + 1
-            self.tick()
-
-    def tick(self) -> None:
-        """Commit when it is time."""
-        if self._next and time.monotonic() >= self._due_s:
-            self._commit()
-
-    def leave(self, partitions: list[int]) -> None:
-        """Partitions go to another member, which is to go on after what is written."""
-        self._commit()
-        self._forget(partitions, _UNCOMMITTED)
-
-    def lose(self, partitions: list[int]) -> None:
-        """Partitions are another member's already, and so are their commits."""
-        self._forget(partitions, "the session ended; lines of partitions {} may come again")
-
-    def close(self) -> None:
-        """Commit what is left."""
-        self._commit()
-        self._forget(list(self._next), _UNCOMMITTED)
-
-    def _commit(self) -> None:
-        """Commit what is written; without an answer it is tried again with what is written next."""
-        offsets, self._next = self._next, {}
-        self._due_s = time.monotonic() + COMMIT_S
-        try:
-            if self._waiting.brokers_down:
-                self._next = offsets
-            elif self._remember:
-                self.consumer.commit(offsets)
-        except NotOwnerError as exc:
-            notice(f"memq: another member took over; lines come again there: {exc}")
-        except MemqError as exc:
-            if not exc.retriable:
-                raise
-            self._next = offsets
-
-    def _forget(self, partitions: list[int], text: str) -> None:
-        held = [each for each in partitions if self._next.pop(each, None) is not None]
-        if held:
-            notice(f"memq: {text.format(held)}")
-
-
 class Printer:
-    """Writes Batches to stdout, and tells the group of it.
+    """Writes Batches to stdout.
 
     Args:
         lines: makes lines of a Batch.
         selection: what is to be written.
-        progress: learns of what is written.
         messages: how many LogMessages; None for any number.
         batches: how many Batches; None for any number.
+
+    Attributes:
+        written: one past the last Batch that is written whole, by partition.
     """
 
     def __init__(
         self,
         lines: Lines,
         selection: BatchSelection,
-        progress: Progress,
         messages: int | None = None,
         batches: int | None = None,
     ) -> None:
         self.selection = selection
-        self.progress = progress
+        self.written: dict[int, int] = {}
         self._lines = lines
         self._messages = messages
         self._batches = batches
@@ -439,10 +384,12 @@ class Printer:
         for piece in self._lines.of(wanted):
             write_whole(out, piece)
         out.flush()
-        self.progress.written(batch)  # a group is given all of it
+        self.written[batch.partition] = batch.offset + 1  # a group is given all of it
 
 
-def _print_batches(consumer: Consumer, waiting: Waiting, printer: Printer) -> None:
+def _print_batches(
+    consumer: Consumer, waiting: Waiting, printer: Printer, *, is_member: bool
+) -> None:
     """Write Batches until the end, if there is one, or until there were enough."""
     stop = printer.selection.stop
     greet = stop is None and sys.stderr.isatty()
@@ -452,10 +399,9 @@ def _print_batches(consumer: Consumer, waiting: Waiting, printer: Printer) -> No
             greet = False
         batch = waiting.poll(consumer)
         if batch is None:
-            printer.progress.tick()
             if waiting.is_over(consumer, unread=stop is not None):
                 return
-        elif not stop or batch.offset < stop[batch.partition]:
+        elif is_member or not stop or batch.offset < stop[batch.partition]:
             printer.write(batch)
 
 

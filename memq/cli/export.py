@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,6 +14,7 @@ from memq.cli.command import (
     Command,
     ParsedType,
     SizeType,
+    TopicType,
     check_reachable,
     connection_options,
     option,
@@ -23,18 +24,15 @@ from memq.cli.command import (
     storage_options_option,
     zone_option,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import notice, progress_bar, show_one
 from memq.core.units import parse_time
 from memq.errors import ConfigError
 from memq.reading.log import time_us
 
 if TYPE_CHECKING:
-    from memq.cli.export_formats import Format
+    from memq.cli.formats import FileFormat
     from memq.client.read_range import TopicReader
-    from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
-    from memq.reading.objects import ReadThrough
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
 
@@ -94,16 +92,13 @@ def export(
     start: GivenTime | None,
     end: GivenTime | None,
     wanted: OffsetRange | None,
-    form: Format | None,
+    form: FileFormat | None,
     columns: str | None,
     metadata: bool,
     file_bytes: int,
-    read_through: ReadThrough,
-    storage_options: NamedValues,
-    zone: str,
     bootstrap: str,
-    token: str,
     output: str,
+    **reading: Any,
 ) -> None:
     """Write the records of TOPIC that are retained now to files.
 
@@ -141,21 +136,17 @@ def export(
 
     def open_reader(incarnation: str, schema_id: str) -> TopicReader:
         check_reachable(bootstrap)
-        return TopicReader(
-            AsyncTopicReader(
-                bootstrap,
-                topic=topic,
-                incarnation=incarnation,
-                schema_id=schema_id,
-                columns=names,
-                metadata=metadata,
-                read_through=read_through,
-                storage_options=storage_options,
-                token=token,
-                zone=zone,
-                client="memq export",
-            )
+        asked = AsyncTopicReader(
+            bootstrap,
+            topic=topic,
+            incarnation=incarnation,
+            schema_id=schema_id,
+            columns=names,
+            metadata=metadata,
+            client="memq export",
+            **reading,
         )
+        return TopicReader(asked)
 
     started_s = time.monotonic()
     run = job.export_file if is_file else job.export_folder
@@ -179,13 +170,13 @@ def export(
     show_one(row | {"seconds": round(time.monotonic() - started_s, 3)}, output)
 
 
-def _target(target: Path, form: Format | None) -> tuple[bool, Format]:
+def _target(target: Path, form: FileFormat | None) -> tuple[bool, FileFormat]:
     """Whether it is a file, and the format.
 
     Raises:
         ConfigError: the name of the file says no format, or another one.
     """
-    from memq.cli.export_formats import SUFFIXES  # noqa: PLC0415 - loads Arrow
+    from memq.cli.formats import SUFFIXES  # noqa: PLC0415 - loads Arrow
 
     said = SUFFIXES.get(target.suffix.lower())
     if target.is_dir() or said is None:

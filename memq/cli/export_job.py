@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from memq.cli.export_formats import SUFFIXES, Format, open_sink
+from memq.cli.formats import SUFFIXES, FileFormat, open_sink
 from memq.core.decoding import UNDECODABLE
 from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
@@ -40,10 +40,7 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     LockedError,
-    OffsetOutOfRangeError,
     StorageError,
-    TopicRecreatedError,
-    UnknownTopicError,
 )
 from memq.reading.plan import EventTimes, Piece, ReadPlan
 from memq.runtime.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
@@ -77,7 +74,7 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     topic: str
-    format: Format
+    format: FileFormat
     columns: list[str] | None
     metadata: bool
     range: str
@@ -86,13 +83,8 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     start_us: int | None
     end_us: int | None
 
-    def is_same(self, other: ExportRequest) -> bool:
-        """Tell whether they ask for the same; "1h" is the hour before the first of them."""
-        mine, theirs = (msgspec.structs.replace(it, start_us=0, end_us=0) for it in (self, other))
-        return mine == theirs
-
     def __str__(self) -> str:
-        """It as the command line has it."""
+        """It as the command line has it: "1h" is the hour before the first run."""
         words = [self.topic, f"--format {self.format}"]
         words += [f"--range {self.range}"] if self.range else []
         words += [f"--from {self.start}"] if self.start else []
@@ -231,25 +223,25 @@ def export_folder(folder: Path, job: ExportJob) -> ExportOutcome:
         StorageError: the files cannot be written.
         MemqError: as `TopicReader`.
     """
-    if _read_manifest(folder, job.request) is None:
-        with job.open_reader("", "") as reader:
-            planned = _plan(reader, job)  # before there is a folder, for it may fail
-        with _locked_folder(folder):
-            if _read_manifest(folder, job.request) is None:  # nobody else began meanwhile
-                _write_manifest(folder, planned)
     with _locked_folder(folder):
-        manifest = _read_manifest(folder, job.request)
-        assert manifest is not None  # noqa: S101 - it is never removed
-        _check_whole(folder, manifest)
-        there = len(manifest.parts) - len(manifest.missing)
-        if not manifest.missing:
-            written = iso_ms(manifest.planned_ms)
-            job.say(f"{folder}: all is there already of the export that was planned at {written}")
-            return _outcome(manifest, there)
-        if there:
-            job.say(f"{folder}: {counted(len(manifest.missing), 'file')} to go; {there} are there")
-        with _advising(folder), job.open_reader(manifest.incarnation, manifest.schema_id) as reader:
-            reader.check_retained(manifest.plan().pieces)
+        manifest, there, place = _read_manifest(folder, job.request), 0, ("", "")
+        if manifest is not None:
+            _check_whole(folder, manifest)
+            there = len(manifest.parts) - len(manifest.missing)
+            if not manifest.missing:
+                written = iso_ms(manifest.planned_ms)
+                job.say(f"{folder}: all is there already of the export planned at {written}")
+                return _outcome(manifest, there)
+            if there:
+                to_go = counted(len(manifest.missing), "file")
+                job.say(f"{folder}: {to_go} to go; {there} are there")
+            place = (manifest.incarnation, manifest.schema_id)
+        with job.open_reader(*place) as reader:
+            if manifest is None:
+                manifest = _plan(reader, job)
+                _write_manifest(folder, manifest)
+            else:
+                reader.check_retained(manifest.plan().pieces)
             _export_missing(folder, manifest, reader, job)
         return _outcome(manifest, there)
 
@@ -293,7 +285,7 @@ def _plan(reader: TopicReader, job: ExportJob) -> ExportManifest:
     )
 
 
-def _part(piece: Piece, form: Format) -> Part:
+def _part(piece: Piece, form: FileFormat) -> Part:
     partition, start, end, _ = piece.range
     return Part(
         file=f"partition-{partition:05d}-{start:012d}-{end:012d}{suffix_of(form)}",
@@ -364,7 +356,7 @@ def _read_manifest(folder: Path, request: ExportRequest) -> ExportManifest | Non
             f"{path} has version {manifest.version}; this memq knows {MANIFEST_VERSION}; name "
             "another folder"
         )
-    if not manifest.request.is_same(request):
+    if str(manifest.request) != str(request):
         raise ConfigError(
             f"{folder} holds the export '{manifest.request}', and this one is '{request}'; name "
             "another folder"
@@ -447,7 +439,7 @@ def _write(
     plan: ReadPlan,
     pieces: Sequence[Piece],
     *,
-    form: Format,
+    form: FileFormat,
     advance: Callable[[int], None],
 ) -> tuple[int, int]:
     """Write the rows of some pieces, durably; rows and bytes of the file."""
@@ -470,7 +462,7 @@ def _write(
     return records, os.fstat(file.fileno()).st_size
 
 
-def suffix_of(form: Format) -> str:
+def suffix_of(form: FileFormat) -> str:
     """Of the files of a format."""
     return next(suffix for suffix, each in SUFFIXES.items() if each == form)
 
@@ -497,15 +489,3 @@ def _files_of(path: Path) -> Iterator[None]:
         yield
     except OSError as exc:
         raise StorageError(f"{path} cannot be written: {explain(exc)}") from exc
-
-
-@contextmanager
-def _advising(folder: Path) -> Iterator[None]:
-    """Say what to do about an export that cannot be finished."""
-    try:
-        yield
-    except (OffsetOutOfRangeError, TopicRecreatedError, UnknownTopicError) as exc:
-        raise type(exc)(
-            f"{exc}. So the export in {folder} cannot be finished; what is whole of it stays. "
-            "Export into another folder"
-        ) from exc

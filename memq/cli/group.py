@@ -13,13 +13,14 @@ import click
 from memq.cli.command import (
     Command,
     Group,
+    GroupType,
     TimeType,
+    TopicType,
     admin_options,
     confirm,
     option,
     yes_option,
 )
-from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import notice, show_json, show_rows, some_of, table_text
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted

@@ -18,6 +18,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import get_completion_class
 
 import memq
 from memq.cli import serve
@@ -25,8 +26,7 @@ from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.bench import bench
 from memq.cli.cluster import cluster, status
-from memq.cli.command import Group
-from memq.cli.completion import completion
+from memq.cli.command import Command, Group
 from memq.cli.consume import consume
 from memq.cli.examples import examples
 from memq.cli.export import export
@@ -126,6 +126,35 @@ def cli() -> None:
     Every option is also an environment variable, which the help of its command names. Start a
     broker, send lines to a topic, and read them back as in the examples.
     """
+
+
+# The protocol and the scripts are click's: the shell runs `memq` with `_MEMQ_COMPLETE` and the
+# words so far, and reads what they may become.
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_MEMQ_COMPLETE"  # as click names it after the command
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+source <(memq completion bash)
+memq completion bash > ~/.local/share/bash-completion/completions/memq
+memq completion zsh > ~/.zfunc/_memq
+memq completion fish > ~/.config/fish/completions/memq.fish
+""",
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes `memq` in SHELL.
+
+    Topics and groups are asked of the broker that --bootstrap, MEMQ_BOOTSTRAP or the profile names.
+    In zsh the folder of the script must be in fpath before compinit is called.
+    """
+    script = get_completion_class(shell)
+    assert script is not None  # noqa: S101 - click has all three
+    root = ctx.find_root()
+    click.echo(script(root.command, {}, "memq", VARIABLE).source(), nl=False)
 
 
 for command in (

@@ -101,10 +101,10 @@ def notice(text: str) -> None:
 
 
 def replace_closed() -> None:
-    """Let a process whose stdout or stderr is closed (`>&-`) write into nothing, not into None."""
-    for name in ("stdout", "stderr"):
+    """Open the streams that are closed (`>&-`), so that none of them is None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def check_stdout() -> None:

@@ -6,14 +6,12 @@ exception: of the block that has the row at fault nothing is.
 
 from __future__ import annotations
 
-import io
 import os
-import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -21,9 +19,9 @@ from memq.cli.command import (
     Command,
     DelimiterType,
     HeaderType,
-    InputType,
     SeparatorType,
     TimeType,
+    TopicType,
     check_reachable,
     check_together,
     connection_options,
@@ -32,8 +30,7 @@ from memq.cli.command import (
     table_options,
     zone_option,
 )
-from memq.cli.completion import TopicType
-from memq.cli.output import notice, progress_bar, show_one
+from memq.cli.output import notice, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.units import counted
 from memq.errors import (
@@ -47,12 +44,13 @@ from memq.reading.log import time_us
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
+    from io import BufferedReader
 
     import pyarrow as pa
 
     from memq import Producer
     from memq.cli.json_rows import Rows
-    from memq.client.producer.delivery import Delivery
+    from memq.cli.output import Row
     from memq.client.producer.options import ProducerArguments
 
 BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
@@ -65,8 +63,11 @@ SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
 _PLACING = ("epoch", "partition_by", "delivery_timeout")
 
 _OF_CSV = ("--format lines", "--format json")
+_ROWS = ("--format json", "--format csv")
 _CONFLICTS = (
-    ("--key-separator", ("--format json", "--format csv"), "it is for --format lines"),
+    ("--key-separator", _ROWS, "it is for --format lines"),
+    ("--key", _ROWS, "give each line a key of its own"),
+    ("--header", _ROWS, "give each line headers of its own"),
     ("--key-separator", ("--key",), "each line has a key of its own; leave out one"),
     ("--delimiter", _OF_CSV, "it is for --format csv"),
     ("--null", _OF_CSV, "it is for --format csv"),
@@ -85,7 +86,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
 """,
 )
 @click.argument("topic", type=TopicType())
-@option("--input", "stream", type=InputType("rb"), default="-", help="File to read; - for stdin.")
+@option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
 @option(
     "--format",
     "form",
@@ -99,13 +100,13 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
     type=SeparatorType(),
     help=r"Of lines: what stands between key and value, such as : or \t; without it no keys.",
 )
-@option("--key", help="Of every LogMessage that has none of its own.")
+@option("--key", help="Of every line.")
 @option(
     "--header",
     "headers",
     type=HeaderType(),
     multiple=True,
-    help="Of every LogMessage, besides its own; may be given again.",
+    help="Of every line; may be given again.",
 )
 @option(
     "--delimiter", type=DelimiterType(), help=r"Of CSV: between cells, such as \t. [default: ,]"
@@ -129,7 +130,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
 def produce(
     *,
     topic: str,
-    stream: io.BufferedReader,
+    stream: BufferedReader,
     form: Literal["lines", "json", "csv"],
     key_separator: bytes | None,
     key: str | None,
@@ -168,112 +169,80 @@ def produce(
         "client": "memq produce",
     }
     producer = Producer(bootstrap, topic=topic, **(options | cast("ProducerArguments", given)))
-    same = Same(
-        None if key is None else os.fsencode(key),
-        list(headers),
-        None if timestamp is None else time_us(timestamp),
-    )
-    tally = Tally()
+    timestamp_us = None if timestamp is None else time_us(timestamp)
+    now_us = partial(_now_us, timestamp_us)
     started_s = time.monotonic()
     try:
-        with producer, watched(stream) as source:
-            _check_topic(topic, producer.schema, form, same)
-            # In a second run the Messages must be cut as they were in the first.
-            whole = producer_id is not None
+        with producer:
             if form == "lines":
-                _send_lines(producer, source, key_separator, same, tally)
+                _check_untyped(topic, producer.schema)
+                _send_lines(
+                    producer,
+                    stream,
+                    key_separator,
+                    key=None if key is None else os.fsencode(key),
+                    headers=list(headers) or None,
+                    timestamp=timestamp_us,
+                )
             elif form == "json":
-                rows = _json_rows(producer, source, same, whole=whole)
-                _send_rows(producer, rows, same, "line", tally)
+                # In a second run the Messages must be cut as they were in the first.
+                rows = _json_rows(producer, stream, now_us, whole=producer_id is not None)
+                _send_rows(producer, rows, "line")
             else:
-                rows = _csv_rows(producer, source, same, delimiter or ",", null or "")
-                _send_rows(producer, rows, same, "row", tally)
-            tally.finish()
+                rows = _csv_rows(producer, stream, now_us, delimiter or ",", null or "")
+                _send_rows(producer, rows, "row")
+            _finish(producer)
     except BaseException:
-        tally.collect()
-        if tally.records:
-            with suppress(OSError):  # of a reader that has gone: why nothing more is sent says more
-                _show(topic, tally, time.monotonic() - started_s, output)
+        # Why nothing more is sent says more than a reader that has gone, or a start that failed.
+        with suppress(OSError, MemqError):
+            row = _row(topic, producer, time.monotonic() - started_s)
+            if row["records"]:
+                show_one(row, output)
         raise
-    try:
-        _show(topic, tally, time.monotonic() - started_s, output)
-    finally:
-        tally.check()
+    show_one(_row(topic, producer, time.monotonic() - started_s), output)
 
 
-class Same(NamedTuple):
-    """What all LogMessages have that have none of their own.
+def _now_us(given_us: int | None) -> int:
+    """Return the time of what has none, in microseconds since 1970 UTC."""
+    return time.time_ns() // 1_000 if given_us is None else given_us
 
-    Attributes:
-        key: a key.
-        headers: headers, which come besides their own.
-        timestamp_us: a time; None for that of writing.
+
+def _finish(producer: Producer) -> None:
+    """Wait for the acks; every Message ends at its deadline.
+
+    Raises:
+        MemqError: naming how many records were not acked, and the first reason.
     """
-
-    key: bytes | None
-    headers: list[tuple[str, bytes]]
-    timestamp_us: int | None
-
-    def now_us(self) -> int:
-        """The time of what has none, in microseconds since 1970 UTC."""
-        return time.time_ns() // 1_000 if self.timestamp_us is None else self.timestamp_us
+    try:
+        producer.flush()
+    except MemqError as exc:
+        counts = producer.stats
+        total = counted(counts.acked_records + counts.failed_records, "record")
+        raise MemqError(f"not acked: {counts.failed_records} of {total}: {exc}") from exc
 
 
-def _check_topic(topic: str, schema: pa.Schema, form: str, same: Same) -> None:
-    """Refuse what a topic with columns of its own cannot take.
+def _check_untyped(topic: str, schema: pa.Schema) -> None:
+    """Refuse lines for a topic with columns of its own.
 
     Raises:
         InvalidRequestError: naming the way out.
     """
     from memq.core.format.schema import DEFAULT_SCHEMA  # noqa: PLC0415 - loads Arrow
 
-    if schema.equals(DEFAULT_SCHEMA):
-        return
-    if form == "lines":
+    if not schema.equals(DEFAULT_SCHEMA):
         raise InvalidRequestError(
             f"topic {topic!r} has a schema of its own ({', '.join(schema.names)}); its rows are "
             "given with --format json or --format csv"
         )
-    if same.key is not None or same.headers:
-        raise InvalidRequestError(
-            f"topic {topic!r} has a schema of its own, and neither keys nor headers; leave out "
-            "--key and --header"
-        )
-
-
-@contextmanager
-def watched(stream: io.BufferedReader) -> Iterator[io.BufferedReader]:
-    """Show how far the stream is read, when it is a file."""
-    status = os.fstat(stream.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        yield stream
-        return
-    with progress_bar("Bytes", status.st_size) as advance:
-        yield io.BufferedReader(_Watched(stream, advance), BLOCK_BYTES)
-
-
-class _Watched(io.RawIOBase):
-    """A stream that tells how much was read of it."""
-
-    def __init__(self, stream: io.BufferedReader, tell: Callable[[int], None]) -> None:
-        self._stream = stream
-        self._tell = tell
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._stream.readinto1(buffer)
-        self._tell(count)
-        return count
 
 
 def _send_lines(
     producer: Producer,
-    stream: io.BufferedReader,
+    stream: BufferedReader,
     separator: bytes | None,
-    same: Same,
-    tally: Tally,
+    *,
+    key: bytes | None,
+    **others: Any,
 ) -> None:
     """Send each line of a stream.
 
@@ -282,33 +251,36 @@ def _send_lines(
         InvalidRequestError: a line has no key; likewise.
     """
     most = producer.max_value_bytes
-    lines = chain.from_iterable(read_lines(stream, max_line_bytes=most + len(separator or b"")))
-    key, headers, timestamp_us = same.key, same.headers or None, same.timestamp_us
-    try:
-        for line in lines:
-            value = line
-            if separator is not None:
-                key, value = split_key(line, separator, tally.records + 1)
-            tally.add(producer.write(value, key, headers, timestamp_us), 1)
-    except MessageTooLargeError as exc:
-        raise _too_large(tally.records + 1, most) from exc
+    blocks = read_lines(stream, max_line_bytes=most + len(separator or b""))
+    for number, line in enumerate(chain.from_iterable(blocks), 1):
+        value = line
+        if separator is not None:
+            key, value = split_key(line, separator, number)
+        try:
+            producer.write(value, key, **others)
+        except MessageTooLargeError as exc:
+            raise _too_large(number, most) from exc
 
 
 # -- rows -----------------------------------------------------------------------------------
 
 
 def _json_rows(
-    producer: Producer, stream: io.BufferedReader, same: Same, *, whole: bool
+    producer: Producer, stream: BufferedReader, now_us: Callable[[], int], *, whole: bool
 ) -> Iterator[Rows]:
     from memq.cli.json_rows import json_rows  # noqa: PLC0415 - loads Arrow
 
     most = 6 * producer.max_value_bytes + _JSON_NAMES_BYTES  # a byte that is escaped takes six
     blocks = read_lines(stream, max_line_bytes=most, whole=whole)
-    return json_rows(blocks, producer.schema, same.now_us)
+    return json_rows(blocks, producer.schema, now_us)
 
 
 def _csv_rows(
-    producer: Producer, stream: io.BufferedReader, same: Same, delimiter: str, null: str
+    producer: Producer,
+    stream: BufferedReader,
+    now_us: Callable[[], int],
+    delimiter: str,
+    null: str,
 ) -> Iterator[Rows]:
     from memq.cli.csv_rows import Dialect, csv_rows  # noqa: PLC0415 - loads Arrow
 
@@ -317,13 +289,11 @@ def _csv_rows(
         producer.schema,
         dialect=Dialect(delimiter, null),
         block_bytes=max(BLOCK_BYTES, 2 * producer.max_value_bytes),  # a quoted byte may take two
-        now_us=same.now_us,
+        now_us=now_us,
     )
 
 
-def _send_rows(
-    producer: Producer, parts: Iterable[Rows], same: Same, unit: str, tally: Tally
-) -> None:
+def _send_rows(producer: Producer, parts: Iterable[Rows], unit: str) -> None:
     """Send rows, each part as Messages of its own.
 
     Raises:
@@ -332,63 +302,35 @@ def _send_rows(
     from memq.cli.json_rows import take_fitting  # noqa: PLC0415 - loads Arrow
 
     conform = partial(producer.conformed, first_row=None)
-    for part in parts:
-        table = _with_same(part.table, same)
+    for table, numbers in parts:
         batches, good, why = take_fitting(
             table, conform, (SchemaMismatchError, MessageTooLargeError)
         )
         for batch in batches or ():
-            (delivery,) = producer.write_table(batch)  # of one Message
-            tally.add(delivery, batch.num_rows)
+            producer.write_table(batch)  # of one Message
         if why is not None:
-            raise type(why)(f"{unit} {part.numbers[good]}: {why}") from why
+            raise type(why)(f"{unit} {numbers[good]}: {why}") from why
 
 
-def _with_same(table: pa.Table, same: Same) -> pa.Table:
-    """Return rows of LogMessages with the key and the headers that all of them are to have."""
-    if same.key is None and not same.headers:
-        return table
-    import pyarrow as pa  # noqa: PLC0415 - slow to load
-
-    from memq.core.format.schema import DEFAULT_SCHEMA  # noqa: PLC0415 - loads Arrow
-
-    for name in {"key", "headers"} - {*table.column_names}:
-        field = DEFAULT_SCHEMA.field(name)
-        table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-
-    def replace(name: str, values: Any) -> pa.Table:
-        field = DEFAULT_SCHEMA.field(name)
-        return table.set_column(table.schema.get_field_index(name), field, values)
-
-    if same.key is not None:
-        table = replace("key", table["key"].fill_null(same.key))
-    if same.headers:
-        headers = [[*(each or ()), *same.headers] for each in table["headers"].to_pylist()]
-        table = replace(
-            "headers", pa.chunked_array([headers], DEFAULT_SCHEMA.field("headers").type)
-        )
-    return table
-
-
-def _show(topic: str, tally: Tally, seconds: float, output: str) -> None:
-    show_one(
-        {
-            "topic": topic,
-            "records": tally.records,
-            "acked": tally.acked,
-            "failed": tally.records - tally.acked,
-            "seconds": round(seconds, 3),
-            "records_per_s": round(tally.records / seconds),
-        },
-        output,
-    )
+def _row(topic: str, producer: Producer, seconds: float) -> Row:
+    """Return how many records there were; a producer that is closed has settled all of them."""
+    counts = producer.stats
+    records = counts.acked_records + counts.failed_records
+    return {
+        "topic": topic,
+        "records": records,
+        "acked": counts.acked_records,
+        "failed": counts.failed_records,
+        "seconds": round(seconds, 3),
+        "records_per_s": round(records / seconds),
+    }
 
 
 # -- lines ----------------------------------------------------------------------------------
 
 
 def read_lines(
-    stream: io.BufferedReader, *, max_line_bytes: int, whole: bool = False
+    stream: BufferedReader, *, max_line_bytes: int, whole: bool = False
 ) -> Iterator[list[bytes]]:
     """Lines without their newline; the last one may lack it.
 
@@ -435,66 +377,3 @@ def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]
         shown = separator.decode(errors="backslashreplace")
         raise InvalidRequestError(f"line {number} has no key separator {shown!r}: {line[:80]!r}")
     return key, value
-
-
-# -- what becomes of them -------------------------------------------------------------------
-
-
-class Tally:
-    """Counts records and how many of them were acked.
-
-    What is open is bounded by the producer's memory, as each delivery is a Message that it holds.
-
-    Attributes:
-        records: that were written.
-        acked: of these, whose Message was acked.
-        error: why the first Message that failed did so.
-    """
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.acked = 0
-        self.error: MemqError | None = None
-        self._open: dict[Delivery, int] = {}  # records of each, the first written first
-
-    def add(self, delivery: Delivery, records: int) -> None:
-        """Count so many more records that share this delivery."""
-        if delivery not in self._open:
-            self.collect()
-        # Where records are placed by key, many Messages are open and written to in turn.
-        total = self._open.get(delivery, 0) + records
-        # Between calls Python interrupts nothing, so these two are one step.
-        self._open[delivery] = total
-        self.records += records
-
-    def collect(self) -> None:
-        """Count what has ended."""
-        while self._open and next(iter(self._open)).done():
-            self._count_first()
-
-    def finish(self) -> None:
-        """Wait for what is open and count it; every delivery ends at its deadline."""
-        while self._open:
-            self._count_first()
-
-    def check(self) -> None:
-        """Refuse to call it done when something was not acked.
-
-        Raises:
-            MemqError: naming how many records, and the first reason.
-        """
-        if self.error is not None:
-            failed = self.records - self.acked
-            raise MemqError(
-                f"not acked: {failed} of {counted(self.records, 'record')}: {self.error}"
-            ) from self.error
-
-    def _count_first(self) -> None:
-        delivery = next(iter(self._open))
-        error = delivery.exception()
-        # An interrupted wait may be taken up again. Nothing is called here: these are one step.
-        if error is None:
-            self.acked += self._open[delivery]
-        else:
-            self.error = self.error or error
-        del self._open[delivery]

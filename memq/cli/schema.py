@@ -14,9 +14,8 @@ gives the schema back.
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -30,10 +29,7 @@ from memq.core.format.schema import MAX_NESTING, serialize_schema
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import IO
-
-    T = TypeVar("T")
 
 EXAMPLE = "id:int64,at:timestamp[us, tz=UTC],name:string?"
 KNOWN_TYPES = (
@@ -134,10 +130,7 @@ def parse_schema(text: str) -> pa.Schema:
     Raises:
         ConfigError: it is none; names the column, and the types that there are.
     """
-    parser = _Parser(text)
-    fields = parser.several(parser.column)
-    parser.end()
-    return pa.schema(fields)
+    return pa.schema(_Parser(text).fields("", depth=0))
 
 
 class _Parser:
@@ -148,29 +141,31 @@ class _Parser:
         self._at = 0
         self._column: str | None = None
 
-    def several(self, read: Callable[[], T]) -> list[T]:
-        """Read one, and one more after each comma."""
-        found = [read()]
+    def fields(self, end: str, *, depth: int) -> list[pa.Field]:
+        """Read columns, or the fields of a struct, up to the end."""
+        found = [self._field(depth)]
         while self._found(","):
-            found.append(read())
+            found.append(self._field(depth))
+        self._expect(end)
         return found
 
-    def column(self) -> pa.Field:
-        """Read a name, its type, and whether values may be missing."""
-        self._column = None
+    def _field(self, depth: int, default_name: str | None = None) -> pa.Field:
+        """Read a name, a type, and whether values may be missing: inside of types they may be."""
+        start = self._at
+        if depth == 0:
+            self._column = None
         name = self._name()
-        if name is None:
-            raise self._error("expected a column such as name:string?")
-        self._column = name
-        self._expect(":")
-        kind = self._type(0)
-        return self._field(name, kind, nullable=self._found("?"))
-
-    def end(self) -> None:
-        """Refuse what follows."""
-        self._space()
-        if self._at < len(self._text):
-            raise self._error("expected a comma, or the end")
+        if name is None or not self._found(":"):
+            if default_name is None:
+                raise self._error("expected a column such as name:string?")
+            self._at, name = start, default_name
+        if depth == 0:
+            self._column = name
+        kind = self._type(depth)
+        nullable = not self._found("not null") and (self._found("?") or depth > 0)
+        if not nullable and pat.is_null(kind):
+            raise self._error("values of type null are missing, so that a ? must follow")
+        return pa.field(name, kind, nullable=nullable)
 
     def _type(self, depth: int) -> pa.DataType:
         if depth > MAX_NESTING:
@@ -188,19 +183,15 @@ class _Parser:
 
     def _nested(self, word: str, depth: int) -> pa.DataType:
         if word == "struct":
-            if self._found(">"):
-                return pa.struct([])
-            fields = self.several(partial(self._inner, None, depth))
-            self._expect(">")
-            return pa.struct(fields)
-        item = self._inner("key" if word == "map" else "item", depth)
+            return pa.struct([] if self._found(">") else self.fields(">", depth=depth))
         if word == "map":
+            key = self._field(depth, "key")
             self._expect(",")
-            value = self._inner("value", depth)
+            value = self._field(depth, "value")
             is_sorted = self._found(",")
             self._expect("keys_sorted>" if is_sorted else ">")
-            key = self._field(item.name, item.type, nullable=False)
-            return pa.map_(key, value, keys_sorted=is_sorted)
+            return pa.map_(key.with_nullable(False), value, keys_sorted=is_sorted)
+        item = self._field(depth, "item")
         self._expect(">")
         if word == "fixed_size_list":
             size = _SIZE.fullmatch(self._match(_SIZE) or "")
@@ -208,25 +199,6 @@ class _Parser:
                 raise self._error("expected a size such as [3]")
             return pa.list_(item, int(size[1]))
         return pa.list_(item) if word == "list" else pa.large_list(item)
-
-    def _inner(self, default_name: str | None, depth: int) -> pa.Field:
-        """Read a field inside of a type; it may be without a name where there is a default."""
-        start = self._at
-        name = self._name()
-        if name is None or not self._found(":"):
-            if default_name is None:
-                raise self._error("expected a field such as name: string")
-            self._at, name = start, default_name
-        kind = self._type(depth)
-        required = self._found("not null")
-        if not required:
-            self._found("?")  # as Arrow has it anyway
-        return self._field(name, kind, nullable=not required)
-
-    def _field(self, name: str, kind: pa.DataType, *, nullable: bool) -> pa.Field:
-        if not nullable and pat.is_null(kind):
-            raise self._error("values of type null are missing, so that a ? must follow")
-        return pa.field(name, kind, nullable=nullable)
 
     def _name(self) -> str | None:
         quoted = self._match(_QUOTED)
@@ -250,8 +222,9 @@ class _Parser:
         return self._match(re.compile(re.escape(token))) is not None
 
     def _expect(self, token: str) -> None:
-        if not self._found(token):
-            raise self._error(f"expected {token!r}")
+        """Refuse all but this; an empty one is the end."""
+        if not self._found(token) or (not token and self._at < len(self._text)):
+            raise self._error(f"expected {token!r}" if token else "expected a comma, or the end")
 
     def _space(self) -> None:
         while self._text[self._at : self._at + 1].isspace():

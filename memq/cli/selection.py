@@ -7,7 +7,6 @@ by then and from the notifications.
 
 from __future__ import annotations
 
-from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -164,16 +163,12 @@ def tail_of(
     Returns:
         The first offset by partition, and how many LogMessages of the oldest Batch are left out.
     """
-    ordered = sorted(batches, key=attrgetter("partition", "offset"))
-    rest = {number: list(each) for number, each in groupby(ordered, attrgetter("partition"))}
     start, missing = dict(ends), count
-    while rest and missing > 0:
-        newest = max(rest, key=lambda number: rest[number][-1].timestamp_ms)
-        batch = rest[newest].pop()
-        if not rest[newest]:
-            del rest[newest]
-        start[newest] = batch.offset
+    for batch in sorted(batches, key=attrgetter("timestamp_ms", "offset"), reverse=True):
+        if missing <= 0:
+            break
+        start[batch.partition] = min(start[batch.partition], batch.offset)
         missing -= batch.notification.records
         if missing < 0:
-            return start, {(newest, batch.offset): -missing}
+            return start, {(batch.partition, batch.offset): -missing}
     return start, {}

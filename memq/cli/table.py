@@ -10,13 +10,13 @@ import msgspec
 
 from memq.cli.command import (
     Group,
+    TopicType,
     connection_options,
     option,
     output_option,
     read_through_option,
     storage_options_option,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import show_json, show_rows
 from memq.core.named_values import parse_catalog_options
 from memq.core.units import counted, iso_ms

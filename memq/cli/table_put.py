@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from memq.cli.command import check_reachable
-from memq.cli.export_formats import open_sink
+from memq.cli.formats import open_sink
 from memq.cli.output import progress_bar
 from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.core.format.schema import ORIGIN_COLUMNS

@@ -12,13 +12,13 @@ from memq.cli.command import (
     Command,
     Group,
     TimeType,
+    TopicType,
     admin_options,
     confirm,
     option,
     table_options,
     yes_option,
 )
-from memq.cli.completion import TopicType
 from memq.cli.output import notice, show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
 from memq.core.units import counted, iso_ms

@@ -41,7 +41,7 @@ def test_damaged_topic(memq, topic, lines, capfdbinary):
     captured = capfdbinary.readouterr()
     damaged = captured.out.decode().splitlines()[1:3]
     assert damaged[0].startswith("0            0         Message at byte")
-    assert damaged[1].startswith("0            1         gone: retention removed it, or it is lost")
+    assert damaged[1].startswith("0            1         the object does not exist")
     assert captured.err == b"memq: error: damaged: 2 of 3 Batches\n"
 
 

@@ -10,7 +10,6 @@ import signal
 import pytest
 
 from memq.cli.main import main
-from memq.testing.broker import BrokerProcess
 from tests.integration.cli.processes import end, start
 
 
@@ -76,13 +75,3 @@ def test_settings(tmp_path):
     finally:
         serving.terminate()
         assert end(serving)[0] == 0
-
-
-def test_token(tmp_path, monkeypatch, capsys):
-    """A broker that asks for a token is reached with it, from a flag or a variable."""
-    with BrokerProcess(tmp_path, token="secret") as broker:
-        assert main(["topic", "list", "-b", broker.address]) == 1
-        assert "memq: error:" in capsys.readouterr().err
-        assert main(["topic", "list", "-b", broker.address, "--token", "secret"]) == 0
-        monkeypatch.setenv("MEMQ_TOKEN", "secret")
-        assert main(["topic", "list", "-b", broker.address]) == 0

@@ -8,7 +8,6 @@ import pytest
 
 from memq.cli import cluster
 from memq.core.wire import messages as m
-from memq.errors import NotHostedError
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.cli.processes import in_thread
 
@@ -87,16 +86,6 @@ def test_describe(memq, broker):
     ]
 
 
-def test_describe_as_json(memq, broker):
-    """JSON has all of it, what is empty as well."""
-    found = json.loads(memq("cluster", "describe", "-o", "json"))
-
-    assert (found["governor"], found["homeless"], found["moving"]) == ("broker-1", {}, [])
-    assert [each["id"] for each in found["brokers"]] == ["broker-1", "broker-2", "broker-3"]
-    assert found["brokers"][1]["write_partitions"] == {"clicks": [1, 2]}
-    assert found["brokers"][1]["draining"] is False
-
-
 def asked(broker, kind):
     """Requests of one type that came."""
     return [request for request in broker.asked if isinstance(request, kind)]
@@ -118,18 +107,3 @@ def test_a_name_that_is_mistyped(memq, broker):
 
     assert "no broker 'broker-22' lives; these do: broker-1, broker-2, broker-3" in said
     assert asked(broker, m.DrainBroker) == []
-
-
-def test_rebalance(memq, broker):
-    """It asks, and says so."""
-    assert memq("cluster", "rebalance") == b""
-    assert broker.count(m.RebalanceCluster) == 1
-
-
-def test_requests_follow_the_governor(memq, broker):
-    """A broker that cannot answer may point to one that can."""
-    with in_thread(TinyBroker()) as governor:
-        governor.answers = broker.answers
-        broker.answers = {m.RebalanceCluster: NotHostedError("not I", governor.address)}
-        memq("cluster", "rebalance")
-        assert governor.count(m.RebalanceCluster) == 1

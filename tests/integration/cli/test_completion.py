@@ -81,14 +81,6 @@ def test_names_come_from_the_broker(complete, known, words, choices):
     assert complete(*words) == choices
 
 
-def test_the_line_says_which_broker(complete, broker):
-    """Brokers and token may stand on the line itself."""
-    line = ["topic", "describe", "-b", broker.address, "--token", "secret"]
-
-    assert complete(*line, "ri") == ["rides"]
-    assert complete(*line, "--profile", "nowhere", "ri") == ["rides"]
-
-
 def test_a_profile_says_which_broker(complete, broker, tmp_path, monkeypatch):
     """The profile holds for completion as well, silently where others can read it."""
     path = tmp_path / "memq.toml"

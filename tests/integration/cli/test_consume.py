@@ -153,18 +153,6 @@ def test_times(memq, spread):
 # -- formats --------------------------------------------------------------------------------
 
 
-def test_keys(memq, topic, tmp_path):
-    """Keys are printed as they were given, with any separator."""
-    path = tmp_path / "lines"
-    path.write_bytes(b"a\t1\nb\t2\n\t3\n")
-    memq("produce", topic, "--input", path, "--key-separator", r"\t")
-    arguments = ["consume", topic, "--from-beginning", "--exit-at-end"]
-
-    assert memq(*arguments, "--print-key") == path.read_bytes()
-    assert memq(*arguments, "--print-key", "--key-separator", r"\0") == b"a\x001\nb\x002\n\x003\n"
-    assert "for --format raw" in memq(*arguments, "--print-key", "--format", "json", code=2)
-
-
 def test_csv_makes_the_same_topic(memq, tmp_path):
     """What is printed of rows is produced again, with an older schema and nulls among them."""
     memq("topic", "create", "grown", "--schema", "id:int64,city:string?", "--batch-age", "20ms")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from memq import AdminClient, Consumer, Producer
 from memq.cli.consume import Waiting
 from memq.cli.main import main
 from memq.testing.broker import BrokerProcess
-from tests.integration.cli.processes import TIMEOUT_S
 
 
 @pytest.fixture
@@ -73,20 +68,3 @@ def test_timeout_where_nothing_comes(running, capfd):
         code = main(["consume", "t", "--group", "g", "--exit-at-end", "--timeout", "300ms"])
     assert code == 1
     assert "not all is read" in capfd.readouterr().err
-
-
-def test_listening_is_told_at_a_terminal(running):
-    """Somebody at a terminal is told when reading begins; a log that takes stderr is not."""
-    ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "memq", "consume", "t"]
-    consuming = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE)
-    os.close(theirs)
-    try:
-        assert os.read(ours, 100) == b"memq: listening; Ctrl-C ends\r\n"
-        send(b"line")
-        assert consuming.stdout.readline() == b"line\n"
-    finally:
-        consuming.terminate()
-        consuming.stdout.close()
-        consuming.wait(TIMEOUT_S)
-        os.close(ours)

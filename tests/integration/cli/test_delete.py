@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import click
 import pytest
 
 from memq import AdminClient
@@ -100,18 +99,6 @@ def test_a_damaged_group_is_deleted_and_set_again(memq, broker, filled, asked):
     assert asked == [f"Delete group {filled} of topic {filled} with its offsets, damaged?"]
     memq("group", "reset-offsets", filled, filled, "--to-earliest", "--execute")
     assert committed(memq, filled) == [0]
-
-
-def test_whoever_says_no_deletes_nothing(memq, filled, asked):
-    """All is as it was, and the exit code is 1."""
-
-    def no():
-        raise click.ClickException("nothing was changed")
-
-    asked.answer = no
-    for command in (["topic", "delete", filled], ["group", "delete", filled, filled]):
-        assert "nothing was changed" in memq(*command, code=1)
-    assert committed(memq, filled) == [1]
 
 
 @pytest.mark.parametrize(

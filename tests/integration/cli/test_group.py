@@ -2,60 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
-from memq.client.cluster import Cluster
-from memq.core.wire.messages import GroupHeartbeat
 from tests.integration.cli.processes import TIMEOUT_S, start
-
-
-def test_describe(memq, topic, lines):
-    """A group's lag is what it has not committed, in Batches, records, bytes and seconds."""
-    memq("produce", topic, "--input", lines)
-    memq("consume", topic, "--group", topic, "--from-beginning", "--exit-at-end")
-    memq("produce", topic, "--input", lines)
-
-    heading, titles, row = memq("group", "describe", topic).decode().splitlines()
-    [found] = json.loads(memq("group", "describe", topic, "-o", "json"))
-    listed = json.loads(memq("group", "list", topic, "-o", "json"))
-
-    assert heading == f"{topic} reads {topic} with 0 members"
-    assert titles.split() == [
-        "PARTITION", "OFFSET", "END", "LAG", "RECORDS", "SIZE", "BEHIND", "MEMBER", "CLIENT"
-    ]  # fmt: skip
-    assert row.split()[:5] == ["0", "1", "2", "1", "1000"]
-    assert (found["group"], found["topic"], found["partition"]) == (topic, topic, 0)
-    assert (found["current_offset"], found["log_start_offset"], found["log_end_offset"]) == (
-        1,
-        0,
-        2,
-    )
-    assert (found["lag"], found["lag_records"], found["removed"]) == (1, 1_000, False)
-    assert found["lag_bytes"] > 10_000
-    assert found["lag_seconds"] > 0
-    assert listed == [{"group": topic, "topic": topic, "members": 0}]
-
-
-async def ask(address, request):
-    """Send a request as no client of ours would, or not yet."""
-    cluster = Cluster(address)
-    try:
-        await cluster.call(request)
-    finally:
-        await cluster.close()
-
-
-def test_a_group_that_has_committed_nothing(memq, broker):
-    """Where nothing is committed no lag is claimed, neither of a partition nor of all."""
-    memq("topic", "create", "unread", "--read-partitions", "2", "--no-audited")
-    joined = GroupHeartbeat(group="new", topic="unread", member_id="m", sequence=1)
-    asyncio.run(ask(broker.address, joined))
-    table = memq("group", "describe", "new").decode().splitlines()[2:]
-    [row] = json.loads(memq("lag", "unread", "-o", "json"))
-
-    assert [line.split()[3:7] for line in table] == [["-"] * 4] * 3
-    assert row["lag"] is None
 
 
 def test_members_are_shown(memq, topic, lines, broker):

@@ -44,15 +44,6 @@ def test_lines_flow(memq, topic, broker):
     assert end(producing)[0] == 0
 
 
-def test_sending_again_is_harmless(memq, topic, lines):
-    """With a producer id of its own the same lines are published once."""
-    for _ in range(2):
-        memq("produce", topic, "--input", lines, "--producer-id", "me", "--timestamp", TIMESTAMP)
-
-    read = memq("consume", topic, "--from-beginning", "--exit-at-end")
-    assert read == lines.read_bytes()
-
-
 def test_line_without_end(memq, broker):
     """A line from a pipe is refused as soon as the topic's Messages cannot hold it."""
     memq("topic", "create", "endless", "--message-bytes", "64KiB", "--batch-age", "20ms")
@@ -174,24 +165,13 @@ def start_shell(shell, *words):
 
 @pytest.mark.parametrize("key", ["k", ""])
 def test_key_and_headers_for_all(memq, topic, tmp_path, key):
-    """--key and --header hold for each line; a line of JSON may have a key of its own."""
+    """--key and --header hold for each line."""
     memq("produce", topic, "--input", give(tmp_path, "a\nb\n"), "--key", key, "--header", "x=1=2")
-    rows = [{"value": "c", "key": "own", "headers": [["y", None]]}, {"value": "d"}]
-    keyed = give(tmp_path, "\n".join(map(json.dumps, [*rows, {"value": "e", "key": ""}])))
-    arguments = ["produce", topic, "--input", keyed, "--format", "json"]
-    memq(*arguments, "--key", key, "--header", "x=1", "--header", "x=2")
 
     found = [(line["key"], line["value"], line["headers"]) for line in consumed(memq, topic)]
 
-    assert found == [
-        (key, "a", [["x", "1=2"]]),
-        (key, "b", [["x", "1=2"]]),
-        ("own", "c", [["y", None], ["x", "1"], ["x", "2"]]),
-        (key, "d", [["x", "1"], ["x", "2"]]),
-        ("", "e", [["x", "1"], ["x", "2"]]),
-    ]
+    assert found == [(key, value, [["x", "1=2"]]) for value in "ab"]
     assert "write it like source=web-1" in memq("produce", topic, "--header", "x", code=2)
-    assert "leave out one" in memq("produce", topic, "--key", "k", "--key-separator", ":", code=2)
 
 
 def test_rows_of_a_typed_topic(memq, tmp_path):
@@ -215,8 +195,6 @@ def test_rows_of_a_typed_topic(memq, tmp_path):
     ):
         refusal = memq(*arguments, give(tmp_path, text), "--format", form, code=1)
         assert said in refusal
-    refusal = memq(*arguments, give(tmp_path, "{}"), "--format", "json", "--key", "k", code=1)
-    assert "neither keys nor headers" in refusal
 
     rows = [line["value"] for line in consumed(memq, "rides")]
 

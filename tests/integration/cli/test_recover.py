@@ -78,11 +78,6 @@ def flip(file, place):
     file.write_bytes(content)
 
 
-def pages(stopped_dir, kind):
-    """The first page of each read partition of topic t."""
-    return sorted(topic_folder(stopped_dir).glob(f"*/{kind}/000000000000.page"))
-
-
 REBUILT = {
     "queue": lambda data: shutil.rmtree(data / "queue"),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),

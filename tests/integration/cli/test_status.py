@@ -9,7 +9,7 @@ import pytest
 
 from memq.cli.main import main
 from memq.core.wire import messages as m
-from memq.errors import InvalidRequestError, NotHostedError, UnavailableError
+from memq.errors import InvalidRequestError, UnavailableError
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.cli.processes import in_thread
 
@@ -70,22 +70,6 @@ def test_what_is_wrong_is_the_first_line(capsys):
     assert rows["b1"] == ["not", "ready", "1m", "1s", "3.0", "MiB"]
     assert rows["b2"][0] == "silent"
     assert "storage: s3://x/" in lines
-
-
-def test_the_governor_is_asked_as_well(capsys):
-    """What no broker owns is told, and so is that nobody governs."""
-    zookeeper = m.ServiceState(name="zookeeper", where="zk:2181")
-    described = m.DescribeClusterAnswer(
-        cluster_id="c", governor="b1", brokers=[], homeless={"clicks": [0]}
-    )
-    with in_thread(TinyBroker()) as tiny:
-        answers = {True: own(tiny, services=[zookeeper]), False: described}
-        tiny.answers[m.DescribeCluster] = lambda request: answers[request.own]
-        assert main(["status", "-b", tiny.address]) == 1
-        assert "write partitions of clicks have no owner" in capsys.readouterr().out
-        answers[False] = NotHostedError("no broker governs the cluster now")
-        assert main(["status", "-b", tiny.address, "--timeout", "2s"]) == 1
-        assert "the Governor does not answer: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [InvalidRequestError("no cluster"), UnavailableError("draining")])

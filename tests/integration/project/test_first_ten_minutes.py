@@ -61,21 +61,6 @@ def pattern_of(expected: str) -> re.Pattern[str]:
     return re.compile("".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("expected", "printed", "is_so"),
-    [
-        ("a\nb\n", "a\nb\n", True),
-        ("a\n", "a\nb\n", False),
-        ("a…c\n", "abc\n", True),
-        ("a…c\n", "a\nc\n", False),
-        ("a\n…\nd\n", "a\nb\nc\nd\n", True),
-    ],
-)
-def test_what_is_expected(expected, printed, is_so):
-    """`…` stands for anything within a line, or for lines; all else must be there, and no more."""
-    assert bool(pattern_of(expected).fullmatch(printed)) == is_so
-
-
 class Terminals:
     """A shell for the commands, and a place where `memq dev` runs until it is interrupted.
 

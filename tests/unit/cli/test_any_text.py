@@ -1,12 +1,10 @@
-"""CSV and JSON lines, cut into blocks anywhere: read as Python reads them, or refused."""
+"""CSV, cut into blocks anywhere: read as Python reads it, or refused."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-from decimal import Decimal
 
 import hypothesis
 import pyarrow as pa
@@ -14,10 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from memq.cli.csv_rows import Dialect, csv_rows
-from memq.cli.json_rows import json_rows
-from memq.cli.produce import read_lines
 from memq.errors import InvalidRequestError, MessageTooLargeError
-from tests.unit.cli.test_produce import Trickle
 
 WORDS = [
     "",
@@ -43,8 +38,6 @@ NUMBERS = [
 ]
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=5).map("".join)
 BLOCKS = st.sampled_from([1 << 20, 16, 17, 18, 19, 23, 29, 31, 37, 64])
-
-# -- CSV ------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -176,118 +169,3 @@ def test_a_quoted_null(null):
     )
     assert table["text"].to_pylist() == [null, None]
     assert {column.null_count for column in table.columns[1:]} == {2}
-
-
-# -- JSON lines -----------------------------------------------------------------------------
-
-KEYS = st.sampled_from(["a", "A", "b", "ä", ",", "c", ":", '"', "\\", "a\n"])
-CHARACTERS = st.text(st.characters(exclude_characters="\0"), max_size=4) | TEXTS
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | CHARACTERS
-SCHEMA = pa.schema(
-    [
-        pa.field("a", pa.utf8()),
-        pa.field("A", pa.int64()),
-        pa.field("b", pa.float64()),
-        pa.field("ä", pa.map_(pa.utf8(), pa.utf8())),
-        pa.field(",", pa.struct({"a": pa.utf8(), ":": pa.float32()})),
-        pa.field("c", pa.list_(pa.int8())),
-    ]
-)
-
-
-def objects(values):
-    """Texts of objects, in which a key may stand twice."""
-    pair = st.tuples(KEYS, values, st.booleans(), st.sampled_from([":", " : "]))
-    return st.lists(pair, max_size=4).map(
-        lambda pairs: (
-            "{"
-            + ", ".join(
-                json.dumps(key, ensure_ascii=ascii_) + colon + value
-                for key, value, ascii_, colon in pairs
-            )
-            + "}"
-        )
-    )
-
-
-PLAIN = (
-    st.builds(json.dumps, VALUES, ensure_ascii=st.booleans())
-    | st.sampled_from(NUMBERS)
-    | st.sampled_from(['"\\ud800"', '"\\ud83d\\ude00"', '"\\u0061"', '"\u2028"', '"\r"'])
-)
-ITEMS = st.recursive(
-    PLAIN,
-    lambda inner: (
-        objects(inner) | st.lists(inner, max_size=3).map(lambda each: f"[{', '.join(each)}]")
-    ),
-    max_leaves=4,
-)
-LINES = (
-    objects(ITEMS) | objects(PLAIN) | st.sampled_from(["", " ", "\r", "\ufeff", "{}", "[]", "{"])
-)
-
-
-def once(pairs):
-    """An object, whose keys stand once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
-    return found
-
-
-def same(given, found):
-    """Whether a value of JSON is what was stored; objects and pairs are maps."""
-    if isinstance(given, dict) and isinstance(found, list):
-        return same([list(each) for each in given.items()], [list(each) for each in found])
-    if isinstance(given, dict):
-        return (
-            isinstance(found, dict)
-            and all(same(given.get(key), found[key]) for key in found)
-            and given.keys() <= found.keys()
-        )
-    if isinstance(given, list):
-        return (
-            isinstance(found, list | tuple)
-            and len(given) == len(found)
-            and all(map(same, given, found))
-        )
-    if isinstance(found, float) and isinstance(given, str):
-        return repr(found) == {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}.get(given)
-    if isinstance(found, float) and not isinstance(given, bool):
-        close = math.isclose(given, found, rel_tol=1e-6, abs_tol=1e-40)
-        return close and (
-            not isinstance(given, int) or found == given or Decimal(repr(found)) == given
-        )
-    return type(given) is type(found) and given == found
-
-
-@hypothesis.given(
-    st.lists(LINES, max_size=5),
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-    st.booleans(),
-    st.none() | st.lists(st.integers(1, 9)),
-)
-@hypothesis.example(['{"b": 9007199254740993}'], "\n", True, False, [])
-@hypothesis.example(['{"a": "x", "\\u0061": "y"}'], "\n", False, True, [3, 1])
-@hypothesis.example(['{",": {"a": "x", ":": "NaN", "a": "y"}}'], "\n", False, True, None)
-def test_any_json_lines(lines, end, ends, mark, sizes):
-    """Each row is what Python reads, however bytes arrive; or a line is refused, by its number."""
-    text = "\ufeff" * mark + end.join(lines) + end * ends
-    stream = io.BufferedReader(Trickle(text.encode("utf-8", "surrogatepass"), sizes or ()))
-    found, error = {}, None
-    try:
-        for table, numbers in json_rows(
-            read_lines(stream, max_line_bytes=1 << 20, whole=sizes is None), SCHEMA, lambda: 0
-        ):
-            found |= dict(zip(numbers, table.to_pylist(), strict=True))
-    except InvalidRequestError as exc:
-        error = exc
-    texts = [line.strip() for line in text.removeprefix("\ufeff").split("\n")]
-    wanted = {number for number, line in enumerate(texts, 1) if line}
-    if error is not None:
-        at = int(str(error).removeprefix("line ").partition(":")[0])
-        wanted = {number for number in wanted if number < at}
-    assert found.keys() == wanted
-    for number, row in found.items():
-        assert same(json.loads(texts[number - 1], object_pairs_hook=once), row)

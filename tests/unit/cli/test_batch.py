@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
-import msgspec
 import pytest
 
-from memq.cli import batch
-from memq.cli.batch import Findings, verify_object
 from memq.cli.main import main
-from memq.core.format.verify import VerifyReport
-from memq.core.notification import Notification, PublishedBatch
-from memq.errors import CorruptDataError
-from tests.unit.core.format.builders import START_US, joined, records, seal
+from tests.unit.core.format.builders import joined, records, seal
 
 
 @pytest.fixture
@@ -29,30 +22,6 @@ def path(tmp_path, sealed):
     path = tmp_path / "batch.arrows"
     path.write_bytes(joined(sealed))
     return path
-
-
-def notification(sealed, **changes):
-    """What the queue would say about the Batch."""
-    right = Notification(
-        version=1,
-        topic="clicks",
-        incarnation="0" * 16,
-        write_partition=3,
-        batch_id="batch-1",
-        uri="",
-        size_bytes=sealed.size_bytes,
-        index_offset=sealed.index_offset,
-        messages=2,
-        records=15,
-        min_timestamp_us=START_US,
-        max_timestamp_us=START_US + 9,
-        producers=sealed.producers,
-        schema_id="",
-        broker_id="broker",
-        sealed_ms=0,
-        stored_through_ms=0,
-    )
-    return msgspec.structs.replace(right, **changes)
 
 
 def damage(path, position):
@@ -98,26 +67,6 @@ def test_range_of_an_object(path, capsys):
     assert "--range is for a topic" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("batch_id", "batch-2"),
-        ("topic", "other"),
-        ("write_partition", 0),
-        ("size_bytes", 1),
-        ("index_offset", 1),
-        ("messages", 3),
-        ("records", 16),
-        ("producers", []),
-    ],
-)
-def test_notification_that_disagrees(path, sealed, name, value):
-    """Sound bytes are not enough: the object must be what its notification says."""
-    [finding] = verify_object(path.as_uri(), notification(sealed, **{name: value})).findings
-
-    assert finding.startswith(f"its notification says {name} = {value!r}; it is ")
-
-
 def test_cat(path, capsys):
     """Each LogMessage is a line that says where in the object it is."""
     assert main(["batch", "cat", str(path)]) == 0
@@ -156,30 +105,3 @@ def test_cat_of_a_damaged_object(path, sealed, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "memq: error: Message at byte" in captured.err
-
-
-def published(partition, offset):
-    """A Batch of a topic, by its notification."""
-    told = SimpleNamespace(uri=f"memory:///{partition}/{offset}")
-    return PublishedBatch(partition, offset, 0, told)
-
-
-def test_findings_of_a_topic(monkeypatch):
-    """Each has its place; what retention has removed by now is none; a Batch counts once."""
-    bad = ("memory:///0/0", "memory:///0/7", "memory:///1/6")
-
-    def verify(uri, *_):
-        return VerifyReport(("first", "second") if uri in bad else (), 10, messages=2, records=5)
-
-    monkeypatch.setattr(batch, "verify_object", verify)
-    found = Findings({})
-    for one in (published(0, 0), published(0, 7), published(1, 6), published(1, 7)):
-        found.check(one.notification.uri, one)
-    assert found.totals == {"batches": 4, "messages": 8, "records": 20, "size_bytes": 40}
-    places = [(row["partition"], row["offset"], row["finding"]) for row in found.damaged]
-    assert places == [(*at, f) for at in ((0, 0), (0, 7), (1, 6)) for f in ("first", "second")]
-    found.forget_expired({0: 7, 1: 6})
-    with pytest.raises(CorruptDataError, match=r"^damaged: 2 of 4 Batches$"):
-        found.show("json")
-    found.forget_expired({0: 8, 1: 7})
-    found.show("json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from memq.cli.completion import GroupType, TopicType
+from memq.cli.command import GroupType, TopicType
 from memq.cli.main import cli
 
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import io
-from itertools import combinations
 from types import SimpleNamespace
 
 import pytest
 
 from memq.cli import consume
 from memq.cli.consume import (
-    COMMIT_S,
     Printer,
-    Progress,
     Waiting,
     _ended,
     _print_batches,
+    commit,
 )
 from memq.cli.main import main
 from memq.cli.selection import BatchSelection
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
-    NotOwnerError,
     RequestTimeoutError,
     StorageError,
     UnavailableError,
@@ -187,118 +184,6 @@ def test_a_timeout_where_nothing_came_is_an_end_only_if_brokers_answer(clock, un
         assert consumer.asked == 1
 
 
-# -- what is written ------------------------------------------------------------------------
-
-
-def progress(consumer, *, remember=True):
-    """Progress of a consumer."""
-    made = Progress(Waiting(None), remember=remember)
-    made.consumer = consumer
-    return made
-
-
-def test_what_is_written_is_committed_now_and_then(clock):
-    """One past the last of each partition, in one commit, a second after the one before."""
-    consumer = Scripted()
-    made = progress(consumer)
-    for batch in (Some(4), Some(5), Some(2, partition=3)):
-        made.written(batch)
-    clock.now_s += COMMIT_S - 0.001
-    made.tick()
-    assert consumer.committed == []
-    clock.now_s += 0.001
-    made.tick()
-    assert consumer.committed == [{0: 6, 3: 3}]
-    clock.now_s += COMMIT_S
-    made.tick()
-    assert len(consumer.committed) == 1  # nothing was written since
-    made.written(Some(6))  # and it is due
-    assert consumer.committed[1:] == [{0: 7}]
-    made.written(Some(7))
-    assert len(consumer.committed) == 2
-    made.close()
-    assert consumer.committed[2:] == [{0: 8}]
-
-
-@pytest.mark.parametrize("error", [*GONE, AWAY], ids=type)
-def test_a_commit_without_an_answer_is_tried_again(clock, said, error):
-    """With what was written since; not at once, and without a word until it is given up."""
-    consumer = Scripted(commits=[error])
-    made = progress(consumer)
-    clock.now_s += COMMIT_S
-    made.written(Some(1))
-    made.written(Some(9, partition=2))
-    assert consumer.committed == [{0: 2}]
-    clock.now_s += COMMIT_S
-    made.tick()
-    assert consumer.committed[1:] == [{0: 2, 2: 10}]
-    made.close()
-    assert said == []
-
-
-@pytest.mark.parametrize("error", GONE, ids=type)
-def test_in_an_outage_nothing_is_committed_and_all_is_kept(clock, said, error):
-    """A last commit is not waited for, and what it means is said."""
-    consumer = Scripted()
-    made = progress(consumer)
-    made._waiting.down = error
-    clock.now_s += COMMIT_S
-    made.written(Some(1))
-    made._waiting.down = None
-    clock.now_s += COMMIT_S
-    made.tick()
-    assert consumer.committed == [{0: 2}]
-    made.written(Some(2))
-    made._waiting.down = error
-    made.close()
-    assert len(consumer.committed) == 1
-    assert said == ["no answer to the last commit of partitions [0]; lines may come again"]
-
-
-def test_a_member_that_took_over_is_told_of(clock, said):
-    """Its offsets are its own: the commit is not tried again."""
-    consumer = Scripted(commits=[NotOwnerError("of another")])
-    made = progress(consumer)
-    clock.now_s += COMMIT_S
-    made.written(Some(1))
-    assert said == ["another member took over; lines come again there: of another"]
-    made.close()
-    assert consumer.committed == [{0: 2}, {}]
-    assert len(said) == 1
-
-
-def test_partitions_that_go_are_committed_before(clock, said):
-    """All is; only of those that go it is said that the answer is missing, the rest is kept."""
-    consumer = Scripted()
-    made = progress(consumer)
-    for partition in (0, 1, 2):
-        made.written(Some(1, partition))
-    made.leave([1])
-    assert consumer.committed == [{0: 2, 1: 2, 2: 2}]
-    assert said == []
-    for partition in (0, 1, 2):
-        made.written(Some(2, partition))
-    consumer.commits = [GONE[0]]
-    made.leave([1, 2, 7])
-    assert said == ["no answer to the last commit of partitions [1, 2]; lines may come again"]
-    made.close()
-    assert consumer.committed[-1] == {0: 3}
-
-
-def test_partitions_that_are_lost_are_not_committed(clock, said):
-    """They are another member's; who reads is told if lines come again."""
-    consumer = Scripted()
-    made = progress(consumer)
-    made.lose([0, 1])
-    assert said == []
-    for partition in (0, 1):
-        made.written(Some(1, partition))
-    made.lose([1, 5])
-    assert said == ["the session ended; lines of partitions [1] may come again"]
-    made.close()
-    assert consumer.committed == [{0: 2}]
-
-
 # -- how much -------------------------------------------------------------------------------
 
 
@@ -322,32 +207,45 @@ def out(monkeypatch):
     return buffer
 
 
-def printer(consumer, selection=None):
-    """A printer of lines as they are, with the progress of a group."""
+def printer(selection=None, messages=None, batches=None):
+    """A printer of lines as they are."""
     lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
-    return Printer(lines, selection or BatchSelection(), progress(consumer))
+    return Printer(lines, selection or BatchSelection(), messages, batches)
 
 
-def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
-    """Whoever stops in between is given it again; one of which nothing is printed is done too."""
-    consumer = Scripted()
-    made = printer(consumer, BatchSelection(skipped={(0, 1): 2}))
-    clock.now_s += COMMIT_S
-    flushed = []
-    consumer.commit = lambda offsets: flushed.append((out.flushed, offsets))
+def test_a_batch_is_written_once_all_of_it_is_flushed(out):
+    """One that a reader did not take is none; one of which nothing is printed is one."""
+    made = printer(BatchSelection(skipped={(0, 1): 2, (0, 2): 1}))
     made.write(Some(1, lines=[b"a", b"b", b"c"]))
-    assert flushed == [(b"c\n", {0: 2})]
-    clock.now_s += COMMIT_S
+    assert (out.flushed, made.written) == (b"c\n", {0: 2})
+    made.write(Some(2))
+    assert (out.flushed, made.written) == (b"c\n", {0: 3})
     out.flush = lambda: (_ for _ in ()).throw(BrokenPipeError())
     with pytest.raises(BrokenPipeError):
-        made.write(Some(2))
-    made.progress.close()
-    assert flushed[1:] == [(b"c\n", {})]
-    made = printer(consumer, BatchSelection(skipped={(0, 3): 1}))
-    del out.flush
-    made.write(Some(3))
-    made.progress.close()
-    assert flushed[-1] == (b"c\nx\n", {0: 4})
+        made.write(Some(3))
+    assert made.written == {0: 3}
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+def test_past_the_end_only_a_member_writes(out, is_member):
+    """It would commit a Batch that it was handed, and nobody would write it."""
+    consumer = Scripted([Some(2, lines=[b"past"]), Some(0, 1, [b"last"])], assignment=[0, 1])
+    consumer.positions = {0: 2, 1: 0}
+    made = printer(BatchSelection(stop={0: 2, 1: 1}))
+    made.written = consumer.positions
+    _print_batches(consumer, Waiting(None), made, is_member=is_member)
+    assert out.flushed == (b"past\nlast\n" if is_member else b"last\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said_of_it"),
+    [(None, []), (GONE[0], ["the last commit failed, and lines may come again: refused"])],
+)
+def test_what_is_written_is_committed_before_an_error(said, error, said_of_it):
+    """Of the partitions that are still its own; that it fails is told."""
+    consumer = Scripted(commits=[error], assignment=[0, 1])
+    commit(consumer, {0: 2, 7: 3})
+    assert (consumer.committed, said) == ([{0: 2}], said_of_it)
 
 
 @pytest.mark.parametrize(
@@ -356,8 +254,7 @@ def test_a_batch_is_done_once_all_of_it_is_flushed(clock, out):
 )
 def test_how_much_is_printed(out, messages, batches, printed):
     """A Batch of which nothing is printed does not count, and the last one is cut."""
-    lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
-    made = Printer(lines, BatchSelection(), progress(Scripted()), messages, batches)
+    made = printer(None, messages, batches)
     for batch in (Some(lines=[b"x", b"y"]), Some(lines=[]), Some(lines=[b"x", b"y"])):
         if not made.is_done:
             made.write(batch)
@@ -384,54 +281,25 @@ def test_the_end_is_that_of_all_partitions():
         ends({0: 5}, {0: UnavailableError("gone")})
 
 
-def test_what_was_written_is_committed_while_nothing_comes(clock, out, said):
-    """Not only with the next Batch, which may be hours away."""
-    consumer = Scripted([Some(1), None, None])
-    waiting = Waiting(None)
-    seen = []
-
-    def over(*_, **__):
-        clock.now_s += COMMIT_S
-        seen.append(list(consumer.committed))
-        return len(seen) == 2
-
-    waiting.is_over = over
-    _print_batches(consumer, waiting, printer(consumer))
-    assert seen == [[], [{0: 2}]]
-
-
 # -- usage ----------------------------------------------------------------------------------
 
-FLAGS = {
-    "--range": ["--range", "0:1-2"],
-    "--tail": ["--tail", "1"],
-    "--from": ["--from", "1h"],
-    "--to": ["--to", "1h"],
-    "--from-beginning": ["--from-beginning"],
-    "--partition": ["--partition", "0"],
-    "--exit-at-end": ["--exit-at-end"],
-    "--max-messages": ["--max-messages", "1"],
-    "--on-out-of-range": ["--on-out-of-range", "latest"],
-    "--print-key": ["--print-key"],
-    "--group": ["--group", "g"],
-    "--format": ["--format", "json"],
-}
-BEGINNINGS = {"--tail", "--from", "--to", "--from-beginning"}
-REFUSED = {
-    *(frozenset({"--range", name}) for name in BEGINNINGS | {"--partition", "--exit-at-end"}),
-    *(frozenset({"--range", name}) for name in ("--on-out-of-range", "--group")),
-    *({frozenset(pair) for pair in combinations(BEGINNINGS, 2)} - {frozenset({"--from", "--to"})}),
-    *(frozenset({"--group", name}) for name in ("--max-messages", "--partition", "--tail")),
-    *(frozenset({"--group", name}) for name in ("--from", "--to")),
-    frozenset({"--print-key", "--format"}),
-}
 
-
-def test_options_that_go_together(capsys):
-    """Each two of them, or a refusal that names both; alone each is fine."""
-    for names in (*((each,) for each in FLAGS), *combinations(FLAGS, 2)):
-        flags = [word for name in names for word in FLAGS[name]]
-        is_refused = frozenset(names) in REFUSED
-        assert main(["consume", "t", "-b", "no-address", *flags]) == (2 if is_refused else 1), names
-        said = capsys.readouterr().err
-        assert not is_refused or all(name in said for name in names)
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("--range 0:1-2 --tail 1", 2),
+        ("--range 0:1-2 --group g", 2),
+        ("--range 0:1-2 --on-out-of-range latest", 2),
+        ("--from-beginning --from 1h", 2),
+        ("--tail 1 --to 1h", 2),
+        ("--group g --max-messages 1", 2),
+        ("--group g --partition 0", 2),
+        ("--print-key --format json", 2),
+        ("--from 1h --to 1h --partition 0 --max-messages 1", 1),
+        ("--group g --from-beginning --exit-at-end --print-key", 1),
+    ],
+)
+def test_options_that_go_together(capsys, flags, code):
+    """Others are refused before a broker is looked for, naming both."""
+    assert main(["consume", "t", "-b", "no-address", *flags.split()]) == code
+    assert ("do not go together" in capsys.readouterr().err) == (code == 2)

@@ -69,19 +69,6 @@ def test_what_is_there_stays(copy, tmp_path):
     assert mine.read_bytes() == (ROOT / "dags" / mine.name).read_bytes()
 
 
-def test_a_link_is_in_the_way(copy, tmp_path):
-    """A link is replaced by force only, and then what it points at stays."""
-    target = tmp_path / "target"
-    target.write_text("mine")
-    (tmp_path / "compact.py").symlink_to(target)
-
-    assert "would be replaced" in copy("spark_apps/compact.py", tmp_path, code=1)
-    copy("spark_apps/compact.py", tmp_path, "--force")
-
-    assert target.read_text() == "mine"
-    assert not (tmp_path / "compact.py").is_symlink()
-
-
 @pytest.mark.parametrize(
     "source", ["dag", "dags/none.py", "../docs", "memq", "dags/../pyproject.toml"]
 )

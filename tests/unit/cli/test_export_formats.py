@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 
 import msgspec
 import pyarrow as pa
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.export_formats import TEXT_ROWS, open_sink
-from memq.cli.lines import json_value
+from memq.cli.formats import TEXT_ROWS, json_value, open_sink
 from memq.core.format.message import encode_records
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
@@ -41,23 +39,6 @@ def written(form, rows):
 
 
 @given(RECORDS)
-def test_any_records_are_the_json_of_their_values(records):
-    """Each line is an object with the values as `memq consume` writes them."""
-    keys, values, headers, times = zip(*records, strict=True)
-    text = written("jsonl", encode_records(keys, values, headers, times))
-
-    assert [json.loads(line) for line in text.removesuffix("\n").split("\n")] == [
-        {
-            "key": json_value(key),
-            "value": json_value(value),
-            "headers": json_value(pairs),
-            "timestamp": iso_us(time_us),
-        }
-        for key, value, pairs, time_us in records
-    ]
-
-
-@given(RECORDS)
 def test_any_records_are_cells_of_the_same_texts(records):
     """A cell is the text of its value, or its JSON, and nothing for a null."""
 
@@ -76,16 +57,6 @@ def test_any_records_are_cells_of_the_same_texts(records):
         [cell(key), cell(value), cell(pairs), iso_us(time_us)]
         for key, value, pairs, time_us in records
     ]
-
-
-@given(st.lists(st.none() | st.floats() | st.just(1.0), min_size=1))
-def test_floats_stay_floats(values):
-    """A float is a number with a point or an exponent; what is no number is a text."""
-    rows = pa.record_batch({"x": pa.array(values, pa.float64())})
-    found = [json.loads(line)["x"] for line in written("jsonl", rows).splitlines()]
-
-    assert found == [json_value(value) for value in values]
-    assert all(isinstance(each, float) for each in found if not isinstance(each, str | None))
 
 
 def test_rows_come_in_parts():

@@ -96,6 +96,7 @@ def test_time_of_log_messages():
         (b'{"value": "a", "timestamp": "9 microseconds since 1970"}', "Failed to parse string"),
         (b'{"value": "a", "value": "b"}', "field `value` 2 times"),
         (b'{"value": "a", "\\u0076alue": "b"}', "field `value` 2 times"),
+        (b'{"value": "a", "headers": {"h": "x" , "h" : "y"}}', "field `h` 2 times"),
         (b'{"value": "\xff"}', "can't decode byte"),
         (b'{"value":' * 100_000, "."),
     ],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.lines import raw_lines
+from memq.cli.formats import raw_lines
 from memq.core.format.message import encode_records
 from memq.errors import InvalidRequestError
 

@@ -12,18 +12,12 @@ from hypothesis import strategies as st
 from memq.cli.json_rows import Rows
 from memq.cli.main import main
 from memq.cli.produce import (
-    Same,
-    Tally,
     _send_lines,
     _send_rows,
-    _Watched,
     read_lines,
 )
-from memq.client.producer.delivery import Delivery, StoredAt
 from memq.errors import (
-    DeliveryTimeoutError,
     InvalidRequestError,
-    MemqError,
     MessageTooLargeError,
     SchemaMismatchError,
 )
@@ -81,49 +75,7 @@ def test_endless_line():
     assert trickle.given == 110
 
 
-# -- what was written is counted, and what was not acked is an error ------------------------
-
-
-STORED = StoredAt("topic", 0, 1, "batch", 0, 0, duplicate=False)
-
-
-def delivery(outcome=None):
-    """A delivery that ended so, or has not ended."""
-    made = Delivery()
-    if outcome is not None:
-        made.settle(outcome)
-    return made
-
-
-def test_failure():
-    """The first failure is told, with how many records were not acked."""
-    tally = Tally()
-    tally.add(delivery(DeliveryTimeoutError("too late")), 2)
-    tally.add(delivery(STORED), 5)
-    tally.add(delivery(MemqError("another")), 1)
-    tally.finish()
-
-    with pytest.raises(MemqError, match="not acked: 3 of 8 records: too late"):
-        tally.check()
-
-
-@given(st.lists(st.integers(0, 4), max_size=30))
-def test_each_record_counts_to_its_message(messages):
-    """Whichever Message takes it, also in turn; those that have ended are counted meanwhile."""
-    deliveries = [delivery() for _ in range(5)]
-    tally = Tally()
-    for message in messages:
-        tally.add(deliveries[message], 1)
-    assert tally._open == {deliveries[n]: messages.count(n) for n in set(messages)}
-    for each in deliveries:
-        each.settle(STORED)
-    tally.add(delivery(), 1)
-    assert (tally.acked, tally.records) == (len(messages), len(messages) + 1)
-
-
 # -- what a line, or a row, becomes ---------------------------------------------------------
-
-NOTHING = Same(None, [], None)
 
 
 class Writer:
@@ -134,9 +86,8 @@ class Writer:
     def __init__(self):
         self.written = []
 
-    def write(self, *arguments):
-        self.written.append(arguments)
-        return delivery(STORED)
+    def write(self, value, key, **_):
+        self.written.append((key, value))
 
     def conformed(self, table, **_):
         for number in table["number"].to_pylist():
@@ -146,17 +97,15 @@ class Writer:
         return table.to_batches(max_chunksize=2)
 
     def write_table(self, batch):
-        self.written.append(batch["number"].to_pylist())
-        return [delivery(STORED)]
+        self.written += batch["number"].to_pylist()
 
 
 def test_a_line_without_a_key_is_named_by_its_number():
     """Lines before it are sent."""
-    writer, tally = Writer(), Tally()
+    writer, lines = Writer(), io.BufferedReader(io.BytesIO(b"a:1\nb:2\nc"))
     with pytest.raises(InvalidRequestError, match="line 3 has no key separator"):
-        _send_lines(writer, io.BufferedReader(io.BytesIO(b"a:1\nb:2\nc")), b":", NOTHING, tally)
-    assert [value for value, *_ in writer.written] == [b"1", b"2"]
-    assert tally.records == 2
+        _send_lines(writer, lines, b":", key=None)
+    assert writer.written == [(b"a", b"1"), (b"b", b"2")]
 
 
 def numbers(*values):
@@ -172,13 +121,10 @@ def test_rows_before_one_that_does_not_fit_are_sent(position, bad, error):
     values[position] = bad
     parts = [Rows(numbers(8, 10, 12), [1, 2, 3]), Rows(numbers(*values), [5, 6, 8, 9])]
     parts.append(Rows(numbers(14), [10]))
-    writer, tally = Writer(), Tally()
+    writer = Writer()
     with pytest.raises(error, match=f"^line {[5, 6, 8, 9][position]}: {bad} is odd"):
-        _send_rows(writer, parts, NOTHING, "line", tally)
-    sent = [number for part in writer.written for number in part]
-    assert sent == [8, 10, 12, *values[:position]]
-    tally.collect()
-    assert (tally.records, tally.acked) == (len(sent), len(sent))
+        _send_rows(writer, parts, "line")
+    assert writer.written == [8, 10, 12, *values[:position]]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +135,8 @@ def test_rows_before_one_that_does_not_fit_are_sent(position, bad, error):
         (["--key-separator", ":", "--key", ""], "--key-separator and --key do not go together"),
         (["--key-separator", ":", "--format", "json"], "--key-separator and --format json do not"),
         (["--key-separator", ":", "--format", "csv"], "it is for --format lines"),
-        (["--key", "k", "--format", "json"], ""),
+        (["--key", "k", "--format", "json"], "give each line a key of its own"),
+        (["--header", "a=b", "--format", "csv"], "give each line headers of its own"),
         (["--delimiter", ";"], "--delimiter and --format lines do not"),
         (["--null", "NA", "--format", "json"], "it is for --format csv"),
         (["--null", ""], "it is for --format csv"),
@@ -203,12 +150,3 @@ def test_options_that_go_together(arguments, refused, capsys):
     code = main(["produce", "t", "-b", "no-address", *arguments])
     said = capsys.readouterr().err
     assert (code, refused in said) == (2 if refused else 1, True)
-
-
-def test_what_is_read_is_told():
-    """However it is read, each byte once."""
-    told = []
-    stream = io.BufferedReader(io.BytesIO(b"ab\ncdefgh"))
-    watched = io.BufferedReader(_Watched(stream, told.append), 4)
-    assert (watched.readline(), watched.read(2), watched.read()) == (b"ab\n", b"cd", b"efgh")
-    assert sum(told) == 9

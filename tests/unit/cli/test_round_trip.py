@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from memq.cli.batch_lines import lines_of
 from memq.cli.csv_rows import Dialect, csv_rows
+from memq.cli.formats import lines_of
 from memq.cli.json_rows import json_rows
 from memq.client.producer.tables import conform
 from memq.core.format.message import encode_records

@@ -12,7 +12,6 @@ from memq.cli import selection
 from memq.cli.selection import Asked, BatchSelection, select, tail_of
 from memq.core.ranges import OffsetRange
 from memq.core.wire.messages import PartitionOffsets
-from memq.errors import InvalidRequestError, OffsetOutOfRangeError
 
 
 def batch(partition, offset, records=1, at_ms=0, times_us=(0, 0)):
@@ -74,20 +73,6 @@ SPANS = [(2, 9), (0, 0), (4, 6)]
 def test_where_it_begins_and_ends(given, start, stop):
     """Offsets only where something was asked for that a consumer does not know by itself."""
     assert select(Client(SPANS), "t", asked(**given)) == BatchSelection(start, stop)
-
-
-@pytest.mark.parametrize("number", [3, 7])
-def test_a_partition_that_is_none(number):
-    """It is named, with those that there are."""
-    with pytest.raises(InvalidRequestError, match=f"no partition {number}; it has 0 to 2"):
-        select(Client(SPANS), "t", asked(partitions=(0, number)))
-
-
-@pytest.mark.parametrize("wanted", [OffsetRange(0, 1, 5), OffsetRange(0, 5, 10)])
-def test_a_range_that_is_not_retained(wanted):
-    """Nothing is printed of it."""
-    with pytest.raises(OffsetOutOfRangeError):
-        select(Client(SPANS), "t", asked(wanted=wanted))
 
 
 def at(us):

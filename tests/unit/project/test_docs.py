@@ -9,18 +9,13 @@ import tomllib
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
 
-from docs.generate.configuration import SECTIONS
 from memq.broker.config import BrokerConfig
 from memq.broker.metrics import Metrics
 from memq.cli.main import cli
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -175,20 +170,6 @@ def test_commands_in_messages_exist():
             check_command(tokens, complete=False)
 
 
-def test_what_is_wrong_is_seen(tmp_path):
-    """The checks find a link, a name, a command, an option and an argument that there is not."""
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# Here\n\n[a](page.md#here) [b](#nowhere) [c](no.md) `batch_age`, `orphan_age = 1s`\n"
-    )
-    assert broken_links(page) == ["#nowhere", "no.md"]
-    assert unknown_names(page) == ["orphan_age"]
-    for line in ("memq no", "memq topic no", "memq produce t --no", "memq produce", "memq lag a b"):
-        (tokens,) = commands_in(line)
-        with pytest.raises(click.UsageError):
-            check_command(tokens, complete=True)
-
-
 @each_page
 def test_make_words_exist(page):
     """Every `make …` that a page shows is a word of the Makefile."""
@@ -202,81 +183,11 @@ def test_make_words_exist(page):
 
 # -- names, limits, metrics -----------------------------------------------------------------
 
-NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+|[a-z]+(?:[A-Z][a-z]*)+")
 """How options, fields, functions, columns and metrics are written: `like_this` or `likeThis`."""
 
 PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags")
 
-OTHERS = {
-    "kafka_server": "a fixture of the tests",
-    "memq_uploads_hedged_total": "a counter, as Prometheus writes it",
-    "object_store": "the crate behind obstore",
-    "s3_server": "a fixture of the tests",
-    "server_side_encryption": "an option of obstore",
-    "sse_bucket_key_enabled": "an option of obstore",
-    "timestamp_ntz": "a type of Spark",
-    "sse_kms_key_id": "an option of obstore",
-    "unsigned_payload": "an option of obstore",
-    "virtual_hosted_style_request": "an option of obstore",
-    "zookeeper_server": "a fixture of the tests",
-    "asset_event": "a table of Airflow",
-    "assume_role_kwargs": "an extra field of Airflow's connections to AWS",
-    "config_kwargs": "an extra field of Airflow's connections to AWS",
-    "current_timestamp": "a function of Spark",
-    "endpoint_url": "an extra field of Airflow's connections to AWS",
-    "execution_timeout": "an argument of Airflow's operators",
-    "histogram_quantile": "a function of Prometheus",
-    "offsets_for_times": "a method of confluent-kafka's consumer",
-    "openlineage_inject_parent_job_info": "an argument of Airflow's SparkSubmitOperator",
-    "properties_file": "an argument of Airflow's SparkSubmitOperator",
-    "pushFilters": "a method of PySpark's data sources",
-    "readStream": "a property of a Spark session",
-    "recursiveFileLookup": "an option of Spark's own sources",
-    "soft_fail": "an argument of Airflow's sensors",
-    "service_config": "an extra field of Airflow's connections to AWS",
-    "waitAppCompletion": "the end of a setting of Spark on YARN",
-    "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",
-}
 """Names that are not ours, and that our code does not use."""
-
-
-def names_in(tree: ast.Module) -> Iterator[str]:
-    """Names that a module defines or uses, but for its local variables."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.arg(arg=str(name)) | ast.keyword(arg=str(name)) | ast.Attribute(attr=name):
-                yield name
-            case ast.AnnAssign(target=ast.Name(id=name)) | ast.alias(name=name):
-                yield name
-            case ast.Constant(value=str(text)) if NAME.fullmatch(text):
-                yield text  # a column, a key of JSON, a metric, a variable
-            case ast.Constant(value=str(text)):  # a template, such as "{{ var.value.get('it') }}"
-                yield from re.findall(r"'(\w+)'", text)
-
-
-@cache
-def known_names() -> set[str]:
-    """All names in the product, also without their unit, as options are written."""
-    paths = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
-    names = {name for path in paths for name in names_in(ast.parse(path.read_text()))}
-    names |= {re.sub(r"_(ms|us|s)$", "", name) for name in names}
-    options = {option.name for section in SECTIONS for option in section.options}
-    return names | options | set(PRODUCT) | set(OTHERS)
-
-
-def unknown_names(page: Path) -> list[str]:
-    known = known_names()
-    spans = SPAN.findall(prose_of(page))
-    named = [re.sub(r" *=.*|\(.*\)$", "", span, flags=re.DOTALL) for span in spans]
-    return [name for name in named if NAME.fullmatch(name) and name not in known]
-
-
-@each_page
-def test_names_exist(page):
-    """A name that a page writes as code is that of an option, field, function, column or metric."""
-    assert unknown_names(page) == []
 
 
 def test_limits_equal_the_constants():
