@@ -3,10 +3,9 @@
 Theory of operation
 -------------------
 Each commit adds one snapshot, by an append, and stands under the condition that the table's main
-branch is still at the snapshot that was looked at. Ours is the only try: pyiceberg would put an
-append upon whatever there is by then, and try again, which is right for rows and wrong for a
-ledger. Nor does it clean up after a commit that it takes for refused: a catalog may answer so for
-one that it has taken.
+branch is still at the snapshot that was looked at. So it is sent to the catalog by hand, once: a
+transaction would try again upon whatever there is by then, which is wrong for a ledger. And it
+would clean up after a commit that was refused, while a catalog may answer so for one that it took.
 
 The ledger stands in the summary of the snapshot, so that it goes with the rows: who rolls the
 table back rolls the ledger back. The ledger of a table is that of the nearest of the snapshots
@@ -49,15 +48,14 @@ from memq.tables.ledger import EMPTY, TopicRange, decode_ledger, encode_ledger
 try:
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import (
-        CommitFailedException,
         NoSuchTableError,
         ValidationError,
     )
     from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
     from pyiceberg.manifest import FileFormat
-    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
+    from pyiceberg.table.update import AssertTableUUID
 
     from memq.tables.columns import check_plain, check_unchanged
 except ModuleNotFoundError as exc:
@@ -71,6 +69,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -205,9 +204,11 @@ class IcebergTable:
             TableConflictError: it was not taken, or whether it was is not known.
             SchemaMismatchError: the files cannot be in this table.
         """
-        transaction = self._prepared(base, commit)
+        prepared = self._prepared(base, commit)
+        updates, conditions = prepared._updates, prepared._requirements  # noqa: SLF001 - see above
+        conditions += (AssertTableUUID(uuid=base.metadata.table_uuid),)
         try:
-            transaction.commit_transaction()
+            self._catalog.commit_table(base, conditions, updates)
         except Exception as exc:  # each catalog and storage has errors of its own
             raise TableConflictError(
                 f"table {self.identifier} did not confirm a commit: {_in_words(exc)}"
@@ -222,7 +223,7 @@ class IcebergTable:
             ATTEMPT: commit.attempt,
             JOB: commit.job,
         }
-        transaction = _once(base).transaction()
+        transaction = base.transaction()
         try:
             transaction.set_properties(_copy_of(ledger, base))
             if commit.files:
@@ -494,36 +495,7 @@ def _committed(snapshot: Snapshot) -> CommittedRange:
     )
 
 
-# -- one try --------------------------------------------------------------------------------
-
-
-class _RefusedError(Exception):
-    """The catalog did not take a commit. It is not the error for which pyiceberg would try again,
-    and clean up.
-    """
-
-
-class _OneTry:
-    """A catalog to which each commit is sent once."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
-
-    def commit_table(self, *arguments: Any) -> Any:
-        try:
-            return self._catalog.commit_table(*arguments)
-        except CommitFailedException as exc:
-            raise _RefusedError(str(exc)) from exc
-
-
-def _once(table: Table) -> Table:
-    catalog: Any = _OneTry(table.catalog)
-    return Table(
-        table.name(), table.metadata, table.metadata_location, table.io, catalog, table.config
-    )
+# -- a commit --------------------------------------------------------------------------------
 
 
 def _copy_of(ledger: str, base: Table) -> dict[str, str]:
