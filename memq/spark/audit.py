@@ -35,7 +35,7 @@ from memq.reading.objects import FallbackReader
 from memq.spark import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -111,22 +111,13 @@ def deep_on(spark: SparkSession, address: TopicAddress) -> InspectBatches:
     return inspect_batches
 
 
-def findings(
-    result: AuditResult,
-    *,
-    audited_ms: int,
-    start_ms: int | None,
-    end_ms: int | None,
-    deep: bool,
-) -> list[tuple[Any, ...]]:
-    """The findings of an audit as rows of `FINDINGS`."""
-    common = {
-        "audited_ms": audited_ms,
-        "topic": result.topic,
-        "start_ms": start_ms,
-        "end_ms": end_ms,
-        "deep": deep,
-    }
+def findings(result: AuditResult, run: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the findings of an audit as rows of `FINDINGS`.
+
+    Args:
+        result: of the audit.
+        run: the columns that say when, of which window and how deeply it was made.
+    """
     rows = render.rows(result)
     for consumer in result.consumers:
         rows += [
@@ -134,9 +125,9 @@ def findings(
         ]
     rows += [_sentence(Verdict.UNCLEAN, line) for line in result.damage]
     rows += [_sentence(Verdict.PARTLY, line) for line in render.unjudged(result)]
-    for row in rows:
-        row["detail"] = row["findings"] or None
-    return [tuple((common | row).get(name) for name in FINDINGS.names) for row in rows]
+    common = {"topic": result.topic, **run}
+    rows = [common | row | {"detail": row["findings"] or None} for row in rows]
+    return [tuple(row.get(name) for name in FINDINGS.names) for row in rows]
 
 
 def _sentence(verdict: Verdict, line: str, consumer: str | None = None) -> render.Row:

@@ -186,7 +186,7 @@ def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, c
 
     assert cluster == alone
     assert [(each.lost_records, each.damaged_records) for each in cluster.producers] == [(50, 50)]
-    rows = findings(cluster, audited_ms=1, start_ms=None, end_ms=None, deep=True)
+    rows = findings(cluster, {"audited_ms": 1, "deep": True})
     table = spark.createDataFrame(rows, FINDINGS).toPandas()
     assert table["lost_records"].sum() == 50
     assert len(table) == 1 + len(cluster.damage)
