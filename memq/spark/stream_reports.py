@@ -19,6 +19,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import ConsumedReport
 from memq.core.ranges import OffsetRange
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memq.runtime.system import Runtime
-    from memq.spark.checkpoint import StreamPositions
     from memq.spark.options import ReadOptions
+    from memq.spark.positions import StreamPositions
     from memq.spark.stream_topics import Positions, TopicStream
 
 log = logging.getLogger("memq.spark")
@@ -65,7 +67,7 @@ class StreamReports:
         if self._options.consumer is None:
             return positions
         return {
-            partition: each._replace(told=self._told.get((name, partition), each.began))
+            partition: replace(each, told=self._told.get((name, partition), each.began))
             for partition, each in positions.items()
         }
 

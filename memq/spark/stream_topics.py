@@ -16,6 +16,8 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from memq.client.lag import Lag, lag_between, total_lag
 from memq.core.format.schema import deserialize_schema
 from memq.core.manifest import Totals
@@ -27,14 +29,14 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.reading.start import LATEST
-from memq.spark.checkpoint import (
+from memq.spark.plan import bound_offsets, check_published, find, retained_offsets, retained_part
+from memq.spark.positions import (
     StreamPosition,
     StreamPositions,
     TopicPosition,
     decode_topics,
     encode_topics,
 )
-from memq.spark.plan import bound_offsets, check_published, find, retained_offsets, retained_part
 from memq.spark.topic import GO_ON
 from memq.spark.topics import SparkTopics, check_agrees
 
@@ -285,7 +287,7 @@ class TopicStream:
                 )
             first = retained[partition].start
             rest = retained_part(self._options, OffsetRange(partition, offset, first), first)
-            positions[partition] = position._replace(next=rest.start)
+            positions[partition] = replace(position, next=rest.start)
         if self._options.starting.partitions is None:
             for partition in filter(self._reads, set(retained) - set(positions)):
                 first = retained[partition].start
