@@ -28,11 +28,11 @@ from memq.core.topic import check_incarnation
 from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memq.core.notification import PublishedBatch
 
-    BatchesInOrder = Callable[[Iterable[OffsetRange]], Iterator[PublishedBatch]]
+    BatchesByTime = Callable[[Sequence[OffsetRange]], Iterator[PublishedBatch]]
 
 
 class StreamPosition(msgspec.Struct, frozen=True, omit_defaults=True, rename={"began": "from"}):
@@ -119,7 +119,7 @@ def encode_topics(topics: Mapping[str, TopicPosition], one: str) -> dict[str, An
 def admit(
     start: Mapping[str, StreamPositions],
     ends: Mapping[str, Mapping[int, int]],
-    batches_in_order: Mapping[str, BatchesInOrder],
+    batches_by_time: Mapping[str, BatchesByTime],
     *,
     max_offsets: int | None,
     max_bytes: int | None,
@@ -129,7 +129,7 @@ def admit(
     Args:
         start: positions before it, by topic.
         ends: how far each read partition may be read, by topic.
-        batches_in_order: of each topic the Batches of some ranges, in the order of publication.
+        batches_by_time: of each topic the Batches of some ranges, in the order of publication.
         max_offsets: most Batches; None for no limit.
         max_bytes: most stored bytes, but always one Batch; None for no limit.
     """
@@ -137,7 +137,7 @@ def admit(
     ranges = {topic: _ranges(start[topic], ends[topic]) for topic in ends}
     if max_offsets is not None or max_bytes is not None:
         queues = [
-            zip(repeat(topic), batches_in_order[topic](some)) for topic, some in ranges.items()
+            zip(repeat(topic), batches_by_time[topic](some)) for topic, some in ranges.items()
         ]
         size = 0
         ordered = heapq.merge(*queues, key=lambda each: each[1].timestamp_ms)

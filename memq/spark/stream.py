@@ -31,7 +31,7 @@ from memq.spark.plan import TaskInput, inputs_of
 from memq.spark.positions import Gate, StreamPosition, admit, available
 from memq.spark.stream_reports import StreamReports
 from memq.spark.stream_topics import StreamTopics
-from memq.spark.topics import check_named
+from memq.spark.topic import check_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else admit(
                 positions,
                 ends,
-                {name: each.topic.batches_in_order for name, each in self._topics.streams.items()},
+                {name: each.topic.batches_by_time for name, each in self._topics.streams.items()},
                 max_offsets=self._options.max_offsets_per_trigger if limited else None,
                 max_bytes=self._options.max_bytes_per_trigger if limited else None,
             )

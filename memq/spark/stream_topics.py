@@ -37,8 +37,7 @@ from memq.spark.positions import (
     decode_topics,
     encode_topics,
 )
-from memq.spark.topic import GO_ON
-from memq.spark.topics import SparkTopics, check_agrees
+from memq.spark.topic import GO_ON, SparkTopics, check_agrees
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -77,7 +77,7 @@ BASE = notify(seal(Sent("p", 0, records(b"v"))))
 def in_order(partitions):
     """Batches by read partition, as (offset, time, size), asked for as a topic is."""
 
-    def batches_in_order(ranges):
+    def batches_by_time(ranges):
         found = [
             PublishedBatch(partition, offset, at_ms, msgspec.structs.replace(BASE, size_bytes=size))
             for partition, start, end, _ in ranges
@@ -86,7 +86,7 @@ def in_order(partitions):
         ]
         return iter(sorted(found, key=lambda each: each.timestamp_ms))
 
-    return batches_in_order
+    return batches_by_time
 
 
 def fresh(*nexts):

@@ -143,7 +143,7 @@ class Topic:
             assert topic.starts[partition] <= start <= end <= len(topic.batches[partition])
             yield from topic.batches[partition][start:end]
 
-    def batches_in_order(self, ranges):
+    def batches_by_time(self, ranges):
         parts = [self.batches([each]) for each in ranges]
         return heapq.merge(*parts, key=lambda each: each.timestamp_ms)
 
