@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -16,7 +15,6 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     RangeConflictError,
-    SchemaMismatchError,
     StorageError,
 )
 from memq.tables.commit import CommitOutcome, commit_range
@@ -72,23 +70,6 @@ def test_a_range_is_put_in_once(table):
     assert values(table) == all_of(3)
 
 
-def test_ranges_out_of_order(table):
-    """They become one interval, and the snapshots name each with what is in it; one without rows
-    adds no file, and the same offsets of another incarnation are others.
-    """
-    for start, end in [(4, 6), (0, 1), (1, 4)]:
-        put(table, clicks(start, end))
-    found = table.ranges()
-    assert [(each.range.start, each.range.records) for each in found] == [(4, 6), (0, 3), (1, 9)]
-    assert {each.job for each in found} == {"test"}
-    assert put(table, clicks(6, 7), rows(clicks(0, 0))).committed
-    put(table, clicks(0, 2, incarnation="b2"))
-
-    assert intervals(table) == [Interval(0, 7)]
-    assert intervals(table, "b2") == [Interval(0, 2)]
-    assert values(table) == sorted(all_of(6) + all_of(2))
-
-
 def test_committers_at_a_time(tmp_path):
     """Two that commit the same ranges in other orders: all is in once."""
     wanted = [clicks(n, n + 1) for n in range(8)]
@@ -105,14 +86,6 @@ def test_committers_at_a_time(tmp_path):
     assert intervals(table) == [Interval(0, 8)]
     files = table.load().inspect.files()["file_path"].to_pylist()
     assert len(files) == len(set(files)) == len(wanted)
-
-
-@pytest.mark.parametrize("kind", [pa.duration("us"), pa.struct([("n", pa.time32("ms"))])])
-def test_a_type_that_iceberg_lacks(tmp_path, kind):
-    """It is named, and no other try will do."""
-    with pytest.raises(SchemaMismatchError, match="has an unsupported type") as refused:
-        lake_table(tmp_path, SCHEMA.append(pa.field("n", kind)))
-    assert not refused.value.retriable
 
 
 @pytest.mark.parametrize("error", [CommitFailedException("no"), TimeoutError("slow")])
@@ -289,20 +262,6 @@ def test_a_snapshot_that_is_kept_by_a_tag(table, removed):
     assert not put(table, clicks(0, 3)).committed
 
 
-def test_a_tag_that_is_removed_after_rows_were_deleted(table):
-    """It looks as if the table were another one; whoever knows better says so by expiring it."""
-    kept = kept_by_a_tag(table, compact, lambda table: table.load().delete("value = 2"))
-    assert intervals(table) == [Interval(0, 3)]
-    table.load().manage_snapshots().remove_tag("kept").commit()
-    with pytest.raises(CorruptDataError, match=f"snapshot {kept} has that range"):
-        put(table, clicks(3, 4))
-
-    table.load().maintenance.expire_snapshots().by_ids([kept]).commit()
-
-    put(table, clicks(3, 4))
-    assert intervals(table) == [Interval(0, 4)]
-
-
 # -- names ---------------------------------------------------------------------------------------
 
 
@@ -311,19 +270,6 @@ def test_names_that_are_none(name):
     """A name without a namespace is refused, with an example."""
     with pytest.raises(ConfigError, match=r"must be like lake\.clicks"):
         open_table(name)
-
-
-def test_a_catalog_that_nobody_described(tmp_path, monkeypatch):
-    """The error says where catalogs are described; a variable does."""
-    with pytest.raises(ConfigError, match="catalog 'nowhere' of table"):
-        open_table("nowhere:lake.clicks")
-
-    for name, value in catalog_options(tmp_path).items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__NOWHERE__{name.upper()}", value)
-    from pyiceberg import catalog
-
-    monkeypatch.setattr(catalog, "_ENV_CONFIG", catalog.Config())  # it is read once a process
-    open_table("nowhere:lake.clicks").create(SCHEMA)
 
 
 def test_a_table_that_is_not_there(tmp_path):

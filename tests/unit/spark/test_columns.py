@@ -59,16 +59,6 @@ def test_no_nulls_cannot_be_promised(name, kind):
         read(StructType([StructField(name, kind, nullable=name not in {"n", "id"})]))
 
 
-def test_columns_are_offered_with_nulls_everywhere():
-    """What the topic's own schema excludes Spark is not told: nobody checks each row for that."""
-    shape = shape_of("t", TOPIC, ["tags", "spot"], None)
-
-    assert shape.spark.simpleString() == "struct<tags:array<string>,spot:struct<x:bigint>>"
-    assert shape.spark["tags"].dataType.containsNull
-    assert shape.spark["spot"].dataType["x"].nullable
-    read(shape.spark)
-
-
 def frame_of(schema, rows, *, columns=None, wanted=None, maps=None):
     """The rows of a Message as Spark gets them."""
     shape = shape_of("t", schema, columns, wanted, maps)

@@ -158,15 +158,6 @@ def test_a_gap_at_the_end_is_read_through():
     assert taken_of(batches, ends, max_offsets=1) == {"a": 1, "b": 0}
 
 
-def test_a_stream_never_goes_back():
-    """Where the end lies before what was read, there is nothing to read."""
-    batches = {"a": [(n, n, 1) for n in range(9)]}
-
-    for limits in ({"max_offsets": 2}, {"max_bytes": 9}, {}):
-        assert taken_of(batches, {"a": 3}, start=5, **limits) == {"a": 5}
-    assert available({"a": fresh(5, 2)}, {"a": {0: 3, 1: 6}}) == 4
-
-
 def test_a_micro_batch_waits_for_enough_or_for_long_enough():
     """Too few offsets wait until there are enough, or the delay since the last micro-batch is over;
     the first of a process never waits, and where there is nothing new nothing begins.

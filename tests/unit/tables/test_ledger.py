@@ -91,16 +91,6 @@ def test_no_offset_is_in_twice(wanted):
     assert found.records == len(taken)
 
 
-def test_a_part_is_named():
-    """The error of a range that is in by halves names both halves; the missing one is taken."""
-    held = ledger(clicks(0, 5), clicks(7, 9))
-
-    with pytest.raises(RangeConflictError, match="4 to 4, 7 to 8 are, 5 to 6, 9 to 9 are not"):
-        held.has(clicks(4, 10))
-
-    assert held.plus(clicks(5, 7)).plus(clicks(9, 10)).has(clicks(4, 10))
-
-
 def test_incarnations_and_partitions_are_apart():
     """Offsets of another incarnation, read partition or topic are others; a range without offsets
     is always in.
