@@ -15,13 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BooleanType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from memq.client.audit.stored import Inspection, inspect
 from memq.client.cluster import Cluster
@@ -60,21 +53,19 @@ _NUMBERS = (
     *(name for name in render.COLUMNS if name.endswith("_records")),
 )
 
-FINDINGS = StructType(
-    [
-        StructField("audited_ms", LongType(), nullable=False),
-        StructField("topic", StringType(), nullable=False),
-        StructField("start_ms", LongType()),
-        StructField("end_ms", LongType()),
-        StructField("deep", BooleanType(), nullable=False),
-        StructField("consumer", StringType()),
-        StructField("producer_id", StringType()),
-        *(StructField(name, LongType()) for name in _NUMBERS),
-        StructField("clean", BooleanType(), nullable=False),
-        StructField("verdict", StringType(), nullable=False),
-        StructField("detail", StringType()),
-    ]
-)
+FINDINGS = {
+    "audited_ms": "bigint NOT NULL",
+    "topic": "string NOT NULL",
+    "start_ms": "bigint",
+    "end_ms": "bigint",
+    "deep": "boolean NOT NULL",
+    "consumer": "string",
+    "producer_id": "string",
+    **dict.fromkeys(_NUMBERS, "bigint"),
+    "clean": "boolean NOT NULL",
+    "verdict": "string NOT NULL",
+    "detail": "string",
+}
 """Columns of the findings: one row for each producer, epoch and write partition; with `consumer`
 one for what that consumer read of it; and rows without a producer for what cannot be read or cannot
 be judged."""
@@ -111,6 +102,12 @@ def deep_on(spark: SparkSession, address: TopicAddress) -> InspectBatches:
     return inspect_batches
 
 
+def add_findings(spark: SparkSession, rows: list[tuple[Any, ...]], output: str) -> None:
+    """Add rows of `FINDINGS` to a Parquet table, as one file."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in FINDINGS.items())
+    spark.createDataFrame(rows, columns).coalesce(1).write.mode("append").parquet(output)
+
+
 def findings(result: AuditResult, run: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return the findings of an audit as rows of `FINDINGS`.
 
@@ -127,7 +124,7 @@ def findings(result: AuditResult, run: Mapping[str, Any]) -> list[tuple[Any, ...
     rows += [_sentence(Verdict.PARTLY, line) for line in render.unjudged(result)]
     common = {"topic": result.topic, **run}
     rows = [common | row | {"detail": row["findings"] or None} for row in rows]
-    return [tuple(row.get(name) for name in FINDINGS.names) for row in rows]
+    return [tuple(row.get(name) for name in FINDINGS) for row in rows]
 
 
 def _sentence(verdict: Verdict, line: str, consumer: str | None = None) -> render.Row:

@@ -88,8 +88,8 @@ def resolve(topic: SparkTopic, options: ReadOptions) -> list[OffsetRange]:
         MemqError: the brokers failed.
     """
     retained = retained_offsets(topic)
-    starts = bound_offsets(topic, options.starting, retained, "startingOffsets")
-    ends = bound_offsets(topic, options.ending, retained, "endingOffsets")
+    starts = bound_offsets(topic, options.starting_offsets, retained, "startingOffsets")
+    ends = bound_offsets(topic, options.ending_offsets, retained, "endingOffsets")
     ranges = []
     for partition in sorted(set(starts) & set(ends)):
         wanted = OffsetRange(partition, starts[partition], ends[partition])

@@ -186,7 +186,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_start_time(self, now_ms: float) -> None:
         """Refuse a start in the future: its offsets are not known, and a checkpoint keeps them."""
-        late_ms = self._options.starting.latest_ms - now_ms
+        late_ms = self._options.starting_offsets.latest_ms - now_ms
         if late_ms > 0:
             raise ConfigError(
                 f"the stream is to start {late_ms / 1000:.0f} s in the future; it can begin now at "

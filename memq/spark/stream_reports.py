@@ -129,19 +129,14 @@ class StreamReports:
             log.warning("MemQ topic %s: what was read is not reported: %s", stream.name, exc)
             self._told |= {(stream.name, each.partition): each.end for each in ranges}
             return
-        for partition, start, end, _ in ranges:
-            there = totals[partition]
+        for each in ranges:
+            counts = totals[each.partition]._asdict()
+            del counts["bytes"]
             yield ConsumedReport(
                 topic=stream.name,
-                incarnation=stream.incarnation,
                 consumer=self._options.consumer or "",
-                partition=partition,
-                start=start,
-                end=end,
-                batches=there.batches,
-                messages=there.messages,
-                records=there.records,
-                crc_sum=there.crc_sum,
+                **each._replace(incarnation=stream.incarnation)._asdict(),
+                **counts,
                 window_start_ms=self._told_ms,
                 window_end_ms=self._runtime.wall_ms(),
                 client="spark",

@@ -227,7 +227,9 @@ class TopicStream:
             MemqError: the brokers failed.
         """
         retained = self.retained()
-        start = bound_offsets(self.topic, self._options.starting, retained, "startingOffsets")
+        start = bound_offsets(
+            self.topic, self._options.starting_offsets, retained, "startingOffsets"
+        )
         positions = {
             partition: StreamPosition(offset, offset)
             for partition, offset in start.items()
@@ -248,7 +250,7 @@ class TopicStream:
             target: where the stream is to end; None for what is published.
         """
         ends = {partition: each.end for partition, each in retained.items()}
-        ending = self._options.ending
+        ending = self._options.ending_offsets
         if ending.place != LATEST:
             caps = bound_offsets(self.topic, ending, retained, "endingOffsets")
             ends = {partition: min(ends[partition], cap) for partition, cap in caps.items()}
@@ -273,7 +275,7 @@ class TopicStream:
             OffsetOutOfRangeError: retention has removed what comes next, or the queue has lost it.
         """
         if start is None:
-            start = {} if self._options.starting.partitions is None else self.began()
+            start = {} if self._options.starting_offsets.partitions is None else self.began()
         positions: StreamPositions = {}
         for partition, position in start.items():
             offset = position.next
@@ -287,7 +289,7 @@ class TopicStream:
             first = retained[partition].start
             rest = retained_part(self._options, OffsetRange(partition, offset, first), first)
             positions[partition] = replace(position, next=rest.start)
-        if self._options.starting.partitions is None:
+        if self._options.starting_offsets.partitions is None:
             for partition in filter(self._reads, set(retained) - set(positions)):
                 first = retained[partition].start
                 log.info("MemQ topic %s: new read partition %d", self.name, partition)
@@ -347,5 +349,5 @@ class TopicStream:
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""
-        chosen = self._options.ending.partitions
+        chosen = self._options.ending_offsets.partitions
         return chosen is None or partition in chosen

@@ -174,7 +174,7 @@ def check_named(options: ReadOptions, found: Collection[str]) -> None:
     Raises:
         ConfigError: a bound names one.
     """
-    for side, bound in (("starting", options.starting), ("ending", options.ending)):
+    for side, bound in (("starting", options.starting_offsets), ("ending", options.ending_offsets)):
         missing = sorted(set(bound.by_topic or ()) - set(found))
         if missing:
             raise ConfigError(f"option '{side}Offsets' names topic {missing[0]!r}: there is none")

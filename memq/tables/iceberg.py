@@ -28,7 +28,7 @@ import logging
 import re
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -51,7 +51,6 @@ try:
         NoSuchTableError,
         ValidationError,
     )
-    from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
     from pyiceberg.manifest import FileFormat
     from pyiceberg.table.refs import MAIN_BRANCH
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -284,9 +282,7 @@ class IcebergTable:
             return
         check_unchanged(base, {*columns, *equal, "offset"})
         has = {each.name for each in base.schema().fields}
-        rows = _all_equal(equal)
-        if offsets is not None:
-            rows = And(rows, *_within("offset", offsets))
+        rows = _where(equal, offsets)
         with _explained("read", self.identifier):
             wanted = tuple(name for name in columns if name in has)
             yield from base.scan(rows, selected_fields=wanted).to_arrow_batch_reader()
@@ -313,7 +309,7 @@ class IcebergTable:
         if base.current_snapshot() is None:
             return []
         with _explained("read", self.identifier):
-            tasks = list(base.scan(_all_equal(equal)).plan_files())
+            tasks = list(base.scan(_where(equal)).plan_files())
         for each in tasks:
             path = each.file.file_path
             if each.delete_files:
@@ -372,14 +368,12 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
     return IcebergTable(loaded, identifier)
 
 
-def _all_equal(equal: Mapping[str, str | int]) -> BooleanExpression:
-    equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
-    return And(AlwaysTrue(), AlwaysTrue(), *(equal_to(*each) for each in equal.items()))
-
-
-def _within(name: str, bounds: Interval) -> tuple[BooleanExpression, BooleanExpression]:
-    at_least, below = cast("Any", GreaterThanOrEqual), cast("Any", LessThan)  # as above
-    return at_least(name, bounds.start), below(name, bounds.end)
+def _where(equal: Mapping[str, str | int], offsets: Interval | None = None) -> str:
+    """Return the condition that columns have some values, none of which has a quote in it."""
+    terms = [f"{name} = {value!r}" for name, value in equal.items()]
+    if offsets is not None:
+        terms += [f"offset >= {offsets.start}", f"offset < {offsets.end}"]
+    return " and ".join(terms) or "true"
 
 
 # -- where the ledger stands ----------------------------------------------------------------

@@ -20,7 +20,7 @@ from memq.core.audit.result import encode_result
 from memq.core.named_values import NO_VALUES
 from memq.spark import files
 from memq.spark.app import run, session, topic_options
-from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
+from memq.spark.audit import TopicAddress, add_findings, deep_on, findings
 
 
 @click.command(
@@ -80,7 +80,7 @@ def main(
         )
         window = {"start_ms": start_ms, "end_ms": end_ms, "deep": deep}
         rows = findings(found, window | {"audited_ms": time.time_ns() // 1_000_000})
-        spark.createDataFrame(rows, FINDINGS).coalesce(1).write.mode("append").parquet(output)
+        add_findings(spark, rows, output)
         if result is not None:
             files.write(result, encode_result(found))
     show_table(found, every=every)

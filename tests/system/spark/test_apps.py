@@ -21,7 +21,7 @@ from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import check_manifest, decode_manifest
 from memq.core.ranges import OffsetRange
 from memq.spark.app import one_line
-from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
+from memq.spark.audit import TopicAddress, add_findings, deep_on, findings
 from memq.spark.outputs import range_to_parquet
 from tests.system.spark.conftest import ROOT, SPARK_CONFIG
 from tests.system.spark.jobs import parquet_job
@@ -146,7 +146,7 @@ def objects_of(address, topic):
         return [Path(urlsplit(batch.notification.uri).path) for batch in found]
 
 
-def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, clicks):
+def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, clicks, tmp_path):
     """With an object gone and one damaged, tasks of Spark find the same as `memq audit --deep`."""
     paths = objects_of(broker.address, clicks)
     paths[1].unlink()
@@ -164,7 +164,8 @@ def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, c
     assert cluster == alone
     assert [(each.lost_records, each.damaged_records) for each in cluster.producers] == [(50, 50)]
     rows = findings(cluster, {"audited_ms": 1, "deep": True})
-    table = spark.createDataFrame(rows, FINDINGS).toPandas()
+    add_findings(spark, rows, str(tmp_path))
+    table = spark.read.parquet(str(tmp_path)).toPandas()
     assert table["lost_records"].sum() == 50
     assert len(table) == 1 + len(cluster.damage)
     assert not table["clean"].any()

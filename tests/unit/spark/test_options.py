@@ -21,8 +21,8 @@ def test_defaults_read_all_that_is_there():
     batch = parse_read_options(GIVEN)
     stream = parse_read_options(GIVEN, stream=True)
 
-    assert (batch.starting, batch.ending) == (Bound(EARLIEST), Bound(LATEST))
-    assert (stream.starting, stream.ending) == (Bound(LATEST), Bound(LATEST))
+    assert (batch.starting_offsets, batch.ending_offsets) == (Bound(EARLIEST), Bound(LATEST))
+    assert (stream.starting_offsets, stream.ending_offsets) == (Bound(LATEST), Bound(LATEST))
     assert (batch.permissive, batch.read_through) == (False, "storage")
     assert batch.max_trigger_delay_ms == 15 * 60_000
 
@@ -48,8 +48,8 @@ def test_every_option_arrives_in_any_case():
         }
     )
 
-    assert found.starting == Bound(partitions={0: 5, 1: EARLIEST})
-    assert found.ending == Bound(partitions={0: 9, 1: LATEST})
+    assert found.starting_offsets == Bound(partitions={0: 5, 1: EARLIEST})
+    assert found.ending_offsets == Bound(partitions={0: 9, 1: LATEST})
     assert (found.bootstrap, found.columns) == ("a:1,b:2", ("value", "key"))
     assert (found.permissive, found.fail_on_data_loss) == (True, False)
     assert (found.min_partitions, found.max_bytes_per_partition) == (12, 64 << 20)
@@ -203,8 +203,10 @@ def test_options_of_one_of_several_topics():
     assert [name for name in "abc" if pattern.covers(name)] == ["a"]
     assert not parse_read_options({"subscribePattern": ".*"}).covers("_memq_audit")
     assert (one.topic, one.incarnation, one.subscribe_pattern) == ("a", LIFE, None)
-    assert one.starting == Bound(partitions={0: 5})
-    assert parse_read_options(by_topic | {"topic": "a"}).starting == Bound(partitions={0: 5})
+    assert one.starting_offsets == Bound(partitions={0: 5})
+    assert parse_read_options(by_topic | {"topic": "a"}).starting_offsets == Bound(
+        partitions={0: 5}
+    )
 
 
 SIZES = {
