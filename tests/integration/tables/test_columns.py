@@ -225,27 +225,3 @@ def test_rows_that_are_marked_as_deleted(table, monkeypatch):
 
     with pytest.raises(ConfigError, match=r"such as file:.*: rewrite these files"):
         table.plain_files(base, EQUAL, ["value"])
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"), [("user-id", False), ("user id", False), ("2nd", False), ("_2nd", True)]
-)
-def test_names_that_writers_spell_otherwise(tmp_path, name, plain):
-    """Some give the values another name when they write a file anew, so nobody reads it by that."""
-    kind = pa.struct([(name, pa.float64())])
-    schema = SCHEMA.append(pa.field(name, pa.float64())).append(pa.field("inner", kind))
-    table = lake_table(tmp_path, schema)
-    inner = pa.array([{name: 1.5}] * RECORDS, kind)
-    put(table, clicks(1, 2), rows(clicks(1, 2), schema.remove(6)).append_column("inner", inner))
-    compact(table)
-
-    for column in (name, "inner"):
-        if plain:
-            assert len(files(table, (column, "offset"))) == 1
-            continue
-        with pytest.raises(
-            ConfigError, match=rf"column '.*{name}' of the table .* is not of letters"
-        ):
-            files(table, (column, "offset"))
-    assert len(files(table)) == 1
-    assert read(table, name) == [0.5] * RECORDS

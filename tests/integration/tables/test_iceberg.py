@@ -15,7 +15,6 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     RangeConflictError,
-    StorageError,
 )
 from memq.tables.commit import CommitOutcome, commit_range
 from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
@@ -238,38 +237,7 @@ def test_a_table_whose_rows_were_replaced(table):
     assert intervals(table) == [Interval(0, 3)]
 
 
-def kept_by_a_tag(table, *changes):
-    """The snapshot of a range, which a tag keeps where those between it and the last expire."""
-    put(table, clicks(0, 3))
-    kept = current(table)
-    for change in changes:
-        change(table)
-    table.load().manage_snapshots().create_tag(kept, "kept").commit()
-    expire_all_but(table, kept)
-    return kept
-
-
-@pytest.mark.parametrize("removed", [False, True])
-def test_a_snapshot_that_is_kept_by_a_tag(table, removed):
-    """With as many rows as the snapshot of the last range had, the table was not replaced, be the
-    tag there or removed by now.
-    """
-    kept_by_a_tag(table, compact, compact)
-    if removed:
-        table.load().manage_snapshots().remove_tag("kept").commit()
-
-    assert intervals(table) == [Interval(0, 3)]
-    assert not put(table, clicks(0, 3)).committed
-
-
 # -- names ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["clicks", "a b.clicks", "prod:", "prod:clicks", ".clicks"])
-def test_names_that_are_none(name):
-    """A name without a namespace is refused, with an example."""
-    with pytest.raises(ConfigError, match=r"must be like lake\.clicks"):
-        open_table(name)
 
 
 def test_a_table_that_is_not_there(tmp_path):
@@ -278,15 +246,6 @@ def test_a_table_that_is_not_there(tmp_path):
 
     with pytest.raises(ConfigError, match=r"no table lake\.clicks; the first range"):
         table.look()
-
-
-def test_a_catalog_that_does_not_answer(tmp_path):
-    """It is an error that may go away."""
-    options = {"type": "rest", "uri": "http://127.0.0.1:9"}
-
-    with pytest.raises(StorageError) as raised:
-        open_table(f"local:{NAME}", options)
-    assert raised.value.retriable
 
 
 def test_a_table_of_version_1(tmp_path):

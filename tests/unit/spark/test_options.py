@@ -27,36 +27,6 @@ def test_defaults_read_all_that_is_there():
     assert batch.max_trigger_delay_ms == 15 * 60_000
 
 
-def test_every_option_arrives_in_any_case():
-    """Names are taken in any case, and values become what they mean."""
-    found = parse_read_options(
-        {
-            "TOPIC": "t",
-            "Bootstrap": "a:1,b:2",
-            "startingoffsets": '{"0": 5, "1": -2}',
-            "ENDINGOFFSETS": '{"1": -1, "0": 9}',
-            "columns": "value, key",
-            "view": "records",
-            "mode": "PERMISSIVE",
-            "failOnDataLoss": "False",
-            "minPartitions": "12",
-            "maxBytesPerPartition": "64MiB",
-            "maxOffsetsPerTrigger": "7",
-            "maxBytesPerTrigger": "1000",
-            "token": "secret",
-            "readThrough": "broker",
-        }
-    )
-
-    assert found.starting_offsets == Bound(partitions={0: 5, 1: EARLIEST})
-    assert found.ending_offsets == Bound(partitions={0: 9, 1: LATEST})
-    assert (found.bootstrap, found.columns) == ("a:1,b:2", ("value", "key"))
-    assert (found.permissive, found.fail_on_data_loss) == (True, False)
-    assert (found.min_partitions, found.max_bytes_per_partition) == (12, 64 << 20)
-    assert (found.max_offsets_per_trigger, found.max_bytes_per_trigger) == (7, 1000)
-    assert (found.token, found.read_through) == ("secret", "broker")
-
-
 def test_secrets_are_for_the_workers_too_and_are_not_shown(monkeypatch):
     """Options of the storage are those given, or else those of the driver's machine, whose zone is
     its own; neither they nor the token are in what reaches a log.

@@ -28,7 +28,6 @@ from memq.errors import (
 from memq.spark import stream_reports, stream_topics
 from memq.spark.options import parse_read_options
 from memq.spark.stream import MemqStreamReader
-from memq.spark.stream_reports import REPORT_INTERVAL_S
 from tests.unit.reading.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
@@ -491,25 +490,3 @@ def test_a_checkpoint_of_one_topic_of_another_life():
 
     with pytest.raises(TopicRecreatedError, match="the checkpoint is of one topic"):
         stream.step()
-
-
-def steps_of(stream, count, pause_s=3):
-    """Micro-batches of a new Batch each, at some distance."""
-    for _ in range(count):
-        stream.brokers.publish("ta")
-        stream.step()
-        stream.now_s += pause_s
-
-
-def test_reports_are_joined():
-    """Micro-batches are told together, every ten seconds, and at once when there is no more."""
-    stream = query(some_brokers("ta"), **ONE, consumer="job", maxOffsetsPerTrigger="9")
-    steps_of(stream, 20)
-
-    assert stream.tried_s == [3.0, 15.0, 27.0, 39.0, 51.0]
-    assert [each.start for each in stream.told] == [0, 3, 7, 11, 15]
-    windows = [(each.window_start_ms, each.window_end_ms) for each in stream.told]
-    assert windows[1] == (3_000, 15_000)
-    assert stream.step() == []
-    assert stream.tried_s[-1] == 60.0 < 51.0 + REPORT_INTERVAL_S
-    assert stream.told[-1].end == 22
