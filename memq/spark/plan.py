@@ -124,8 +124,9 @@ def bound_offsets(
             f"{', '.join(map(str, sorted(retained)))}"
         )
     times = {each for each in places.values() if isinstance(each, At)}
-    found: dict[Place, list[PartitionOffsets]] = {at: topic.offsets(at.ms) for at in times}
-    at = {place: {each.partition: each.at for each in there} for place, there in found.items()}
+    at: dict[Place, dict[int, int | None]] = {
+        time: {each.partition: each.at for each in topic.offsets(time.ms)} for time in times
+    }
     return {
         partition: offset_of(place, retained[partition], at.get(place, {}).get(partition))
         for partition, place in places.items()

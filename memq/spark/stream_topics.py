@@ -13,6 +13,7 @@ Rule 3. A topic that is in the checkpoint and is gone stops the stream, for what
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +163,8 @@ class StreamTopics:
         """
         if self._options.covers(name):
             stream = self._stream(name, position.incarnation)
-            if stream.exists():
+            with suppress(UnknownTopicError):
+                stream.retained()
                 self.streams[name] = stream
                 return True
         message = (
@@ -204,19 +206,6 @@ class TopicStream:
     def retained(self) -> dict[int, PartitionOffsets]:
         """What is retained now, by read partition."""
         return retained_offsets(self.topic)
-
-    def exists(self) -> bool:
-        """Whether the topic is there, in this incarnation.
-
-        Raises:
-            TopicRecreatedError: it was deleted and recreated.
-            MemqError: the brokers failed.
-        """
-        try:
-            self.topic.offsets()
-        except UnknownTopicError:
-            return False
-        return True
 
     def began(self) -> StreamPositions:
         """Where a stream without a checkpoint begins.
