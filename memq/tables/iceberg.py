@@ -206,7 +206,7 @@ class IcebergTable:
         updates, conditions = prepared._updates, prepared._requirements  # noqa: SLF001 - see above
         conditions += (AssertTableUUID(uuid=base.metadata.table_uuid),)
         try:
-            self._catalog.commit_table(base, conditions, updates)
+            base._do_commit(updates, conditions)  # noqa: SLF001 - which also deletes old metadata
         except Exception as exc:  # each catalog and storage has errors of its own
             raise TableConflictError(
                 f"table {self.identifier} did not confirm a commit: {_in_words(exc)}"
