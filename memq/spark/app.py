@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from memq.core.topic import check_topic_name
 from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 from memq.runtime.java import check_java
-from memq.runtime.log_format import LOG_FORMAT, configure, is_json
+from memq.runtime.log_format import configure, is_json
 from memq.spark import NEEDS_PYSPARK, check_pyspark, is_remote
 
 try:
@@ -44,7 +45,7 @@ except ConfigError as exc:
     raise SystemExit(f"error: {exc}") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from memq.core.manifest import Manifest
 
@@ -61,6 +62,22 @@ def _all_of(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda done, add: add(done), reversed(options), command)
 
 
+def _check_topic(_: click.Context, __: click.Parameter, name: str) -> str:
+    check_topic_name(name)
+    return name
+
+
+def _token_from(_: click.Context, __: click.Parameter, variable: str | None) -> str:
+    """Return the credential in an environment variable; empty where none is named.
+
+    Raises:
+        ConfigError: the variable is not set.
+    """
+    if variable is not None and variable not in os.environ:
+        raise ConfigError(f"--token-env {variable}: there is no such environment variable")
+    return "" if variable is None else os.environ[variable]
+
+
 topic_options = _all_of(
     click.option(
         "--bootstrap",
@@ -71,24 +88,16 @@ topic_options = _all_of(
         metavar="HOST:PORT[,…]",
         help="Some brokers of the cluster.",
     ),
-    click.option("--topic", required=True, help="The topic."),
+    click.option("--topic", required=True, callback=_check_topic, help="The topic."),
     click.option(
-        "--token-env", metavar="NAME", help="Environment variable that holds the credential."
-    ),
-    click.option(
-        "--log-format",
-        type=click.Choice(LOG_FORMAT.choices),
-        default=LOG_FORMAT.default_text,
-        show_default=True,
-        envvar="MEMQ_LOG_FORMAT",
-        show_envvar=True,
-        expose_value=False,
-        is_eager=True,
-        callback=lambda _, __, value: configure(value, "INFO"),
-        help=LOG_FORMAT.doc,
+        "--token-env",
+        "token",
+        metavar="NAME",
+        callback=_token_from,
+        help="Environment variable that holds the credential.",
     ),
 )
-"""Where the data is, and how to log: the arguments `bootstrap`, `topic` and `token_env`."""
+"""Where the data is: the arguments `bootstrap`, `topic` and `token`."""
 
 
 range_options = _all_of(
@@ -151,6 +160,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     name = command.name or "spark app"
+    configure("text", "INFO")  # JSON where an option says so
     try:
         given = own_arguments(sys.argv[1:] if arguments is None else arguments)
         return command.main(given, prog_name=name, standalone_mode=False) or 0
@@ -170,12 +180,10 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 def run_range(
     put: Callable[[SparkSession, RangeJob], Manifest],
     *,
-    topic: str,
     partition: int,
     start: int,
     end: int,
     incarnation: str,
-    token_env: str | None,
     **options: Any,
 ) -> None:
     """Put a range where it belongs, and say what was put there: a program after its options.
@@ -184,30 +192,22 @@ def run_range(
 
     Args:
         put: puts it there.
-        topic: the topic.
         partition: read partition.
         start: first offset.
         end: one past the last one.
         incarnation: of the topic; empty for whichever there is.
-        token_env: environment variable that holds the credential.
         options: the others of the program.
 
     Raises:
-        InvalidRequestError: it is no range, or the topic's name is none.
-        ConfigError: there is no such environment variable.
+        InvalidRequestError: it is no range.
         MemqError: as `check_retained` and `put`.
     """
-    check_topic_name(topic)
     if end < start:
         raise InvalidRequestError(f"--end {end} is before --start {start}")
-    wanted = OffsetRange(partition, start, end, incarnation)
-    job = RangeJob(topic=topic, range=wanted, token=token_from(token_env), **options)
+    job = RangeJob(range=OffsetRange(partition, start, end, incarnation), **options)
     check_retained(job)
-    spark = session(job.name)
-    try:
+    with session(job.name) as spark:
         done = put(spark, job)
-    finally:
-        spark.stop()
     click.echo(
         f"{counted(done.records, 'record')} of {counted(done.batches, 'Batch')} in {done.output}"
     )
@@ -238,9 +238,10 @@ def one_line(error: BaseException) -> str:
     return " ".join(text.split())[:MAX_ERROR_LENGTH]
 
 
-def session(name: str) -> SparkSession:
-    """Spark with the data source `memq`: as `spark-submit` was told, or by Spark Connect where
-    `SPARK_REMOTE` says, or else on this machine.
+@contextmanager
+def session(name: str) -> Iterator[SparkSession]:
+    """Give a Spark with the data source `memq`, and stop it: as `spark-submit` was told, or by
+    Spark Connect where `SPARK_REMOTE` says, or else on this machine.
 
     Raises:
         ConfigError: there is no Java that Spark runs on.
@@ -252,31 +253,18 @@ def session(name: str) -> SparkSession:
     if "SPARK_REMOTE" not in os.environ:
         builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark: SparkSession = builder.getOrCreate()
-    if is_remote(spark):
-        # What runs there would run on without this process: it stops the session when it is killed.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    else:
-        # The log of Spark repeats each error of a task with its traces; ours names it once.
-        spark.sparkContext.setLogLevel("OFF" if _local(spark) else "ERROR")
-    spark.dataSource.register(MemqDataSource)
-    return spark
-
-
-def token_from(variable: str | None) -> str:
-    """The credential in an environment variable; empty where there is none.
-
-    Raises:
-        ConfigError: the variable is not set.
-    """
-    if variable is None:
-        return ""
-    if variable not in os.environ:
-        raise ConfigError(f"--token-env {variable}: there is no such environment variable")
-    return os.environ[variable]
-
-
-def _local(spark: SparkSession) -> bool:
-    return str(spark.sparkContext.master).startswith("local")
+    try:
+        if is_remote(spark):
+            # What runs there would run on without this process: it stops the session when killed.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        else:
+            # The log of Spark repeats each error of a task with its traces; ours names it once.
+            local = str(spark.sparkContext.master).startswith("local")
+            spark.sparkContext.setLogLevel("OFF" if local else "ERROR")
+        spark.dataSource.register(MemqDataSource)
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _complain(name: str, text: str) -> None:

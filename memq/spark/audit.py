@@ -15,13 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BooleanType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from memq.client.audit.stored import Inspection, inspect
 from memq.client.cluster import Cluster
@@ -35,7 +28,7 @@ from memq.reading.objects import FallbackReader
 from memq.spark import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -60,21 +53,19 @@ _NUMBERS = (
     *(name for name in render.COLUMNS if name.endswith("_records")),
 )
 
-FINDINGS = StructType(
-    [
-        StructField("audited_ms", LongType(), nullable=False),
-        StructField("topic", StringType(), nullable=False),
-        StructField("start_ms", LongType()),
-        StructField("end_ms", LongType()),
-        StructField("deep", BooleanType(), nullable=False),
-        StructField("consumer", StringType()),
-        StructField("producer_id", StringType()),
-        *(StructField(name, LongType()) for name in _NUMBERS),
-        StructField("clean", BooleanType(), nullable=False),
-        StructField("verdict", StringType(), nullable=False),
-        StructField("detail", StringType()),
-    ]
-)
+FINDINGS = {
+    "audited_ms": "bigint NOT NULL",
+    "topic": "string NOT NULL",
+    "start_ms": "bigint",
+    "end_ms": "bigint",
+    "deep": "boolean NOT NULL",
+    "consumer": "string",
+    "producer_id": "string",
+    **dict.fromkeys(_NUMBERS, "bigint"),
+    "clean": "boolean NOT NULL",
+    "verdict": "string NOT NULL",
+    "detail": "string",
+}
 """Columns of the findings: one row for each producer, epoch and write partition; with `consumer`
 one for what that consumer read of it; and rows without a producer for what cannot be read or cannot
 be judged."""
@@ -111,22 +102,19 @@ def deep_on(spark: SparkSession, address: TopicAddress) -> InspectBatches:
     return inspect_batches
 
 
-def findings(
-    result: AuditResult,
-    *,
-    audited_ms: int,
-    start_ms: int | None,
-    end_ms: int | None,
-    deep: bool,
-) -> list[tuple[Any, ...]]:
-    """The findings of an audit as rows of `FINDINGS`."""
-    common = {
-        "audited_ms": audited_ms,
-        "topic": result.topic,
-        "start_ms": start_ms,
-        "end_ms": end_ms,
-        "deep": deep,
-    }
+def add_findings(spark: SparkSession, rows: list[tuple[Any, ...]], output: str) -> None:
+    """Add rows of `FINDINGS` to a Parquet table, as one file."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in FINDINGS.items())
+    spark.createDataFrame(rows, columns).coalesce(1).write.mode("append").parquet(output)
+
+
+def findings(result: AuditResult, run: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the findings of an audit as rows of `FINDINGS`.
+
+    Args:
+        result: of the audit.
+        run: the columns that say when, of which window and how deeply it was made.
+    """
     rows = render.rows(result)
     for consumer in result.consumers:
         rows += [
@@ -134,9 +122,9 @@ def findings(
         ]
     rows += [_sentence(Verdict.UNCLEAN, line) for line in result.damage]
     rows += [_sentence(Verdict.PARTLY, line) for line in render.unjudged(result)]
-    for row in rows:
-        row["detail"] = row["findings"] or None
-    return [tuple((common | row).get(name) for name in FINDINGS.names) for row in rows]
+    common = {"topic": result.topic, **run}
+    rows = [common | row | {"detail": row["findings"] or None} for row in rows]
+    return [tuple(row.get(name) for name in FINDINGS) for row in rows]
 
 
 def _sentence(verdict: Verdict, line: str, consumer: str | None = None) -> render.Row:

@@ -152,17 +152,15 @@ def check_bounds(starting: Bound, ending: Bound) -> None:
         ConfigError: the end is before the start, or they name different topics or read partitions.
     """
     named = [set(each.by_topic) for each in (starting, ending) if each.by_topic is not None]
-    if named:
-        if named[0] != named[-1]:
-            raise ConfigError(
-                "options 'startingOffsets' and 'endingOffsets' name different topics: "
-                f"{', '.join(sorted(named[0]))} and {', '.join(sorted(named[-1]))}"
-            )
-        for name in sorted(named[0]):
-            parts = [each.of_topic(name) for each in (starting, ending)]
-            _check_topic_bounds(*(each for each in parts if each is not None))
-        return
-    _check_topic_bounds(starting, ending)
+    if named and named[0] != named[-1]:
+        raise ConfigError(
+            "options 'startingOffsets' and 'endingOffsets' name different topics: "
+            f"{', '.join(sorted(named[0]))} and {', '.join(sorted(named[-1]))}"
+        )
+    for name in sorted(named[0]) if named else [""]:
+        first, last = starting.of_topic(name), ending.of_topic(name)
+        if first is not None and last is not None:
+            _check_topic_bounds(first, last)
 
 
 def _check_topic_bounds(starting: Bound, ending: Bound) -> None:

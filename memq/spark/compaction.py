@@ -120,7 +120,6 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
         CorruptDataError: the record is damaged, or has a gap or an overlap.
         MemqError: as `range_to_parquet`.
     """
-    settled(job.range_job(OffsetRange(0, 0, 0)))
     done: list[Manifest] = []
     with _connected(job) as topic:
         chosen = _chosen(job, topic.offsets())

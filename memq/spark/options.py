@@ -186,18 +186,6 @@ class ReadOptions(_TopicOptions):
     ]
 
     @property
-    def starting(self) -> Bound:
-        """Where the read begins."""
-        times = self.starting_timestamp or self.starting_offsets_by_timestamp
-        return times or self.starting_offsets
-
-    @property
-    def ending(self) -> Bound:
-        """Where the read ends."""
-        times = self.ending_timestamp or self.ending_offsets_by_timestamp
-        return times or self.ending_offsets
-
-    @property
     def subject(self) -> str:
         """What is read, in words."""
         if self.subscribe_pattern is not None:
@@ -210,12 +198,13 @@ class ReadOptions(_TopicOptions):
             named = topic in (self.subscribe or (self.topic,))
         else:
             named = topic != AUDIT_TOPIC and bool(self.subscribe_pattern.fullmatch(topic))
-        bounds = (self.starting, self.ending)
+        bounds = (self.starting_offsets, self.ending_offsets)
         return named and all(each.of_topic(topic) is not None for each in bounds)
 
     def of_topic(self, topic: str, incarnation: str | None) -> ReadOptions:
         """The options of a read of one of its topics, which it `covers`."""
-        bounds = {name: each.of_topic(topic) for name in _BOUNDS if (each := getattr(self, name))}
+        names = ("starting_offsets", "ending_offsets")
+        bounds: dict[str, Any] = {name: getattr(self, name).of_topic(topic) for name in names}
         return replace(
             self,
             topic=topic,
@@ -235,13 +224,6 @@ class ReadOptions(_TopicOptions):
         if isinstance(error, DataLossError):
             return self.permissive or not self.fail_on_data_loss
         return self.permissive and isinstance(error, CorruptDataError)
-
-
-_BOUNDS = [
-    f"{side}_{what}"
-    for side in ("starting", "ending")
-    for what in ("offsets", "timestamp", "offsets_by_timestamp")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,16 +290,15 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
     """
     values = _parse_all(READ_OPTIONS, given, "read")
     for side, default in (("starting", LATEST if stream else EARLIEST), ("ending", LATEST)):
-        _check_one_of(
-            values, f"{side}_offsets", f"{side}_timestamp", f"{side}_offsets_by_timestamp"
-        )
-        values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(default)
-    _check_one_of(values, "topic", "subscribe", "subscribe_pattern")
+        fields = [f"{side}_{what}" for what in ("offsets", "timestamp", "offsets_by_timestamp")]
+        given_bound = _only_one_of(values, *fields)
+        values |= dict.fromkeys(fields) | {fields[0]: given_bound or Bound(default)}
+    _only_one_of(values, "topic", "subscribe", "subscribe_pattern")
     options = ReadOptions(**values | {"topic": values["topic"] or ""})
-    check_bounds(options.starting, options.ending)
+    check_bounds(options.starting_offsets, options.ending_offsets)
     read = options.subscribe or ((options.topic,) if options.topic else ())
-    check_topics(read, options.subscribe_pattern, options.starting, "startingOffsets")
-    check_topics(read, options.subscribe_pattern, options.ending, "endingOffsets")
+    check_topics(read, options.subscribe_pattern, options.starting_offsets, "startingOffsets")
+    check_topics(read, options.subscribe_pattern, options.ending_offsets, "endingOffsets")
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise ConfigError(
@@ -370,11 +351,13 @@ def _parse_all(
     return values
 
 
-def _check_one_of(values: Mapping[str, Any], *fields: str) -> None:
-    """Refuse options that say the same thing in two ways."""
-    given = [READ_OPTIONS[field].name for field in fields if values[field]]
+def _only_one_of(values: Mapping[str, Any], *fields: str) -> Any:
+    """Return the value of the option that is given; refuse several that say the same thing."""
+    given = [field for field in fields if values[field]]
     if len(given) > 1:
-        raise ConfigError(f"options '{given[0]}' and '{given[1]}' exclude each other")
+        first, second = (READ_OPTIONS[field].name for field in given[:2])
+        raise ConfigError(f"options '{first}' and '{second}' exclude each other")
+    return values[given[0]] if given else None
 
 
 def _value(row: Option, text: str | None) -> Any:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("memq.spark")
 
+_COUNTS = ("batches", "messages", "records", "crc_sum")
 _PATTERN = re.compile(r"[]{}[*?\\]")
 
 
@@ -182,13 +183,11 @@ def write_range(
         OffsetOutOfRangeError: some of the range is not retained.
         DataLossError: an object is gone, or Spark wrote other than what the range must give.
         CorruptDataError: an object is damaged.
-        ConfigError: a path has no scheme, and Spark's default file system is not this machine's.
         StorageError: files cannot be written or renamed.
         MemqError: brokers or storage failed.
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
     started_ms = time.time_ns() // 1_000_000
-    files.check_scheme(spark, job.manifest)
     job, columns = settled(job, reserved)
     log.info("%s: topic %s, %s, into %s", job.name, job.topic, job.range, job.output)
     manifest = _expected(spark, job, started_ms)
@@ -216,15 +215,13 @@ def _expected(spark: SparkSession, job: RangeJob, started_ms: int) -> Manifest:
         job=job.name,
         topic=job.topic,
         **job.range._asdict(),
+        **account.read._asdict(),
         batches=account.published.batches,
-        messages=account.read.messages,
-        records=account.read.records,
         bytes=account.published.bytes,
         skipped_messages=account.skipped.messages,
         skipped_records=account.skipped.records,
         left_out=account.left_out,
         unnamed_messages=account.unnamed_messages,
-        crc_sum=account.read.crc_sum,
         left_out_crc_sum=account.skipped.crc_sum,
         output="",
         files=[],
@@ -237,7 +234,6 @@ def _to_folder(
     spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame
 ) -> tuple[str, list[str]]:
     """Write rows to a hidden folder, which takes the place of that of the range."""
-    files.check_scheme(spark, job.output)
     mark = f".{job.folder_name}-"
     hidden = f"{job.parent}/{mark}{uuid4().hex}"
     for stale in files.names(job.parent):
@@ -270,17 +266,10 @@ def write_files(spark: SparkSession, manifest: Manifest, rows: DataFrame, folder
 
 def consumed(manifest: Manifest) -> ConsumedReport:
     """Make the report to the audit about a finished range."""
+    names = ("topic", "incarnation", "partition", "start", "end", *_COUNTS)
     return ConsumedReport(
-        topic=manifest.topic,
-        incarnation=manifest.incarnation,
+        **{name: getattr(manifest, name) for name in names},
         consumer=manifest.job,
-        partition=manifest.partition,
-        start=manifest.start,
-        end=manifest.end,
-        batches=manifest.batches,
-        messages=manifest.messages,
-        records=manifest.records,
-        crc_sum=manifest.crc_sum,
         window_start_ms=manifest.started_ms,
         window_end_ms=manifest.finished_ms,
         client="spark",

@@ -88,8 +88,8 @@ def resolve(topic: SparkTopic, options: ReadOptions) -> list[OffsetRange]:
         MemqError: the brokers failed.
     """
     retained = retained_offsets(topic)
-    starts = bound_offsets(topic, options.starting, retained, "startingOffsets")
-    ends = bound_offsets(topic, options.ending, retained, "endingOffsets")
+    starts = bound_offsets(topic, options.starting_offsets, retained, "startingOffsets")
+    ends = bound_offsets(topic, options.ending_offsets, retained, "endingOffsets")
     ranges = []
     for partition in sorted(set(starts) & set(ends)):
         wanted = OffsetRange(partition, starts[partition], ends[partition])
@@ -124,8 +124,9 @@ def bound_offsets(
             f"{', '.join(map(str, sorted(retained)))}"
         )
     times = {each for each in places.values() if isinstance(each, At)}
-    found: dict[Place, list[PartitionOffsets]] = {at: topic.offsets(at.ms) for at in times}
-    at = {place: {each.partition: each.at for each in there} for place, there in found.items()}
+    at: dict[Place, dict[int, int | None]] = {
+        time: {each.partition: each.at for each in topic.offsets(time.ms)} for time in times
+    }
     return {
         partition: offset_of(place, retained[partition], at.get(place, {}).get(partition))
         for partition, place in places.items()

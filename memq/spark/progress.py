@@ -17,7 +17,7 @@ from memq.client.lag import Lag
 from memq.core.decoding import UNDECODABLE
 from memq.core.units import counted
 from memq.errors import CorruptDataError
-from memq.spark.checkpoint import TopicPosition, decode_topics
+from memq.spark.positions import TopicPosition, decode_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,6 +13,7 @@ therefore are never secrets.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -23,7 +24,7 @@ from memq.spark.columns import MESSAGE_COLUMNS, Shape, choose, shape_of
 from memq.spark.options import SECRET_OPTIONS, TOPIC_NAMES, parse_read_options
 from memq.spark.plan import TaskInput, find, inputs_of, resolve
 from memq.spark.stream import MemqStreamReader
-from memq.spark.topics import SparkTopics, agreed_schema, check_named
+from memq.spark.topic import SparkTopics, agreed_schema, check_named
 from memq.spark.worker import TaskReader, schemas_by_crc
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class MemqReader(DataSourceReader):
             MemqError: see `memq.spark.plan.find`.
         """
         parts: list[MessageRange] = []
-        with SparkTopics(self._options) as topics:
+        with closing(SparkTopics(self._options)) as topics:
             for name, incarnation in self._incarnations.items():
                 options = self._options.of_topic(name, incarnation)
                 topic = topics.topic(options)
@@ -140,7 +141,7 @@ def _task_reader(
 
     From here on the options of a read of one topic name its incarnation.
     """
-    with SparkTopics(options) as topics:
+    with closing(SparkTopics(options)) as topics:
         infos = topics.look_up()
     chosen = options.columns if wanted is None else wanted.names
     schema = agreed_schema(options, infos, chosen if options.view == "records" else ())

@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-Spark keeps in its checkpoint where each micro-batch begins and ends (`memq.spark.checkpoint`), and
+Spark keeps in its checkpoint where each micro-batch begins and ends (`memq.spark.positions`), and
 a range of offsets names the same Batches for ever. So a micro-batch that is run again after a crash
 reads the same rows, and a sink that takes each micro-batch once gets every row once. Which topics a
 stream reads, and whether it goes on in them, is the matter of `memq.spark.stream_topics`.
 
 Where a micro-batch ends is asked when the one before is committed. Then the limits are applied
-(`memq.spark.admission`), and what was committed is told to the audit (`memq.spark.stream_reports`).
+(`memq.spark.positions`), and what was committed is told to the audit (`memq.spark.stream_reports`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from pyspark.sql.streaming.datasource import (
 from memq.client.lag import Lag, total_lag
 from memq.errors import ConfigError, MemqError
 from memq.runtime.system import SYSTEM
-from memq.spark.admission import Gate, admit, available
-from memq.spark.checkpoint import StreamPosition
 from memq.spark.plan import TaskInput, inputs_of
+from memq.spark.positions import Gate, StreamPosition, admit, available
 from memq.spark.stream_reports import StreamReports
 from memq.spark.stream_topics import StreamTopics
-from memq.spark.topics import check_named
+from memq.spark.topic import check_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +118,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else admit(
                 positions,
                 ends,
-                {name: each.topic.batches_in_order for name, each in self._topics.streams.items()},
+                {name: each.topic.batches_by_time for name, each in self._topics.streams.items()},
                 max_offsets=self._options.max_offsets_per_trigger if limited else None,
                 max_bytes=self._options.max_bytes_per_trigger if limited else None,
             )
@@ -187,13 +186,11 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_start_time(self, now_ms: float) -> None:
         """Refuse a start in the future: its offsets are not known, and a checkpoint keeps them."""
-        late_ms = self._options.starting.latest_ms - now_ms
+        late_ms = self._options.starting_offsets.latest_ms - now_ms
         if late_ms > 0:
-            by_partition = self._options.starting_offsets_by_timestamp
-            name = "startingOffsetsByTimestamp" if by_partition else "startingTimestamp"
             raise ConfigError(
-                f"option {name!r} is {late_ms / 1000:.0f} s in the future; a stream can "
-                "begin now at the latest: leave the option out and set startingOffsets to latest"
+                f"the stream is to start {late_ms / 1000:.0f} s in the future; it can begin now at "
+                "the latest: set startingOffsets to latest in place of a time"
             )
 
     def _target_of(self, name: str) -> dict[int, int] | None:

@@ -19,7 +19,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from memq.client.audit.reporter import report_consumed
+from msgspec.structs import replace
+
+from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import ConsumedReport
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memq.runtime.system import Runtime
-    from memq.spark.checkpoint import StreamPositions
     from memq.spark.options import ReadOptions
+    from memq.spark.positions import StreamPositions
     from memq.spark.stream_topics import Positions, TopicStream
 
 log = logging.getLogger("memq.spark")
@@ -65,7 +67,7 @@ class StreamReports:
         if self._options.consumer is None:
             return positions
         return {
-            partition: each._replace(told=self._told.get((name, partition), each.began))
+            partition: replace(each, told=self._told.get((name, partition), each.began))
             for partition, each in positions.items()
         }
 
@@ -127,19 +129,14 @@ class StreamReports:
             log.warning("MemQ topic %s: what was read is not reported: %s", stream.name, exc)
             self._told |= {(stream.name, each.partition): each.end for each in ranges}
             return
-        for partition, start, end, _ in ranges:
-            there = totals[partition]
+        for each in ranges:
+            counts = totals[each.partition]._asdict()
+            del counts["bytes"]
             yield ConsumedReport(
                 topic=stream.name,
-                incarnation=stream.incarnation,
                 consumer=self._options.consumer or "",
-                partition=partition,
-                start=start,
-                end=end,
-                batches=there.batches,
-                messages=there.messages,
-                records=there.records,
-                crc_sum=there.crc_sum,
+                **each._replace(incarnation=stream.incarnation)._asdict(),
+                **counts,
                 window_start_ms=self._told_ms,
                 window_end_ms=self._runtime.wall_ms(),
                 client="spark",

@@ -13,8 +13,11 @@ Rule 3. A topic that is in the checkpoint and is gone stops the stream, for what
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from memq.client.lag import Lag, lag_between, total_lag
 from memq.core.format.schema import deserialize_schema
@@ -26,17 +29,16 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from memq.reading.log import LATEST
-from memq.spark.checkpoint import (
+from memq.reading.start import LATEST
+from memq.spark.plan import bound_offsets, check_published, find, retained_offsets, retained_part
+from memq.spark.positions import (
     StreamPosition,
     StreamPositions,
     TopicPosition,
     decode_topics,
     encode_topics,
 )
-from memq.spark.plan import bound_offsets, check_published, find, retained_offsets, retained_part
-from memq.spark.topic import GO_ON
-from memq.spark.topics import SparkTopics, check_agrees
+from memq.spark.topic import GO_ON, SparkTopics, check_agrees
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,7 +163,8 @@ class StreamTopics:
         """
         if self._options.covers(name):
             stream = self._stream(name, position.incarnation)
-            if stream.exists():
+            with suppress(UnknownTopicError):
+                stream.retained()
                 self.streams[name] = stream
                 return True
         message = (
@@ -204,19 +207,6 @@ class TopicStream:
         """What is retained now, by read partition."""
         return retained_offsets(self.topic)
 
-    def exists(self) -> bool:
-        """Whether the topic is there, in this incarnation.
-
-        Raises:
-            TopicRecreatedError: it was deleted and recreated.
-            MemqError: the brokers failed.
-        """
-        try:
-            self.topic.offsets()
-        except UnknownTopicError:
-            return False
-        return True
-
     def began(self) -> StreamPositions:
         """Where a stream without a checkpoint begins.
 
@@ -226,7 +216,9 @@ class TopicStream:
             MemqError: the brokers failed.
         """
         retained = self.retained()
-        start = bound_offsets(self.topic, self._options.starting, retained, "startingOffsets")
+        start = bound_offsets(
+            self.topic, self._options.starting_offsets, retained, "startingOffsets"
+        )
         positions = {
             partition: StreamPosition(offset, offset)
             for partition, offset in start.items()
@@ -247,7 +239,7 @@ class TopicStream:
             target: where the stream is to end; None for what is published.
         """
         ends = {partition: each.end for partition, each in retained.items()}
-        ending = self._options.ending
+        ending = self._options.ending_offsets
         if ending.place != LATEST:
             caps = bound_offsets(self.topic, ending, retained, "endingOffsets")
             ends = {partition: min(ends[partition], cap) for partition, cap in caps.items()}
@@ -272,7 +264,7 @@ class TopicStream:
             OffsetOutOfRangeError: retention has removed what comes next, or the queue has lost it.
         """
         if start is None:
-            start = {} if self._options.starting.partitions is None else self.began()
+            start = {} if self._options.starting_offsets.partitions is None else self.began()
         positions: StreamPositions = {}
         for partition, position in start.items():
             offset = position.next
@@ -285,8 +277,8 @@ class TopicStream:
                 )
             first = retained[partition].start
             rest = retained_part(self._options, OffsetRange(partition, offset, first), first)
-            positions[partition] = position._replace(next=rest.start)
-        if self._options.starting.partitions is None:
+            positions[partition] = replace(position, next=rest.start)
+        if self._options.starting_offsets.partitions is None:
             for partition in filter(self._reads, set(retained) - set(positions)):
                 first = retained[partition].start
                 log.info("MemQ topic %s: new read partition %d", self.name, partition)
@@ -346,5 +338,5 @@ class TopicStream:
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""
-        chosen = self._options.ending.partitions
+        chosen = self._options.ending_offsets.partitions
         return chosen is None or partition in chosen

@@ -2,40 +2,49 @@
 
 Spark plans in plain blocking calls, from a Python process that may fork, so clients of brokers are
 made where they are used, and not before. Objects are read from storage, or through a broker.
+
+A read is about one topic, several by name, or all whose names match a pattern. A pattern is looked
+up again whenever the reader asks, which a stream does once for each micro-batch. All topics share
+one thread and one set of connections.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from functools import partial
-from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from memq.client.cluster import Cluster
-from memq.client.sync import EventLoopThread, SyncClient
+from memq.client.sync import EventLoopThread, SyncClient, sync_iter
 from memq.client.topic import SyncTopicClient, TopicClient
+from memq.core.format.schema import deserialize_schema
 from memq.core.notification import PublishedBatch
 from memq.errors import (
+    ConfigError,
     DataLossError,
+    InvalidRequestError,
     MemqError,
     ObjectNotFoundError,
+    SchemaMismatchError,
     TopicRecreatedError,
+    UnknownTopicError,
 )
 from memq.reading.objects import read_broker, read_storage
 from memq.runtime.retry import Retry
 from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator
+    from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from memq.core.named_values import NamedValues
-    from memq.core.ranges import OffsetRange
+    from memq.core.wire.messages import TopicInfo
     from memq.spark.options import ReadOptions
 
 T = TypeVar("T")
@@ -46,6 +55,10 @@ GO_ON = (
     "range anew"
 )
 """What to do about a topic that was recreated."""
+
+MAX_TOPICS = 1_000
+"""A stream asks each of its topics for its end, whenever it looks for data, and a checkpoint names
+all of them."""
 
 REQUEST_TIMEOUT_S = 30.0  # how long brokers may be out of reach: one that restarts is back by then
 
@@ -86,16 +99,7 @@ class SparkTopic(SyncTopicClient):
         SyncClient.__init__(self, client, own.loop)
         self._closed = self._shared
 
-    def batches_in_order(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
-        """The Batches of some ranges in the order of publication, as far as clocks tell it.
-
-        Raises:
-            OffsetOutOfRangeError: retention has removed some of them.
-            CorruptDataError: a notification cannot be read.
-            MemqError: the brokers failed for `REQUEST_TIMEOUT_S`.
-        """
-        partitions = [self.batches([each]) for each in ranges]
-        return heapq.merge(*partitions, key=attrgetter("timestamp_ms"))
+    batches_by_time = sync_iter(TopicClient.batches_by_time)
 
     def _end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._shared:
@@ -111,6 +115,121 @@ def share(options: ReadOptions) -> Shared:
         request_timeout_s=REQUEST_TIMEOUT_S,
     )
     return Shared(cluster, _AdvisingLoop(f"memq-{options.subject}"))
+
+
+class SparkTopics:
+    """The topics of a read. `close` it; it cannot be pickled.
+
+    Args:
+        options: of the read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._shared = share(options)
+        self._topics: dict[str, SparkTopic] = {}
+
+    def __repr__(self) -> str:
+        return f"<SparkTopics {self._options.subject}>"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._shared.close()
+
+    def look_up(self) -> dict[str, TopicInfo]:
+        """The topics that are to be read now, by name, in their order.
+
+        Raises:
+            UnknownTopicError: a topic that is named does not exist.
+            TopicRecreatedError: the topic is another one than the options name.
+            InvalidRequestError: the pattern matches more than `MAX_TOPICS`.
+            MemqError: the brokers failed.
+        """
+        if self._options.subscribe_pattern is None:
+            names = self._options.subscribe or (self._options.topic,)
+            named = [self._options.of_topic(each, self._options.incarnation) for each in names]
+            infos = [self.topic(each).info() for each in named]
+        else:
+            infos = self._shared.loop.run(self._shared.cluster.metadata(None)).topics
+            infos = [info for info in infos if self._options.covers(info.config.name)]
+        if len(infos) > MAX_TOPICS:
+            raise InvalidRequestError(
+                f"{self._options.subject} are {len(infos)}, and a read may have {MAX_TOPICS}; "
+                "make several reads of them"
+            )
+        return {info.config.name: info for info in sorted(infos, key=lambda each: each.config.name)}
+
+    def topic(self, options: ReadOptions) -> SparkTopic:
+        """One of the topics, with the thread and the connections of all.
+
+        Args:
+            options: of the read of this topic; they name its incarnation.
+        """
+        return SparkTopic(options, self._shared)
+
+
+def check_named(options: ReadOptions, found: Collection[str]) -> None:
+    """Refuse a read that begins or ends at offsets of a topic that there is not.
+
+    Raises:
+        ConfigError: a bound names one.
+    """
+    for side, bound in (("starting", options.starting_offsets), ("ending", options.ending_offsets)):
+        missing = sorted(set(bound.by_topic or ()) - set(found))
+        if missing:
+            raise ConfigError(f"option '{side}Offsets' names topic {missing[0]!r}: there is none")
+
+
+def agreed_schema(
+    options: ReadOptions, found: Mapping[str, TopicInfo], chosen: Sequence[str] | None
+) -> pa.Schema:
+    """The schema of some topics, which must be the same as far as it is read.
+
+    Args:
+        options: of the read.
+        found: the topics, by name.
+        chosen: columns that alone are read; None for all.
+
+    Raises:
+        UnknownTopicError: there are none, so there are no columns either.
+        SchemaMismatchError: two of them have other columns, or the same as other types.
+    """
+    schemas = {name: deserialize_schema(it.schemas[it.schema_id]) for name, it in found.items()}
+    if not schemas:
+        raise UnknownTopicError(
+            f"there are no {options.subject} yet; the columns of a read are those of its topics, "
+            "so create one first"
+        )
+    (first, schema), *others = schemas.items()
+    for name, other in others:
+        check_agrees(first, schema, name, other, chosen)
+    return schema
+
+
+def check_agrees(
+    first: str, schema: pa.Schema, name: str, other: pa.Schema, chosen: Sequence[str] | None
+) -> None:
+    """Refuse a topic with other columns than those before it.
+
+    Raises:
+        SchemaMismatchError: a column is in one of them only, or has another type, or may be null.
+    """
+    here, there = _columns(schema, chosen), _columns(other, chosen)
+    for column in [*here, *there]:
+        if here.get(column) != there.get(column):
+            raise SchemaMismatchError(
+                f"topics {first!r} and {name!r} cannot be read together: column {column!r} is "
+                f"{here.get(column, 'not in the one')} and {there.get(column, 'not in the other')}"
+                "; read each by itself, or choose columns that they share by the option 'columns'"
+            )
+
+
+def _columns(schema: pa.Schema, chosen: Sequence[str] | None) -> dict[str, str]:
+    return {
+        field.name: f"{field.type}{'' if field.nullable else ' not null'}"
+        for field in schema
+        if chosen is None or field.name in chosen
+    }
 
 
 def without_runs(batch: PublishedBatch) -> PublishedBatch:

@@ -3,16 +3,14 @@
 Both have fewer types than a topic may have, times in microseconds, and names that are compared
 without regard to case. What is checked of a column is checked of all its parts.
 
-`cast` is the way back, to a topic's types. What is below a null is no value. Arrow's cast counts it
-as one, and refuses a field that is not null as soon as a struct around it is. So values are cast
-first to a type whose fields may all be null; then each struct is built anew, with something below
-its nulls, as Arrow's own builders do.
+`cast` is the way back, to a topic's types. What is below a null is no value, but Arrow's cast
+counts it as one. So values are cast to a type whose fields may all be null, and checked.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -162,13 +160,38 @@ def _pairs(kind: pa.DataType) -> pa.DataType:
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values of a column in another type.
+    """Cast the values of a column to another type.
 
     Raises:
         pa.ArrowException: one does not become such, or is null and may not be.
     """
-    loose = rebuilt(kind)
-    return column.cast(kind) if loose.equals(kind) else _strict(column.cast(loose), kind)
+    loose = column.cast(rebuilt(kind))
+    _check_required(loose, kind)
+    rows = pa.record_batch([loose], names=[""]).serialize()  # which has no types in it
+    return pa.ipc.read_record_batch(rows, pa.schema([("", kind)])).column(0)
+
+
+def _check_required(column: pa.Array, kind: pa.DataType) -> None:
+    """Refuse nulls in fields that may not be null, but for those below a null."""
+    if pat.is_map(kind):
+        column, kind = column.view(_entries(column.type)), _entries(kind)
+    if pat.is_struct(kind):
+        fields, parts, least = list(kind), column.flatten(), column.null_count
+    elif pat.is_nested(kind):
+        fields, parts, least = [kind.value_field], [column.flatten()], 0
+    else:
+        return
+    for field, part in zip(fields, parts, strict=True):
+        if not field.nullable and part.null_count > least:
+            nulls = counted(part.null_count - least, "value")
+            raise pa.ArrowInvalid(f"field {field.name!r} is null in {nulls}")
+        _check_required(part, field.type)
+
+
+def _entries(kind: pa.DataType) -> pa.DataType:
+    """Return a map as the list that it is in memory."""
+    entry = pa.struct([kind.key_field, kind.item_field])
+    return pa.list_(pa.field("entries", entry, nullable=False))
 
 
 def rebuilt(
@@ -191,48 +214,6 @@ def rebuilt(
     elif pat.is_nested(kind):
         kind = (pa.list_ if pat.is_list(kind) else pa.large_list)(part(kind.value_field))
     return change(kind)
-
-
-def _strict(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column of a loose type in the one that it was made from."""
-    if column.type.equals(kind):
-        return column
-    if pat.is_struct(kind):
-        return _strict_struct(column, kind)
-    if pat.is_map(kind):
-        entries = _entries(column.type), _entries(kind)
-        return _strict(column.view(entries[0]), entries[1]).view(kind)
-    lengths = column.value_lengths()
-    ends = pc.cumulative_sum(lengths.fill_null(0))
-    offsets = pa.concat_arrays([pa.array([0], lengths.type), ends])
-    values = _strict_field(column.flatten(), kind.value_field)
-    array: Any = pa.ListArray if pat.is_list(kind) else pa.LargeListArray
-    return array.from_arrays(offsets, values, type=kind, mask=column.is_null())
-
-
-def _strict_struct(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    there, below_null = column.drop_null(), pa.array([None], kind)
-    number = pc.cumulative_sum(column.is_valid().cast(pa.int64()))
-    place = pc.if_else(column.is_valid(), pc.subtract(number, 1), len(there))
-    fields = [
-        pa.concat_arrays([_strict_field(there.field(n), each), below_null.field(n)]).take(place)
-        for n, each in enumerate(kind)
-    ]
-    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
-
-
-def _strict_field(values: pa.Array, field: pa.Field) -> pa.Array:
-    if values.null_count and not field.nullable:
-        raise pa.ArrowInvalid(
-            f"field {field.name!r} is null in {counted(values.null_count, 'value')}"
-        )
-    return _strict(values, field.type)
-
-
-def _entries(kind: pa.DataType) -> pa.DataType:
-    """A map as the list that it is in memory."""
-    entry = pa.struct([kind.key_field, kind.item_field])
-    return pa.list_(pa.field("entries", entry, nullable=False))
 
 
 widened = partial(rebuilt, change=_widened)

@@ -3,10 +3,9 @@
 Theory of operation
 -------------------
 Each commit adds one snapshot, by an append, and stands under the condition that the table's main
-branch is still at the snapshot that was looked at. Ours is the only try: pyiceberg would put an
-append upon whatever there is by then, and try again, which is right for rows and wrong for a
-ledger. Nor does it clean up after a commit that it takes for refused: a catalog may answer so for
-one that it has taken.
+branch is still at the snapshot that was looked at. So it is sent to the catalog by hand, once: a
+transaction would try again upon whatever there is by then, which is wrong for a ledger. And it
+would clean up after a commit that was refused, while a catalog may answer so for one that it took.
 
 The ledger stands in the summary of the snapshot, so that it goes with the rows: who rolls the
 table back rolls the ledger back. The ledger of a table is that of the nearest of the snapshots
@@ -29,7 +28,7 @@ import logging
 import re
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -49,15 +48,13 @@ from memq.tables.ledger import EMPTY, TopicRange, decode_ledger, encode_ledger
 try:
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import (
-        CommitFailedException,
         NoSuchTableError,
         ValidationError,
     )
-    from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
     from pyiceberg.manifest import FileFormat
-    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
+    from pyiceberg.table.update import AssertTableUUID
 
     from memq.tables.columns import check_plain, check_unchanged
 except ModuleNotFoundError as exc:
@@ -70,7 +67,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -205,9 +202,11 @@ class IcebergTable:
             TableConflictError: it was not taken, or whether it was is not known.
             SchemaMismatchError: the files cannot be in this table.
         """
-        transaction = self._prepared(base, commit)
+        prepared = self._prepared(base, commit)
+        updates, conditions = prepared._updates, prepared._requirements  # noqa: SLF001 - see above
+        conditions += (AssertTableUUID(uuid=base.metadata.table_uuid),)
         try:
-            transaction.commit_transaction()
+            base._do_commit(updates, conditions)  # noqa: SLF001 - which also deletes old metadata
         except Exception as exc:  # each catalog and storage has errors of its own
             raise TableConflictError(
                 f"table {self.identifier} did not confirm a commit: {_in_words(exc)}"
@@ -222,7 +221,7 @@ class IcebergTable:
             ATTEMPT: commit.attempt,
             JOB: commit.job,
         }
-        transaction = _once(base).transaction()
+        transaction = base.transaction()
         try:
             transaction.set_properties(_copy_of(ledger, base))
             if commit.files:
@@ -283,9 +282,7 @@ class IcebergTable:
             return
         check_unchanged(base, {*columns, *equal, "offset"})
         has = {each.name for each in base.schema().fields}
-        rows = _all_equal(equal)
-        if offsets is not None:
-            rows = And(rows, *_within("offset", offsets))
+        rows = _where(equal, offsets)
         with _explained("read", self.identifier):
             wanted = tuple(name for name in columns if name in has)
             yield from base.scan(rows, selected_fields=wanted).to_arrow_batch_reader()
@@ -312,7 +309,7 @@ class IcebergTable:
         if base.current_snapshot() is None:
             return []
         with _explained("read", self.identifier):
-            tasks = list(base.scan(_all_equal(equal)).plan_files())
+            tasks = list(base.scan(_where(equal)).plan_files())
         for each in tasks:
             path = each.file.file_path
             if each.delete_files:
@@ -371,14 +368,12 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
     return IcebergTable(loaded, identifier)
 
 
-def _all_equal(equal: Mapping[str, str | int]) -> BooleanExpression:
-    equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
-    return And(AlwaysTrue(), AlwaysTrue(), *(equal_to(*each) for each in equal.items()))
-
-
-def _within(name: str, bounds: Interval) -> tuple[BooleanExpression, BooleanExpression]:
-    at_least, below = cast("Any", GreaterThanOrEqual), cast("Any", LessThan)  # as above
-    return at_least(name, bounds.start), below(name, bounds.end)
+def _where(equal: Mapping[str, str | int], offsets: Interval | None = None) -> str:
+    """Return the condition that columns have some values, none of which has a quote in it."""
+    terms = [f"{name} = {value!r}" for name, value in equal.items()]
+    if offsets is not None:
+        terms += [f"offset >= {offsets.start}", f"offset < {offsets.end}"]
+    return " and ".join(terms) or "true"
 
 
 # -- where the ledger stands ----------------------------------------------------------------
@@ -494,36 +489,7 @@ def _committed(snapshot: Snapshot) -> CommittedRange:
     )
 
 
-# -- one try --------------------------------------------------------------------------------
-
-
-class _RefusedError(Exception):
-    """The catalog did not take a commit. It is not the error for which pyiceberg would try again,
-    and clean up.
-    """
-
-
-class _OneTry:
-    """A catalog to which each commit is sent once."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
-
-    def commit_table(self, *arguments: Any) -> Any:
-        try:
-            return self._catalog.commit_table(*arguments)
-        except CommitFailedException as exc:
-            raise _RefusedError(str(exc)) from exc
-
-
-def _once(table: Table) -> Table:
-    catalog: Any = _OneTry(table.catalog)
-    return Table(
-        table.name(), table.metadata, table.metadata_location, table.io, catalog, table.config
-    )
+# -- a commit --------------------------------------------------------------------------------
 
 
 def _copy_of(ledger: str, base: Table) -> dict[str, str]:

@@ -18,10 +18,9 @@ from memq.client.audit.audit import audit_topic
 from memq.client.profile import connection_of
 from memq.core.audit.result import encode_result
 from memq.core.named_values import NO_VALUES
-from memq.core.topic import check_topic_name
 from memq.spark import files
-from memq.spark.app import run, session, token_from, topic_options
-from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
+from memq.spark.app import run, session, topic_options
+from memq.spark.audit import TopicAddress, add_findings, deep_on, findings
 
 
 @click.command(
@@ -54,7 +53,7 @@ def main(
     every: bool,
     output: str,
     result: str | None,
-    token_env: str | None,
+    token: str,
 ) -> int:
     """Compare what the producers of a topic reported with what is stored, and that with what
     consumers reported, as `memq audit` does.
@@ -63,12 +62,9 @@ def main(
     and write partition, and one for each consumer of it. The exit code is 1 when anything is lost,
     damaged, duplicated, changed or missed, and 3 when nothing is, but not all could be judged.
     """
-    check_topic_name(topic)
-    token = token_from(token_env)
     storage_options = connection_of(bootstrap).get("storage_options", NO_VALUES)
     address = TopicAddress(bootstrap, topic, token, storage_options)
-    spark = session("audit_reconcile")
-    try:
+    with session("audit_reconcile") as spark:
         found = asyncio.run(
             audit_topic(
                 bootstrap,
@@ -82,18 +78,11 @@ def main(
                 inspect_batches=deep_on(spark, address) if deep else None,
             )
         )
-        rows = findings(
-            found,
-            audited_ms=time.time_ns() // 1_000_000,
-            start_ms=start_ms,
-            end_ms=end_ms,
-            deep=deep,
-        )
-        spark.createDataFrame(rows, FINDINGS).coalesce(1).write.mode("append").parquet(output)
+        window = {"start_ms": start_ms, "end_ms": end_ms, "deep": deep}
+        rows = findings(found, window | {"audited_ms": time.time_ns() // 1_000_000})
+        add_findings(spark, rows, output)
         if result is not None:
             files.write(result, encode_result(found))
-    finally:
-        spark.stop()
     show_table(found, every=every)
     return exit_code(found)
 

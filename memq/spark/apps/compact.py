@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from memq.cli.command import Command, SizeType
-from memq.core.topic import check_topic_name
 from memq.core.units import counted
-from memq.spark.app import job_options, run, session, token_from, topic_options
+from memq.spark.app import job_options, run, session, topic_options
 from memq.spark.compaction import Compaction, check_topic, compact
 
 
@@ -63,21 +62,17 @@ python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64M
     help="Leave what is less than this for a later run.",
 )
 @job_options("compact")
-def main(*, file_bytes: int, token_env: str | None, **job: Any) -> None:
+def main(*, file_bytes: int, **job: Any) -> None:
     """Compact all that is published of a topic by now into Parquet files below DIR.
 
     Each run goes on where the last one ended, range after range; one that was killed is completed
     by the next one. Nothing is left out and nothing is there twice. The record is in
     DIR/_manifests: a manifest for each range. Run one at a time.
     """
-    check_topic_name(job["topic"])
-    task = Compaction(file_bytes=max(1, file_bytes), token=token_from(token_env), **job)
+    task = Compaction(file_bytes=max(1, file_bytes), **job)
     check_topic(task)
-    spark = session(task.name)
-    try:
+    with session(task.name) as spark:
         done = compact(spark, task)
-    finally:
-        spark.stop()
     records, files = sum(each.records for each in done), sum(len(each.files) for each in done)
     click.echo(
         f"{counted(records, 'record')} in {counted(len(done), 'range')}, {counted(files, 'file')}"

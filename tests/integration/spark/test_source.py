@@ -13,11 +13,9 @@ from memq.core.format.batch import ProducerRun
 from memq.core.format.schema import RANGE_COLUMNS
 from memq.core.ranges import OffsetRange
 from memq.errors import (
-    ConfigError,
     OffsetOutOfRangeError,
     SchemaMismatchError,
     TopicRecreatedError,
-    UnavailableError,
     UnknownTopicError,
 )
 from memq.spark.compaction import Compaction, check_topic
@@ -137,14 +135,6 @@ def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
     assert gone in caplog.text
 
 
-def test_brokers_out_of_reach_are_one_error(monkeypatch):
-    """When no broker can be reached in time, the error names the address."""
-    monkeypatch.setattr("memq.spark.topic.REQUEST_TIMEOUT_S", 0.2)
-
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
-        read("127.0.0.1:9")
-
-
 def test_a_plan_needs_little_memory_for_each_notification(tmp_path):
     """A plan covers all of 20,000 notifications, and takes at most two kilobytes for each."""
     with Stored(tmp_path, partitions=4) as found:
@@ -181,25 +171,6 @@ def test_several_topics_in_one_read(topics, through):
         options = names | {"readThrough": through}
         assert values(read(topics.address, **options)) == [("a", "1"), ("a", "2"), ("b", "1")]
         assert len(inputs(topics.address, **options)) == 1
-
-
-def test_offsets_by_topic(topics):
-    """JSON by topic limits a read to the topics and read partitions it names; so it may for one."""
-    topics.make("a", "1", "2", "3")
-    topics.make("b", "1", "2")
-    bounds = {
-        "startingOffsets": topics.offsets(a={"0": 1}, b={"0": -2}),
-        "endingOffsets": topics.offsets(a={"0": 2}, b={"0": -1}),
-    }
-    alone = {"startingOffsets": topics.offsets(a={"0": 2})}
-
-    found = read(topics.address, **topics.subscribe("a", "b"), **bounds)
-    assert values(found) == [("a", "2"), ("b", "1"), ("b", "2")]
-    for names in (topics.pattern, {"topic": topics.name("a")}):
-        assert values(read(topics.address, **names, **alone)) == [("a", "3")]
-    missing = {"startingOffsets": topics.offsets(a={"0": 0}, zz={"0": 2})}
-    with pytest.raises(ConfigError, match="zz': there is none"):
-        read(topics.address, **topics.pattern, **missing)
 
 
 def test_topics_must_agree_in_their_columns(topics):

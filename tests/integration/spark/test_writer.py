@@ -14,7 +14,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from memq import AdminClient, read_range
 from memq.client.topic import SyncTopicClient
-from memq.core.keys import partition_of
 from memq.errors import (
     ConfigError,
     InvalidRequestError,
@@ -135,31 +134,6 @@ def test_a_topic_made_again_gets_nothing_of_the_plan(plan):
     with pytest.raises(TopicRecreatedError, match="write the DataFrame, or start the query, again"):
         write_rows(plan, batches(("a", 1)), "task")
     assert stored(plan) == []
-
-
-def test_rows_are_placed_by_their_key(make_plan):
-    """With `partitionBy` the rows of a key go to one write partition, in every attempt again."""
-    plan = make_plan(
-        StructType([StructField("key", StringType()), *ROWS.fields]),
-        {"ordering": "producer", "write_partitions": 3, "read_partitions": 3},
-        partitionBy="key",
-    )
-    keys = [f"k{number % 7}" for number in range(100)]
-    rows = pa.record_batch(
-        [keys, [str(number) for number in range(100)], [1] * 100],
-        schema=pa.schema([("key", pa.utf8()), *ARROW]),
-    )
-
-    for again in (False, True):
-        written = write_rows(plan, iter([rows]), "task")
-        assert (written.records, written.duplicates) == (100, written.messages * again)
-
-    for partition in range(3):
-        assert stored(plan, partition) == [
-            b"%d" % number
-            for number, key in enumerate(keys)
-            if partition_of(key.encode(), 3) == partition
-        ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from pyiceberg.expressions import EqualTo
 
 from memq.cli.main import cli
-from memq.errors import ConfigError
 from memq.tables.check import check_table
 from tests.integration.tables.lake import (
     NAME,
@@ -48,11 +47,6 @@ def lose_a_row(table):
     table.load().delete(EqualTo("value", 7))
 
 
-def lose_a_row_and_expire(table):
-    lose_a_row(table)
-    expire_all_but(table)
-
-
 def add_strange_rows(table):
     """Rows of other offsets, incarnations and of none at all."""
     strange = rows(clicks(4, 5)).slice(0, 1)
@@ -69,10 +63,6 @@ def add_strange_rows(table):
     ("damage", "found"),
     [
         (lose_a_row, ["a1 partition 0, partition 0, offset 2: 2 rows there, and 3 were put in"]),
-        (
-            lose_a_row_and_expire,
-            ["of ranges whose snapshots have expired: 11 rows there, and 12 were put in"],
-        ),
         (
             lambda table: table.load().append(rows(clicks(2, 3))),
             ["a1 partition 0, partition 0, offset 2: 6 rows there, and 3 were put in"],
@@ -104,14 +94,6 @@ def test_a_file_that_is_there_twice(table):
     table.load().add_files([path], check_duplicate_files=False)
 
     assert f"file {path} is in the table twice" in check_table(table).findings
-
-
-def test_a_table_of_others(tmp_path):
-    """Without the columns that name ranges nothing can be counted."""
-    table = lake_table(tmp_path, pa.schema([("value", pa.int64()), ("topic", pa.string())]))
-
-    with pytest.raises(ConfigError, match="no column 'memq_incarnation'"):
-        check_table(table)
 
 
 def run(tmp_path, *arguments):

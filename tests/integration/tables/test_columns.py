@@ -7,12 +7,11 @@ from __future__ import annotations
 from itertools import pairwise
 from types import SimpleNamespace
 
-import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate
-from pyiceberg.types import DoubleType, LongType
+from pyiceberg.types import LongType
 
 from memq.errors import ConfigError, SchemaMismatchError
 from tests.integration.tables.lake import (
@@ -157,15 +156,6 @@ def test_a_change_that_schemas_have_forgotten(table, back):
     check_refused(table, "value", "renamed.* 'v', 'value'")
 
 
-def test_a_column_of_the_owner(table):
-    """It is not given for one that the topic gets, if it was renamed."""
-    add(table, "late", DoubleType)
-    rename(table, "late", "mine")
-
-    check_refused(table, "late", "renamed", SCORED.append(pa.field("late", pa.float64())))
-    put(table, clicks(1, 2), rows(clicks(1, 2), SCORED))
-
-
 def test_a_default_value(table):
     """Files do not have it, so whoever goes by them would see none."""
     set_default(table, "value")
@@ -226,23 +216,6 @@ def files(table, columns=("value", "offset")):
     return table.plain_files(table.load(), EQUAL, columns)
 
 
-def by_duckdb(table):
-    found = duckdb.read_parquet(files(table)).filter("memq_incarnation = 'a1'")
-    return sorted(value for (value,) in found.select("value").fetchall())
-
-
-def test_files_of_any_writer(tmp_path):
-    """All rows, and no other ones: as ranges were put in, and after a compaction."""
-    table = lake_table(tmp_path)
-    assert files(table) == []
-    put(table, clicks(0, 4))
-    assert by_duckdb(table) == all_of(4)
-    compact(table)
-    put(table, clicks(0, 2, incarnation="b2"))
-    assert by_duckdb(table) == all_of(4)
-    assert len(files(table)) == 1  # the one of another incarnation is not among them
-
-
 def test_rows_that_are_marked_as_deleted(table, monkeypatch):
     """Files in which some rows do not count are refused."""
     base = table.load()
@@ -252,27 +225,3 @@ def test_rows_that_are_marked_as_deleted(table, monkeypatch):
 
     with pytest.raises(ConfigError, match=r"such as file:.*: rewrite these files"):
         table.plain_files(base, EQUAL, ["value"])
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"), [("user-id", False), ("user id", False), ("2nd", False), ("_2nd", True)]
-)
-def test_names_that_writers_spell_otherwise(tmp_path, name, plain):
-    """Some give the values another name when they write a file anew, so nobody reads it by that."""
-    kind = pa.struct([(name, pa.float64())])
-    schema = SCHEMA.append(pa.field(name, pa.float64())).append(pa.field("inner", kind))
-    table = lake_table(tmp_path, schema)
-    inner = pa.array([{name: 1.5}] * RECORDS, kind)
-    put(table, clicks(1, 2), rows(clicks(1, 2), schema.remove(6)).append_column("inner", inner))
-    compact(table)
-
-    for column in (name, "inner"):
-        if plain:
-            assert len(files(table, (column, "offset"))) == 1
-            continue
-        with pytest.raises(
-            ConfigError, match=rf"column '.*{name}' of the table .* is not of letters"
-        ):
-            files(table, (column, "offset"))
-    assert len(files(table)) == 1
-    assert read(table, name) == [0.5] * RECORDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -16,9 +15,8 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     RangeConflictError,
-    SchemaMismatchError,
-    StorageError,
 )
+from memq.tables import iceberg
 from memq.tables.commit import CommitOutcome, commit_range
 from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
 from tests.integration.tables.lake import (
@@ -72,21 +70,14 @@ def test_a_range_is_put_in_once(table):
     assert values(table) == all_of(3)
 
 
-def test_ranges_out_of_order(table):
-    """They become one interval, and the snapshots name each with what is in it; one without rows
-    adds no file, and the same offsets of another incarnation are others.
-    """
-    for start, end in [(4, 6), (0, 1), (1, 4)]:
-        put(table, clicks(start, end))
-    found = table.ranges()
-    assert [(each.range.start, each.range.records) for each in found] == [(4, 6), (0, 3), (1, 9)]
-    assert {each.job for each in found} == {"test"}
-    assert put(table, clicks(6, 7), rows(clicks(0, 0))).committed
-    put(table, clicks(0, 2, incarnation="b2"))
+def test_old_metadata_is_deleted(tmp_path, monkeypatch):
+    """Each commit leaves a file of metadata, of which the last ones are kept."""
+    monkeypatch.setattr(iceberg, "KEEP_PREVIOUS_METADATA", 2)
+    table = lake_table(tmp_path)
+    for n in range(5):
+        put(table, clicks(n, n + 1))
 
-    assert intervals(table) == [Interval(0, 7)]
-    assert intervals(table, "b2") == [Interval(0, 2)]
-    assert values(table) == sorted(all_of(6) + all_of(2))
+    assert len([*tmp_path.rglob("*.metadata.json")]) == 3
 
 
 def test_committers_at_a_time(tmp_path):
@@ -105,14 +96,6 @@ def test_committers_at_a_time(tmp_path):
     assert intervals(table) == [Interval(0, 8)]
     files = table.load().inspect.files()["file_path"].to_pylist()
     assert len(files) == len(set(files)) == len(wanted)
-
-
-@pytest.mark.parametrize("kind", [pa.duration("us"), pa.struct([("n", pa.time32("ms"))])])
-def test_a_type_that_iceberg_lacks(tmp_path, kind):
-    """It is named, and no other try will do."""
-    with pytest.raises(SchemaMismatchError, match="has an unsupported type") as refused:
-        lake_table(tmp_path, SCHEMA.append(pa.field("n", kind)))
-    assert not refused.value.retriable
 
 
 @pytest.mark.parametrize("error", [CommitFailedException("no"), TimeoutError("slow")])
@@ -265,65 +248,7 @@ def test_a_table_whose_rows_were_replaced(table):
     assert intervals(table) == [Interval(0, 3)]
 
 
-def kept_by_a_tag(table, *changes):
-    """The snapshot of a range, which a tag keeps where those between it and the last expire."""
-    put(table, clicks(0, 3))
-    kept = current(table)
-    for change in changes:
-        change(table)
-    table.load().manage_snapshots().create_tag(kept, "kept").commit()
-    expire_all_but(table, kept)
-    return kept
-
-
-@pytest.mark.parametrize("removed", [False, True])
-def test_a_snapshot_that_is_kept_by_a_tag(table, removed):
-    """With as many rows as the snapshot of the last range had, the table was not replaced, be the
-    tag there or removed by now.
-    """
-    kept_by_a_tag(table, compact, compact)
-    if removed:
-        table.load().manage_snapshots().remove_tag("kept").commit()
-
-    assert intervals(table) == [Interval(0, 3)]
-    assert not put(table, clicks(0, 3)).committed
-
-
-def test_a_tag_that_is_removed_after_rows_were_deleted(table):
-    """It looks as if the table were another one; whoever knows better says so by expiring it."""
-    kept = kept_by_a_tag(table, compact, lambda table: table.load().delete("value = 2"))
-    assert intervals(table) == [Interval(0, 3)]
-    table.load().manage_snapshots().remove_tag("kept").commit()
-    with pytest.raises(CorruptDataError, match=f"snapshot {kept} has that range"):
-        put(table, clicks(3, 4))
-
-    table.load().maintenance.expire_snapshots().by_ids([kept]).commit()
-
-    put(table, clicks(3, 4))
-    assert intervals(table) == [Interval(0, 4)]
-
-
 # -- names ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["clicks", "a b.clicks", "prod:", "prod:clicks", ".clicks"])
-def test_names_that_are_none(name):
-    """A name without a namespace is refused, with an example."""
-    with pytest.raises(ConfigError, match=r"must be like lake\.clicks"):
-        open_table(name)
-
-
-def test_a_catalog_that_nobody_described(tmp_path, monkeypatch):
-    """The error says where catalogs are described; a variable does."""
-    with pytest.raises(ConfigError, match="catalog 'nowhere' of table"):
-        open_table("nowhere:lake.clicks")
-
-    for name, value in catalog_options(tmp_path).items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__NOWHERE__{name.upper()}", value)
-    from pyiceberg import catalog
-
-    monkeypatch.setattr(catalog, "_ENV_CONFIG", catalog.Config())  # it is read once a process
-    open_table("nowhere:lake.clicks").create(SCHEMA)
 
 
 def test_a_table_that_is_not_there(tmp_path):
@@ -332,15 +257,6 @@ def test_a_table_that_is_not_there(tmp_path):
 
     with pytest.raises(ConfigError, match=r"no table lake\.clicks; the first range"):
         table.look()
-
-
-def test_a_catalog_that_does_not_answer(tmp_path):
-    """It is an error that may go away."""
-    options = {"type": "rest", "uri": "http://127.0.0.1:9"}
-
-    with pytest.raises(StorageError) as raised:
-        open_table(f"local:{NAME}", options)
-    assert raised.value.retriable
 
 
 def test_a_table_of_version_1(tmp_path):

@@ -62,20 +62,6 @@ def test_all_that_is_published(lake, capsys):
     assert capsys.readouterr().out.split() == columns
 
 
-def test_ranges_that_others_have_put_in(lake):
-    """Holes between them are filled, and rows have the types that Spark gives them."""
-    lake.produce(8)
-    end = lake.ends()[0]
-    lake.put(1, 2)
-    lake.put(3, end)
-
-    put = [(each.partition, each.start, each.end) for each in put_all(lake)]
-
-    assert put == [(0, 0, 1), (0, 2, 3), (1, 0, lake.ends()[1])]
-    assert check_table(lake.table) == (lake.written, [])
-    assert lake.numbers() == lake.numbers(until={0: end})
-
-
 def test_interrupted_at_any_range(lake, small, monkeypatch):
     """What was put in before stays, and the next run goes on with the others; none is doubled."""
     lake.produce(6)

@@ -11,7 +11,6 @@ from memq.errors import ConfigError, DataLossError
 from memq.tables.commit import Written, commit_range
 from memq.tables.ledger import TopicRange
 from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
-from tests.system.spark.scan_pins import by_duckdb, by_polars, pin_and_compare
 
 
 @pytest.fixture
@@ -97,15 +96,6 @@ def test_columns(lake):
     scores = lake.scan(metadata=True).read_all().sort_by("n")["score"].to_pylist()
     late = [n / 2 for n in range(3 * ROWS, 4 * ROWS)]
     assert scores == [None] * 3 * ROWS + late
-
-
-def test_engines_agree_while_both_move(broker, tmp_path):
-    """At offsets pinned one after the other DuckDB and Polars count and sum the same rows."""
-    lake = TopicLake(broker.address, tmp_path, partitions=2)
-
-    done = pin_and_compare(None, lake, pins=8, seed=5, engines=[by_duckdb, by_polars])
-
-    assert done["put in"] > 1
 
 
 def test_options_that_do_not_go_together(lake):

@@ -64,15 +64,6 @@ class TopicLake:
                 producer.flush(timeout=30)
                 self.written += ROWS
 
-    def write(self, *columns):
-        """Two Batches with the same values of columns beside n."""
-        numbers = pa.array(range(len(columns[0])), pa.int64())
-        data = pa.table([numbers, *columns], schema=self.schema)
-        with Producer(self.address, topic=self.topic, acks="all") as producer:
-            for _ in range(2):
-                producer.write_table(data)
-                producer.flush(timeout=30)
-
     @property
     def table(self):
         return open_table(f"local:lake.{self.topic}", catalog_options(self.folder))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from itertools import islice
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
-from memq import AdminClient
 from memq.spark.writer import MemqWriter, batch_writer
 
 FAILING_ATTEMPTS = 2  # of each task
@@ -29,16 +27,6 @@ class FaultyWriter(MemqWriter):
             super().write(islice(iterator, 4 * (attempt + 1)))
             os.kill(os.getpid(), signal.SIGKILL)
         return super().write(iterator)
-
-
-def until_published(address, topic, timeout_s=20.0):
-    """Wait until the topic has a Batch: what fails before that could not be doubled."""
-    deadline_s = time.monotonic() + timeout_s
-    with AdminClient(address) as admin:
-        while not any(each.end for each in admin.offsets(topic)):
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"nothing was published to {topic} in {timeout_s} s")
-            time.sleep(0.01)
 
 
 class FaultySource(DataSource):

@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
@@ -19,16 +18,14 @@ from memq import AdminClient, Producer, read_range
 from memq.client.audit.audit import audit_topic
 from memq.client.topic import SyncTopicClient
 from memq.core.audit.reports import CRC_MODULUS
-from memq.core.format.schema import RANGE_COLUMNS
 from memq.core.manifest import check_manifest, decode_manifest
 from memq.core.ranges import OffsetRange
 from memq.spark.app import one_line
-from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
-from memq.spark.compaction import compact
+from memq.spark.audit import TopicAddress, add_findings, deep_on, findings
 from memq.spark.outputs import range_to_parquet
 from tests.system.spark.conftest import ROOT, SPARK_CONFIG
-from tests.system.spark.jobs import compaction, parquet_job
-from tests.system.spark.reading import NAME, ends_of
+from tests.system.spark.jobs import parquet_job
+from tests.system.spark.reading import ends_of
 from tests.topics.reading import world
 
 BIN = Path(sys.executable).parent
@@ -103,26 +100,6 @@ def test_a_range_becomes_its_folder_and_a_manifest(spark, broker, clicks, tmp_pa
     assert audit.consumers[0].clean
 
 
-def test_columns_by_the_names_of_folders_are_the_topics_own(spark, broker, make_topic, tmp_path):
-    """Typed columns `range`, `partition`, `topic` and `Offset` come back from Parquet as they went
-    in, from a range and from a compaction: no folder is taken for a column.
-    """
-    names = {"range": pa.utf8(), "partition": pa.int64(), "topic": pa.utf8(), "Offset": pa.int64()}
-    schema = pa.schema(list(names.items()))
-    topic = make_topic(schema=schema, read_partitions=1)
-    rows = {"range": ["mine"], "partition": [77], "topic": ["other"], "Offset": [-1]}
-    with Producer(broker.address, topic=topic) as producer:
-        producer.write_table(pa.table(rows, schema=schema))
-
-    range_to_parquet(spark, parquet_job(broker, topic, tmp_path))
-    compact(spark, compaction(broker, topic, tmp_path))
-
-    for folder in ("out", "lake"):
-        found = spark.read.parquet(str(tmp_path / folder))
-        assert found.select(*names).collect() == [("mine", 77, "other", -1)]
-        assert found.columns == [*names, "batch", *NAME, *RANGE_COLUMNS]
-
-
 async def test_what_is_damaged_fails_the_job_or_is_left_out_and_counted(spark, tmp_path):
     """A damaged Message leaves output and manifest as they were; permissive counts it."""
     async with world(tmp_path, read_partitions=1) as stored:
@@ -169,7 +146,7 @@ def objects_of(address, topic):
         return [Path(urlsplit(batch.notification.uri).path) for batch in found]
 
 
-def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, clicks):
+def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, clicks, tmp_path):
     """With an object gone and one damaged, tasks of Spark find the same as `memq audit --deep`."""
     paths = objects_of(broker.address, clicks)
     paths[1].unlink()
@@ -186,8 +163,9 @@ def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, c
 
     assert cluster == alone
     assert [(each.lost_records, each.damaged_records) for each in cluster.producers] == [(50, 50)]
-    rows = findings(cluster, audited_ms=1, start_ms=None, end_ms=None, deep=True)
-    table = spark.createDataFrame(rows, FINDINGS).toPandas()
+    rows = findings(cluster, {"audited_ms": 1, "deep": True})
+    add_findings(spark, rows, str(tmp_path))
+    table = spark.read.parquet(str(tmp_path)).toPandas()
     assert table["lost_records"].sum() == 50
     assert len(table) == 1 + len(cluster.damage)
     assert not table["clean"].any()

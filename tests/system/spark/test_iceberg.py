@@ -17,7 +17,6 @@ from memq.spark.iceberg import range_to_iceberg
 from memq.tables.iceberg import open_table
 from tests.integration.tables.lake import catalog_options
 from tests.system.spark.jobs import iceberg_job
-from tests.system.spark.table_kills import kill_and_finish
 
 RECORDS = 40
 
@@ -118,11 +117,3 @@ def test_a_range_that_holds_other_messages(lake, monkeypatch):
         lake.put(1, 2)
     assert lake.put(0, 1).files == []
     assert lake.put(1, 3).files == []  # as its snapshot says
-
-
-def test_programs_that_are_killed(tmp_path):
-    """Killed while they write and commit, and two at a time: each record is in the table once."""
-    counts = kill_and_finish(tmp_path, kills=1, seed=3)
-
-    assert counts["killed"] == 1
-    assert counts["ended"] == 2

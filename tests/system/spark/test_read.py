@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from memq import AdminClient
 from memq.testing.broker import BrokerProcess
 from tests.harness.services.s3proxy import REGION
-from tests.system.spark.reading import NAME, produce, read_all, rows_of
+from tests.system.spark.reading import NAME, produce, read_all
 
 VALUES = [b"value-%04d" % number for number in range(3_000)]
 SMALL = {"batch_bytes": "16KiB", "message_bytes": "16KiB"}
@@ -55,19 +55,6 @@ def test_rows_are_those_of_read_range(load, broker, topic):
     by_option = load(topic, COLUMNS="offset,value")
     assert by_schema.columns == by_option.columns == ["offset", "value"]
     assert by_schema.exceptAll(by_option).count() == 0
-
-
-def test_tasks_read_each_row_once(load, topic):
-    """However many tasks are asked for, also more than there are Messages, and through a broker,
-    each row comes once.
-    """
-    whole = rows_of(load(topic, minPartitions="1", readThrough="broker"))
-
-    for tasks in (1, 7, 60):
-        found = load(topic, minPartitions=str(tasks))
-        assert rows_of(found) == whole
-        messages = found.select("write_partition", "producer_id", "sequence").distinct().count()
-        assert found.rdd.getNumPartitions() == min(tasks, messages)
 
 
 def test_a_filter_stays_with_its_own_query(load, topic):

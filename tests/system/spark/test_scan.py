@@ -20,12 +20,15 @@ from memq.tables.iceberg import open_table
 from tests.integration.tables.lake import compact
 from tests.integration.tables.topic_lake import ROWS, TopicLake
 from tests.system.spark.jobs import iceberg_job, parquet_job
-from tests.system.spark.scan_pins import pin_and_compare, spark_frame
 
 
 @pytest.fixture
 def lake(broker, tmp_path):
     return TopicLake(broker.address, tmp_path)
+
+
+def spark_frame(spark, lake, **options):
+    return scan(spark, bootstrap=lake.address, topic=lake.topic, table=lake.table, **options)
 
 
 def numbers(frame):
@@ -35,15 +38,6 @@ def numbers(frame):
 def rows_by_n(frame):
     """Compared in Arrow, as Python has its own mind about times of long ago."""
     return frame.toArrow().sort_by("n").to_pylist()
-
-
-def test_engines_agree_while_both_move(spark, broker, tmp_path):
-    """At pinned offsets DuckDB, Polars and Spark count and sum the same rows."""
-    lake = TopicLake(broker.address, tmp_path, partitions=2)
-
-    done = pin_and_compare(spark, lake, pins=2, seed=5)
-
-    assert done["put in"] > 1
 
 
 def test_the_rows_are_those_of_the_format(spark, lake):
@@ -88,20 +82,6 @@ def test_rows_of_other_topics_and_lives(spark, broker, lake, tmp_path):
     other.produce(1)
     frame = scan(spark, bootstrap=other.address, topic=other.topic, table=lake.table)
     assert numbers(frame) == list(range(ROWS))
-
-
-def test_columns_that_come_later(spark, lake):
-    """They are nulls in rows from before, as Spark put them in and after a compaction."""
-    lake.produce(2)
-    lake.put(0, 1)
-    lake.grow()
-    lake.produce(2)
-    lake.put(2, 3)
-    for _ in range(2):
-        rows = spark_frame(spark, lake).select("n", "score").collect()
-        found = {row["n"]: row["score"] for row in rows}
-        assert found == {n: n / 2 if n >= 2 * ROWS else None for n in range(4 * ROWS)}
-        compact(lake.table)
 
 
 def test_what_files_do_not_say_is_refused(spark, broker, lake, tmp_path):

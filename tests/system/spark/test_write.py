@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
 from memq import AdminClient, read_range
 from memq.client.topic import SyncTopicClient
-from tests.system.spark.faulty import FaultySource, until_published
+from tests.system.spark.faulty import FaultySource
 
 MOMENT = datetime(2025, 6, 30, 12, tzinfo=UTC)
 LATE = 40  # in pieces of 200 rows; by then some rows have gone through all of Spark's buffers
@@ -104,22 +104,6 @@ def test_rows_arrive_as_they_are(spark, make_topic, broker, topic):
     assert typed.table().to_pylist() == [{"user": "a", "clicks": 1, "note": None}]
 
 
-def test_rows_without_a_time_get_that_of_the_write(spark, topic):
-    """All rows of a write that have no timestamp have the same one: when it was planned. Without a
-    jobId two writes are two, and one without rows writes no Batch.
-    """
-    topic.save(numbered(spark, 0))
-    assert topic.published() == []
-    before = datetime.now(UTC)
-    for _ in range(2):
-        topic.save(numbered(spark, 1_000))
-    times = Counter(topic.table()["timestamp"].to_pylist())
-
-    assert list(times.values()) == [1_000, 1_000]
-    assert before <= min(times) < max(times) <= datetime.now(UTC)
-    assert topic.values() == expected(1_000) + expected(1_000)
-
-
 # -- retries --------------------------------------------------------------------------------
 
 
@@ -145,30 +129,6 @@ def test_the_process_that_makes_the_rows_may_die(spark, topic):
 
     rows = numbered(spark, 20_000).mapInArrow(dying, "value string")
     topic.save(rows)
-
-    assert topic.published_records() == 20_000
-    assert topic.values() == expected(20_000)
-
-
-def test_a_named_write_that_failed_is_completed_by_its_next_run(spark, topic):
-    """After a write that failed for good, one with the same jobId adds just what is missing."""
-    address, name = topic.address, topic.name
-
-    def failing(batches):
-        for number, batch in enumerate(batches):
-            if TaskContext.get().partitionId() == 1 and number == LATE:
-                until_published(address, name)
-                raise RuntimeError("this task always fails")
-            yield batch
-
-    rows = numbered(spark, 20_000).withColumn("timestamp", F.lit(MOMENT))
-    options = {"jobId": "nightly 2025-06-30"}
-    with pytest.raises(PySparkException, match="this task always fails"):
-        topic.save(rows.mapInArrow(failing, rows.schema), **options)
-    assert 0 < topic.published_records() < 20_000
-
-    topic.save(rows, **options)
-    topic.save(rows, **options)
 
     assert topic.published_records() == 20_000
     assert topic.values() == expected(20_000)

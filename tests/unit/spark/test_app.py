@@ -11,12 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 
 import memq.spark
 from memq.errors import ConfigError
 from memq.spark import NEEDS_PYSPARK, app
-from memq.spark.app import one_line, own_arguments, run
+from memq.spark.app import own_arguments, run
 from memq.spark.apps import audit_reconcile, compact, range_to_parquet
 
 ROOT = Path(__file__).parents[3]
@@ -94,17 +93,15 @@ def test_a_source_without_a_sound_pyspark_says_so(overwritten, monkeypatch):
 
 
 @FOR_ALL
-def test_a_file_and_its_module_are_one_program(path, monkeypatch, capsys):
-    """A program says the same whether it is started by its file or by its module."""
+def test_a_file_is_a_program(path, monkeypatch, capsys):
+    """Each file of `spark_apps/` is the module of its name, and runs by itself."""
     monkeypatch.setattr(sys, "argv", [str(path)])
-    module = import_module(f"memq.spark.apps.{path.stem}")
-    assert runpy.run_path(str(path))["main"] is module.main
+    assert path.resolve() == Path(import_module(f"memq.spark.apps.{path.stem}").__file__)
 
-    for program in (path, module.__file__):
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(program), run_name="__main__")
-        assert ended.value.code == 2
-        assert capsys.readouterr().err.startswith(f"{path.stem}: error: Missing option")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"{path.stem}: error: Missing option")
 
 
 @pytest.mark.parametrize(
@@ -135,20 +132,6 @@ def test_what_is_wrong_is_one_line_before_spark_starts(capsys, program, argument
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_a_wrong_java_is_one_line_before_spark_starts(
-    tmp_path, monkeypatch, capsys, caplog, as_json
-):
-    """Also as a line of the log, where that is JSON."""
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(app, "is_json", lambda: as_json)
-
-    assert run(audit_reconcile.main, ["--topic", "t", "--output", str(tmp_path / "out")]) == 1
-
-    said = caplog.messages[-1] if as_json else capsys.readouterr().err.replace(" error:", "")
-    assert said.startswith(f"audit_reconcile: there is no Java: JAVA_HOME = {tmp_path} has none")
-
-
 def test_on_glue_arguments_are_one_among_others():
     """What Glue adds, before and after, is not the program's; its own arrive byte by byte."""
     own = '["--mode", "failfast", "a \\"b\\" c", ""]'
@@ -156,11 +139,3 @@ def test_on_glue_arguments_are_one_among_others():
 
     assert own_arguments(given) == ["--mode", "failfast", 'a "b" c', ""]
     assert own_arguments(["--mode", "failfast"]) == ["--mode", "failfast"]
-
-
-def test_one_line_finds_the_cause_of_an_error():
-    """Of Spark's traces the line that MemQ said is shown; of others the first one."""
-    trace = "An exception was thrown\n  File x\nmemq.errors.DataLossError: Batch 7 is gone\n at y"
-    assert one_line(PySparkException(trace)) == "Batch 7 is gone"
-    assert one_line(ConfigError("a\n b")) == "a b"
-    assert one_line(OSError("disk\nfull")) == "disk"

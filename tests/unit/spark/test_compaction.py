@@ -70,24 +70,6 @@ def test_ranges_follow_each_other_and_are_as_large_as_they_may_be(
     assert not left or left <= range_bytes or reached == end - 1
 
 
-def test_the_end_may_be_a_gap():
-    """Offsets without a Batch at the end are in the last range, and are none by themselves."""
-    assert [*cut_ranges([(0, 10), (1, 10), (2, 9)], 0, 5, 20, 9)] == [(0, 2), (2, 5)]
-    assert [*cut_ranges([], 4, 4, 20, 0)] == [*cut_ranges([], 4, 9, 20, 0)] == []
-
-
-def test_a_record_says_where_to_go_on(monkeypatch):
-    """The next range begins where the last manifest ends; an open intention is told."""
-    one, two = "000000000000-000000000005", "000000000005-000000000009"
-    for names, wanted in (
-        ([], (None, None, None)),
-        ([f"{one}.json", f"{one}.intended"], (5, None, LIFE)),
-        ([f"{one}.json", f"{two}.intended"], (5, (5, 9), LIFE)),
-        ([f"{one}.json", f"{two}.json", ".tmp"], (9, None, LIFE)),
-    ):
-        assert record(monkeypatch, *names) == wanted
-
-
 @pytest.mark.parametrize(
     "names",
     [

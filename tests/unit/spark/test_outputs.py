@@ -12,10 +12,7 @@ from memq.core.ranges import OffsetRange
 from memq.errors import DataLossError, UnavailableError
 from memq.spark import outputs
 from memq.spark.examine import MessageTotals, RangeAccount
-from memq.spark.options import parse_read_options
-from memq.spark.outputs import RangeJob, consumed, range_to_parquet
-from memq.spark.plan import task_count
-from tests.unit.core.test_manifest import MANIFEST
+from memq.spark.outputs import RangeJob, range_to_parquet
 from tests.unit.spark.dying_disk import DyingDisk, KilledError
 
 RANGE_NAME = "memq_range=000000000003-000000000009"
@@ -28,25 +25,6 @@ WHOLE = RangeJob(
     manifest="/manifests/m.json",
     bootstrap="b:1",
 )
-
-
-def test_a_report_says_what_the_manifest_says():
-    """It names the incarnation that was read, so that nothing of a later topic counts as read."""
-    report = consumed(MANIFEST)
-    same = ("topic", "incarnation", "partition", "start", "end", "batches", "messages", "records")
-    assert [getattr(report, name) for name in same] == [getattr(MANIFEST, name) for name in same]
-    assert (report.consumer, report.crc_sum) == (MANIFEST.job, MANIFEST.crc_sum)
-
-
-def test_files_have_the_size_asked_for():
-    """A gigabyte becomes four files of 256 MiB, however many processors the driver has."""
-    options = parse_read_options(replace(WHOLE, file_bytes=256 << 20).read_options())
-
-    tasks = task_count(1 << 30, options.max_bytes_per_partition, options.min_partitions, slots=64)
-
-    assert tasks == 4
-    assert options.incarnation == "a" * 16
-    assert (options.starting.partitions, options.ending.partitions) == ({0: 3}, {0: 9})
 
 
 class Session:

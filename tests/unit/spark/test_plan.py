@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -13,7 +11,7 @@ from memq.core.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.options import parse_read_options
-from memq.spark.plan import MIN_TASK_BYTES, MessageRange, cut, find, resolve, task_count
+from memq.spark.plan import MIN_TASK_BYTES, MessageRange, cut, resolve, task_count
 from tests.unit.reading.batches import Sent, notify, records, seal
 
 MIB = 1 << 20
@@ -72,14 +70,6 @@ def test_bounds_become_ranges(start, end, wanted):
     assert resolved(start, end) == wanted
 
 
-def test_times_by_partition_are_looked_up_each():
-    """Each read partition begins at its own time; what is not named is not read."""
-    by_time = {"startingOffsetsByTimestamp": '{"1": 2000}'}
-    assert resolved(None, "latest", **by_time) == [(1, 2, 5)]
-    by_time = {"startingOffsetsByTimestamp": '{"0": 4000, "1": 99000}'}
-    assert resolved(None, "latest", **by_time) == [(0, 4, 9), (1, 5, 5)]
-
-
 @pytest.mark.parametrize(
     ("start", "end", "error", "why"),
     [
@@ -95,34 +85,6 @@ def test_bounds_that_cannot_be(start, end, error, why):
     """What is not published, does not exist, or was removed, is named."""
     with pytest.raises(error, match=why):
         resolved(start, end)
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "wanted"),
-    [
-        ('{"0": 1}', "latest", [(0, 3, 9)]),
-        ('{"0": 1}', '{"0": 2}', [(0, 2, 2)]),
-        ('{"0": 3}', '{"0": 4}', [(0, 3, 4)]),
-    ],
-)
-def test_what_was_removed_is_passed_over_when_asked_for(start, end, wanted, caplog):
-    """What is left of the range is read, and the log says what is not."""
-    assert resolved(start, end, failOnDataLoss="false") == wanted
-    assert ("removed by retention" in caplog.text) == (start == '{"0": 1}')
-
-
-@pytest.mark.parametrize("view", ["records", "messages"])
-def test_names_of_messages_are_kept_for_those_who_read_them(view):
-    """A read of records needs only how many Messages a Batch has."""
-    named = notify(seal(Sent("p", 0, records(b"v")), Sent("q", 0, records(b"v", b"w"))))
-    held = [PublishedBatch(partition, 4, 0, named) for partition in (0, 1, 1)]
-    asked = SimpleNamespace(batches=lambda ranges: iter(held[:ranges]))
-    read = parse_read_options({"bootstrap": "b:1", "topic": "t", "view": view})
-
-    found = find(asked, read, 3)
-
-    assert [(each.start, each.end) for each in found] == [(0, 2)] * 3
-    assert all(bool(each.batch.notification.producers) == (view == "messages") for each in found)
 
 
 def batch(offset, size_bytes, messages):
@@ -159,16 +121,8 @@ def test_inputs_have_each_message_once_and_differ_by_one_at_most(sizes, tasks):
         assert sum(map(bytes_of, each.ranges)) <= share + largest_message + 1
 
 
-def test_all_cuts_that_can_be_are_made():
-    """Between Batches and between the Messages of one; an empty read is one input, as Spark takes
-    an empty list for a plan of its own.
-    """
-    small = cut([batch(offset, 10, 1) for offset in range(12)], 4)
-    assert [len(each.ranges) for each in small] == [3, 3, 3, 3]
-    large = cut([batch(0, 1000, 100)], 4)
-    assert [(part.start, part.end) for each in large for part in each.ranges] == [
-        (start, start + 25) for start in (0, 25, 50, 75)
-    ]
+def test_an_empty_read_is_one_input():
+    """Spark takes an empty list for a plan of its own."""
     (only,) = cut([], 8)
     assert only.ranges == ()
 

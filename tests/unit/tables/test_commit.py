@@ -99,24 +99,6 @@ def test_what_no_other_try_mends_is_told_at_once(waits):
     assert waits == []
 
 
-def test_what_is_there_is_not_written(waits):
-    """A range that the table has; and one that it gets while its rows are written."""
-    table = Table()
-    table.take(EMPTY.plus(WANTED), "another")
-    assert put(table) == CommitOutcome(None, committed=False)
-    assert table.done == ["look"]
-
-    late = Table()
-
-    def overtaken():
-        late.take(EMPTY.plus(WANTED), "another")
-        return WRITTEN
-
-    assert put(late, overtaken) == CommitOutcome(WRITTEN, committed=False)
-    assert late.done == ["look", "write", "look"]
-    assert waits == []
-
-
 def test_a_table_that_takes_nothing(waits):
     """It is given up, with the last error, after as many tries as are made; later it may take the
     range.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,32 +88,6 @@ def test_no_offset_is_in_twice(wanted):
     found = held.partition("clicks", "a1", 0)
     assert [n for start, end in found.intervals for n in range(start, end)] == sorted(taken)
     assert found.records == len(taken)
-
-
-def test_a_part_is_named():
-    """The error of a range that is in by halves names both halves; the missing one is taken."""
-    held = ledger(clicks(0, 5), clicks(7, 9))
-
-    with pytest.raises(RangeConflictError, match="4 to 4, 7 to 8 are, 5 to 6, 9 to 9 are not"):
-        held.has(clicks(4, 10))
-
-    assert held.plus(clicks(5, 7)).plus(clicks(9, 10)).has(clicks(4, 10))
-
-
-def test_incarnations_and_partitions_are_apart():
-    """Offsets of another incarnation, read partition or topic are others; a range without offsets
-    is always in.
-    """
-    held = ledger(clicks(0, 5))
-
-    assert EMPTY.has(clicks(3, 3))
-    assert not held.has(clicks(0, 5, incarnation="b2"))
-    assert not held.has(clicks(0, 5, partition=1))
-    assert not held.has(msgspec.structs.replace(clicks(0, 5), topic="views"))
-    assert [row[:3] for row in held.plus(clicks(0, 1, partition=1)).partitions()] == [
-        ("clicks", "a1", 0),
-        ("clicks", "a1", 1),
-    ]
 
 
 def test_gaps_have_a_limit(monkeypatch):

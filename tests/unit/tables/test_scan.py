@@ -100,22 +100,6 @@ def test_each_offset_comes_from_one_of_the_two(found, looked_before):
     assert {each.incarnation for each in seam.rest} <= {A}
 
 
-@pytest.mark.parametrize(
-    ("held", "named"), [({0}, "offsets 1 to 3"), ({0, 2}, "offset 1"), ({0, 1, 3}, "offset 2")]
-)
-def test_what_was_lost_is_named(held, named):
-    """The first offsets that are in neither, up to those that are in one of the two; and where the
-    topic ends, to those who ask for a read partition that there is not.
-    """
-    retained = [PartitionOffsets(partition=0, start=4, end=6)]
-    for until in ({-1: 0}, {1: 0}):
-        with pytest.raises(InvalidRequestError, match=r"ends at \{0: 6\}, by read partition"):
-            seam_of(EMPTY, "clicks", A, retained, until)
-
-    with pytest.raises(DataLossError, match=f"partition 0, {named}: neither in the table nor"):
-        seam_of(ledger([held]), "clicks", A, retained, {})
-
-
 class Looked:
     """A table and its topic, and in which order they are looked at."""
 

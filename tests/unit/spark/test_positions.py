@@ -1,15 +1,75 @@
-"""How far a micro-batch goes: the oldest Batches first, within limits, and never stuck."""
+"""Where a stream stands: its checkpoint, and micro-batches of the oldest Batches first."""
 
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.notification import PublishedBatch
-from memq.spark.admission import Gate, admit, available
-from memq.spark.checkpoint import StreamPosition
+from memq.errors import CorruptDataError
+from memq.spark.positions import (
+    Gate,
+    StreamPosition,
+    TopicPosition,
+    admit,
+    available,
+    decode_topics,
+    encode_topics,
+)
 from tests.unit.reading.batches import Sent, notify, records, seal
+
+LIFE, OTHER = "0123456789abcdef", "fedcba9876543210"
+NAMES = {LIFE: "a", OTHER: "b"}
+
+
+def test_checkpoints_of_one_topic_and_of_several():
+    """Each form comes back as it was, and the form of one topic finds its name."""
+    one = {"a": TopicPosition(LIFE, {0: StreamPosition(1, 2, 2)})}
+    several = one | {"b": TopicPosition(OTHER, {0: StreamPosition(0, 5)})}
+
+    assert "topics" not in encode_topics(one, "a")
+    assert decode_topics(encode_topics(one, "a"), NAMES, "") == one
+    assert decode_topics(encode_topics(one, "a"), {}, "x") == {"x": one["a"]}
+    assert decode_topics(encode_topics(several, ""), NAMES, "") == several
+
+
+def test_equal_positions_have_equal_texts():
+    """Spark compares them as text: read partitions are sorted by their numbers."""
+    encoded = encode_topics(
+        {"a": TopicPosition(LIFE, {10: StreamPosition(3, 5), 2: StreamPosition(0, 0, 1)})}, "a"
+    )
+
+    assert list(encoded["partitions"].items()) == [
+        ("2", {"from": 0, "next": 0, "told": 1}),
+        ("10", {"from": 3, "next": 5}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"offset": 5},
+        {"0": {"from": 0, "next": 5}},
+        {"incarnation": LIFE},
+        {"incarnation": LIFE, "partitions": {"0": 5}},
+        {"incarnation": LIFE, "partitions": {"0": {"next": 5}}},
+        {"incarnation": LIFE, "partitions": {"x": {}}},
+        {"incarnation": "", "partitions": {"0": {"from": 0, "next": 5}}},
+        {"incarnation": 7, "partitions": {}},
+        {"incarnation": LIFE, "partitions": [5]},
+        {"incarnation": LIFE, "partitions": {"0": {"from": 0, "next": 5, "told": "x"}}},
+        [1],
+        {"topics": 5},
+        {"topics": {"a": {"partitions": {}}}},
+    ],
+)
+def test_a_foreign_checkpoint_is_refused(found):
+    """A checkpoint of another source is named as such."""
+    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
+        decode_topics(found, NAMES, "")
+
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
 
@@ -17,7 +77,7 @@ BASE = notify(seal(Sent("p", 0, records(b"v"))))
 def in_order(partitions):
     """Batches by read partition, as (offset, time, size), asked for as a topic is."""
 
-    def batches_in_order(ranges):
+    def batches_by_time(ranges):
         found = [
             PublishedBatch(partition, offset, at_ms, msgspec.structs.replace(BASE, size_bytes=size))
             for partition, start, end, _ in ranges
@@ -26,7 +86,7 @@ def in_order(partitions):
         ]
         return iter(sorted(found, key=lambda each: each.timestamp_ms))
 
-    return batches_in_order
+    return batches_by_time
 
 
 def fresh(*nexts):
@@ -96,15 +156,6 @@ def test_a_gap_at_the_end_is_read_through():
     for limits in ({"max_offsets": 2}, {"max_bytes": 9}, {}):
         assert taken_of(batches, ends, **limits) == {"a": 7, "b": 5}
     assert taken_of(batches, ends, max_offsets=1) == {"a": 1, "b": 0}
-
-
-def test_a_stream_never_goes_back():
-    """Where the end lies before what was read, there is nothing to read."""
-    batches = {"a": [(n, n, 1) for n in range(9)]}
-
-    for limits in ({"max_offsets": 2}, {"max_bytes": 9}, {}):
-        assert taken_of(batches, {"a": 3}, start=5, **limits) == {"a": 5}
-    assert available({"a": fresh(5, 2)}, {"a": {0: 3, 1: 6}}) == 4
 
 
 def test_a_micro_batch_waits_for_enough_or_for_long_enough():
