@@ -5,8 +5,8 @@ after an error of queue or storage, again and again until nothing is left. Every
 named by topic and incarnation; so it never meets what belongs to a later topic of the same name.
 
 An object store may carry out a put that its client has given up, some time later, and so may
-another broker that has not seen yet that the topic is gone. So its objects are looked for once
-more, `LANDING_S` after they were removed, before the topic is forgotten.
+another broker that has not seen yet that the topic is gone. So where that may be, nothing is
+removed before `LANDING_S`.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Deletions:
         self._topics = topics
         self._context = context
         self._uploads: dict[str, Sequence[Future[None]]] = {}  # by incarnation, as is the next
-        self._removed_s: dict[str, float] = {}  # when the objects were removed the first time
+        self._seen_s: dict[str, float] = {}  # when it was first to be removed
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Deletions [{counted(len(self._removed_s), 'topic')} may land]>"
+        return f"<Deletions [{counted(len(self._seen_s), 'topic')} left]>"
 
     def start(self) -> None:
         """Begin with what an earlier life of the broker has left."""
@@ -128,8 +128,7 @@ class Deletions:
             log.warning("what is to be removed of deleted topics is not known yet: %s", exc)
             return False
         for topic in doomed:
-            uploads = self._uploads.get(topic.incarnation, ())
-            if self._may_land(topic) or not all(upload.done() for upload in uploads):
+            if self._may_be_stored(topic):
                 done = False
                 continue
             try:
@@ -139,13 +138,9 @@ class Deletions:
                 count = await asyncio.get_running_loop().run_in_executor(
                     self._context.reads, self._delete_objects, topic
                 )
-                self._removed_s.setdefault(topic.incarnation, self._context.runtime.mono_s())
-                if self._may_land(topic):
-                    done = False
-                else:
-                    await self._topics.forget(topic)
-                    self._uploads.pop(topic.incarnation, None)
-                    self._removed_s.pop(topic.incarnation, None)
+                await self._topics.forget(topic)
+                self._uploads.pop(topic.incarnation, None)
+                self._seen_s.pop(topic.incarnation, None)
             except MemqError as exc:
                 done = False
                 log.warning("deleted topic %s is not removed yet: %s", topic.queue_topic, exc)
@@ -154,12 +149,14 @@ class Deletions:
                 log.info("deleted topic %s is removed, %s", topic.queue_topic, removed)
         return done
 
-    def _may_land(self, topic: Topic) -> bool:
-        """Whether its objects were removed, and a put of it may be carried out all the same."""
-        removed_s = self._removed_s.get(topic.incarnation)
-        if removed_s is None or not (self._context.storage.remote or self._context.shared):
-            return False
-        return self._context.runtime.mono_s() < removed_s + LANDING_S
+    def _may_be_stored(self, topic: Topic) -> bool:
+        """Tell whether an object of a topic may still be stored, by this broker or another."""
+        now_s = self._context.runtime.mono_s()
+        seen_s = self._seen_s.setdefault(topic.incarnation, now_s)
+        if not all(upload.done() for upload in self._uploads.get(topic.incarnation, ())):
+            return True
+        lands_later = self._context.storage.remote or self._context.shared
+        return lands_later and now_s < seen_s + LANDING_S
 
     def _delete_objects(self, topic: Topic) -> int:
         objects = self._context.objects_of(topic)

@@ -15,6 +15,7 @@ from memq.broker.deletion import Deletions
 from memq.broker.hosted_topic import HostedTopic
 from memq.broker.takeover import take_over
 from memq.broker.topics import Topics
+from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
@@ -151,8 +152,9 @@ class OwnTopics(Topics):
                 if request_id and request_id == hosted.topic.request_id:
                     return hosted
                 raise TopicExistsError(f"topic {config.name!r} exists already")
-            topic = self._catalog.new(
+            topic = new_topic(
                 config,
+                self._catalog.names(),
                 now_ms=self._context.now().wall_ms,
                 incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
                 request_id=request_id,
@@ -174,7 +176,7 @@ class OwnTopics(Topics):
         async with self._lock:
             hosted = self.get(name)
             retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
-            altered = self._catalog.altered(name, options, schema, retained_since_ms)
+            altered = altered_topic(hosted.topic, options, schema, retained_since_ms)
             added = range(len(hosted.partitions), altered.config.write_partitions)
             rebuilt = await take_over(altered, added, self._context)
             self._catalog.save(altered)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_FAILURES = 3  # of deletions one by one, until the storage is left alone
+MAX_FAILURES = 3  # of deletions, until the storage is left alone
 DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
 
 
@@ -200,29 +200,15 @@ async def _named(hosted: HostedTopic, context: BrokerContext) -> set[str]:
 
 
 async def _delete(keys: list[str], context: BrokerContext) -> None:
-    loop = asyncio.get_running_loop()
+    loop, failures = asyncio.get_running_loop(), 0
     for start in range(0, len(keys), DELETE_AT_ONCE):
+        if failures == MAX_FAILURES:
+            log.warning("%d more expired objects are left: the storage fails", len(keys) - start)
+            return
         part = keys[start : start + DELETE_AT_ONCE]
-        await loop.run_in_executor(context.reads, _delete_now, part, context)
-
-
-def _delete_now(keys: list[str], context: BrokerContext) -> None:
-    try:
-        context.storage.delete(*keys)  # in one request, where the storage can
-    except MemqError:
-        _delete_one_by_one(keys, context)
-
-
-def _delete_one_by_one(keys: list[str], context: BrokerContext) -> None:
-    failures = 0
-    for number, key in enumerate(keys):
         context.check_not_stopping()
         try:
-            context.storage.delete(key)
+            await loop.run_in_executor(context.reads, context.storage.delete, *part)
         except MemqError as exc:
             failures += 1
-            log.warning("%s is left, as an orphan: %s", key, exc)
-            if failures == MAX_FAILURES:
-                left = counted(len(keys) - number - 1, "more object")
-                log.warning("%s are left, as orphans: the storage fails", left)
-                return
+            log.warning("expired objects are left, until a scan for orphans deletes them: %s", exc)

@@ -17,6 +17,7 @@ from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.reader import BatchReader
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.core.governor.topics import new_topic
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
@@ -54,8 +55,9 @@ class Data:
         (path / "queue/topics").mkdir(parents=True, exist_ok=True)
         (path / "queue/moving").mkdir(exist_ok=True)
         catalog = Catalog(path / "topics")
-        self.topic = catalog.new(
+        self.topic = new_topic(
             TopicConfig.create(name, read_partitions=read_partitions, write_partitions=2),
+            (),
             now_ms=1,
             incarnation=incarnation,
             request_id="",
