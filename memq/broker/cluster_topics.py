@@ -32,15 +32,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import msgspec
 
-from memq.broker.hosted_topic import HostedTopic
+from memq.broker.hosted_topic import HostedTopic, take_over
 from memq.broker.stored_groups import restore_groups
-from memq.broker.takeover import take_over
 from memq.broker.topics import Topics
 from memq.core.checksum import crc32c
 from memq.core.governor.nodes import READ_ROLE
@@ -402,29 +400,19 @@ class ClusterTopics(Topics):
             return self.get(name, topic.incarnation)
 
     async def _make(self, catalog: SharedCatalog, topic: Topic) -> None:
-        """Make a topic as a whole, or see to it that what there is of it is removed."""
+        """Make a topic as a whole, or let what there is of it be removed.
+
+        Where that cannot be stored now, the next session of this broker does it.
+        """
         try:
             await catalog.announce(topic)
             partitions = topic.config.read_partitions
             await self._context.queue.create_topic(topic.queue_topic, partitions)
             await catalog.save_new(topic)
         except MemqError:
-            self._context.fatal_errors.spawn("unmade topic", self._unmake(catalog, topic))
-            raise
-
-    async def _unmake(self, catalog: SharedCatalog, topic: Topic) -> None:
-        """Let a topic be removed that could not be made; the next session does it otherwise."""
-        for failures in itertools.count():
-            if catalog is not self._catalog or self._stopping:
-                return
-            try:
+            with contextlib.suppress(MemqError):
                 await catalog.claim_removal(topic)
-            except MemqError as exc:
-                log.debug("topic %s cannot be given up yet: %s", topic.queue_topic, exc)
-                pause_s = AGAIN.equal_jitter_s(failures, self._context.runtime.random)
-                await asyncio.sleep(pause_s)
-            else:
-                return
+            raise
 
     async def _made_before(self, catalog: SharedCatalog, name: str, request_id: str) -> Topic:
         """The topic of that name, if this request has made it."""

@@ -47,9 +47,9 @@ from memq.errors import MemqError, RequestTimeoutError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memq.broker.config import Tokens
     from memq.broker.context import BrokerContext
     from memq.broker.handlers import Handlers
-    from memq.broker.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -326,10 +326,6 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._receive_all(frames)
         else:
             self._update_reading()
-
-    def eof_received(self) -> bool:
-        """The client sends no more; close once its answers are sent."""
-        return False
 
     def pause_writing(self) -> None:
         """The client does not read its answers as fast as they come."""

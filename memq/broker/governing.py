@@ -7,11 +7,12 @@ who owns what, and removes what is left of deleted topics; so that is done once,
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from memq.broker.deletion import Deletions, was_published
+from memq.broker.retention import Deletions
 from memq.core.governor.assignor import load_assignor
 from memq.core.governor.governor import Governor
 from memq.core.governor.nodes import BROKERS, DOOMED, DRAINING, GOVERNOR, MEMBERS, REBALANCE
@@ -23,6 +24,7 @@ from memq.errors import (
     NoNodeError,
     NotHostedError,
     UnavailableError,
+    UnknownTopicError,
     VersionConflictError,
 )
 from memq.zookeeper.governor_runner import GovernorRunner
@@ -35,9 +37,12 @@ if TYPE_CHECKING:
     from memq.core.governor.coordination import Coordination
     from memq.core.governor.nodes import BrokerNode
     from memq.core.governor.topics import Topic
+    from memq.core.queue import NotificationQueue
     from memq.core.wire.messages import DescribeClusterAnswer
     from memq.zookeeper.shared_catalog import SharedCatalog
 
+
+log = logging.getLogger(__name__)
 
 FORGET_MS = 7 * DAY_MS  # after which a lost broker is expected no more
 
@@ -245,3 +250,19 @@ class Governing:
 
 def _no_session() -> UnavailableError:
     return UnavailableError("there is no session with the coordination service now; ask again")
+
+
+async def was_published(topic: Topic, queue: NotificationQueue) -> bool:
+    """Whether a topic that was only announced has come to exist all the same.
+
+    A restore of ZooKeeper from a backup of the moment when it was made takes it back to that.
+    """
+    for partition in range(topic.config.read_partitions):
+        with contextlib.suppress(UnknownTopicError):
+            if any(await queue.offsets(topic.queue_topic, partition)):
+                log.error(
+                    "topic %s is not removed: it is announced only, and has notifications",
+                    topic.queue_topic,
+                )
+                return True
+    return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from memq.broker.lag import MAX_POSITIONS, check_read_partition
+from memq.broker.lag import check_read_partition
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.ranges import retained_in_words
@@ -59,12 +59,10 @@ PAGE_BYTES = 1 << 20  # of a list of topics or groups in one answer; the client 
 INFO_BYTES = 1 << 10  # of that for a topic or a group with all that is small in it,
 MEMBER_BYTES = 1 << 8  # for a member, without its text,
 LOOK_BYTES = 1 << 10  # and for looking into a topic, which takes time though it adds nothing
-LAG_BYTES = 1 << 8  # of an answer for a position whose lag is asked, without the text of an error
 MAX_NAMED_TOPICS = 100  # topics that one Metadata may name
 MAX_PRODUCER_ID = 200  # characters, which are bytes; it stands in every notification
 MAX_EPOCH = (1 << 31) - 1
 MAX_SEQUENCE = (1 << 62) - 1
-SMALL_ANSWER_BYTES = 16 << 10  # answers up to this are not counted: a few of each connection
 
 READ_ONLY = (
     m.Metadata,
@@ -78,6 +76,16 @@ READ_ONLY = (
     m.DescribeCluster,
 )
 """Requests that leave nothing behind, unless they create topics."""
+
+LISTS = (
+    m.Metadata,
+    m.CreateTopic,
+    m.AlterTopic,
+    m.ListGroups,
+    m.DescribeCluster,
+    m.FetchLag,
+)
+"""Requests whose answer has as many items as there are, schemas or errors."""
 
 _MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
 """Errors of a Write that a broker of a cluster may only see for what it has not seen yet."""
@@ -186,25 +194,15 @@ class Handlers:
             await self._guarded(request, changed)
 
     def answer_bytes(self, request: m.Struct) -> int:
-        """About the most that the answer takes; 0 for one that is small."""
+        """Estimate the most that the answer takes; 0 for one that is small."""
         match request:
             case m.FetchNotifications():
                 return max(MAX_NOTIFICATION_BYTES, min(request.max_bytes, MAX_FETCH_BYTES))
             case m.FetchBatch():
                 return max(1, min(request.length, self._context.config.max_body_bytes))
-            case m.Metadata(topics=None) | m.ListGroups() | m.DescribeCluster(own=False):
-                return PAGE_BYTES
-            case m.FetchLag(positions=positions):
-                large = LAG_BYTES * min(len(positions), MAX_POSITIONS)
-            case m.Metadata(topics=list(names)):
-                large = sum(map(self._info_bytes, names[:MAX_NAMED_TOPICS]))
-            case m.CreateTopic(config=config):
-                large = len(config.schema or b"")
-            case m.AlterTopic():
-                large = self._info_bytes(request.topic) + len(request.schema or b"")
-            case _:
-                large = 0
-        return large if large > SMALL_ANSWER_BYTES else 0
+            case m.DescribeCluster(own=True):
+                return 0
+        return PAGE_BYTES if isinstance(request, LISTS) else 0
 
     async def serve(self, request: m.Struct) -> Outcome:
         """Answer and body of a request.

@@ -1,8 +1,8 @@
 """The topics of a broker that governs itself: it hosts all that its catalog holds.
 
 `memq.broker.catalog` has the theory of how a topic comes and goes as a whole. Creation and
-deletion hold one lock, and are answered as soon as they are durable; `memq.broker.deletion` removes
-what is left of a deleted topic in the background.
+deletion hold one lock, and are answered as soon as they are durable. `memq.broker.retention`
+removes what is left of a deleted topic in the background.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from memq.broker.deletion import Deletions
-from memq.broker.hosted_topic import HostedTopic
-from memq.broker.takeover import take_over
+from memq.broker.hosted_topic import HostedTopic, take_over
+from memq.broker.retention import Deletions
 from memq.broker.topics import Topics
 from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
@@ -78,11 +77,6 @@ class OwnTopics(Topics):
                 self._not_served(topic.name, exc)
         doomed = self._catalog.doomed()
         unknown = {*in_queue} - {topic.queue_topic for topic in (*known, *doomed)}
-        if unknown:
-            log.warning(
-                "the queue holds topics that the catalog does not know, they are left alone: %s",
-                ", ".join(sorted(unknown)),
-            )
         for queue_topic in sorted(unknown):
             name = queue_topic.rpartition(".")[0]
             if name and name not in self._catalog:

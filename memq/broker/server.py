@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from memq.broker.admin import AdminServer
 from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
+from memq.broker.config import Tokens
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
@@ -34,7 +35,6 @@ from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
 from memq.broker.timekeeper import Timekeeper
-from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock
 from memq.core.group import GroupCoordinator
 from memq.core.topic import AUDIT_TOPIC

@@ -396,6 +396,6 @@ async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
         assert received > len(MESSAGE) > sent > 0
         if crosses:  # but for the handshake
             assert received > crossed[0] > len(MESSAGE)
-            assert sent > crossed[1] > 0
+            assert sent >= crossed[1] > 0
         else:
             assert crossed == [0, 0]

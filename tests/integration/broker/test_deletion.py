@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from memq.broker.deletion import LANDING_S, Deletions
+from memq.broker.retention import LANDING_S, Deletions
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError, StorageError, UnavailableError
 from memq.runtime.system import SYSTEM

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from memq.broker.context import SCAN_BYTES
-from memq.broker.takeover import take_over
+from memq.broker.hosted_topic import take_over
 from memq.core.clock import ClockReading
 from memq.core.format.batch import ProducerRun
 from memq.core.queue import QueueEntry

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from memq.broker.config import BrokerConfig
-from memq.broker.tokens import Tokens
+from memq.broker.config import BrokerConfig, Tokens
 from memq.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.broker.traffic import KNOWN_S, OVER_S, TrafficMeter
+from memq.broker.membership import KNOWN_S, OVER_S, TrafficMeter
 
 ONE, TWO = ("t", 0), ("t", 1)
 

@@ -136,8 +136,8 @@ async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(clus
         topic = new_topic(config, (), now_ms=1, incarnation="1" * 16, request_id="")
         doomed = DoomedNode(topic=topic, by=by)
         await session.create(DOOMED.child(topic.queue_topic), DOOMED.encode(doomed))
-    monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.01)
-    monkeypatch.setattr("memq.broker.deletion.BACKOFF", Backoff(0.01, 0.05))
+    monkeypatch.setattr("memq.broker.retention.LANDING_S", 0.01)
+    monkeypatch.setattr("memq.broker.retention.BACKOFF", Backoff(0.01, 0.05))
     mine, theirs = (f"{name}.{'1' * 16}" for name in ("mine", "theirs"))
     for _ in range(100):
         await asyncio.sleep(0)
