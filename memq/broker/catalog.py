@@ -238,5 +238,5 @@ def _load_doomed(directory: Path) -> list[Topic]:
         try:
             doomed.append(_load(path))
         except CorruptDataError as exc:
-            log.warning("nothing is removed for a damaged file: %s", exc)
+            log.warning("deleted topic not removed, its file is damaged: %s", exc)
     return doomed

@@ -213,7 +213,7 @@ class ClusterTopics(Topics):
         try:
             self._know(name, None if name in self._taken_back else stored.topic)
         except MemqError as exc:
-            log.error("topic %s is not served as it is stored: %s", name, exc)  # noqa: TRY400 - expected, and told in full
+            log.error("invalid topic %s in ZooKeeper, serving its last valid state: %s", name, exc)  # noqa: TRY400 - expected, and told in full
         self._waiters.wake(name)
         self._waiters.wake(_NEWS)
         if self._catalog is not None:
@@ -374,7 +374,7 @@ class ClusterTopics(Topics):
         outcomes = await asyncio.gather(*stopping, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, MemqError):
-                log.warning("not released, others fence it: %s", outcome)
+                log.warning("not released, the next owner fences: %s", outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
         return all(outcome is True for outcome in outcomes)
@@ -471,7 +471,7 @@ class ClusterTopics(Topics):
             try:
                 await self._converge(name)
             except MemqError as exc:
-                log.warning("%s: cannot take over or let go, again soon: %s", name, exc)
+                log.warning("%s: cannot take over or release, retrying: %s", name, exc)
                 wanted.set()
                 await asyncio.sleep(AGAIN.full_jitter_s(failures, self._context.runtime.random))
                 failures += 1
@@ -521,7 +521,10 @@ class ClusterTopics(Topics):
                 return  # something else is to be here, or something is to go first
             if context.runtime.mono_s() > until_s:
                 log.warning(
-                    "%s: %s not released in %d s, and so fenced", topic.name, numbers, RELEASE_S
+                    "%s: %s not released within %d s, fencing",
+                    topic.name,
+                    numbers,
+                    RELEASE_S,
                 )
                 break
         rebuilt = await take_over(topic, numbers, context)
@@ -548,7 +551,7 @@ class ClusterTopics(Topics):
         for number in numbers:
             hosted.partitions.pop(number, None)  # with the session, what ran here is closed as well
         self._moved()
-        log.info("%s: %s let go of", hosted.topic.name, numbers)
+        log.info("%s: released write partitions %s", hosted.topic.name, numbers)
         return drained
 
     async def _close_lost(self, hosted: HostedTopic) -> None:

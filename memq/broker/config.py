@@ -270,7 +270,7 @@ class Tokens:
         try:
             self._accepted = _read(self._path)
         except ConfigError as exc:
-            log.warning("the tokens stay as they were: %s", exc)
+            log.warning("tokens not reloaded: %s", exc)
         else:
             log.info("%s accepted now, from %s", counted(len(self._accepted), "token"), self._path)
 

@@ -261,7 +261,7 @@ async def was_published(topic: Topic, queue: NotificationQueue) -> bool:
         with contextlib.suppress(UnknownTopicError):
             if any(await queue.offsets(topic.queue_topic, partition)):
                 log.error(
-                    "topic %s is not removed: it is announced only, and has notifications",
+                    "topic %s is not removed: its creation did not end, but it has notifications",
                     topic.queue_topic,
                 )
                 return True

@@ -102,7 +102,7 @@ class HostedTopic:
         except MemqError as exc:
             if times.saved.wall_ms < times.told_ms:
                 raise
-            context.warn("time", f"the watermark stands still, for the time was not saved: {exc}")
+            context.warn("time", f"watermark not advanced, cannot save the time: {exc}")
         latest_ms = times.saved.wall_ms
         # Whoever has fenced one of them meanwhile tells its watermark; see `owns`. Whoever takes
         # over one that is closed finds out what became of what it had under way.

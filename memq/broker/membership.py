@@ -181,7 +181,7 @@ class ClusterMembership:
                 lambda: not self._topics.running() or not self._others_accept(), timeout_s
             )
         except MemqError as exc:
-            log.warning("what runs here is not handed over: %s", exc)
+            log.warning("cannot hand over write partitions: %s", exc)
 
     async def close(self) -> None:
         """End the session; others may take over at once."""
@@ -193,7 +193,7 @@ class ClusterMembership:
             except NoNodeError:
                 log.debug("nobody expects this broker")
             except MemqError as exc:
-                log.warning("others take this broker for lost, as it cannot say goodbye: %s", exc)
+                log.warning("cannot deregister, so others report this broker as lost: %s", exc)
         await self._end_session()
 
     # -- a session --------------------------------------------------------------------------
@@ -242,9 +242,10 @@ class ClusterMembership:
             if found.owner == session.session_id:
                 break
             log.warning(
-                "broker %s is registered already: by its life before, whose session ends soon, or "
-                "by another process with this broker_id; waiting until it is gone", self._id,
-            )  # fmt: skip
+                "broker %s is registered already, by its previous process or another one with this "
+                "broker_id; waiting for that session to end",
+                self._id,
+            )
             async for node in session.watch(path):
                 if node is None or node.created != found.created:
                     break
@@ -290,7 +291,7 @@ class ClusterMembership:
                 await self._topics.start()
                 break
             except MemqError as exc:
-                log.warning("topics of the configuration are not made yet: %s", exc)
+                log.warning("cannot create the topics of the configuration, retrying: %s", exc)
             await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
         await asyncio.Event().wait()
 
@@ -325,7 +326,9 @@ class ClusterMembership:
         if found is not None:
             self._members[name] = found
             if found.lost_ms and not (before and before.lost_ms):
-                log.warning("broker %s at %s is lost, and has not stopped", name, found.address)
+                log.warning(
+                    "broker %s at %s is lost, it did not stop in order", name, found.address
+                )
         self._count()
 
     def _count(self) -> None:
@@ -350,7 +353,7 @@ class ClusterMembership:
         try:
             return folder.decode(name, node.data)
         except CorruptDataError as exc:
-            log.error("not understood, and so it changes nothing: %s", exc)  # noqa: TRY400 - expected, and told in full
+            log.error("invalid node in ZooKeeper ignored: %s", exc)  # noqa: TRY400 - expected, and told in full
             return None
 
     # -- what is said -----------------------------------------------------------------------
@@ -400,7 +403,7 @@ class ClusterMembership:
             except (
                 UnavailableError, ChangeUncertainError, QueueError, VersionConflictError
             ) as exc:  # fmt: skip
-                log.warning("traffic is not reported, or the time not saved; soon again: %s", exc)
+                log.warning("cannot report traffic or save the time, retrying: %s", exc)
             moves = await self._topics.wait_moves(moves, REPORT_S)
 
     async def _say(

@@ -198,7 +198,7 @@ class OwnTopics(Topics):
         try:
             self._catalog.forget(topic)
         except MemqError as exc:  # it means nothing beside the topic's own file
-            log.warning("topic %s exists, and is still announced: %s", topic.queue_topic, exc)
+            log.warning("cannot remove the announcement of topic %s: %s", topic.queue_topic, exc)
 
     async def _take_up(self, topic: Topic, told_ms: int) -> HostedTopic:
         """A topic with its write partitions, taken over and running.

@@ -147,7 +147,7 @@ async def _expired(topic: str, partition: int, offsets: range, context: BrokerCo
             keys.append(key_of_uri(decode_notification(entry.payload).uri))
     except CorruptDataError as exc:
         log.warning(
-            "%s/%d: an expired notification is damaged (%s); objects it hides go as orphans",
+            "%s/%d: an expired notification is damaged (%s); its objects become orphans",
             topic,
             partition,
             exc,
@@ -306,7 +306,7 @@ class Deletions:
         try:
             doomed = await self._topics.doomed()
         except MemqError as exc:
-            log.warning("what is to be removed of deleted topics is not known yet: %s", exc)
+            log.warning("cannot list deleted topics, retrying: %s", exc)
             return False
         for topic in doomed:
             if self._may_be_stored(topic):
@@ -324,7 +324,7 @@ class Deletions:
                 self._seen_s.pop(topic.incarnation, None)
             except MemqError as exc:
                 done = False
-                log.warning("deleted topic %s is not removed yet: %s", topic.queue_topic, exc)
+                log.warning("cannot remove deleted topic %s, retrying: %s", topic.queue_topic, exc)
             else:
                 removed = counted(count, "object")
                 log.info("deleted topic %s is removed, %s", topic.queue_topic, removed)

@@ -147,39 +147,6 @@ def closed(b, reason) -> int:
     return b.context.metrics.connections_closed.labels(reason)._value.get()
 
 
-async def test_a_frame_is_stalled_when_it_stops_or_drips(tmp_path) -> None:
-    """From its last byte; and from its first one, less the time that its bytes may take."""
-    async with peers(tmp_path) as (peer,):
-        await peer.shake_hands()
-        it = peer.it
-        began_s = it._frame_since_s
-        assert it.stalled_s(began_s + 1_000) == 0, "between frames nothing is awaited"
-        data = peer.write(0, bytes(4 * MIN_RATE_BYTES_S))
-        peer.receive(data[: len(data) // 2])
-        held = it._reader.buffered_bytes
-        assert held >= 4 * MIN_RATE_BYTES_S
-        it._frame_since_s = it._progress_s = began_s
-        assert it.stalled_s(began_s + 7) == 7
-        it._progress_s = began_s + 90
-        dripped_s = 100 - held / MIN_RATE_BYTES_S
-        assert it.stalled_s(began_s + 100) == pytest.approx(dripped_s)
-        assert dripped_s > 90
-        it._progress_s = began_s + 1
-        assert it.stalled_s(began_s + 3) == 2
-        it.hold()
-        assert it.stalled_s(began_s + 1_000) == 0, "we do not read it"
-        before_s = it._loop.time()
-        it.unhold()
-        assert it._progress_s >= before_s, "it may go on from now"
-        assert it._frame_since_s >= before_s
-        it._frame_since_s = began_s
-        peer.receive(data[len(data) // 2 :] + peer.ask(m.Metadata())[:9])
-        await peer.told(1)
-        assert not it._reader.at_boundary
-        assert it._frame_since_s > began_s, "another frame has begun"
-        peer.lost()
-
-
 async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> None:
     """From the last byte that was taken; and from the first wait, less what was taken since."""
     async with peers(tmp_path) as (peer,):

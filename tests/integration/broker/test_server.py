@@ -19,7 +19,6 @@ from memq.core.wire import messages as m
 from memq.errors import (
     ClosedError,
     ConfigError,
-    LockedError,
     MemqError,
     StorageError,
 )
@@ -115,18 +114,6 @@ def test_a_start_that_fails_anywhere_leaves_nothing_open(
         assert storage.closed
     again = made(tmp_path, storage=InMemoryStorage())
     assert asyncio.run(serve(again, lambda _: os.kill(os.getpid(), signal.SIGTERM))) == 0
-
-
-async def test_a_second_broker_is_refused_before_it_touches_the_storage(
-    tmp_path, monkeypatch
-) -> None:
-    """Whose data directory is in use opens no storage, which would tidy up below the other."""
-    async with broker(tmp_path / "data", queue=EmbeddedQueue(tmp_path / "data/queue")):
-        monkeypatch.setattr(server, "open_storage", None)
-        second = made(tmp_path)
-        with pytest.raises(LockedError):
-            await second.start()
-        await second.abandon()
 
 
 async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monkeypatch) -> None:
@@ -262,20 +249,6 @@ async def test_an_upload_that_hangs_does_not_keep_the_broker(tmp_path) -> None:
 def kill(number: int) -> None:
     """A signal to this process."""
     os.kill(os.getpid(), number)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(tmp_path, number) -> None:
-    """SIGTERM and SIGINT stop it once it serves, with exit code 0."""
-    storage, seen = ClosedStorage(), []
-
-    def ready(b: Broker) -> None:
-        seen.append(b.context.not_ready())
-        kill(number)
-
-    assert asyncio.run(serve(made(tmp_path, storage=storage), ready)) == 0
-    assert seen == [[]]
-    assert storage.closed
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -96,40 +96,6 @@ async def storing(tmp_path, *plan, slots=2):
         assert not b.context.fatal_errors.failure.done()
 
 
-async def test_attempts_share_one_deadline(tmp_path) -> None:
-    """Each is given what the ones before have left; none is begun after it."""
-    errors = [StorageError(f"attempt {number}") for number in range(9)]
-    async with storing(tmp_path, *errors) as (b, storage, upload):
-        storage.passes = lambda: b.pass_ms(25_000)
-        with pytest.raises(StorageError, match="attempt 2"):
-            await upload.run()
-        assert storage.times_s == [70, 45, 20]
-        assert upload.running() == []
-
-
-@pytest.mark.parametrize("begun", [False, True])
-async def test_a_turn_is_given_back_however_the_upload_ends(tmp_path, begun) -> None:
-    """Cancelled while it waits for its turn, or while a thread has it."""
-    gate = threading.Event()
-    async with storing(tmp_path, *[gate] * 3) as (b, storage, upload):
-        others = [asyncio.ensure_future(Upload(batch_of(b), b.context).run()) for _ in range(2)]
-        await until(lambda: len(storage.times_s) == 2)
-        if begun:
-            others.pop(0).cancel()
-        running = asyncio.ensure_future(upload.run())
-        if begun:
-            await until(lambda: len(storage.times_s) == 3)
-        else:
-            await until(lambda: b.context.upload_slots._waiters)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert len(upload.running()) == begun
-        gate.set()
-        await asyncio.gather(*others)
-        await until(lambda: not upload.running())
-
-
 @pytest.mark.parametrize("hedge_first", [False, True])
 async def test_an_upload_is_over_when_each_of_its_threads_is(tmp_path, hedge_first) -> None:
     """Whichever of two attempts ends last: until then it reads the buffers, and stores the same."""

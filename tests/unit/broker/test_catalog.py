@@ -108,7 +108,7 @@ def test_what_is_damaged_costs_only_itself(catalog, caplog):
     found = Catalog(folder)
     assert found.names() == ["a", "t", "z"]
     assert [each.name for each in found.doomed()] == ["n"]
-    assert "nothing is removed for a damaged file" in caplog.text
+    assert "deleted topic not removed, its file is damaged" in caplog.text
     assert not (folder / "half.json.tmp").exists()
     assert sorted(found.damaged) == ["m", "other"]
     assert all(name in found for name in ("a", "m", "other"))

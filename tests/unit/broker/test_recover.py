@@ -404,18 +404,6 @@ def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     assert after == before
 
 
-def test_a_topic_that_the_catalog_has_lost_is_as_its_file_is_written_anew(data):
-    """Without a file the way out is named; with one of its incarnation all of it is there."""
-    data.store(Message("p", 0), publish_to=1)
-    data.store(Message("p", 1))
-    shutil.rmtree(data.path / "topics")
-    with pytest.raises(DataLossError, match=r"topics is missing or empty, .*Topics lost"):
-        run(data.path)
-    Catalog(data.path / "topics").save(data.topic)
-    shutil.rmtree(data.folders.partition(data.topic.queue_topic, 0))
-    assert [(each.action, each.messages) for each in run(data.path)] == [("rebuild", 2)]
-
-
 # -- refusals ------------------------------------------------------------------------------------
 
 
