@@ -10,11 +10,10 @@ from memq.core.topic import TopicConfig
 from memq.errors import (
     QueueError,
     TopicExistsError,
-    TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
-from tests.integration.broker.support import broker, client
+from tests.integration.broker.support import broker
 from tests.integration.broker.test_write_partition import turns
 
 
@@ -103,31 +102,6 @@ async def test_an_alteration_that_fails_has_changed_nothing(tmp_path, step) -> N
         await b.topics.alter("t", {"write_partitions": "3", "batch_age": "2s"}, None)
         assert list(hosted.partitions) == [0, 1, 2]
         assert not b.context.fatal_errors.failure.done()
-
-
-async def test_a_deletion_that_the_disk_refuses_leaves_the_topic_as_it_was(tmp_path) -> None:
-    """It is served, and its groups are known; a second attempt deletes it."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        delete, gone = b.topics._catalog.delete, []
-        on_deleted, b.topics._on_deleted = b.topics._on_deleted, gone.append
-
-        def fails(_):
-            raise QueueError("the disk refused")
-
-        b.topics._catalog.delete = fails
-        with pytest.raises(QueueError):
-            await b.topics.delete("t")
-        assert gone == []
-        assert (await c.write(0)).offset == 0
-        b.topics._catalog.delete = delete
-        with pytest.raises(TopicRecreatedError):
-            await b.topics.delete("t", "0" * 16)
-        await b.topics.delete("t")
-        assert gone == ["t"]
-        b.topics._on_deleted = on_deleted
-        with pytest.raises(UnknownTopicError):
-            b.topics.get("t")
 
 
 @pytest.mark.parametrize("step", ["announce", "create_topic", "fence", "save"])

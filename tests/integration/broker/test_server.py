@@ -13,7 +13,6 @@ import pytest
 
 from memq.broker import server
 from memq.broker.config import BrokerConfig
-from memq.broker.retention import OrphanReport
 from memq.broker.server import Broker, serve
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -26,7 +25,7 @@ from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import GatedStorage, broker, client, until
+from tests.integration.broker.support import GatedStorage, client, until
 
 
 class PlantedError(Exception):
@@ -283,80 +282,3 @@ def test_an_error_that_nothing_expected_is_a_failure(tmp_path) -> None:
 
 
 # -- in the background ----------------------------------------------------------------------
-
-
-class Rounds:
-    """What retention does in a broker, noted by topic, in rounds that are awaited."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.done: list[tuple[str, str]] = []
-        self.deleted: list[list[str]] = []
-        self.errors: dict[tuple[str, str], Exception] = {}
-        self.meanwhile = lambda _: None
-        monkeypatch.setattr(server, "scan_orphans", self._scan)
-        monkeypatch.setattr(server, "forget_expired", self._forget)
-        monkeypatch.setattr(server, "delete_expired", self._delete)
-
-    def _note(self, what: str, name: str) -> None:
-        self.done.append((what, name))
-        if (what, name) in self.errors:
-            raise self.errors[what, name]
-
-    async def _scan(self, hosted, _) -> OrphanReport:
-        self._note("scan", hosted.topic.name)
-        self.meanwhile(hosted)
-        return OrphanReport(1, 1, [f"orphan of {hosted.topic.name}"])
-
-    async def _forget(self, hosted, _) -> list[str]:
-        self._note("forget", hosted.topic.name)
-        return [f"expired of {hosted.topic.name}"]
-
-    async def _delete(self, keys, _) -> None:
-        self.deleted.append(keys)
-
-    async def round(self) -> None:
-        """Wait for one that has begun after this moment."""
-        self.done.clear()
-        count = len(self.deleted)
-        await until(lambda: len(self.deleted) > count)
-        self.done.clear()
-        await until(lambda: len(self.deleted) > count + 1)
-
-
-OFTEN = {"retention_interval": "100ms"}
-
-
-@pytest.mark.parametrize("lost", ["lease", "partition"])
-@pytest.mark.parametrize("when", ["before", "during"])
-async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
-    tmp_path, monkeypatch, lost, when
-) -> None:
-    """Without its lease, or write partition 0, even if it goes in a scan; repeats are forgotten."""
-    rounds, expired_at = Rounds(monkeypatch), []
-    options = OFTEN | {"orphan_interval": "100ms"}
-    async with broker(tmp_path, **options) as b, client(b) as c:
-        await c.create("t")
-        hosted = b.topics.get("t")
-        window = hosted.partitions[0].processor.window
-        monkeypatch.setattr(window, "expire", expired_at.append)
-
-        def lose(where) -> None:
-            if where is hosted:
-                if lost == "lease":
-                    b.context.leased = lambda: False
-                else:
-                    hosted.coordinated = False
-
-        if when == "before":
-            lose(hosted)
-            await rounds.round()
-            assert ("scan", "t") not in rounds.done
-        else:
-            rounds.meanwhile = lose
-            await until(lambda: not hosted.coordinated or not b.context.leased())
-            await until(lambda: rounds.deleted and expired_at)
-        await rounds.round()
-        assert ("forget", "t") not in rounds.done
-        assert not [each for each in rounds.deleted[-1] if each.endswith(" t")]
-        assert expired_at
-        assert not b.context.fatal_errors.failure.done()

@@ -204,29 +204,3 @@ async def test_a_broker_that_reads_owns_nothing(cluster):
             assert [record.value for record in batch] == [b"x"]
         reader = cluster.brokers["r"]
         assert json.loads(json.dumps(reader.topics.names())) == ["_memq_audit", "t"]
-
-
-async def test_a_frozen_zookeeper_is_named_before_the_session_is_over(cluster, monkeypatch):
-    """Each broker says that ZooKeeper does not answer, since when, and when it does again."""
-    monkeypatch.setattr("memq.broker.membership.SILENT_S", 0.2)
-    cluster.session_timeout_s = 20.0
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2)
-    await cluster.all_owned("t")
-    for broker in (one, two):
-        cluster.zookeeper.freeze(broker.sessions[-1])
-        await until(broker.context.not_ready)
-        assert broker.context.leased()
-        assert broker.context.not_ready()[0].startswith("zookeeper (zk:2181) refuses since 20")
-    async with AsyncAdminClient(f"{one.address},{two.address}", request_timeout_s=5) as admin:
-        found = await admin.status()
-        assert "zookeeper (zk:2181) refuses since" in found.problems()[0]
-        assert "(at one, two); mend zookeeper" in found.problems()[0]
-        for broker in (one, two):
-            cluster.zookeeper.thaw(broker.sessions[-1])
-        await until(lambda: not (one.context.not_ready() or two.context.not_ready()))
-        found = await admin.status()
-        assert found.problems() == []
-        assert [each.id for each in found.brokers] == ["one", "two"]
-        assert found.cluster.governor in ("one", "two")
