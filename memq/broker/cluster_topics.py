@@ -114,6 +114,9 @@ class ClusterTopics(Topics):
     Args:
         context: of the broker.
         coordinator: of the groups of topics whose write partition 0 is here.
+
+    Attributes:
+        moves: how often what runs here has changed, or who lives.
     """
 
     may_lag: ClassVar[bool] = True
@@ -130,7 +133,7 @@ class ClusterTopics(Topics):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gone: dict[str, list[HostedTopic]] = {}  # incarnations that are to be closed
         self._waiters = Waiters()
-        self._moves = 0  # how often what runs here has changed, or who lives
+        self.moves = 0
 
     # -- what is told -----------------------------------------------------------------------
 
@@ -259,17 +262,12 @@ class ClusterTopics(Topics):
                 if self._lost(hosted):
                     self._follow(name)
 
-    async def wait_moves(self, seen: int, timeout_s: float) -> int:
-        """Wait until what runs here has changed since so many moves; returns how many there are."""
-        await self._waiters.wait(_MOVES, lambda: self._moves != seen, timeout_s)
-        return self._moves
-
     async def wait_moved(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until what runs here, and who lives, is as wished."""
         return await self._waiters.wait(_MOVES, ready, timeout_s)
 
     def _moved(self) -> None:
-        self._moves += 1
+        self.moves += 1
         self._waiters.wake(_MOVES)
 
     # -- what there is ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import DescribeClusterAnswer
     from memq.zookeeper.shared_catalog import SharedCatalog
 
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -147,16 +149,11 @@ class Governing:
 
     async def withdraw(self, topic: Topic) -> bool:
         """See to it that whoever was making it cannot come to an end any more."""
-        return await self._shared().claim_removal(topic)
+        return await _alive(self._catalog).claim_removal(topic)
 
     async def forget(self, topic: Topic) -> None:
         """Nothing is left of it."""
-        await self._shared().forget(topic)
-
-    def _shared(self) -> SharedCatalog:
-        if self._catalog is None:
-            raise _no_session()
-        return self._catalog
+        await _alive(self._catalog).forget(topic)
 
     # -- what people ask for ----------------------------------------------------------------
 
@@ -205,7 +202,7 @@ class Governing:
 
     async def _who_governs(self) -> NotHostedError | UnavailableError:
         try:
-            governor = (await self._alive().get(GOVERNOR)).data.decode(errors="replace")
+            governor = (await _alive(self._session).get(GOVERNOR)).data.decode(errors="replace")
         except NoNodeError:
             governor = ""
         broker = self._brokers.get(governor)
@@ -221,7 +218,7 @@ class Governing:
             UnavailableError: the coordination service does not answer.
         """
         check_topic_name(broker_id)  # which broker ids must be like
-        session, path = self._alive(), f"{DRAINING}/{broker_id}"
+        session, path = _alive(self._session), f"{DRAINING}/{broker_id}"
         with contextlib.suppress(NodeExistsError, NoNodeError):
             if broker_id in self._lost() and not withdraw:
                 path = MEMBERS.child(broker_id)
@@ -237,19 +234,17 @@ class Governing:
         Raises:
             UnavailableError: the coordination service does not answer.
         """
-        session = self._alive()
+        session = _alive(self._session)
         node = await session.get(REBALANCE)
         with contextlib.suppress(VersionConflictError):  # somebody else has asked meanwhile
             await session.set(REBALANCE, b"", node.version)
 
-    def _alive(self) -> Coordination:
-        if self._session is None:
-            raise _no_session()
-        return self._session
 
-
-def _no_session() -> UnavailableError:
-    return UnavailableError("there is no session with the coordination service now; ask again")
+def _alive(of_session: T | None) -> T:
+    """Return what a session has, or refuse while there is none."""
+    if of_session is None:
+        raise UnavailableError("there is no session with the coordination service now; ask again")
+    return of_session
 
 
 async def was_published(topic: Topic, queue: NotificationQueue) -> bool:

@@ -24,6 +24,7 @@ import contextlib
 import itertools
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from memq.broker.governing import Governing, was_published
@@ -386,9 +387,10 @@ class ClusterMembership:
 
     async def _report(self, session: Coordination) -> None:
         """Say what runs here and how much is written to it; keep how far time has come."""
-        context, meter, moves = self._context, TrafficMeter(), -1
+        context, meter = self._context, TrafficMeter()
         said: dict[Partition, float | None] | None = None
         while True:
+            seen = self._topics.moves
             loads = meter.measure(self._topics.received(), context.runtime.mono_s())
             try:
                 if said is None:  # not before it has registered: who is a member only, is lost
@@ -404,7 +406,10 @@ class ClusterMembership:
                 UnavailableError, ChangeUncertainError, QueueError, VersionConflictError
             ) as exc:  # fmt: skip
                 log.warning("cannot report traffic or save the time, retrying: %s", exc)
-            moves = await self._topics.wait_moves(moves, REPORT_S)
+            await self._topics.wait_moved(partial(self._has_moved, seen), REPORT_S)
+
+    def _has_moved(self, seen: int) -> bool:
+        return self._topics.moves != seen
 
     async def _say(
         self, session: Coordination, path: str, data: bytes, *, ephemeral: bool = False
