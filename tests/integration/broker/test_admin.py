@@ -72,12 +72,6 @@ async def test_a_topic_has_its_offsets_and_watermark(tmp_path) -> None:
         assert found["stored_through_ms"] == 7_000
         assert steps == ["watermark", "ends", "ends"]  # what it covers lies before the ends
 
-        async def none_here():
-            return [NOT_OWNED, NOT_OWNED], [NOT_OWNED]
-
-        hosted.watermarks = none_here
-        assert (await page(b, "/topics/t"))[1]["stored_through_ms"] is None
-
 
 async def test_the_status_page(tmp_path) -> None:
     """What each write partition holds, memory, and a few of the objects that are missing."""
@@ -94,10 +88,7 @@ async def test_the_status_page(tmp_path) -> None:
         assert (found["broker_id"], found["address"]) == ("one", b.address)
         assert (found["ready"], found["not_ready"]) == (True, [])
         assert found["connections"] == 1
-        memory = b.context.memory
-        assert found["memory_used_bytes"] == memory.used_bytes > 0
-        assert found["memory_peak_bytes"] >= found["memory_used_bytes"]
-        assert found["memory_limit_bytes"] == memory.limit_bytes
+        assert found["memory_peak_bytes"] >= found["memory_used_bytes"] > 0
         assert found["objects"]["root"] == "memory:///"
         assert (found["objects"]["looked_for"], found["objects"]["missing"]) == (120, 101)
         assert len(found["objects"]["such_as"]) == MAX_MISSING_NAMED == 100
