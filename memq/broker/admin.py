@@ -92,7 +92,6 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Stop listening."""
-        await self._lags.stop()
         if self._server is not None:
             self._server.close()
         for handler in list(self._open):

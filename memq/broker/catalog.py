@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from memq.core.decoding import UNDECODABLE
-from memq.core.governor.topics import Topic, altered_topic, new_topic, unknown_topic
+from memq.core.governor.topics import Topic, unknown_topic
 from memq.errors import CorruptDataError, QueueError
 from memq.runtime.files import explain, make_folders, replace_durably, sync_folder
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from memq.core.topic import TopicConfig
 
 __all__ = ["Catalog", "Topic"]
 
@@ -100,7 +99,8 @@ class Catalog:
             UnknownTopicError: there is none of that name.
             CorruptDataError: its file is damaged.
         """
-        self._check_sound(name)
+        if name in self.damaged:
+            raise CorruptDataError(str(self.damaged[name]))
         try:
             return self._topics[name]
         except KeyError:
@@ -108,33 +108,6 @@ class Catalog:
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics or name in self.damaged
-
-    def new(self, config: TopicConfig, *, now_ms: int, incarnation: str, request_id: str) -> Topic:
-        """A topic that could be added; nothing is stored yet.
-
-        Raises:
-            TopicExistsError: the name is taken.
-            ConfigError: a value is out of its limits, or there are too many topics.
-            SchemaMismatchError: the schema cannot be stored.
-        """
-        self._check_sound(config.name)
-        return new_topic(
-            config,
-            self._topics,
-            now_ms=now_ms,
-            incarnation=incarnation,
-            request_id=request_id,
-        )
-
-    def altered(
-        self, name: str, options: dict[str, str], schema: bytes | None, retained_since_ms: int
-    ) -> Topic:
-        """A topic as it would be with other options or another schema; nothing is stored yet.
-
-        Raises:
-            UnknownTopicError, ConfigError, SchemaMismatchError: it cannot be changed so.
-        """
-        return altered_topic(self.get(name), options, schema, retained_since_ms)
 
     def save(self, topic: Topic) -> None:
         """Add a topic, or replace it, durably.
@@ -226,10 +199,6 @@ class Catalog:
         live = self._topics.get(topic.name)
         return live is not None and live.incarnation == topic.incarnation
 
-    def _check_sound(self, name: str) -> None:
-        if name in self.damaged:
-            raise CorruptDataError(str(self.damaged[name]))
-
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.json"
 
@@ -269,5 +238,5 @@ def _load_doomed(directory: Path) -> list[Topic]:
         try:
             doomed.append(_load(path))
         except CorruptDataError as exc:
-            log.warning("nothing is removed for a damaged file: %s", exc)
+            log.warning("deleted topic not removed, its file is damaged: %s", exc)
     return doomed

@@ -32,15 +32,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import msgspec
 
-from memq.broker.hosted_topic import HostedTopic
+from memq.broker.hosted_topic import HostedTopic, take_over
 from memq.broker.stored_groups import restore_groups
-from memq.broker.takeover import take_over
 from memq.broker.topics import Topics
 from memq.core.checksum import crc32c
 from memq.core.governor.nodes import READ_ROLE
@@ -116,6 +114,9 @@ class ClusterTopics(Topics):
     Args:
         context: of the broker.
         coordinator: of the groups of topics whose write partition 0 is here.
+
+    Attributes:
+        moves: how often what runs here has changed, or who lives.
     """
 
     may_lag: ClassVar[bool] = True
@@ -132,7 +133,7 @@ class ClusterTopics(Topics):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gone: dict[str, list[HostedTopic]] = {}  # incarnations that are to be closed
         self._waiters = Waiters()
-        self._moves = 0  # how often what runs here has changed, or who lives
+        self.moves = 0
 
     # -- what is told -----------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class ClusterTopics(Topics):
         try:
             self._know(name, None if name in self._taken_back else stored.topic)
         except MemqError as exc:
-            log.error("topic %s is not served as it is stored: %s", name, exc)  # noqa: TRY400 - expected, and told in full
+            log.error("invalid topic %s in ZooKeeper, serving its last valid state: %s", name, exc)  # noqa: TRY400 - expected, and told in full
         self._waiters.wake(name)
         self._waiters.wake(_NEWS)
         if self._catalog is not None:
@@ -261,17 +262,12 @@ class ClusterTopics(Topics):
                 if self._lost(hosted):
                     self._follow(name)
 
-    async def wait_moves(self, seen: int, timeout_s: float) -> int:
-        """Wait until what runs here has changed since so many moves; returns how many there are."""
-        await self._waiters.wait(_MOVES, lambda: self._moves != seen, timeout_s)
-        return self._moves
-
     async def wait_moved(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until what runs here, and who lives, is as wished."""
         return await self._waiters.wait(_MOVES, ready, timeout_s)
 
     def _moved(self) -> None:
-        self._moves += 1
+        self.moves += 1
         self._waiters.wake(_MOVES)
 
     # -- what there is ----------------------------------------------------------------------
@@ -376,7 +372,7 @@ class ClusterTopics(Topics):
         outcomes = await asyncio.gather(*stopping, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, MemqError):
-                log.warning("not released, others fence it: %s", outcome)
+                log.warning("not released, the next owner fences: %s", outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
         return all(outcome is True for outcome in outcomes)
@@ -402,29 +398,19 @@ class ClusterTopics(Topics):
             return self.get(name, topic.incarnation)
 
     async def _make(self, catalog: SharedCatalog, topic: Topic) -> None:
-        """Make a topic as a whole, or see to it that what there is of it is removed."""
+        """Make a topic as a whole, or let what there is of it be removed.
+
+        Where that cannot be stored now, the next session of this broker does it.
+        """
         try:
             await catalog.announce(topic)
             partitions = topic.config.read_partitions
             await self._context.queue.create_topic(topic.queue_topic, partitions)
             await catalog.save_new(topic)
         except MemqError:
-            self._context.fatal_errors.spawn("unmade topic", self._unmake(catalog, topic))
-            raise
-
-    async def _unmake(self, catalog: SharedCatalog, topic: Topic) -> None:
-        """Let a topic be removed that could not be made; the next session does it otherwise."""
-        for failures in itertools.count():
-            if catalog is not self._catalog or self._stopping:
-                return
-            try:
+            with contextlib.suppress(MemqError):
                 await catalog.claim_removal(topic)
-            except MemqError as exc:
-                log.debug("topic %s cannot be given up yet: %s", topic.queue_topic, exc)
-                pause_s = AGAIN.equal_jitter_s(failures, self._context.runtime.random)
-                await asyncio.sleep(pause_s)
-            else:
-                return
+            raise
 
     async def _made_before(self, catalog: SharedCatalog, name: str, request_id: str) -> Topic:
         """The topic of that name, if this request has made it."""
@@ -483,7 +469,7 @@ class ClusterTopics(Topics):
             try:
                 await self._converge(name)
             except MemqError as exc:
-                log.warning("%s: cannot take over or let go, again soon: %s", name, exc)
+                log.warning("%s: cannot take over or release, retrying: %s", name, exc)
                 wanted.set()
                 await asyncio.sleep(AGAIN.full_jitter_s(failures, self._context.runtime.random))
                 failures += 1
@@ -533,7 +519,10 @@ class ClusterTopics(Topics):
                 return  # something else is to be here, or something is to go first
             if context.runtime.mono_s() > until_s:
                 log.warning(
-                    "%s: %s not released in %d s, and so fenced", topic.name, numbers, RELEASE_S
+                    "%s: %s not released within %d s, fencing",
+                    topic.name,
+                    numbers,
+                    RELEASE_S,
                 )
                 break
         rebuilt = await take_over(topic, numbers, context)
@@ -560,7 +549,7 @@ class ClusterTopics(Topics):
         for number in numbers:
             hosted.partitions.pop(number, None)  # with the session, what ran here is closed as well
         self._moved()
-        log.info("%s: %s let go of", hosted.topic.name, numbers)
+        log.info("%s: released write partitions %s", hosted.topic.name, numbers)
         return drained
 
     async def _close_lost(self, hosted: HostedTopic) -> None:

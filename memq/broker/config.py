@@ -5,12 +5,14 @@ A later source wins over an earlier one: default, file, `MEMQ_…` variable, com
 
 from __future__ import annotations
 
+import hmac
+import logging
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from memq.broker.tokens import parse_tokens
 from memq.core.defaults import (
     DEFAULT_ADMIN_PORT,
     DEFAULT_ASSIGNOR,
@@ -25,20 +27,35 @@ from memq.core.named_values import (
 )
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import TopicConfig, check_topic_name
-from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
+from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS, counted
 from memq.errors import ConfigError, InvalidRequestError
 from memq.runtime.log_format import LOG_FORMAT, LogFormat
 from memq.zookeeper.options import ZooKeeperOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
+log = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = MIB  # of a file of tokens; more can only be a mistake
 
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Environment of a broker's process; it must be set before Arrow is loaded. Arrow's allocator gives
 freed memory back to the system soon, only to ask for it again with the next Message. A broker needs
 what it needed before, and `memory_bytes` bounds that."""
+
+
+def parse_tokens(value: object) -> tuple[str, ...]:
+    """Return the tokens of a configuration: a text is one, a list has several.
+
+    Raises:
+        ConfigError: it is neither, or one of them is empty.
+    """
+    if isinstance(value, str):
+        return (value,) if value else ()
+    if isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value):
+        return tuple(value)
+    raise ConfigError("token must be a text, or a list of texts that are not empty")
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,3 +232,59 @@ def _topic(name: str, options: object) -> TopicConfig:
         return TopicConfig.create(name, **options)
     except (ConfigError, InvalidRequestError) as exc:
         raise ConfigError(f"topics.{name}: {exc}") from exc
+
+
+# -- tokens -----------------------------------------------------------------------------------
+
+
+class Tokens:
+    """The tokens that a broker accepts, which can be replaced while clients and brokers run.
+
+    To replace one without an error: add the new token to every broker, give it to the clients, then
+    take the old one away from every broker. On SIGHUP a broker reads its `token_file` again. Who is
+    connected stays so: a token is asked for at a handshake only.
+
+    Args:
+        tokens: the tokens; without any every client is welcome.
+        path: file that has them instead; empty for none.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no token.
+    """
+
+    def __init__(self, tokens: tuple[str, ...], path: str) -> None:
+        self._path = path
+        self._accepted = _read(path) if path else tokens
+
+    def __repr__(self) -> str:
+        return f"<Tokens [{len(self._accepted)}]>"
+
+    def accept(self, token: str) -> bool:
+        """Return whether a client with this token is welcome."""
+        given = token.encode()
+        matches = [hmac.compare_digest(given, each.encode()) for each in self._accepted]
+        return any(matches) or not matches
+
+    def reload(self) -> None:
+        """Read the file again; where it cannot be used, say so and keep what was read before."""
+        try:
+            self._accepted = _read(self._path)
+        except ConfigError as exc:
+            log.warning("tokens not reloaded: %s", exc)
+        else:
+            log.info("%s accepted now, from %s", counted(len(self._accepted), "token"), self._path)
+
+
+def _read(path: str) -> tuple[str, ...]:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        lines = content.decode().splitlines()
+    except OSError as exc:
+        raise ConfigError(f"cannot read token_file {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"token_file {path} is not UTF-8") from exc
+    tokens = tuple(line.strip() for line in lines if line.strip())
+    if not tokens or len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"token_file {path} must hold tokens, one a line, in up to 1 MiB")
+    return tokens

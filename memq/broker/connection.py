@@ -21,7 +21,6 @@ import resource
 import socket
 import struct
 import termios
-from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
@@ -48,9 +47,9 @@ from memq.errors import MemqError, RequestTimeoutError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memq.broker.config import Tokens
     from memq.broker.context import BrokerContext
     from memq.broker.handlers import Handlers
-    from memq.broker.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +60,7 @@ SHORT_OF_MEMORY = 10  # the stall timeout is divided by this while memory is ful
 MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is a stalled one
 SEND_SLICE_BYTES = 256 << 10  # what a large answer adds to the transport's buffer at a time
 
-MAX_BEGUN = 64  # requests of a connection that are served, or wait for their turn or for news
-MAX_QUEUED = 64  # requests after those; the client is not read until half of them are begun
+MAX_REQUESTS = 128  # of a connection that are served or wait; it is not read until half are left
 
 ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
 ACKS_AT_ONCE = 64  # or until there are so many
@@ -189,7 +187,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._peer = "?"
-        self._bytes = context.metrics.traffic.within
+        self._traffic = [context.metrics.traffic]
         self._incomplete_bytes = 0  # charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
         self._holds = 0
@@ -204,7 +202,6 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._taken_bytes = 0  # what has since sending began to wait,
         self._unread_since_s = self._taken_s = 0.0  # and when that was, and the last of it
         self._flows = ClientFlows()
-        self._queued: deque[Request] = deque()
         self._crowded = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.opened_s = self._loop.time()
@@ -237,7 +234,6 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._memory.release(self._incomplete_bytes)
         self._incomplete_bytes = 0
-        self._queued.clear()
         for task in self._tasks:
             task.cancel()
         self._writable.set()
@@ -249,7 +245,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came; serve every frame they complete."""
-        self._bytes.received += nbytes
+        self._count_received(nbytes)
         try:
             frames = self._reader.buffer_updated(nbytes)
             self._read_on(frames)
@@ -273,6 +269,10 @@ class ServedConnection(asyncio.BufferedProtocol):
         if self._memory.full:
             self.throttle()
 
+    def _count_received(self, size_bytes: int) -> None:
+        for traffic in self._traffic:
+            traffic.received.inc(size_bytes)
+
     def _read_on(self, frames: list[Frame]) -> None:
         """Read what else has come of large bodies, before any Message is looked at.
 
@@ -291,7 +291,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             if not count:
                 break
             left -= count
-            self._bytes.received += count
+            self._count_received(count)
             frames += self._reader.buffer_updated(count)
         if len(frames) > before and not self._rest:
             self._rest = REST_ROUNDS
@@ -326,10 +326,6 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._receive_all(frames)
         else:
             self._update_reading()
-
-    def eof_received(self) -> bool:
-        """The client sends no more; close once its answers are sent."""
-        return False
 
     def pause_writing(self) -> None:
         """The client does not read its answers as fast as they come."""
@@ -446,7 +442,7 @@ class ServedConnection(asyncio.BufferedProtocol):
                 self.send(buffers)
             case HandshakeReceived(buffers, _, zone):
                 if self._crosses(zone):
-                    self._bytes = self._context.metrics.traffic.across
+                    self._traffic.append(self._context.metrics.traffic_across_zones)
                 self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
                 self._reader.max_body_bytes = self._context.config.max_body_bytes
                 self.connections.authenticated(self)
@@ -459,27 +455,19 @@ class ServedConnection(asyncio.BufferedProtocol):
         return bool(zone and own) and zone != own
 
     def _serve(self, request: Request) -> None:
-        if len(self._tasks) < MAX_BEGUN:
-            self._begin(request)
-            return
-        self._queued.append(request)
-        if len(self._queued) >= MAX_QUEUED and not self._crowded:
-            self._crowded = True
-            self._update_reading()
-
-    def _begin(self, request: Request) -> None:
         answer = self._answer(request.correlation_id, request.header)
         task = self._context.fatal_errors.spawn(self, answer)
         self._tasks[task] = None
         task.add_done_callback(self._answered)
+        if len(self._tasks) >= MAX_REQUESTS:
+            self._crowded = True
+            self._update_reading()
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        if self._queued:
-            self._begin(self._queued.popleft())
-            if self._crowded and len(self._queued) <= MAX_QUEUED // 2:
-                self._crowded = False
-                self._update_reading()
+        if self._crowded and len(self._tasks) <= MAX_REQUESTS // 2:
+            self._crowded = False
+            self._update_reading()
 
     async def _answer(self, correlation_id: int, request: Struct) -> None:
         handlers = self._handlers
@@ -548,7 +536,8 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _write(self, data: Buffer) -> None:
         assert self._transport is not None  # noqa: S101 - whoever calls has looked
-        self._bytes.sent += len(data)
+        for traffic in self._traffic:
+            traffic.sent.inc(len(data))
         self._transport.write(data)
 
     async def _send_large(self, buffers: list[Buffer]) -> None:

@@ -9,7 +9,7 @@ steady state, and the last few indexes are kept, so this is cheap where it matte
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from memq.core.deduplication import BatchRef
@@ -44,7 +44,7 @@ class DuplicateChecker:
         self.config = config
         self._queue_topic = queue_topic
         self._context = context
-        self._indexes: OrderedDict[str, dict[MessageKey, int]] = OrderedDict()
+        self._crcs = lru_cache(MAX_INDEXES)(partial(_read_crcs, context.storage))
         self._slots = asyncio.Semaphore(MAX_LOOKUPS)
 
     async def check(self, request: Write, crc: int, batch: BatchRef | None) -> WriteAnswer:
@@ -83,10 +83,15 @@ class DuplicateChecker:
         if notification is None:
             return batch, None
         try:
-            index = await self._index(notification)
+            crcs = await asyncio.get_running_loop().run_in_executor(
+                self._context.reads,
+                self._crcs,
+                key_of_uri(notification.uri),
+                notification.size_bytes,
+            )
         except ObjectNotFoundError:
             return batch, None
-        return batch, index.get((request.producer_id, request.epoch, request.sequence))
+        return batch, crcs.get((request.producer_id, request.epoch, request.sequence))
 
     async def _notification(self, batch: BatchRef) -> Notification | None:
         try:
@@ -106,17 +111,6 @@ class DuplicateChecker:
                 if _holds(notification, request):
                     yield BatchRef(partition, entry.offset, notification.batch_id), notification
 
-    async def _index(self, notification: Notification) -> dict[MessageKey, int]:
-        index = self._indexes.get(notification.batch_id)
-        if index is None:
-            index = await asyncio.get_running_loop().run_in_executor(
-                self._context.reads, _read_crcs, notification, self._context.storage
-            )
-            self._indexes[notification.batch_id] = index
-            if len(self._indexes) > MAX_INDEXES:
-                self._indexes.popitem(last=False)
-        return index
-
 
 def _holds(notification: Notification, request: Write) -> bool:
     return notification.write_partition == request.write_partition and any(
@@ -127,9 +121,6 @@ def _holds(notification: Notification, request: Write) -> bool:
     )
 
 
-def _read_crcs(notification: Notification, storage: StorageHandler) -> dict[MessageKey, int]:
-    key = key_of_uri(notification.uri)
-    index = read_index(
-        lambda start, length: storage.get_range(key, start, length), notification.size_bytes
-    )
+def _read_crcs(storage: StorageHandler, key: str, size_bytes: int) -> dict[MessageKey, int]:
+    index = read_index(lambda start, length: storage.get_range(key, start, length), size_bytes)
     return {(e.producer_id, e.epoch, e.sequence): e.crc32c for e in index.entries}

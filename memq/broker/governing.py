@@ -7,11 +7,12 @@ who owns what, and removes what is left of deleted topics; so that is done once,
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from memq.broker.deletion import Deletions, was_published
+from memq.broker.retention import Deletions
 from memq.core.governor.assignor import load_assignor
 from memq.core.governor.governor import Governor
 from memq.core.governor.nodes import BROKERS, DOOMED, DRAINING, GOVERNOR, MEMBERS, REBALANCE
@@ -23,6 +24,7 @@ from memq.errors import (
     NoNodeError,
     NotHostedError,
     UnavailableError,
+    UnknownTopicError,
     VersionConflictError,
 )
 from memq.zookeeper.governor_runner import GovernorRunner
@@ -35,9 +37,14 @@ if TYPE_CHECKING:
     from memq.core.governor.coordination import Coordination
     from memq.core.governor.nodes import BrokerNode
     from memq.core.governor.topics import Topic
+    from memq.core.queue import NotificationQueue
     from memq.core.wire.messages import DescribeClusterAnswer
     from memq.zookeeper.shared_catalog import SharedCatalog
 
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 FORGET_MS = 7 * DAY_MS  # after which a lost broker is expected no more
 
@@ -142,16 +149,11 @@ class Governing:
 
     async def withdraw(self, topic: Topic) -> bool:
         """See to it that whoever was making it cannot come to an end any more."""
-        return await self._shared().claim_removal(topic)
+        return await _alive(self._catalog).claim_removal(topic)
 
     async def forget(self, topic: Topic) -> None:
         """Nothing is left of it."""
-        await self._shared().forget(topic)
-
-    def _shared(self) -> SharedCatalog:
-        if self._catalog is None:
-            raise _no_session()
-        return self._catalog
+        await _alive(self._catalog).forget(topic)
 
     # -- what people ask for ----------------------------------------------------------------
 
@@ -200,7 +202,7 @@ class Governing:
 
     async def _who_governs(self) -> NotHostedError | UnavailableError:
         try:
-            governor = (await self._alive().get(GOVERNOR)).data.decode(errors="replace")
+            governor = (await _alive(self._session).get(GOVERNOR)).data.decode(errors="replace")
         except NoNodeError:
             governor = ""
         broker = self._brokers.get(governor)
@@ -216,7 +218,7 @@ class Governing:
             UnavailableError: the coordination service does not answer.
         """
         check_topic_name(broker_id)  # which broker ids must be like
-        session, path = self._alive(), f"{DRAINING}/{broker_id}"
+        session, path = _alive(self._session), f"{DRAINING}/{broker_id}"
         with contextlib.suppress(NodeExistsError, NoNodeError):
             if broker_id in self._lost() and not withdraw:
                 path = MEMBERS.child(broker_id)
@@ -232,16 +234,30 @@ class Governing:
         Raises:
             UnavailableError: the coordination service does not answer.
         """
-        session = self._alive()
+        session = _alive(self._session)
         node = await session.get(REBALANCE)
         with contextlib.suppress(VersionConflictError):  # somebody else has asked meanwhile
             await session.set(REBALANCE, b"", node.version)
 
-    def _alive(self) -> Coordination:
-        if self._session is None:
-            raise _no_session()
-        return self._session
+
+def _alive(of_session: T | None) -> T:
+    """Return what a session has, or refuse while there is none."""
+    if of_session is None:
+        raise UnavailableError("there is no session with the coordination service now; ask again")
+    return of_session
 
 
-def _no_session() -> UnavailableError:
-    return UnavailableError("there is no session with the coordination service now; ask again")
+async def was_published(topic: Topic, queue: NotificationQueue) -> bool:
+    """Whether a topic that was only announced has come to exist all the same.
+
+    A restore of ZooKeeper from a backup of the moment when it was made takes it back to that.
+    """
+    for partition in range(topic.config.read_partitions):
+        with contextlib.suppress(UnknownTopicError):
+            if any(await queue.offsets(topic.queue_topic, partition)):
+                log.error(
+                    "topic %s is not removed: its creation did not end, but it has notifications",
+                    topic.queue_topic,
+                )
+                return True
+    return False

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import logging
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from memq.broker.lag import MAX_POSITIONS, check_read_partition
+from memq.broker.lag import check_read_partition
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.ranges import retained_in_words
@@ -59,25 +59,10 @@ PAGE_BYTES = 1 << 20  # of a list of topics or groups in one answer; the client 
 INFO_BYTES = 1 << 10  # of that for a topic or a group with all that is small in it,
 MEMBER_BYTES = 1 << 8  # for a member, without its text,
 LOOK_BYTES = 1 << 10  # and for looking into a topic, which takes time though it adds nothing
-LAG_BYTES = 1 << 8  # of an answer for a position whose lag is asked, without the text of an error
 MAX_NAMED_TOPICS = 100  # topics that one Metadata may name
 MAX_PRODUCER_ID = 200  # characters, which are bytes; it stands in every notification
 MAX_EPOCH = (1 << 31) - 1
 MAX_SEQUENCE = (1 << 62) - 1
-SMALL_ANSWER_BYTES = 16 << 10  # answers up to this are not counted: a few of each connection
-
-READ_ONLY = (
-    m.Metadata,
-    m.FetchNotifications,
-    m.FetchOffsets,
-    m.FetchWatermark,
-    m.FetchLag,
-    m.FetchBatch,
-    m.FetchCommitted,
-    m.ListGroups,
-    m.DescribeCluster,
-)
-"""Requests that leave nothing behind, unless they create topics."""
 
 _MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
 """Errors of a Write that a broker of a cluster may only see for what it has not seen yet."""
@@ -85,6 +70,20 @@ _MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
 Outcome = tuple[m.Struct, Any]
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class _Kind(NamedTuple):
+    """How the requests of one type are served.
+
+    Attributes:
+        serve: makes the answer, with its body if it has one.
+        only_reads: it leaves nothing behind, unless it creates topics.
+        lists: the answer has as many items as there are, schemas or errors.
+    """
+
+    serve: Callable[[Any], Awaitable[m.Struct | Outcome]]
+    only_reads: bool = False
+    lists: bool = False
 
 
 class Handlers:
@@ -114,23 +113,28 @@ class Handlers:
         self._membership = membership
         self.status: Callable[[], m.BrokerStatus]  # set by whoever has all of it
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
-        self._table: dict[type[m.Struct], Callable[[Any], Awaitable[m.Struct]]] = {
-            m.Metadata: self._metadata,
-            m.CreateTopic: self._create_topic,
-            m.AlterTopic: self._alter_topic,
-            m.DeleteTopic: self._delete_topic,
-            m.FetchOffsets: self._fetch_offsets,
-            m.FetchWatermark: self._fetch_watermark,
-            m.FetchLag: self._fetch_lag,
-            m.CommitOffsets: self._commit_offsets,
-            m.FetchCommitted: self._fetch_committed,
-            m.GroupHeartbeat: self._group_heartbeat,
-            m.LeaveGroup: self._leave_group,
-            m.ListGroups: self._list_groups,
-            m.DeleteGroup: self._delete_group,
-            m.DescribeCluster: self._describe_cluster,
-            m.DrainBroker: self._drain_broker,
-            m.RebalanceCluster: self._rebalance_cluster,
+        self._table = self._kinds()
+
+    def _kinds(self) -> dict[type[m.Struct], _Kind]:
+        return {
+            m.Metadata: _Kind(self._metadata, only_reads=True, lists=True),
+            m.CreateTopic: _Kind(self._create_topic, lists=True),
+            m.AlterTopic: _Kind(self._alter_topic, lists=True),
+            m.DeleteTopic: _Kind(self._delete_topic),
+            m.FetchNotifications: _Kind(self._fetch_notifications, only_reads=True),
+            m.FetchOffsets: _Kind(self._fetch_offsets, only_reads=True),
+            m.FetchWatermark: _Kind(self._fetch_watermark, only_reads=True),
+            m.FetchLag: _Kind(self._fetch_lag, only_reads=True, lists=True),
+            m.FetchBatch: _Kind(self._fetch_batch, only_reads=True),
+            m.CommitOffsets: _Kind(self._commit_offsets),
+            m.FetchCommitted: _Kind(self._fetch_committed, only_reads=True),
+            m.GroupHeartbeat: _Kind(self._group_heartbeat),
+            m.LeaveGroup: _Kind(self._leave_group),
+            m.ListGroups: _Kind(self._list_groups, only_reads=True, lists=True),
+            m.DeleteGroup: _Kind(self._delete_group),
+            m.DescribeCluster: _Kind(self._describe_cluster, only_reads=True, lists=True),
+            m.DrainBroker: _Kind(self._drain_broker),
+            m.RebalanceCluster: _Kind(self._rebalance_cluster),
         }
 
     def write(self, write: ReceivedWrite) -> None:
@@ -186,25 +190,15 @@ class Handlers:
             await self._guarded(request, changed)
 
     def answer_bytes(self, request: m.Struct) -> int:
-        """About the most that the answer takes; 0 for one that is small."""
+        """Estimate the most that the answer takes; 0 for one that is small."""
         match request:
             case m.FetchNotifications():
                 return max(MAX_NOTIFICATION_BYTES, min(request.max_bytes, MAX_FETCH_BYTES))
             case m.FetchBatch():
                 return max(1, min(request.length, self._context.config.max_body_bytes))
-            case m.Metadata(topics=None) | m.ListGroups() | m.DescribeCluster(own=False):
-                return PAGE_BYTES
-            case m.FetchLag(positions=positions):
-                large = LAG_BYTES * min(len(positions), MAX_POSITIONS)
-            case m.Metadata(topics=list(names)):
-                large = sum(map(self._info_bytes, names[:MAX_NAMED_TOPICS]))
-            case m.CreateTopic(config=config):
-                large = len(config.schema or b"")
-            case m.AlterTopic():
-                large = self._info_bytes(request.topic) + len(request.schema or b"")
-            case _:
-                large = 0
-        return large if large > SMALL_ANSWER_BYTES else 0
+            case m.DescribeCluster(own=True):
+                return 0
+        return PAGE_BYTES if self._table[type(request)].lists else 0
 
     async def serve(self, request: m.Struct) -> Outcome:
         """Answer and body of a request.
@@ -224,7 +218,8 @@ class Handlers:
         except MemqError:
             raise
         except Exception as exc:
-            if not _only_reads(request):
+            creates = isinstance(request, m.Metadata) and request.create
+            if creates or not self._table[type(request)].only_reads:
                 raise
             log.exception("unexpected error serving %s", type(request).__name__)
             raise MemqError(f"{type(exc).__name__}: {exc}") from exc
@@ -245,14 +240,8 @@ class Handlers:
         await self._context.queue.wait(topic.queue_topic, positions, wait_ms / 1000)
 
     async def _serve(self, request: m.Struct) -> Outcome:
-        match request:
-            case m.FetchNotifications():
-                return await self._fetch_notifications(request)
-            case m.FetchBatch():
-                async with self._batch_reads:
-                    return m.FetchBatchAnswer(), await self._fetch_batch(request)
-            case _:
-                return await self._table[type(request)](request), b""
+        answer = await self._table[type(request)].serve(request)
+        return answer if isinstance(answer, tuple) else (answer, b"")
 
     def _mono_ms(self) -> int:
         return self._context.now().mono_ms
@@ -414,7 +403,7 @@ class Handlers:
         lags = await self._lag.lags(await self._topic(request), request.positions)
         return m.FetchLagAnswer(lags=lags, now_us=self._context.now().wall_ms * 1_000)
 
-    async def _fetch_batch(self, request: m.FetchBatch) -> Any:
+    async def _fetch_batch(self, request: m.FetchBatch) -> Outcome:
         limit = self._context.config.max_body_bytes
         if not 0 < request.length <= limit or request.start < 0:
             raise InvalidRequestError(
@@ -427,9 +416,11 @@ class Handlers:
         # The key decides, for the URI may be from before the objects were moved.
         if parsed is None or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation):
             raise InvalidRequestError(f"{request.uri!r} is no Batch of topic {request.topic!r}")
-        return await asyncio.get_running_loop().run_in_executor(
-            self._context.reads, storage.get_range, key, request.start, request.length
-        )
+        async with self._batch_reads:
+            body = await asyncio.get_running_loop().run_in_executor(
+                self._context.reads, storage.get_range, key, request.start, request.length
+            )
+        return m.FetchBatchAnswer(), body
 
     # -- groups -----------------------------------------------------------------------------
 
@@ -572,11 +563,6 @@ def _check_write(request: m.Write, body: Any, config: TopicConfig, schema: pa.Sc
     if config.time_column != TIMESTAMP_COLUMN:  # which producers know nothing of
         times = timestamp_range_us(rows, config.time_column)
         request.min_timestamp_us, request.max_timestamp_us = times
-
-
-def _only_reads(request: m.Struct) -> bool:
-    creates = isinstance(request, m.Metadata) and request.create
-    return isinstance(request, READ_ONLY) and not creates
 
 
 def _group_bytes(info: m.GroupInfo) -> int:

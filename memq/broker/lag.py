@@ -11,9 +11,8 @@ one far behind costs its backlog the first time.
 Memory is bounded: of more than `MAX_COUNTS` counts the one used least recently is forgotten, and
 made anew when it is needed again.
 
-*Metrics.* A scrape begins to look at all groups, unless that is under way already, and is answered
-with what is known when `SCRAPE_WAIT_S` have passed. Only while a large backlog is counted for the
-first time is that what an earlier scrape has found.
+*Metrics.* A scrape looks at all groups for `SCRAPE_WAIT_S`. When that is too short, it shows what
+an earlier scrape has found, and the next one continues from the counts that are kept.
 """
 
 from __future__ import annotations
@@ -204,41 +203,35 @@ class GroupLags:
         self._context = context
         self._topics = topics
         self._counter = counter
-        self._looking: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         shown = self._context.metrics.lag
         return f"<GroupLags [{len(shown.rows)} shown | {shown.left_out} groups left out]>"
 
     async def refresh(self) -> None:
-        """Look anew, and wait for what is found, but not for long."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look())
-        await asyncio.wait([self._looking], timeout=SCRAPE_WAIT_S)
-
-    async def stop(self) -> None:
-        """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        """Look up the lag of all groups; what takes too long is continued by the next call."""
+        try:
+            async with asyncio.timeout(SCRAPE_WAIT_S):
+                await self._look()
+        except TimeoutError:
+            log.info("the lag of groups is still being counted; metrics show an earlier one")
+        except Exception:  # it only reads: a bug here costs these metrics and no more
+            log.exception("unexpected error looking up the lag of groups")
 
     async def _look(self) -> None:
         """Find the lag of all groups, as many as are shown."""
-        try:
-            rows: list[GroupLagRow] = []
-            left_out = 0
-            for hosted in self._topics.hosted():
-                if not hosted.coordinated:
-                    continue  # another broker shows them
-                try:
-                    left_out += await self._look_at(hosted.topic, rows)
-                except MemqError as exc:
-                    if hosted in self._topics.hosted():  # else it was deleted meanwhile
-                        self._context.warn("lag", f"{hosted.topic.name}: lag is not known: {exc}")
-            shown = self._context.metrics.lag
-            shown.rows, shown.left_out = rows, left_out
-        except Exception:  # it only reads: a bug here costs these metrics and no more
-            log.exception("unexpected error looking up the lag of groups")
+        rows: list[GroupLagRow] = []
+        left_out = 0
+        for hosted in self._topics.hosted():
+            if not hosted.coordinated:
+                continue  # another broker shows them
+            try:
+                left_out += await self._look_at(hosted.topic, rows)
+            except MemqError as exc:
+                if hosted in self._topics.hosted():  # else it was deleted meanwhile
+                    self._context.warn("lag", f"{hosted.topic.name}: lag is not known: {exc}")
+        shown = self._context.metrics.lag
+        shown.rows, shown.left_out = rows, left_out
 
     async def _look_at(self, topic: Topic, rows: list[GroupLagRow]) -> int:
         """Add the groups of a topic; returns how many of them there is no room for."""

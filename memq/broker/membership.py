@@ -23,12 +23,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from typing import TYPE_CHECKING, TypeVar
+import math
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from memq.broker.deletion import was_published
-from memq.broker.governing import Governing
+from memq.broker.governing import Governing, was_published
 from memq.broker.identity import ClusterIdentity
-from memq.broker.traffic import TrafficMeter
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
     BROKERS,
@@ -72,6 +72,8 @@ log = logging.getLogger(__name__)
 
 AGAIN = Backoff(base_s=0.2, cap_s=5.0)  # between attempts to join
 REPORT_S = 10.0  # how often traffic is reported, and running time saved
+OVER_S = 60.0  # about which traffic is averaged
+KNOWN_S = 20.0  # from when on it is told: until then producers may not have found this broker
 SILENT_S = 1.5  # beyond when the leader was to be asked again; it answers within milliseconds
 SAME_LOAD = 0.1  # traffic that has changed by less is not reported
 
@@ -180,7 +182,7 @@ class ClusterMembership:
                 lambda: not self._topics.running() or not self._others_accept(), timeout_s
             )
         except MemqError as exc:
-            log.warning("what runs here is not handed over: %s", exc)
+            log.warning("cannot hand over write partitions: %s", exc)
 
     async def close(self) -> None:
         """End the session; others may take over at once."""
@@ -192,7 +194,7 @@ class ClusterMembership:
             except NoNodeError:
                 log.debug("nobody expects this broker")
             except MemqError as exc:
-                log.warning("others take this broker for lost, as it cannot say goodbye: %s", exc)
+                log.warning("cannot deregister, so others report this broker as lost: %s", exc)
         await self._end_session()
 
     # -- a session --------------------------------------------------------------------------
@@ -241,9 +243,10 @@ class ClusterMembership:
             if found.owner == session.session_id:
                 break
             log.warning(
-                "broker %s is registered already: by its life before, whose session ends soon, or "
-                "by another process with this broker_id; waiting until it is gone", self._id,
-            )  # fmt: skip
+                "broker %s is registered already, by its previous process or another one with this "
+                "broker_id; waiting for that session to end",
+                self._id,
+            )
             async for node in session.watch(path):
                 if node is None or node.created != found.created:
                     break
@@ -289,7 +292,7 @@ class ClusterMembership:
                 await self._topics.start()
                 break
             except MemqError as exc:
-                log.warning("topics of the configuration are not made yet: %s", exc)
+                log.warning("cannot create the topics of the configuration, retrying: %s", exc)
             await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
         await asyncio.Event().wait()
 
@@ -324,7 +327,9 @@ class ClusterMembership:
         if found is not None:
             self._members[name] = found
             if found.lost_ms and not (before and before.lost_ms):
-                log.warning("broker %s at %s is lost, and has not stopped", name, found.address)
+                log.warning(
+                    "broker %s at %s is lost, it did not stop in order", name, found.address
+                )
         self._count()
 
     def _count(self) -> None:
@@ -349,7 +354,7 @@ class ClusterMembership:
         try:
             return folder.decode(name, node.data)
         except CorruptDataError as exc:
-            log.error("not understood, and so it changes nothing: %s", exc)  # noqa: TRY400 - expected, and told in full
+            log.error("invalid node in ZooKeeper ignored: %s", exc)  # noqa: TRY400 - expected, and told in full
             return None
 
     # -- what is said -----------------------------------------------------------------------
@@ -382,9 +387,10 @@ class ClusterMembership:
 
     async def _report(self, session: Coordination) -> None:
         """Say what runs here and how much is written to it; keep how far time has come."""
-        context, meter, moves = self._context, TrafficMeter(), -1
+        context, meter = self._context, TrafficMeter()
         said: dict[Partition, float | None] | None = None
         while True:
+            seen = self._topics.moves
             loads = meter.measure(self._topics.received(), context.runtime.mono_s())
             try:
                 if said is None:  # not before it has registered: who is a member only, is lost
@@ -399,8 +405,11 @@ class ClusterMembership:
             except (
                 UnavailableError, ChangeUncertainError, QueueError, VersionConflictError
             ) as exc:  # fmt: skip
-                log.warning("traffic is not reported, or the time not saved; soon again: %s", exc)
-            moves = await self._topics.wait_moves(moves, REPORT_S)
+                log.warning("cannot report traffic or save the time, retrying: %s", exc)
+            await self._topics.wait_moved(partial(self._has_moved, seen), REPORT_S)
+
+    def _has_moved(self, seen: int) -> bool:
+        return self._topics.moves != seen
 
     async def _say(
         self, session: Coordination, path: str, data: bytes, *, ephemeral: bool = False
@@ -424,3 +433,52 @@ def _differ(
         for key, new in loads.items()
         if (old := said[key]) != new
     )
+
+
+class _Measured(NamedTuple):
+    """What was counted of a write partition, when, the rate as of then, and since when."""
+
+    total_bytes: int
+    at_s: float
+    bytes_per_s: float
+    since_s: float
+
+
+class TrafficMeter:
+    """Rates from counters. It knows no clock: times are given, in seconds."""
+
+    def __init__(self) -> None:
+        self._measured: dict[Partition, _Measured] = {}
+
+    def __repr__(self) -> str:
+        return f"<TrafficMeter [{len(self._measured)} write partitions]>"
+
+    def measure(
+        self, totals: Mapping[Partition, int], now_s: float
+    ) -> dict[Partition, float | None]:
+        """Bytes per second of each of these write partitions; None where it is not known yet.
+
+        Args:
+            totals: bytes received since each began to run here. What is not named is forgotten.
+            now_s: the clock.
+        """
+        measured: dict[Partition, _Measured] = {}
+        for key, total in totals.items():
+            last = self._measured.get(key)
+            if last is None or total < last.total_bytes:  # it has begun anew
+                measured[key] = _Measured(total, now_s, 0.0, now_s)
+            elif now_s <= last.at_s:
+                measured[key] = last
+            else:
+                passed_s = now_s - last.at_s
+                rate = (total - last.total_bytes) / passed_s
+                # What was before the first of it does not count: unknown is not zero.
+                all_s = now_s - last.since_s
+                weight = math.expm1(-passed_s / OVER_S) / math.expm1(-all_s / OVER_S)
+                smooth = last.bytes_per_s + weight * (rate - last.bytes_per_s)
+                measured[key] = _Measured(total, now_s, smooth, last.since_s)
+        self._measured = measured
+        return {
+            key: each.bytes_per_s if now_s - each.since_s >= KNOWN_S else None
+            for key, each in measured.items()
+        }

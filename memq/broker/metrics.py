@@ -40,6 +40,13 @@ class GroupLagRow(NamedTuple):
     lag: PartitionLag
 
 
+class Traffic(NamedTuple):
+    """Bytes that come from clients and go to them."""
+
+    received: Counter
+    sent: Counter
+
+
 # The time at which a counter was made, in a series of its own beside each: nobody asks for it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -107,44 +114,6 @@ class StorageRequests(Collector):
         )
 
 
-class ByteCounts:
-    """Bytes of some connections; plain numbers, for they grow with every read and write.
-
-    Attributes:
-        received: from clients.
-        sent: to clients.
-    """
-
-    __slots__ = ("received", "sent")
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.sent = 0
-
-
-class Traffic(Collector):
-    """Bytes that came from clients and went to them.
-
-    Attributes:
-        within: of clients in the broker's zone, and of those that do not say where they are.
-        across: of clients in another zone, from their handshake on.
-    """
-
-    def __init__(self) -> None:
-        self.within = ByteCounts()
-        self.across = ByteCounts()
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """The counters, as Prometheus wants them."""
-        within, across = self.within, self.across
-        received, sent = within.received + across.received, within.sent + across.sent
-        every, crossed = "Bytes from clients and to them.", "Those of clients in other zones."
-        counts = {"in": received, "out": sent}
-        yield _counters("memq_network_bytes", every, "direction", counts)
-        counts = {"in": across.received, "out": across.sent}
-        yield _counters("memq_cross_zone_bytes", crossed, "direction", counts)
-
-
 def _counters(name: str, doc: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
     family = CounterMetricFamily(name, doc, labels=[label])
     for value, count in sorted(counts.items()):
@@ -202,8 +171,12 @@ class Metrics:
         self._stages = histogram("memq_batch_stage_seconds", "The same by stage.", "stage")
         self.lag = LagGauges()
         self.storage = StorageRequests()
-        self.traffic = Traffic()
-        for collector in (self.lag, self.storage, self.traffic):
+        network = counter("memq_network_bytes", "Bytes from clients and to them.", "direction")
+        across = "Those of clients in other zones."
+        across_zones = counter("memq_cross_zone_bytes", across, "direction")
+        self.traffic = Traffic(*map(network.labels, ("in", "out")))
+        self.traffic_across_zones = Traffic(*map(across_zones.labels, ("in", "out")))
+        for collector in (self.lag, self.storage):
             self.registry.register(collector)
         ProcessCollector(registry=self.registry)
 

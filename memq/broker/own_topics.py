@@ -1,8 +1,8 @@
 """The topics of a broker that governs itself: it hosts all that its catalog holds.
 
 `memq.broker.catalog` has the theory of how a topic comes and goes as a whole. Creation and
-deletion hold one lock, and are answered as soon as they are durable; `memq.broker.deletion` removes
-what is left of a deleted topic in the background.
+deletion hold one lock, and are answered as soon as they are durable. `memq.broker.retention`
+removes what is left of a deleted topic in the background.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from memq.broker.deletion import Deletions
-from memq.broker.hosted_topic import HostedTopic
-from memq.broker.takeover import take_over
+from memq.broker.hosted_topic import HostedTopic, take_over
+from memq.broker.retention import Deletions
 from memq.broker.topics import Topics
+from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
@@ -77,11 +77,6 @@ class OwnTopics(Topics):
                 self._not_served(topic.name, exc)
         doomed = self._catalog.doomed()
         unknown = {*in_queue} - {topic.queue_topic for topic in (*known, *doomed)}
-        if unknown:
-            log.warning(
-                "the queue holds topics that the catalog does not know, they are left alone: %s",
-                ", ".join(sorted(unknown)),
-            )
         for queue_topic in sorted(unknown):
             name = queue_topic.rpartition(".")[0]
             if name and name not in self._catalog:
@@ -151,8 +146,9 @@ class OwnTopics(Topics):
                 if request_id and request_id == hosted.topic.request_id:
                     return hosted
                 raise TopicExistsError(f"topic {config.name!r} exists already")
-            topic = self._catalog.new(
+            topic = new_topic(
                 config,
+                self._catalog.names(),
                 now_ms=self._context.now().wall_ms,
                 incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
                 request_id=request_id,
@@ -174,7 +170,7 @@ class OwnTopics(Topics):
         async with self._lock:
             hosted = self.get(name)
             retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
-            altered = self._catalog.altered(name, options, schema, retained_since_ms)
+            altered = altered_topic(hosted.topic, options, schema, retained_since_ms)
             added = range(len(hosted.partitions), altered.config.write_partitions)
             rebuilt = await take_over(altered, added, self._context)
             self._catalog.save(altered)
@@ -202,7 +198,7 @@ class OwnTopics(Topics):
         try:
             self._catalog.forget(topic)
         except MemqError as exc:  # it means nothing beside the topic's own file
-            log.warning("topic %s exists, and is still announced: %s", topic.queue_topic, exc)
+            log.warning("cannot remove the announcement of topic %s: %s", topic.queue_topic, exc)
 
     async def _take_up(self, topic: Topic, told_ms: int) -> HostedTopic:
         """A topic with its write partitions, taken over and running.

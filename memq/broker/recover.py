@@ -32,11 +32,11 @@ name and is never removed.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -174,8 +174,7 @@ def read_object(
         CorruptDataError: its index, or its schema, does not hold.
         StorageError: the storage failed.
     """
-    parsed = parse_object_key(info.key)
-    assert parsed is not None  # noqa: S101 - `objects_by_topic` lists no others
+    parsed = _parsed(info)
 
     def get_range(start: int, length: int) -> memoryview:
         return memoryview(storage.get_range(info.key, start, length))
@@ -219,19 +218,6 @@ def notification_of(stored: StoredBatch, uri: str, broker_id: str) -> Notificati
     )
 
 
-def scan_queue(folders: TopicFolders, topic: str, file: TopicFile) -> TopicInQueue:
-    """Read every notification of a topic of the queue."""
-    state = TopicInQueue(groups=folders.groups(topic))
-    try:
-        for number in range(file.partitions):
-            with open_partition(folders, topic, number) as array:
-                for offset in range(array.start, array.end):
-                    _scan_entry(array, LostEntry(number, offset), state)
-    except CorruptDataError as exc:
-        state.reason = str(exc)
-    return state
-
-
 def open_partition(folders: TopicFolders, topic: str, number: int) -> BigArray:
     """The array of a read partition.
 
@@ -258,24 +244,6 @@ def _scan_entry(array: BigArray, place: LostEntry, state: TopicInQueue) -> None:
         state.brokers.add(notification.broker_id)
         uri = notification.uri
         state.roots.add(uri.removesuffix(key_of_uri(uri)))
-
-
-def readable(
-    storage: StorageHandler,
-    infos: list[ObjectInfo],
-    schemas: dict[int, bytes],
-    damaged: list[str],
-) -> Iterator[StoredBatch]:
-    """The objects whose index holds; what is wrong with the others goes into `damaged`.
-
-    Raises:
-        StorageError: the storage failed.
-    """
-    for info in infos:
-        try:
-            yield read_object(storage, info, schemas)
-        except (CorruptDataError, ObjectNotFoundError) as exc:
-            damaged.append(f"{info.key}: {exc}")
 
 
 # -- what becomes of it ----------------------------------------------------------------------
@@ -355,9 +323,18 @@ class _Recovery:
             progress("topics of the queue read", count)
 
     def _scan(self, name: str, file: TopicFile | CorruptDataError) -> TopicInQueue:
+        """Read every notification of a topic of the queue."""
         if isinstance(file, CorruptDataError):
             return TopicInQueue(str(file))
-        return scan_queue(self._folders, name, file)
+        state = TopicInQueue(groups=self._folders.groups(name))
+        try:
+            for number in range(file.partitions):
+                with open_partition(self._folders, name, number) as array:
+                    for offset in range(array.start, array.end):
+                        _scan_entry(array, LostEntry(number, offset), state)
+        except CorruptDataError as exc:
+            state.reason = str(exc)
+        return state
 
     def recover(self, topic: Topic) -> RecoveryOutcome:
         """Find what is wrong with a topic, and mend it when that is wanted.
@@ -396,7 +373,7 @@ class _Recovery:
     # -- restore ----------------------------------------------------------------------------
 
     def _unnamed(self, infos: list[ObjectInfo], state: TopicInQueue) -> list[ObjectInfo]:
-        return [info for info in infos if _batch_id(info) not in state.batch_ids]
+        return [info for info in infos if _parsed(info).batch_id not in state.batch_ids]
 
     def _prove(
         self, topic: Topic, infos: list[ObjectInfo], state: TopicInQueue, outcome: RecoveryOutcome
@@ -407,7 +384,7 @@ class _Recovery:
             for payload in self._payloads(stored):
                 by_length.setdefault(len(payload), []).append((payload, stored))
         proofs: list[_Proof] = []
-        for number, places in groupby(state.lost, key=lambda place: place.partition):
+        for number, places in itertools.groupby(state.lost, key=lambda place: place.partition):
             with open_partition(self._folders, topic.queue_topic, number) as array:
                 for place in places:
                     before = proofs[-1] if proofs else None
@@ -429,7 +406,7 @@ class _Recovery:
             _count(outcome, proof.stored)
         if not self.execute:
             return
-        for number, group in groupby(proofs, key=lambda proof: proof.place.partition):
+        for number, group in itertools.groupby(proofs, key=lambda proof: proof.place.partition):
             with open_partition(self._folders, topic.queue_topic, number) as array:
                 for count, proof in enumerate(group, 1):
                     array.restore(proof.place.offset, proof.item)
@@ -464,7 +441,7 @@ class _Recovery:
         )
         self._folders.make(new.queue_topic, file)
         self._folders.show(new.queue_topic)
-        self._publish_all(new, file, [info for info in infos if info.key in taken])
+        self._publish_all(new, [info for info in infos if info.key in taken])
         self.catalog.save(new)
         self.catalog.forget(new)
         self._set_aside(old.queue_topic)
@@ -498,52 +475,44 @@ class _Recovery:
             if new:
                 yield stored
 
-    def _publish_all(self, topic: Topic, file: TopicFile, infos: list[ObjectInfo]) -> None:
-        """Publish objects in a new incarnation."""
-        sealed: dict[int, int] = {}  # Batches of each write partition
-        waiting: dict[int, list[Publication]] = {}
-        with ExitStack() as closing:
-            partitions = []
-            for number in range(file.partitions):
-                partition = Partition(
-                    topic.queue_topic,
-                    number,
-                    self._folders.partition(topic.queue_topic, number),
-                    clock_s=self._runtime.mono_s,
-                )
-                closing.callback(partition.close)
-                partitions.append(partition)
-            objects = readable(self._storage, infos, self._schemas, [])
-            for count, stored in enumerate(objects, 1):
-                renamed = self._renamed(topic, stored)
-                self._progress("notifications rebuilt", count)
-                write_partition = stored.parsed.write_partition
+    def _publish_all(self, topic: Topic, infos: list[ObjectInfo]) -> None:
+        """Publish objects in a new incarnation, each write partition's to its shares in turn."""
+        turns: dict[int, Iterator[int]] = {}
+        published: dict[int, list[ObjectInfo]] = defaultdict(list)
+        for info in infos:
+            write_partition = _parsed(info).write_partition
+            if write_partition not in turns:
                 share = topic.config.read_partitions_of(write_partition)
-                number = share[sealed.get(write_partition, 0) % len(share)]
-                sealed[write_partition] = sealed.get(write_partition, 0) + 1
-                payload = encode_notification(
-                    notification_of(renamed, self._storage.uri(renamed.key), UNKNOWN_BROKER)
-                )
-                publications = waiting.setdefault(number, [])
-                times = (stored.parsed.sealed_ms, stored.parsed.running_ms)
-                publications.append(Publication(number, payload, *times))
-                if len(publications) >= APPEND_ENTRIES:
-                    partitions[number].append(publications)
-                    publications.clear()
-            for number, publications in waiting.items():
-                if publications:
-                    partitions[number].append(publications)
+                turns[write_partition] = itertools.cycle(share)
+            published[next(turns[write_partition])].append(info)
+        for number, mine in published.items():
+            folder = self._folders.partition(topic.queue_topic, number)
+            partition = Partition(topic.queue_topic, number, folder, clock_s=self._runtime.mono_s)
+            with closing(partition):
+                for start in range(0, len(mine), APPEND_ENTRIES):
+                    self._progress(f"notifications of partition {number} rebuilt", start)
+                    some = mine[start : start + APPEND_ENTRIES]
+                    partition.append([self._publication(topic, number, each) for each in some])
 
-    def _renamed(self, topic: Topic, stored: StoredBatch) -> StoredBatch:
-        """Give an object a second key, in the topic's incarnation."""
+    def _publication(self, topic: Topic, number: int, info: ObjectInfo) -> Publication:
+        """Give an object a second key, in the topic's incarnation, and make its notification."""
+        stored = read_object(self._storage, info, self._schemas)
         parsed = stored.parsed._replace(incarnation=topic.incarnation)
         key = object_key(parsed)
         self._storage.link(stored.key, key)
-        return stored._replace(key=key, parsed=parsed)
+        stored = stored._replace(key=key, parsed=parsed)
+        notification = notification_of(stored, self._storage.uri(key), UNKNOWN_BROKER)
+        payload = encode_notification(notification)
+        return Publication(number, payload, parsed.sealed_ms, parsed.running_ms)
 
     def _read(self, infos: list[ObjectInfo], outcome: RecoveryOutcome) -> Iterator[StoredBatch]:
+        """Read the objects whose index holds; the outcome tells what is wrong with the others."""
         outcome.damaged = []
-        return readable(self._storage, infos, self._schemas, outcome.damaged)
+        for info in infos:
+            try:
+                yield read_object(self._storage, info, self._schemas)
+            except (CorruptDataError, ObjectNotFoundError) as exc:
+                outcome.damaged.append(f"{info.key}: {exc}")
 
     # -- afterwards -------------------------------------------------------------------------
 
@@ -563,7 +532,9 @@ class _Recovery:
 
     def _tidy(self, topic: Topic) -> None:
         """Do what a crash kept an earlier rebuild from: old names and the old queue topic go."""
-        present = {_batch_id(i) for i in self.objects.get((topic.name, topic.incarnation), [])}
+        present = {
+            _parsed(i).batch_id for i in self.objects.get((topic.name, topic.incarnation), [])
+        }
         doomed = {each.queue_topic for each in self.catalog.doomed()}
         for name in self.in_queue.keys() - doomed - {topic.queue_topic}:
             if name.rpartition(".")[0] == topic.name:
@@ -572,7 +543,7 @@ class _Recovery:
             if name != topic.name or incarnation == topic.incarnation:
                 continue
             for info in infos:
-                if _batch_id(info) in present:
+                if _parsed(info).batch_id in present:
                     self._storage.delete(info.key)
 
 
@@ -661,9 +632,10 @@ def _times_before(array: BigArray, place: LostEntry, before: _Proof | None) -> t
         return 0, 0
 
 
-def _batch_id(info: ObjectInfo) -> str:
+def _parsed(info: ObjectInfo) -> BatchKey:
     parsed = parse_object_key(info.key)
-    return "" if parsed is None else parsed.batch_id
+    assert parsed is not None  # noqa: S101 - `objects_by_topic` lists no others
+    return parsed
 
 
 def _count(outcome: RecoveryOutcome, stored: StoredBatch) -> None:

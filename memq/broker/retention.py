@@ -1,4 +1,4 @@
-"""Retention and orphans: what is deleted, and when.
+"""Retention, orphans, deleted topics: what is deleted, and when.
 
 *Retention*. Notifications older than the topic's `retention` are forgotten first, their objects
 deleted after. A reader may so find a notification gone, which it reports as out of range, but never
@@ -15,28 +15,44 @@ by then it would have been deleted whatever it is.
 *Age* is running time (`memq.core.clock`): a wall clock that steps, or is wrong at the start,
 deletes nothing early. Time during which no broker ran does not count.
 
+*Deleted topics.* Their notifications are removed, then their objects. The list of doomed topics is
+kept beside the topics, so removal goes on after a crash or an error of queue or storage. Everything
+is named by topic and incarnation, so it never meets what belongs to a later topic of that name. An
+object store may carry out a put that its client has given up, some time later, and so may another
+broker that has not seen yet that the topic is gone. Where that may be, nothing is removed before
+`LANDING_S`.
+
 A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch retained.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from memq.core.notification import decode_notification
 from memq.core.units import counted
 from memq.errors import ClosedError, CorruptDataError, MemqError
+from memq.runtime.retry import Backoff
 from memq.storage.keys import key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
     from memq.broker.context import BrokerContext
     from memq.broker.hosted_topic import HostedTopic
+    from memq.core.governor.topics import Topic
 
 log = logging.getLogger(__name__)
 
-MAX_FAILURES = 3  # of deletions one by one, until the storage is left alone
+MAX_FAILURES = 3  # of deletions, until the storage is left alone
 DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
+DELETE_OF_TOPIC = 1_000  # objects; as many as S3 removes by one request
+BACKOFF = Backoff(base_s=2.0, cap_s=60.0)  # of the removal of topics; nobody waits for it
+LANDING_S = 60.0  # after which no put lands any more that was given up
 
 
 class _Object(NamedTuple):
@@ -131,7 +147,7 @@ async def _expired(topic: str, partition: int, offsets: range, context: BrokerCo
             keys.append(key_of_uri(decode_notification(entry.payload).uri))
     except CorruptDataError as exc:
         log.warning(
-            "%s/%d: an expired notification is damaged (%s); objects it hides go as orphans",
+            "%s/%d: an expired notification is damaged (%s); its objects become orphans",
             topic,
             partition,
             exc,
@@ -200,29 +216,133 @@ async def _named(hosted: HostedTopic, context: BrokerContext) -> set[str]:
 
 
 async def _delete(keys: list[str], context: BrokerContext) -> None:
-    loop = asyncio.get_running_loop()
+    loop, failures = asyncio.get_running_loop(), 0
     for start in range(0, len(keys), DELETE_AT_ONCE):
+        if failures == MAX_FAILURES:
+            log.warning("%d more expired objects are left: the storage fails", len(keys) - start)
+            return
         part = keys[start : start + DELETE_AT_ONCE]
-        await loop.run_in_executor(context.reads, _delete_now, part, context)
-
-
-def _delete_now(keys: list[str], context: BrokerContext) -> None:
-    try:
-        context.storage.delete(*keys)  # in one request, where the storage can
-    except MemqError:
-        _delete_one_by_one(keys, context)
-
-
-def _delete_one_by_one(keys: list[str], context: BrokerContext) -> None:
-    failures = 0
-    for number, key in enumerate(keys):
         context.check_not_stopping()
         try:
-            context.storage.delete(key)
+            await loop.run_in_executor(context.reads, context.storage.delete, *part)
         except MemqError as exc:
             failures += 1
-            log.warning("%s is left, as an orphan: %s", key, exc)
-            if failures == MAX_FAILURES:
-                left = counted(len(keys) - number - 1, "more object")
-                log.warning("%s are left, as orphans: the storage fails", left)
-                return
+            log.warning("expired objects are left, until a scan for orphans deletes them: %s", exc)
+
+
+# -- deleted topics ------------------------------------------------------------------------
+
+
+class DoomedTopics(Protocol):
+    """Which topics are to be removed; kept durably."""
+
+    async def doomed(self) -> list[Topic]:
+        """Topics of which something may be left that this broker is to remove."""
+
+    async def withdraw(self, topic: Topic) -> bool:
+        """See to it, durably, that it cannot come to exist any more, before more is removed.
+
+        Returns:
+            False when it has come to exist, or nothing is left of it: nothing may be removed.
+        """
+
+    async def forget(self, topic: Topic) -> None:
+        """Note that nothing is left of it."""
+
+
+class Deletions:
+    """Removes doomed topics in a background task.
+
+    Args:
+        topics: that are to be removed.
+        context: of the broker.
+    """
+
+    def __init__(self, topics: DoomedTopics, context: BrokerContext) -> None:
+        self._topics = topics
+        self._context = context
+        self._uploads: dict[str, Sequence[Future[None]]] = {}  # by incarnation, as is the next
+        self._seen_s: dict[str, float] = {}  # when it was first to be removed
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Deletions [{counted(len(self._seen_s), 'topic')} left]>"
+
+    def start(self) -> None:
+        """Begin with what an earlier life of the broker has left."""
+        self._wanted.set()
+        self._task = self._context.fatal_errors.spawn("deletion", self._run())
+
+    async def stop(self) -> None:
+        """Stop; what is left is removed after the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def wanted(self) -> None:
+        """There are more doomed topics."""
+        self._wanted.set()
+
+    def add(self, topic: Topic, uploads: Sequence[Future[None]] = ()) -> None:
+        """A topic is doomed; it is removed once these uploads have ended: they may store more."""
+        self._uploads[topic.incarnation] = uploads
+        self.wanted()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._wanted.clear()
+            if await self._remove_all():
+                failures = 0
+                await self._wanted.wait()
+            else:
+                await asyncio.sleep(BACKOFF.full_jitter_s(failures, self._context.runtime.random))
+                failures += 1
+
+    async def _remove_all(self) -> bool:
+        """Remove every doomed topic; False when something is left."""
+        done = True
+        try:
+            doomed = await self._topics.doomed()
+        except MemqError as exc:
+            log.warning("cannot list deleted topics, retrying: %s", exc)
+            return False
+        for topic in doomed:
+            if self._may_be_stored(topic):
+                done = False
+                continue
+            try:
+                if not await self._topics.withdraw(topic):
+                    continue
+                await self._context.queue.delete_topic(topic.queue_topic)
+                count = await asyncio.get_running_loop().run_in_executor(
+                    self._context.reads, self._delete_objects, topic
+                )
+                await self._topics.forget(topic)
+                self._uploads.pop(topic.incarnation, None)
+                self._seen_s.pop(topic.incarnation, None)
+            except MemqError as exc:
+                done = False
+                log.warning("cannot remove deleted topic %s, retrying: %s", topic.queue_topic, exc)
+            else:
+                removed = counted(count, "object")
+                log.info("deleted topic %s is removed, %s", topic.queue_topic, removed)
+        return done
+
+    def _may_be_stored(self, topic: Topic) -> bool:
+        """Tell whether an object of a topic may still be stored, by this broker or another."""
+        now_s = self._context.runtime.mono_s()
+        seen_s = self._seen_s.setdefault(topic.incarnation, now_s)
+        if not all(upload.done() for upload in self._uploads.get(topic.incarnation, ())):
+            return True
+        lands_later = self._context.storage.remote or self._context.shared
+        return lands_later and now_s < seen_s + LANDING_S
+
+    def _delete_objects(self, topic: Topic) -> int:
+        objects = self._context.objects_of(topic)
+        count = 0
+        while keys := [info.key for info in itertools.islice(objects, DELETE_OF_TOPIC)]:
+            self._context.storage.delete(*keys)
+            count += len(keys)
+        return count

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from memq.broker.admin import AdminServer
 from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
+from memq.broker.config import Tokens
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
@@ -34,7 +35,6 @@ from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
 from memq.broker.timekeeper import Timekeeper
-from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock
 from memq.core.group import GroupCoordinator
 from memq.core.topic import AUDIT_TOPIC
@@ -218,7 +218,7 @@ class Broker:
         try:
             await context.times.close(context.now())
         except MemqError as exc:
-            log.warning("the time was not saved, the next start goes on from before: %s", exc)
+            log.warning("cannot save the time, the next start begins earlier: %s", exc)
         if self.membership is not None:
             await self.membership.close()
         await context.queue.close()
@@ -342,15 +342,13 @@ class Broker:
         topics.sort(key=lambda topic: topic.name == AUDIT_TOPIC)  # no example that users know
         found = await look_for_objects(context.root, topics, context.queue, context.reads)
         if found.unknown and not found.missing:
-            log.warning(
-                "the storage does not say what is there of %s", counted(found.unknown, "object")
-            )
+            log.warning("the storage did not answer about %s", counted(found.unknown, "object"))
             return
         context.presence = found
         if found.missing and not before.missing:
             log.error("objects are missing: %s", found.warning())
         elif before.missing and not found.missing:
-            log.warning("no object is missing any more")
+            log.warning("all objects are found again")
 
     # -- background -------------------------------------------------------------------------
 
@@ -418,7 +416,7 @@ class Broker:
             try:
                 await self.handlers.stored_groups.tidy()
             except MemqError as exc:
-                self.context.warn("groups", f"a group's end is not stored, later again: {exc}")
+                self.context.warn("groups", f"cannot store that a group has ended, retrying: {exc}")
 
     async def _housekeep(self) -> None:
         """Orphans at start and then hourly with retention; an error is logged and tried again."""
@@ -427,14 +425,14 @@ class Broker:
             try:
                 await self.context.times.keep(self.context.now())
             except MemqError as exc:
-                log.warning("the time was not saved, later again: %s", exc)
+                log.warning("cannot save the time, retrying: %s", exc)
             scan = self.context.now().mono_ms >= next_scan_ms
             expired: list[str] = []
             for hosted in self.topics.hosted():
                 try:
                     expired += await self._tidy_topic(hosted, scan=scan)
                 except MemqError as exc:
-                    log.warning("%s: retention failed, later again: %s", hosted.topic.name, exc)
+                    log.warning("%s: retention failed, retrying: %s", hosted.topic.name, exc)
             await delete_expired(expired, self.context)
             self.context.metrics.keep(self.topics.running_names())
             if scan:

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from memq.errors import FencedError, NotHostedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
 
     from memq.broker.context import BrokerContext
     from memq.broker.topics import Topics
@@ -65,9 +65,21 @@ class StoredGroups:
     def __repr__(self) -> str:
         return f"<StoredGroups {self._coordinator!r}>"
 
-    def _lock(self, group: str, topic: Topic) -> asyncio.Lock:
-        """Held while something of a group is stored, from when it is found good."""
-        return self._locks.setdefault((group, topic.queue_topic), asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _storing(self, group: str, topic: Topic) -> AsyncIterator[None]:
+        """Hold the lock of a group; what is checked within is checked after all waiting.
+
+        Raises:
+            NotHostedError: another broker has the groups by now.
+        """
+        async with self._locks.setdefault((group, topic.queue_topic), asyncio.Lock()):
+            self._topics.coordinated(topic.name, topic.incarnation)
+            try:
+                yield
+            except FencedError as exc:
+                raise NotHostedError(
+                    f"the groups of {topic.name!r} have gone to another broker; ask again ({exc})"
+                ) from exc
 
     async def commit(self, request: CommitOffsets, topic: Topic) -> None:
         """Store next offsets of a group, which are not past the ends.
@@ -78,13 +90,9 @@ class StoredGroups:
             QueueError: they may not be stored.
         """
         offsets = {position.partition: position.offset for position in request.offsets}
-        async with self._lock(request.group, topic):
-            # After all that may take time: whoever may commit now may not have been able to then,
-            # and groups that have gone to another broker are forgotten here.
-            self._topics.coordinated(topic.name, topic.incarnation)
+        async with self._storing(request.group, topic):
             if self._coordinator.check_commit(request, self._context.now().mono_ms):
-                with self._owned(topic):
-                    await self._context.queue.commit(request.group, topic.queue_topic, offsets)
+                await self._context.queue.commit(request.group, topic.queue_topic, offsets)
                 self._coordinator.committed(request)
 
     async def save_holdings(self, group: str, topic: Topic) -> None:
@@ -92,15 +100,11 @@ class StoredGroups:
         coordinator = self._coordinator
         if coordinator.unsaved(group, topic.name) is None:
             return
-        async with self._lock(group, topic):
-            # Where it has gone to another broker meanwhile there is nothing to store any more, and
-            # nobody may be told what he was given.
-            self._topics.coordinated(topic.name, topic.incarnation)
+        async with self._storing(group, topic):
             holdings = coordinator.unsaved(group, topic.name)
             if holdings is not None:
                 coordinator.storing(group, topic.name)
-                with self._owned(topic):
-                    await self._context.queue.hold(group, topic.queue_topic, holdings)
+                await self._context.queue.hold(group, topic.queue_topic, holdings)
                 # It may be the group of a later topic by now, for which nothing is stored.
                 self._topics.coordinated(topic.name, topic.incarnation)
                 coordinator.saved(group, topic.name, holdings)
@@ -115,10 +119,9 @@ class StoredGroups:
         mine = dict.fromkeys(self._topics.coordinated_names())
         for group, name in [each for each in coordinator.left_over() if each[1] in mine]:
             topic = self._topics.coordinated(name).topic
-            async with self._lock(group, topic):
+            async with self._storing(group, topic):
                 if (group, name) in coordinator.left_over():  # it may have come to life again
-                    with self._owned(topic):
-                        await self._context.queue.hold(group, topic.queue_topic, {})
+                    await self._context.queue.hold(group, topic.queue_topic, {})
                     self._topics.coordinated(name, topic.incarnation)
                     coordinator.saved(group, name, {})
 
@@ -130,19 +133,6 @@ class StoredGroups:
             InvalidRequestError: it has some.
             QueueError: it may not be forgotten.
         """
-        async with self._lock(group, topic):
-            # Of groups that were forgotten here it is not known whether they have members.
-            self._topics.coordinated(topic.name, topic.incarnation)
+        async with self._storing(group, topic):
             self._coordinator.check_idle(group, topic.name, self._context.now().mono_ms)
-            with self._owned(topic):
-                await self._context.queue.delete_group(group, topic.queue_topic)
-
-    @contextlib.contextmanager
-    def _owned(self, topic: Topic) -> Iterator[None]:
-        """Say that another broker has the groups, where the queue says that they are not ours."""
-        try:
-            yield
-        except FencedError as exc:
-            raise NotHostedError(
-                f"the groups of {topic.name!r} have gone to another broker; ask again ({exc})"
-            ) from exc
+            await self._context.queue.delete_group(group, topic.queue_topic)

@@ -6,23 +6,21 @@ long is made a second time where that helps (`memq.runtime.hedging`), and the fi
 the upload. A thread cannot be interrupted: an attempt that hangs goes on, and holds the Batch's
 memory, after the upload has ended.
 
-A Batch may fail meanwhile, taken along by one before it. An upload that waits then, for its turn or
-to try again, ends at once: it stores nothing more, and the Batch's memory is free.
+A Batch may fail meanwhile, taken along by one before it. Its upload is cancelled then: it begins no
+further attempt, and the Batch's memory is free once no attempt is under way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from memq.core.write_partition import BatchState
 from memq.errors import MemqError, StorageError
 from memq.runtime.hedging import first_success
 from memq.runtime.retry import STORAGE_BACKOFF, Retry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
@@ -45,7 +43,6 @@ class Upload:
         self._buffers = tuple(batch.sealed.buffers)
         self._context = context
         self._threads: list[Future[None]] = []
-        self._waiting: asyncio.Task[None] | None = None
         self._failed: MemqError | None = None  # the attempt before
 
     def __repr__(self) -> str:
@@ -69,21 +66,14 @@ class Upload:
 
         running[0].add_done_callback(self._context.fatal_errors.guarded("upload", ended))
 
-    def give_up(self) -> None:
-        """Its Batch has failed: end it where it waits; an attempt that is under way goes on."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-
     async def run(self) -> None:
         """Store the object, trying again while the error is retriable and time is left.
-
-        When the Batch fails meanwhile, it returns and may have stored nothing, or is cancelled.
 
         Raises:
             MemqError: why the last attempt failed.
         """
         retry = Retry(self._left_s(), self._context.runtime, STORAGE_BACKOFF)
-        while not self._has_failed():
+        while True:
             try:
                 await self._put()
             except MemqError as exc:
@@ -93,32 +83,7 @@ class Upload:
                 self._context.warn("upload", what)
             else:
                 return
-            if not self._has_failed():
-                with self._wait():
-                    await asyncio.sleep(delay_s)
-
-    def _has_failed(self) -> bool:
-        return self._batch.state is BatchState.FAILED
-
-    @contextmanager
-    def _wait(self) -> Iterator[None]:
-        """Let `give_up` end the upload meanwhile."""
-        self._waiting = asyncio.current_task()
-        try:
-            yield
-        finally:
-            self._waiting = None
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """One of the uploads that there may be at a time."""
-        slots = self._context.upload_slots
-        with self._wait():
-            await slots.acquire()
-        try:
-            yield
-        finally:
-            slots.release()
+            await asyncio.sleep(delay_s)
 
     # -- one put, with its hedge --------------------------------------------------------------
 
@@ -126,7 +91,7 @@ class Upload:
         context, self._threads = self._context, self.running()
         before = len(self._threads)
         try:
-            async with asyncio.timeout(self._left_s()), self._turn():
+            async with asyncio.timeout(self._left_s()), context.upload_slots:
                 self._batch.put_mono_ms = self._batch.put_mono_ms or context.now().mono_ms
                 with context.services.storage.call():
                     await first_success(

@@ -21,6 +21,7 @@ from memq.core.write_partition import (
     ACKS_ALL,
     AnswerWrite,
     BatchEnded,
+    BatchState,
     Duplicate,
     PublishBatches,
     ReleaseBodies,
@@ -167,7 +168,7 @@ class WritePartition:
         self._parked: deque[_Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._uploads: dict[RingBatch, Upload] = {}
+        self._uploads: dict[RingBatch, tuple[Upload, asyncio.Task[None]]] = {}
         self._closing = self._closed = self._abandoned = False
         self._settled = asyncio.Event()
 
@@ -191,7 +192,7 @@ class WritePartition:
 
     def uploads(self) -> list[Future[None]]:
         """Attempts to store a Batch that a thread has not ended."""
-        return [thread for upload in self._uploads.values() for thread in upload.running()]
+        return [thread for upload, _ in self._uploads.values() for thread in upload.running()]
 
     def configure(self, config: TopicConfig, schemas: Mapping[str, bytes], written_ms: int) -> None:
         """Take over an altered configuration, for the open Batch as well."""
@@ -352,8 +353,8 @@ class WritePartition:
                     case AnswerWrite(ticket, error):
                         self._fail(ticket, error)
                     case UploadBatch(batch):
-                        self._uploads[batch] = upload = Upload(batch, self._context)
-                        self._spawn(self._upload(batch, upload))
+                        upload = Upload(batch, self._context)
+                        self._uploads[batch] = upload, self._spawn(self._upload(batch, upload))
                     case PublishBatches():
                         self._spawn(self._publish(effect))
                     case ReleaseBodies(batch):
@@ -402,12 +403,14 @@ class WritePartition:
             metrics.batches_failed.labels(self.processor.config.name).inc()
 
     def _release(self, batch: RingBatch) -> None:
-        upload = self._uploads.get(batch)
-        if upload is None:  # it was never sealed
+        if batch not in self._uploads:  # it was never sealed
             self._let_go(batch)
-        else:  # a put that hangs past its deadline holds the memory, and may still store the object
-            upload.give_up()
-            upload.when_over(partial(self._let_go, batch))
+            return
+        # A put that hangs past its deadline holds the memory, and may still store the object.
+        upload, task = self._uploads[batch]
+        if batch.state is BatchState.FAILED:
+            task.cancel()
+        upload.when_over(partial(self._let_go, batch))
 
     def _let_go(self, batch: RingBatch) -> None:
         self._uploads.pop(batch, None)

@@ -132,11 +132,11 @@ class BrokerClock:
         elif self._doubt is None or abs(ahead_ms - self._doubt[0]) > DRIFT_MS:
             if self._doubt is None:  # one that steps all the time is told of once
                 log.warning(
-                    "the wall clock has stepped by %+.1f s; if it stays so for %d s it is believed",
+                    "the wall clock has stepped by %+.1f s; it is adopted if it stays so for %d s",
                     step_ms / 1000,
                     CONFIRM_MS // 1000,
                 )
             self._doubt = ahead_ms, running_ms
         elif running_ms - self._doubt[1] >= CONFIRM_MS:
             self._ahead_ms, self._doubt = ahead_ms, None
-            log.warning("the wall clock's step of %+.1f s is believed", step_ms / 1000)
+            log.warning("the wall clock's step of %+.1f s is adopted", step_ms / 1000)

@@ -111,7 +111,7 @@ class SimCluster:
     def watch(self, broker: SimBroker, process: Process) -> None:
         """See to it that what a broker promises is checked at that moment."""
         handlers = broker.handlers
-        write, heartbeat = handlers.write, handlers._table[GroupHeartbeat]
+        write, kind = handlers.write, handlers._table[GroupHeartbeat]
 
         def watched_write(received: ReceivedWrite) -> None:
             received.client = WatchedClient(
@@ -120,12 +120,12 @@ class SimCluster:
             write(received)
 
         async def watched_heartbeat(request):
-            answer = await heartbeat(request)
+            answer = await kind.serve(request)
             self._promises(broker, process, "answered a heartbeat")
             return answer
 
         handlers.write = watched_write
-        handlers._table[GroupHeartbeat] = watched_heartbeat
+        handlers._table[GroupHeartbeat] = kind._replace(serve=watched_heartbeat)
 
     def _promises(self, broker: SimBroker, process: Process, what: str) -> None:
         node = self.zookeeper.node(BROKERS.child(process.machine.name))

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from memq.broker.catalog import Catalog
+from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
 from tests.fakes.disk import ForgetfulDisk
@@ -75,15 +76,16 @@ class CatalogUnderTest:
         return live, doomed
 
     def _create(self, catalog, name, life):
-        topic = catalog.new(
-            TopicConfig.create(name), now_ms=1, incarnation=life, request_id="request"
+        topic = new_topic(
+            TopicConfig.create(name), (), now_ms=1, incarnation=life, request_id="request"
         )
         catalog.announce(topic)
         catalog.save(topic)
         catalog.forget(topic)
 
     def _alter(self, catalog, name, life):
-        catalog.save(catalog.altered(name, {"batch_age": f"{age_of(life)}ms"}, None, 0))
+        options = {"batch_age": f"{age_of(life)}ms"}
+        catalog.save(altered_topic(catalog.get(name), options, None, 0))
 
     def _delete(self, catalog, name, life):
         catalog.delete(name)
@@ -180,8 +182,8 @@ def test_what_a_failed_creation_left_is_withdrawn_before_its_data_is_removed(mem
     for seed in range(20):
         with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
             catalog = Catalog(disk.root / "catalog")
-            topic = catalog.new(
-                TopicConfig.create("a"), now_ms=1, incarnation="life1", request_id=""
+            topic = new_topic(
+                TopicConfig.create("a"), (), now_ms=1, incarnation="life1", request_id=""
             )
             catalog.announce(topic)
             disk.fail("sync_folder")

@@ -13,6 +13,7 @@ import pytest
 
 from memq.bigqueue import BigArray
 from memq.broker.catalog import Catalog
+from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import LockedError, StorageError
 from memq.runtime.files import sync_folder, write_durably
@@ -256,7 +257,7 @@ def test_a_new_catalog_survives(tmp_path, seed):
     with disk_at(tmp_path, seed) as disk:
         catalog = Catalog(disk.root / "data/topics")
         config = TopicConfig.create("t")
-        catalog.save(catalog.new(config, now_ms=1, incarnation="0" * 16, request_id=""))
+        catalog.save(new_topic(config, (), now_ms=1, incarnation="0" * 16, request_id=""))
         disk.crash()
         assert Catalog(disk.root / "data/topics").names() == ["t"]
 

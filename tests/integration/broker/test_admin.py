@@ -72,36 +72,6 @@ async def test_a_topic_has_its_offsets_and_watermark(tmp_path) -> None:
         assert found["stored_through_ms"] == 7_000
         assert steps == ["watermark", "ends", "ends"]  # what it covers lies before the ends
 
-        async def none_here():
-            return [NOT_OWNED, NOT_OWNED], [NOT_OWNED]
-
-        hosted.watermarks = none_here
-        assert (await page(b, "/topics/t"))[1]["stored_through_ms"] is None
-
-
-async def test_the_topic_that_is_late_is_that_which_its_age_explains_least(tmp_path) -> None:
-    """Not that with the oldest watermark; and of a topic the write partition that is behind."""
-    async with quiet(tmp_path, runtime=still()) as b, client(b) as c:
-        assert b.admin.describe().late_topic == "_memq_audit"
-        await c.create("slow", batch_age="10m", write_partitions=2)
-        await c.create("fast", batch_age="1s", write_partitions=2)
-        now_ms = b.context.now().wall_ms
-        for name, ages_ms in (("slow", (500_000, 60_000)), ("fast", (2_000, 40_000))):
-            for number, age_ms in enumerate(ages_ms):
-                partition = b.topics.get(name).partitions[number]
-                partition.stored_through_ms = lambda age_ms=age_ms: now_ms - age_ms
-        found = b.admin.describe()
-        assert (found.late_topic, found.watermark_age_ms, found.late_ms) == ("fast", 40_000, 39_000)
-        text = (await page(b, "/metrics"))[1]
-        for name, age_ms in (("slow", 500_000), ("fast", 40_000)):
-            line = f'memq_stored_through_seconds{{topic="{name}"}} '
-            (value,) = [each for each in text.splitlines() if each.startswith(line)]
-            assert float(value.removeprefix(line)) == (now_ms - age_ms) / 1_000
-        for hosted in b.topics.hosted():
-            hosted.partitions = {}
-        found = b.admin.describe()
-        assert (found.late_topic, found.watermark_age_ms, found.late_ms) == ("", 0, 0)
-
 
 async def test_the_status_page(tmp_path) -> None:
     """What each write partition holds, memory, and a few of the objects that are missing."""
@@ -118,10 +88,7 @@ async def test_the_status_page(tmp_path) -> None:
         assert (found["broker_id"], found["address"]) == ("one", b.address)
         assert (found["ready"], found["not_ready"]) == (True, [])
         assert found["connections"] == 1
-        memory = b.context.memory
-        assert found["memory_used_bytes"] == memory.used_bytes > 0
-        assert found["memory_peak_bytes"] >= found["memory_used_bytes"]
-        assert found["memory_limit_bytes"] == memory.limit_bytes
+        assert found["memory_peak_bytes"] >= found["memory_used_bytes"] > 0
         assert found["objects"]["root"] == "memory:///"
         assert (found["objects"]["looked_for"], found["objects"]["missing"]) == (120, 101)
         assert len(found["objects"]["such_as"]) == MAX_MISSING_NAMED == 100

@@ -7,8 +7,6 @@ import time
 import pytest
 
 from memq.core.clock import CONFIRM_MS
-from memq.core.notification import decode_notification
-from memq.core.wire import messages as m
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage
@@ -54,10 +52,6 @@ async def step(b, machine, seconds: float, *, stays: bool) -> None:
     else:
         machine.wall_ahead_s -= seconds
         await tidy(b)
-
-
-async def watermark(c) -> int:
-    return (await c.ask(m.FetchWatermark(topic="t"))).stored_through_ms
 
 
 async def held(b) -> int:
@@ -112,59 +106,3 @@ async def test_clock_that_is_wrong_at_the_start_neither_forgets_nor_deletes(
             assert await held(b) == len(list(storage.list(""))) == life + 1
         machine.wall_ahead_s += at_start_s if life % 2 else -at_start_s
         machine.mono_ahead_s = -1_000.0 * life  # it starts anew as well
-
-
-async def test_orphan_is_as_old_as_running_time_says(tmp_path) -> None:
-    """An object that nothing names may be acked data whose notification was lost: it stays too."""
-    machine, storage = Machine(), InMemoryStorage()
-    async with (
-        broker(tmp_path, storage=storage, runtime=machine.runtime, **OFTEN) as b,
-        client(b) as c,
-    ):
-        await c.create(**TOPIC)
-        await c.write(0)
-        topic = b.topics.get("t").topic.queue_topic
-        await b.context.queue.delete_topic(topic)
-        await b.context.queue.create_topic(topic, 2)
-        for step_s in STEPS_S:
-            await step(b, machine, step_s, stays=True)
-            assert len(list(storage.list(""))) == 1
-        machine.pass_time(7 * DAY_S)
-        await tidy(b)
-        assert list(storage.list("")) == []
-
-
-async def test_watermark_that_was_told_holds_in_the_next_life_too(tmp_path) -> None:
-    """A life whose clock was set back writes nothing down as before what the last one told."""
-    machine, storage = Machine(), InMemoryStorage()
-    told = []
-    for life in range(3):
-        queue = EmbeddedQueue(tmp_path / "q")
-        async with (
-            broker(tmp_path, storage=storage, queue=queue, runtime=machine.runtime, **OFTEN) as b,
-            client(b) as c,
-        ):
-            if not life:
-                await c.create(**TOPIC)
-            c.schema_id = b.topics.get("t").topic.schema_id
-            machine.pass_time(CONFIRM_MS / 1000)
-            await tidy(b)
-            await c.write(life)
-            newest_ms = (await _written_ms(b))[-1]
-            assert newest_ms >= max(told, default=0)
-            machine.pass_time(1_000)
-            told.append(await watermark(c))
-            if life:
-                assert told[-1] < told[0]
-        machine.wall_ahead_s -= 2 * HOUR_S
-
-
-async def _written_ms(b) -> list[int]:
-    """The times of all entries, as they were published."""
-    topic, found = b.topics.get("t").topic.queue_topic, []
-    for partition in (0, 1):
-        async for entry in b.context.entries(topic, partition, 0):
-            notification = decode_notification(entry.payload)
-            assert entry.timestamp_ms >= notification.sealed_ms == notification.stored_through_ms
-            found.append((notification.batch_id, entry.timestamp_ms))
-    return [timestamp_ms for _, timestamp_ms in sorted(found)]

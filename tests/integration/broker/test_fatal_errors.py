@@ -9,8 +9,7 @@ import pytest
 
 from memq.broker.connection import ServedConnection
 from memq.core.wire import messages as m
-from memq.errors import MemqError
-from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client
+from tests.integration.broker.support import TIMEOUT_S, broker, client
 
 
 class PlantedError(Exception):
@@ -26,18 +25,6 @@ async def stopped(b) -> BaseException:
     return await asyncio.wait_for(b.failed(), TIMEOUT_S)
 
 
-async def test_a_bug_in_the_timer_of_a_write_partition(tmp_path, monkeypatch) -> None:
-    """The timer that seals an open Batch."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create(batch_age="50ms")
-        processor = b.topics.get("t").partitions[0].processor
-        monkeypatch.setattr(processor, "tick", _fail)
-        write = asyncio.ensure_future(c.write(0))
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
-        write.cancel()
-
-
 @pytest.mark.parametrize(
     "callback", ["buffer_updated", "get_buffer", "_flush", "_flush_unless_busy", "connection_lost"]
 )
@@ -46,7 +33,7 @@ async def test_a_bug_in_a_callback_of_a_connection(tmp_path, monkeypatch, callba
     async with broker(tmp_path) as b:
         async with client(b) as c:
             monkeypatch.setattr(ServedConnection, callback, _fail)
-            asking = asyncio.ensure_future(c.ask(m.Metadata(topics=[])))
+            asking = asyncio.ensure_future(c.ask(m.DescribeCluster(own=True)))
             if callback == "connection_lost":
                 await asking
             else:
@@ -54,21 +41,6 @@ async def test_a_bug_in_a_callback_of_a_connection(tmp_path, monkeypatch, callba
             asking.cancel()
         assert isinstance(await stopped(b), PlantedError)
         monkeypatch.undo()
-
-
-async def test_a_bug_in_a_thread_of_storage(tmp_path, monkeypatch) -> None:
-    """A put that hangs past its deadline gives its memory back from its own thread."""
-    storage = GatedStorage()
-    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
-        await c.create(batch_messages=1, upload_deadline="100ms")
-        storage.gate.clear()
-        with pytest.raises(MemqError):
-            await c.write(0)
-        loop = asyncio.get_running_loop()
-        with monkeypatch.context() as patch:
-            patch.setattr(loop, "is_closed", _fail)
-            storage.gate.set()
-            assert isinstance(await stopped(b), PlantedError)
 
 
 async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:

@@ -157,35 +157,6 @@ async def test_only_what_is_retained_can_be_fetched(tmp_path):
             await fetched(b, [])
 
 
-async def test_a_commit_is_stored_as_a_whole_or_not_at_all(tmp_path):
-    """One position that is past its end, or of no read partition, changes nothing at all."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", read_partitions=2, **FAST))
-        p = Partition(b)
-        for number in range(4):
-            p.write(number)
-        await p.answers(*range(4))
-
-        async def commit(*offsets):
-            positions = [m.PartitionOffset(*each) for each in offsets]
-            await b.handlers.serve(
-                m.CommitOffsets(group="g", topic="t", member_id="", offsets=positions)
-            )
-
-        await commit((0, 1), (1, 1))
-        for bad, error in (
-            ((1, 3), OffsetOutOfRangeError),
-            ((1, -1), OffsetOutOfRangeError),
-            ((2, 0), InvalidRequestError),
-            ((-1, 0), InvalidRequestError),
-        ):
-            for offsets in ([(0, 2), bad], [bad, (0, 2)]):
-                with pytest.raises(error):
-                    await commit(*offsets)
-        answer, _ = await b.handlers.serve(m.FetchCommitted(group="g", topic="t"))
-        assert [(each.partition, each.offset) for each in answer.offsets] == [(0, 1), (1, 1)]
-
-
 READS = [m.Metadata(topics=["t"]), m.FetchOffsets(topic="t"), m.DescribeCluster()]
 CHANGES = [m.Metadata(topics=["t"], create=True), m.DeleteTopic(topic="t"), m.RebalanceCluster()]
 

@@ -13,7 +13,6 @@ from memq.core.wire import messages as m
 from memq.core.wire.connection import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, encode_frame
 from memq.errors import UnavailableError
-from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, bare, broker, client, until
 
 HANDSHAKE = b"".join(ClientConnection("hostile").open())
@@ -51,17 +50,6 @@ async def test_bad_first_frame_closes_the_connection_with_a_reason(tmp_path) -> 
             writer.close()
         await c.create()
         assert (await c.write(0)).offset == 0
-
-
-async def test_damaged_body_ends_only_its_own_connection(tmp_path) -> None:
-    """A body whose CRC32C does not hold is told and its connection closed; nothing is stored."""
-    async with broker(tmp_path) as b, client(b) as c, bare(b.address) as raw:
-        await c.create()
-        damaged = bytearray(raw.request(*c.message(0, bytes(300_000))))
-        damaged[-1000] ^= 1
-        raw.writer.write(damaged)
-        assert b"CRC32C" in await asyncio.wait_for(raw.reader.read(), TIMEOUT_S)
-        assert (await c.write(0)).duplicate is False
 
 
 async def test_random_frames_do_not_disturb_a_good_client(tmp_path) -> None:
@@ -131,30 +119,3 @@ async def test_half_sent_bodies_cannot_take_the_memory_from_others(tmp_path) -> 
                 told += await raw.reader.read()
         assert told.count(b"stopped half-way") == 3
         assert b.context.memory.used_bytes == 0
-
-
-class GatedQueue(InMemoryQueue):
-    """A queue whose publications wait while the gate is shut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def publish(self, topic, write_partition, publications):
-        await asyncio.wait_for(self.gate.wait(), TIMEOUT_S)
-        return await super().publish(topic, write_partition, publications)
-
-
-async def test_memory_of_a_stored_batch_is_given_back_before_its_publication(tmp_path) -> None:
-    """A queue that is slow or down holds notifications back, not the bytes of the Batches."""
-    queue = GatedQueue()
-    async with broker(tmp_path, queue=queue) as b, client(b) as c:
-        await c.create(batch_messages=1)
-        queue.gate.clear()
-        write = asyncio.ensure_future(c.write(0, bytes(300 << 10)))
-        await until(lambda: b.context.memory.peak_bytes > 0)
-        await until(lambda: b.context.memory.used_bytes == 0)
-        assert not write.done()
-        queue.gate.set()
-        assert (await write).offset == 0

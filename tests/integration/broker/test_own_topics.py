@@ -6,20 +6,14 @@ import asyncio
 
 import pytest
 
-from memq.broker import deletion
-from memq.client.admin import AsyncAdminClient
-from memq.client.consumer.consumer import AsyncConsumer
-from memq.client.producer.producer import AsyncProducer
 from memq.core.topic import TopicConfig
 from memq.errors import (
     QueueError,
     TopicExistsError,
-    TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
-from memq.testing import InMemoryStorage
-from tests.integration.broker.support import GatedStorage, broker, client, until
+from tests.integration.broker.support import broker
 from tests.integration.broker.test_write_partition import turns
 
 
@@ -53,33 +47,6 @@ class Gate:
             return await call(*args, **kwargs)
 
         setattr(b.context.queue, name, gated)
-
-
-@pytest.mark.parametrize("first", ["alter", "create"])
-async def test_changes_of_topics_come_one_after_the_other(tmp_path, first) -> None:
-    """A deletion waits for the change under way: the topic does not come back with that."""
-    async with broker(tmp_path) as b:
-        if first == "alter":
-            await b.topics.create(config())
-            gate = Gate(b, "fence")
-            change = asyncio.ensure_future(b.topics.alter("t", {"write_partitions": "3"}, None))
-        else:
-            gate = Gate(b, "create_topic")
-            change = asyncio.ensure_future(b.topics.create(config()))
-        await gate.reached.wait()
-        again = asyncio.ensure_future(b.topics.create(config()))
-        deletion = asyncio.ensure_future(b.topics.delete("t"))
-        last = asyncio.ensure_future(b.topics.create(config(write_partitions=2)))
-        await turns()
-        assert not any(each.done() for each in (change, again, deletion, last))
-        gate.open.set()
-        outcomes = await asyncio.gather(change, again, deletion, last, return_exceptions=True)
-        assert isinstance(outcomes[1], TopicExistsError)
-        assert outcomes[2] is None
-        assert b.topics.get("t") is outcomes[3]
-        assert len(b.topics._catalog.get("t").incarnation) == 16
-        assert b.topics._catalog.get("t").incarnation == outcomes[3].topic.incarnation
-        assert len(outcomes[3].partitions) == 2
 
 
 async def test_a_change_is_made_whole_though_its_client_goes_away(tmp_path) -> None:
@@ -137,31 +104,6 @@ async def test_an_alteration_that_fails_has_changed_nothing(tmp_path, step) -> N
         assert not b.context.fatal_errors.failure.done()
 
 
-async def test_a_deletion_that_the_disk_refuses_leaves_the_topic_as_it_was(tmp_path) -> None:
-    """It is served, and its groups are known; a second attempt deletes it."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        delete, gone = b.topics._catalog.delete, []
-        on_deleted, b.topics._on_deleted = b.topics._on_deleted, gone.append
-
-        def fails(_):
-            raise QueueError("the disk refused")
-
-        b.topics._catalog.delete = fails
-        with pytest.raises(QueueError):
-            await b.topics.delete("t")
-        assert gone == []
-        assert (await c.write(0)).offset == 0
-        b.topics._catalog.delete = delete
-        with pytest.raises(TopicRecreatedError):
-            await b.topics.delete("t", "0" * 16)
-        await b.topics.delete("t")
-        assert gone == ["t"]
-        b.topics._on_deleted = on_deleted
-        with pytest.raises(UnknownTopicError):
-            b.topics.get("t")
-
-
 @pytest.mark.parametrize("step", ["announce", "create_topic", "fence", "save"])
 async def test_a_creation_that_fails_is_doomed_once_something_may_be_left(tmp_path, step) -> None:
     """The name is free at once, whatever it failed at; what was not announced left nothing."""
@@ -187,57 +129,3 @@ async def test_a_creation_that_fails_is_doomed_once_something_may_be_left(tmp_pa
         hosted = await b.topics.create(config())
         assert b.topics.get("t") is hosted
         assert hosted.partitions[0].processor.idle
-
-
-FAST = {"batch_age": "5ms"}
-
-
-async def write_some(address: str, first: int, count: int) -> None:
-    """Write records, each in a Batch of its own."""
-    async with AsyncProducer(address, topic="t") as producer:
-        for number in range(first, first + count):
-            await (await producer.write(b"%d" % number))
-
-
-async def read_all(address: str, count: int) -> list[int]:
-    """Values from the beginning on."""
-    values: list[int] = []
-    async with AsyncConsumer(address, topic="t", start="earliest", read_through="broker") as reader:
-        while len(values) < count:
-            batch = await reader.poll(10)
-            assert batch is not None, f"only {len(values)} of {count}"
-            values += [int(message.value) for message in batch]
-    return sorted(values)
-
-
-class GatedDeletes(GatedStorage):
-    """Storage that waits at the gate before it deletes."""
-
-    def put(self, key, buffers, *, timeout_s):
-        InMemoryStorage.put(self, key, buffers, timeout_s=timeout_s)
-
-    def delete(self, *keys):
-        assert self.gate.wait(20)
-        super().delete(*keys)
-
-
-async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path, monkeypatch):
-    """Objects of the old topic are deleted while the new one is written; none of its own is."""
-    monkeypatch.setattr(deletion, "DELETE_AT_ONCE", 20)  # of fifty
-    storage = GatedDeletes()
-    async with broker(tmp_path, storage=storage) as b, AsyncAdminClient(b.address) as admin:
-        old = await admin.create_topic("t", **FAST)
-        await write_some(b.address, 0, 50)
-        storage.gate.clear()
-        await admin.delete_topic("t")
-        new = await admin.create_topic("t", **FAST)
-        await write_some(b.address, 100, 50)
-        storage.gate.set()
-        await until(
-            lambda: (
-                not any(old.incarnation in info.key for info in storage.list(""))
-                and not any("doomed" in path.name for path in tmp_path.glob("topics/*"))
-            )
-        )
-        assert old.incarnation != new.incarnation
-        assert await read_all(b.address, 50) == list(range(100, 150))

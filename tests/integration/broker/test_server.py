@@ -13,13 +13,11 @@ import pytest
 
 from memq.broker import server
 from memq.broker.config import BrokerConfig
-from memq.broker.retention import OrphanReport
 from memq.broker.server import Broker, serve
 from memq.core.wire import messages as m
 from memq.errors import (
     ClosedError,
     ConfigError,
-    LockedError,
     MemqError,
     StorageError,
 )
@@ -27,7 +25,7 @@ from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import GatedStorage, broker, client, until
+from tests.integration.broker.support import GatedStorage, client, until
 
 
 class PlantedError(Exception):
@@ -115,18 +113,6 @@ def test_a_start_that_fails_anywhere_leaves_nothing_open(
         assert storage.closed
     again = made(tmp_path, storage=InMemoryStorage())
     assert asyncio.run(serve(again, lambda _: os.kill(os.getpid(), signal.SIGTERM))) == 0
-
-
-async def test_a_second_broker_is_refused_before_it_touches_the_storage(
-    tmp_path, monkeypatch
-) -> None:
-    """Whose data directory is in use opens no storage, which would tidy up below the other."""
-    async with broker(tmp_path / "data", queue=EmbeddedQueue(tmp_path / "data/queue")):
-        monkeypatch.setattr(server, "open_storage", None)
-        second = made(tmp_path)
-        with pytest.raises(LockedError):
-            await second.start()
-        await second.abandon()
 
 
 async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monkeypatch) -> None:
@@ -265,20 +251,6 @@ def kill(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(tmp_path, number) -> None:
-    """SIGTERM and SIGINT stop it once it serves, with exit code 0."""
-    storage, seen = ClosedStorage(), []
-
-    def ready(b: Broker) -> None:
-        seen.append(b.context.not_ready())
-        kill(number)
-
-    assert asyncio.run(serve(made(tmp_path, storage=storage), ready)) == 0
-    assert seen == [[]]
-    assert storage.closed
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_the_start(tmp_path, monkeypatch, number) -> None:
     """It gives up what it has begun, says it is no failure, and is never ready."""
     storage, ended = ClosedStorage(), []
@@ -310,80 +282,3 @@ def test_an_error_that_nothing_expected_is_a_failure(tmp_path) -> None:
 
 
 # -- in the background ----------------------------------------------------------------------
-
-
-class Rounds:
-    """What retention does in a broker, noted by topic, in rounds that are awaited."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.done: list[tuple[str, str]] = []
-        self.deleted: list[list[str]] = []
-        self.errors: dict[tuple[str, str], Exception] = {}
-        self.meanwhile = lambda _: None
-        monkeypatch.setattr(server, "scan_orphans", self._scan)
-        monkeypatch.setattr(server, "forget_expired", self._forget)
-        monkeypatch.setattr(server, "delete_expired", self._delete)
-
-    def _note(self, what: str, name: str) -> None:
-        self.done.append((what, name))
-        if (what, name) in self.errors:
-            raise self.errors[what, name]
-
-    async def _scan(self, hosted, _) -> OrphanReport:
-        self._note("scan", hosted.topic.name)
-        self.meanwhile(hosted)
-        return OrphanReport(1, 1, [f"orphan of {hosted.topic.name}"])
-
-    async def _forget(self, hosted, _) -> list[str]:
-        self._note("forget", hosted.topic.name)
-        return [f"expired of {hosted.topic.name}"]
-
-    async def _delete(self, keys, _) -> None:
-        self.deleted.append(keys)
-
-    async def round(self) -> None:
-        """Wait for one that has begun after this moment."""
-        self.done.clear()
-        count = len(self.deleted)
-        await until(lambda: len(self.deleted) > count)
-        self.done.clear()
-        await until(lambda: len(self.deleted) > count + 1)
-
-
-OFTEN = {"retention_interval": "100ms"}
-
-
-@pytest.mark.parametrize("lost", ["lease", "partition"])
-@pytest.mark.parametrize("when", ["before", "during"])
-async def test_who_is_not_sure_of_a_topic_deletes_nothing_of_it(
-    tmp_path, monkeypatch, lost, when
-) -> None:
-    """Without its lease, or write partition 0, even if it goes in a scan; repeats are forgotten."""
-    rounds, expired_at = Rounds(monkeypatch), []
-    options = OFTEN | {"orphan_interval": "100ms"}
-    async with broker(tmp_path, **options) as b, client(b) as c:
-        await c.create("t")
-        hosted = b.topics.get("t")
-        window = hosted.partitions[0].processor.window
-        monkeypatch.setattr(window, "expire", expired_at.append)
-
-        def lose(where) -> None:
-            if where is hosted:
-                if lost == "lease":
-                    b.context.leased = lambda: False
-                else:
-                    hosted.coordinated = False
-
-        if when == "before":
-            lose(hosted)
-            await rounds.round()
-            assert ("scan", "t") not in rounds.done
-        else:
-            rounds.meanwhile = lose
-            await until(lambda: not hosted.coordinated or not b.context.leased())
-            await until(lambda: rounds.deleted and expired_at)
-        await rounds.round()
-        assert ("forget", "t") not in rounds.done
-        assert not [each for each in rounds.deleted[-1] if each.endswith(" t")]
-        assert expired_at
-        assert not b.context.fatal_errors.failure.done()

@@ -16,7 +16,7 @@ from memq.broker.upload import Upload
 from memq.core.clock import ClockReading
 from memq.core.format.batch import BatchBuilder
 from memq.core.wire import messages as m
-from memq.core.write_partition import BatchState, RingBatch
+from memq.core.write_partition_effects import RingBatch
 from memq.errors import MemqError, SequenceGapError, StorageError
 from memq.runtime.hedging import MIN_KNOWN
 from memq.runtime.system import SYSTEM
@@ -94,44 +94,6 @@ async def storing(tmp_path, *plan, slots=2):
         for _ in range(slots):
             b.context.upload_slots.release()
         assert not b.context.fatal_errors.failure.done()
-
-
-async def test_attempts_share_one_deadline(tmp_path) -> None:
-    """Each is given what the ones before have left; none is begun after it."""
-    errors = [StorageError(f"attempt {number}") for number in range(9)]
-    async with storing(tmp_path, *errors) as (b, storage, upload):
-        storage.passes = lambda: b.pass_ms(25_000)
-        with pytest.raises(StorageError, match="attempt 2"):
-            await upload.run()
-        assert storage.times_s == [70, 45, 20]
-        assert upload.running() == []
-
-
-@pytest.mark.parametrize("begun", [False, True])
-async def test_a_turn_is_given_back_however_the_upload_ends(tmp_path, begun) -> None:
-    """Given up while it waits for its turn, or cancelled while a thread has it."""
-    gate = threading.Event()
-    async with storing(tmp_path, *[gate] * 3) as (b, storage, upload):
-        others = [asyncio.ensure_future(Upload(batch_of(b), b.context).run()) for _ in range(2)]
-        await until(lambda: len(storage.times_s) == 2)
-        if begun:
-            others.pop(0).cancel()
-        running = asyncio.ensure_future(upload.run())
-        if begun:
-            await until(lambda: len(storage.times_s) == 3)
-            running.cancel()
-        else:
-            while upload._waiting is None:
-                await asyncio.sleep(0)
-            upload._batch.state = BatchState.FAILED
-            upload.give_up()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        upload.give_up()
-        assert len(upload.running()) == begun
-        gate.set()
-        await asyncio.gather(*others)
-        await until(lambda: not upload.running())
 
 
 @pytest.mark.parametrize("hedge_first", [False, True])

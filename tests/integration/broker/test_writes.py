@@ -9,13 +9,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from memq.core import deduplication
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
 from memq.core.notification import decode_notification
 from memq.core.wire import messages as m
 from memq.errors import (
-    CorruptDataError,
     InvalidRequestError,
     MemqError,
     QueueError,
@@ -70,21 +68,6 @@ async def test_repeat_is_recognised_after_a_restart(tmp_path) -> None:
             await c.write(0, b"other content")
 
 
-async def test_repeat_whose_place_is_forgotten_is_found_by_name(tmp_path, monkeypatch) -> None:
-    """No Message of another producer, epoch, sequence or write partition is taken for it."""
-    monkeypatch.setattr(deduplication, "MAX_RECENT", 0)
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create(write_partitions=2, read_partitions=4, batch_messages=1)
-        await c.write(0)
-        await c.write(2, b"other")
-        first = await c.write(2, epoch=1)
-        for sequence, other in (
-            (2, {"producer_id": "q"}), (3, {}), (1, {}), (2, {"write_partition": 1})
-        ):  # fmt: skip
-            await c.write(sequence, b"other", epoch=1, **other)
-        assert await c.write(2, epoch=1) == msgspec.structs.replace(first, duplicate=True)
-
-
 async def test_a_queue_that_forgets_a_topic_for_a_moment_ends_no_producer(tmp_path) -> None:
     """Kafka, as it starts, knows no partition: a Message waits, and a repeat is told to come again.
 
@@ -136,17 +119,6 @@ async def test_bad_write_is_refused_by_name_and_the_connection_lives(
             await c.write(0, **fields)
         assert (await c.write(0)).offset == 0
         assert b.context.memory.used_bytes == 0
-
-
-async def test_body_that_is_not_arrow_is_refused(tmp_path) -> None:
-    """Bytes with a right CRC that are no RecordBatch cost their sender an error and nobody else."""
-    async with broker(tmp_path) as b, client(b) as c:
-        await c.create()
-        header, body = c.message(0)
-        for bad in (b"", b"x" * 64, body[:-8], body + bytes(8), bytes(len(body))):
-            with pytest.raises((CorruptDataError, SchemaMismatchError)):
-                await c.ask(header, bad)
-        assert (await c.ask(header, body)).offset == 0
 
 
 class FailingStorage(InMemoryStorage):

@@ -55,14 +55,6 @@ def test_a_body_keeps_its_bytes_for_as_long_as_anyone_looks_at_it(steps) -> None
     assert memory.idle_bytes == 0
 
 
-def test_bodies_of_about_one_size_share_blocks() -> None:
-    """A body that is a little shorter takes a block that is idle, not a new one."""
-    memory = memory_of()
-    memory.lend(MIB)[0] = 7
-    again = memory.lend(MIB - STEP_BYTES + 1)
-    assert (len(again), again[0], memory.idle_bytes) == (MIB - STEP_BYTES + 1, 7, 0)
-
-
 def test_idle_blocks_and_bodies_stay_within_the_limit_together() -> None:
     """A block that comes back when bodies take all the memory is freed, not kept."""
     memory = memory_of(16 * MIB)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from memq.broker import context as module
 from memq.broker.context import BrokerContext
 from memq.core.queue import QueueEntry
-from memq.errors import ClosedError, CorruptDataError, UnavailableError
+from memq.errors import CorruptDataError
 
 
 class Queue:
@@ -68,16 +66,3 @@ async def scanned(queue, *span):
 async def test_a_scan_gives_each_entry_of_its_span(offsets, end, span, expected, at_once):
     """However many come at a time, and wherever offsets have none."""
     assert await scanned(Queue(offsets, end, at_once), *span) == expected
-
-
-def test_what_is_promised_needs_the_lease():
-    """Who may have been taken over from promises nothing; who stops goes on with nothing long."""
-    config = SimpleNamespace(broker_id="b", advertised="")
-    held = scanning(None, config=config, leased=lambda: True, stopping=False)
-    held.check_lease()
-    held.check_not_stopping()
-    held.leased, held.stopping = (lambda: False), True
-    with pytest.raises(UnavailableError, match="broker b has not heard of the coordination"):
-        held.check_lease()
-    with pytest.raises(ClosedError):
-        held.check_not_stopping()

@@ -125,27 +125,6 @@ async def test_a_client_that_does_not_read_is_passed_over(requests) -> None:
     await requests.finish()
 
 
-async def test_those_behind_one_that_gave_up_have_its_turn(requests) -> None:
-    """Of the same client, in their order, and nobody else's turn is lost for it."""
-    holder, one, two = ClientFlows(), ClientFlows(), ClientFlows()
-    requests.ask("holder", holder, LIMIT)
-    await rest()
-    for number in range(4):
-        requests.ask(f"one {number}", one, 10)
-    requests.ask("two", two, 10)
-    await rest()
-    for number in (0, 1, 3):
-        await requests.give_up(f"one {number}")
-    requests.end("holder")
-    await rest()
-    assert requests.served == ["holder", "one 2", "two"]
-    assert one.held_bytes == two.held_bytes == 10
-    requests.end("one 2", "two")
-    await rest()
-    assert requests.scheduler.used_bytes == one.held_bytes == 0
-    assert "0 flows wait" in repr(requests.scheduler)
-
-
 async def test_who_gives_up_leaves_nothing_behind(requests) -> None:
     """A request that is given up, waiting or just let in, holds neither place nor memory."""
     holder, one, two = ClientFlows(), ClientFlows(), ClientFlows()

@@ -55,26 +55,6 @@ async def test_only_what_is_the_brokers_own_stops_it(context, stops, watched, ca
     loop.set_exception_handler(None)
 
 
-async def test_who_took_the_loop_since_keeps_it() -> None:
-    """A net that was put over this one is left where it is; else the one before comes back."""
-    loop, errors = asyncio.get_running_loop(), FatalErrors()
-
-    def before(*_): ...
-
-    def later(*_): ...
-
-    loop.set_exception_handler(before)
-    errors.watch(lambda _: False)
-    assert loop.get_exception_handler() == errors._caught
-    errors.unwatch()
-    assert loop.get_exception_handler() is before
-    errors.watch(lambda _: False)
-    loop.set_exception_handler(later)
-    errors.unwatch()
-    assert loop.get_exception_handler() is later
-    loop.set_exception_handler(None)
-
-
 @pytest.mark.parametrize(
     ("error", "expected", "stops"),
     [

@@ -22,7 +22,7 @@ from memq.core.notification import (
 from memq.core.queue import QueueEntry, out_of_range
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import PartitionOffset
-from memq.errors import CorruptDataError, InvalidRequestError
+from memq.errors import CorruptDataError
 from tests.fakes.queue import InMemoryQueue
 
 TOPIC = Topic(
@@ -166,14 +166,6 @@ async def test_a_backlog_is_read_once():
     assert queue.fetched <= lag_module.BLOCK + 3
 
 
-async def test_what_is_kept_is_bounded(monkeypatch):
-    """Memory does not grow with what is retained."""
-    monkeypatch.setattr(lag_module, "MAX_COUNTS", 3)
-    counts = counter(GappyQueue(dict.fromkeys(range(5000), (1, 1, 1, 1)), 0, 5_000))
-    [lag] = await counts.lags(TOPIC, [PartitionOffset(0, 0)])
-    assert (lag.batches, repr(counts)) == (5_000, "<LagCounter [3 counts]>")
-
-
 async def test_what_lies_after_damage_is_counted():
     """A damaged notification is named to those who stand before it, and to nobody else."""
     queue = GappyQueue(dict.fromkeys(range(9), (1, 1, 1, 1)), 0, 9, damaged=(4,))
@@ -193,27 +185,3 @@ async def test_batches_without_timestamps_have_the_age_of_their_publication():
     assert lag.oldest_us == 7_000
     assert lag.age_s(now_us=2_007_000) == 2.0
     assert lag.age_s(now_us=0) == 0.0  # a clock that was set back
-
-
-async def test_wrong_questions_are_refused():
-    """A partition that is not there, or too many of them, is an error that says what is allowed."""
-    counts = counter(GappyQueue({}, 0, 0))
-    with pytest.raises(InvalidRequestError, match="no read partition 2; it has 0 to 1"):
-        await counts.lags(TOPIC, [PartitionOffset(2, 0)])
-    with pytest.raises(InvalidRequestError, match="4097 positions"):
-        await counts.lags(TOPIC, [PartitionOffset(0, 0)] * 4_097)
-
-
-async def test_retention_that_was_quicker_once_is_no_error():
-    """What was counted before it is not counted twice, and what it removed not at all."""
-
-    class Racing(GappyQueue):
-        async def fetch(self, topic, partition, offset, **limits):
-            found = await super().fetch(topic, partition, offset, **limits)
-            if self.fetched > 5 and self.start == 0:
-                self.start = 20
-            return found
-
-    queue = Racing(dict.fromkeys(range(40), (1, 1, 1, 1)), 0, 40)
-    [lag] = await counter(queue).lags(TOPIC, [PartitionOffset(0, 3)])
-    assert (lag.batches, lag.start, lag.end, lag.offset) == (20, 20, 40, 3)

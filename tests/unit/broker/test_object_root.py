@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memq.broker import object_root
 from memq.broker.object_root import ObjectRoot, look_for_objects
 from memq.core.format.batch import ProducerRun
 from memq.core.notification import (
@@ -163,17 +161,4 @@ async def test_the_ends_of_each_read_partition_are_looked_for():
         ("b", 1, 0),
     ]
     assert found.missing[0][3:] == (key_of(4), f"file:///old/{key_of(4)}")
-    assert found.reasons() == []
-
-
-async def test_a_storage_that_hangs_is_not_waited_for(monkeypatch):
-    """Nothing is known then of any object; nothing is missing, and the broker serves."""
-    monkeypatch.setattr(object_root, "LOOK_TIMEOUT_S", 0.01)
-    go_on, storage = threading.Event(), Storage([])
-    storage.get_range = lambda *_: go_on.wait(30)
-    with ThreadPoolExecutor(1) as executor:
-        queue = Queue({"a": [(0, [stored(1)])]})
-        found = await look_for_objects(ObjectRoot(storage), topics_of("a"), queue, executor)
-        go_on.set()
-    assert (found.looked_for, found.missing, found.unknown) == (0, (), 1)
     assert found.reasons() == []

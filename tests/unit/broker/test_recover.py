@@ -17,6 +17,7 @@ from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.reader import BatchReader
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.core.governor.topics import new_topic
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
@@ -54,8 +55,9 @@ class Data:
         (path / "queue/topics").mkdir(parents=True, exist_ok=True)
         (path / "queue/moving").mkdir(exist_ok=True)
         catalog = Catalog(path / "topics")
-        self.topic = catalog.new(
+        self.topic = new_topic(
             TopicConfig.create(name, read_partitions=read_partitions, write_partitions=2),
+            (),
             now_ms=1,
             incarnation=incarnation,
             request_id="",
@@ -400,18 +402,6 @@ def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     assert found["t"].reason
     after = {path: text for path, text in files(data.path).items() if "t.0" in str(path)}
     assert after == before
-
-
-def test_a_topic_that_the_catalog_has_lost_is_as_its_file_is_written_anew(data):
-    """Without a file the way out is named; with one of its incarnation all of it is there."""
-    data.store(Message("p", 0), publish_to=1)
-    data.store(Message("p", 1))
-    shutil.rmtree(data.path / "topics")
-    with pytest.raises(DataLossError, match=r"topics is missing or empty, .*Topics lost"):
-        run(data.path)
-    Catalog(data.path / "topics").save(data.topic)
-    shutil.rmtree(data.folders.partition(data.topic.queue_topic, 0))
-    assert [(each.action, each.messages) for each in run(data.path)] == [("rebuild", 2)]
 
 
 # -- refusals ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,62 +11,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memq.broker import retention
 from memq.broker.context import BrokerContext
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.core.clock import ClockReading
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
-from memq.errors import ClosedError, StorageError
+from memq.errors import StorageError
 from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
 from memq.testing import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.unit.client.audit.test_stored import NOTIFICATION
 
 
-class OneByOne(InMemoryStorage):
-    """Deletes no two objects in one request, and some of them not at all."""
+class Refusing(InMemoryStorage):
+    """Does not delete some objects."""
 
-    refused: tuple[str, ...] = ()
+    refused: str = ""
 
     def delete(self, *keys):
-        """Delete one object."""
-        if len(keys) > 1 or keys[0] in self.refused:
+        """Delete these objects, in one request."""
+        if {*keys} & {*self.refused}:
             raise StorageError("503 SlowDown")
         super().delete(*keys)
-
-
-@pytest.fixture
-def context():
-    """What of a broker's context deletions use; `stopping` tells threads to end."""
-
-    def check_not_stopping():
-        if found.stopping:
-            raise ClosedError("the broker is stopping")
-
-    with ThreadPoolExecutor(1) as reads:
-        found = SimpleNamespace(
-            forgotten_after_s=0,
-            reads=reads,
-            storage=OneByOne(),
-            stopping=False,
-            check_not_stopping=check_not_stopping,
-        )
-        for key in ("a", "b"):
-            found.storage.put(key, [b"x"], timeout_s=1)
-        yield found
 
 
 @pytest.mark.parametrize(
     ("refused", "left"), [("a", "a"), ("ab", "ab"), ("abc", "abcdef"), ("ace", "acef"), ("f", "f")]
 )
-async def test_an_object_that_is_not_deleted_stops_no_other(context, refused, left):
+async def test_an_object_that_is_not_deleted_stops_no_other(monkeypatch, refused, left):
     """The others are deleted all the same, until the storage has failed `MAX_FAILURES` times."""
+    monkeypatch.setattr(retention, "DELETE_AT_ONCE", 1)
+    storage = Refusing()
     for key in "abcdef":
-        context.storage.put(key, [b"x"], timeout_s=1)
-    context.storage.refused = tuple(refused)
+        storage.put(key, [b"x"], timeout_s=1)
+    storage.refused = refused
+    context = SimpleNamespace(
+        forgotten_after_s=0, reads=None, storage=storage, check_not_stopping=lambda: None
+    )
     await delete_expired(list("abcdef"), context)
-    assert [info.key for info in context.storage.list("")] == list(left)
+    assert [info.key for info in storage.list("")] == list(left)
 
 
 # -- what expires, and what is an orphan ---------------------------------------------------------

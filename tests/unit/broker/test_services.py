@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from memq.broker import services as module
-from memq.broker.services import FORGET_MS, GRACE_MS, SLOW_MS, Service, Services
+from memq.broker.services import GRACE_MS, SLOW_MS, Service, Services
 from memq.core.clock import ClockReading
 from memq.errors import (
     FencedError,
@@ -103,25 +103,6 @@ async def test_it_is_asked_when_nothing_is_heard_of_it(store, now, monkeypatch):
         await asyncio.wait_for(asked.get(), 10)
     assert store.state().words().endswith("no answer in time")
     watching.cancel()
-
-
-def test_it_refuses_since_the_first_of_what_has_not_worked(store, now):
-    """Be that a failure or a call that still waits; one that has failed waits no more."""
-    call = store.call()
-    call.__enter__()
-    now.mono_ms += 1_000
-    fail(store, StorageError("503"))
-    now.mono_ms += SLOW_MS
-    assert store.state().since_ms == WALL_MS + 10_000
-    assert store.state().words().endswith(": 503")
-    assert not call.__exit__(StorageError, StorageError("503"), None), "it is raised"
-    assert store.state().since_ms == WALL_MS + 11_000
-    now.mono_ms += FORGET_MS
-    assert store.state().words() == ""
-    call = store.call()
-    call.__enter__()
-    now.mono_ms += SLOW_MS + 1
-    assert store.state().words().endswith(": no answer")
 
 
 def test_what_clients_are_told_names_the_service(now):

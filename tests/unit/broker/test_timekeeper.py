@@ -84,9 +84,3 @@ async def test_a_time_that_was_not_saved_is_not_taken_for_saved(how):
 
 
 # -- of a topic whose write partitions came from another broker -------------------------------
-
-
-@pytest.fixture
-def disk():
-    """See `Disk`."""
-    return Disk()

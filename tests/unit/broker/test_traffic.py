@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.broker.traffic import KNOWN_S, OVER_S, TrafficMeter
+from memq.broker.membership import KNOWN_S, TrafficMeter
 
 ONE, TWO = ("t", 0), ("t", 1)
 
@@ -31,11 +31,3 @@ def test_what_comes_in_unequal_steps_is_weighed_by_time():
     meter.measure({ONE: 0}, 0.0)
     meter.measure({ONE: 10_000}, 0.1)
     assert meter.measure({ONE: 10_000}, KNOWN_S)[ONE] == pytest.approx(10_000 / KNOWN_S, rel=0.3)
-
-
-def test_a_burst_is_averaged():
-    """A burst of seconds is not taken for what goes on."""
-    meter = TrafficMeter()
-    meter.measure({ONE: 0}, 0.0)
-    meter.measure({ONE: 0}, OVER_S)
-    assert meter.measure({ONE: 10_000}, OVER_S + 1)[ONE] < 10_000 * 2 / OVER_S

@@ -15,6 +15,7 @@ from memq.core.audit.reports import ProducerName, decode_reports, encode_report
 from memq.core.audit.result import AuditResult, ProducerAudit, decode_result, encode_result
 from memq.core.clock import SavedTimes
 from memq.core.governor.nodes import BROKERS, BrokerNode
+from memq.core.governor.topics import new_topic
 from memq.core.manifest import decode_manifest, encode_manifest
 from memq.core.notification import (
     decode_notification,
@@ -102,8 +103,8 @@ def test_a_topic_that_is_damaged_stops_no_other(tmp_path):
     """The catalog has the others, and names the one."""
     catalog = Catalog(tmp_path)
     for name in ("a", "t"):
-        topic = catalog.new(TopicConfig.create(name), now_ms=1, incarnation="0" * 16, request_id="")
-        catalog.save(topic)
+        config = TopicConfig.create(name)
+        catalog.save(new_topic(config, (), now_ms=1, incarnation="0" * 16, request_id=""))
     path = tmp_path / "t.json"
     whole = path.read_bytes()
     for each in islice(damaged(whole), 0, None, 9):  # each opens a catalog

@@ -12,20 +12,15 @@ from memq.broker import cluster_topics
 from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading, SavedTimes
-from memq.core.governor.nodes import DOOMED, READ_ROLE, BrokerNode, TopicAssignment
+from memq.core.governor.nodes import DOOMED, BrokerNode
 from memq.core.governor.topics import new_topic
 from memq.core.group import GroupCoordinator
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import (
-    ClosedError,
-    CorruptDataError,
     DataLossError,
     MemqError,
     NotHostedError,
-    SessionLostError,
-    TopicExistsError,
-    UnavailableError,
     UnknownTopicError,
 )
 from memq.queue.kafka import queue as queue_module
@@ -120,53 +115,6 @@ def broker(name, **fields):
     return BrokerNode(id=name, address=f"{name}:1", **fields)
 
 
-@pytest.mark.parametrize(
-    ("assignment", "owners"),
-    [
-        (None, ["", ""]),
-        ((FIRST, ("a", "b")), ["a:1", "b:1"]),
-        ((SECOND, ("a", "b")), ["", ""]),
-        ((FIRST, ("a",)), ["a:1", ""]),
-        ((FIRST, ()), ["", ""]),
-        ((FIRST, ("", "b", "a")), ["", "b:1"]),
-        ((FIRST, ("gone", "b")), ["", "b:1"]),
-    ],
-)
-async def test_owners_are_those_of_this_life_that_live(topics, assignment, owners):
-    """Whatever the assignment node says too much, too little, or of another life."""
-    told = assignment and TopicAssignment(incarnation=assignment[0], epoch=1, owners=assignment[1])
-    topics.assignment_changed("t", told)
-    topics.topic_changed("t", OLD, 0)
-    topics.brokers_changed({"b": broker("b"), "a": broker("a", zone="z", role=READ_ROLE)})
-    hosted = topics.get("t")
-    assert topics.hosts(hosted) == owners
-    assert [(each.id, each.zone, each.reads) for each in topics.brokers()] == [
-        ("a", "z", True),
-        ("b", "", False),
-    ]
-    for number in (-1, 0, 1, 2):
-        error = topics.not_hosted(hosted, number)
-        assert isinstance(error, NotHostedError)
-        assert error.address == (owners[number] if number in (0, 1) else "")
-
-
-@pytest.mark.parametrize("then", [None, OTHER])
-async def test_what_was_granted_in_a_life_of_a_topic_ends_with_it(topics, then):
-    """The groups of a topic that is gone are forgotten, and what ran of it is to be closed."""
-    forgotten = []
-    topics._coordinator.forget_topic = forgotten.append
-    topics.topic_changed("t", OLD, 0)
-    before = topics.get("t")
-    topics.topic_changed("t", NEW, 1)
-    assert topics.get("t") is before
-    assert (before.topic, forgotten) == (NEW, [])
-    before.coordinated = True
-    topics.topic_changed("t", then)
-    assert (forgotten, before.coordinated) == (["t"], False)
-    assert topics._gone == {"t": [before]}
-    assert then is None or not topics.get("t").coordinated
-
-
 class Catalog:
     """What is stored, as the coordination service says it, or its error.
 
@@ -219,23 +167,6 @@ async def test_a_look_ends_when_what_is_stored_is_seen(topics, known, stored, la
         topics.topic_changed("t", *later)
     await asyncio.wait_for(looking, 10)
     assert catalog.asked == ["t"]
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (SessionLostError, UnavailableError),
-        (ClosedError, UnavailableError),
-        (UnavailableError, UnavailableError),
-        (CorruptDataError, CorruptDataError),
-    ],
-)
-async def test_what_cannot_be_looked_up_is_not_taken_for_missing(topics, error, told):
-    """The end of the session is no news for a client; what is damaged is said as it is."""
-    catalog_of(topics, error("why"))
-    with pytest.raises(told, match="why") as found:
-        await topics.find("t")
-    assert type(found.value) is told
 
 
 async def another_queue(cluster, broker_id: str) -> KafkaQueue:
@@ -412,26 +343,3 @@ async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
     else:
         await cluster.all_owned("t")
     await until(lambda: not cluster.zookeeper.names(DOOMED.path))
-
-
-async def test_of_two_who_make_a_topic_one_does(cluster):
-    """A topic that two brokers are asked to make at the same time is made once."""
-    one, two = await cluster.start("one", "two")
-    clients = [await cluster.connect(one), await cluster.connect(two)]
-    config = TopicConfig.create("t")
-    outcomes = await asyncio.gather(
-        *(c.ask(m.CreateTopic(config=config, request_id=f"{n}")) for n, c in enumerate(clients)),
-        return_exceptions=True,
-    )
-    assert sum(isinstance(each, m.TopicAnswer) for each in outcomes) == 1
-    assert sum(isinstance(each, TopicExistsError) for each in outcomes) == 1
-    made = next(each for each in outcomes if isinstance(each, m.TopicAnswer))
-    by = outcomes.index(made)
-    again = await clients[1 - by].ask(m.CreateTopic(config=config, request_id=f"{by}"))
-    assert again.topic.incarnation == made.topic.incarnation
-    await until(lambda: len(cluster_queue_topics(cluster, "t")) == 1, 120)
-
-
-def cluster_queue_topics(cluster, name: str) -> list[str]:
-    """Topics of Kafka that hold incarnations of a topic."""
-    return [each for each in cluster.kafka.partitions() if each.startswith(f"memq.{name}.")]

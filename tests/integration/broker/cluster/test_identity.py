@@ -11,7 +11,6 @@ from memq.core.governor.nodes import CLUSTER
 from memq.core.wire import messages as m
 from memq.errors import (
     ConfigError,
-    CorruptDataError,
     DataLossError,
 )
 from memq.storage.local import LocalStorage
@@ -44,20 +43,6 @@ async def test_another_storage_is_refused_and_named(cluster):
     assert cluster.storage.uri("a").removesuffix("a") in str(error.value)
     cluster.storage = right
     await cluster.start("two")
-
-
-@follows("stop all brokers and delete it; the next to start makes it anew")
-async def test_a_node_that_is_damaged_lets_nobody_join(cluster):
-    """What the others have is not known then."""
-    await cluster.start("one")
-    await cluster.stop("one")
-    session = await cluster.zookeeper.open()
-    await session.set(NODE, b"?", 0)
-    with pytest.raises(CorruptDataError, match="'/cluster' must hold what the brokers have"):
-        await cluster.start("one")
-    await session.delete(NODE, 1)
-    await cluster.start("one")
-    assert made(cluster).broker == "one"
 
 
 async def test_a_mount_that_goes_while_a_broker_runs_ends_its_part(cluster, monkeypatch):

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
-from memq.broker import cluster_topics, membership, traffic
+from memq.broker import membership
 from memq.core.governor.coordination import Create, Delete
 from memq.core.governor.nodes import (
     BROKERS,
@@ -22,7 +22,6 @@ from memq.errors import (
     NotHostedError,
     UnavailableError,
 )
-from memq.runtime.retry import Backoff
 from tests.integration.broker.support import GatedStorage, until
 
 
@@ -97,14 +96,6 @@ async def test_a_lost_broker_is_forgotten_on_request(cluster):
     assert cluster.zookeeper.names(DRAINING) == ()
 
 
-@pytest.fixture
-def soon(monkeypatch):
-    """What is tried again is tried again soon, and what is reported now and then is so often."""
-    monkeypatch.setattr(membership, "AGAIN", Backoff(0.01, 0.05))
-    monkeypatch.setattr(cluster_topics, "AGAIN", Backoff(0.01, 0.05))
-    monkeypatch.setattr(membership, "REPORT_S", 0.02)
-
-
 def governs(broker):
     """Whether it does."""
     runner = broker.membership.governing._runner
@@ -139,39 +130,6 @@ async def test_a_broker_that_stops_waits_while_another_one_can_take_over(cluster
     await until(handing.done)
     if not dies:
         assert not one.topics.running()
-
-
-@pytest.mark.parametrize("refused", ["set", "delete", "get"])
-async def test_a_stop_ends_the_session_though_nothing_can_be_said(cluster, caplog, refused):
-    """Others may take over at once, and not only when the session has run out."""
-    (one,) = await cluster.start("one")
-    await until(lambda: cluster.zookeeper.names(MEMBERS.path) == ("one",))
-    session = one.sessions[-1]
-
-    async def refuse(*_):
-        raise UnavailableError("not now")
-
-    setattr(session, refused, refuse)
-    assert await cluster.brokers.pop("one").stop()
-    assert not cluster.zookeeper.knows(session)
-    assert cluster.zookeeper.names(BROKERS.path) == ()
-    assert "not now" in caplog.text
-
-
-async def test_what_a_stopped_broker_had_goes_to_another(cluster):
-    """A broker that stops hands over, and a Message that it has acked is a duplicate elsewhere."""
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    info = await c.create("t", write_partitions=2)
-    owners = await cluster.all_owned("t")
-    number = owners.index("two")
-    c2 = await cluster.connect(two)
-    c2.schema_id = info.schema_id
-    first = await c2.write(0, write_partition=number)
-    await cluster.stop("two")
-    assert await cluster.all_owned("t") == ["one", "one"]
-    again = await c.write(0, write_partition=number)
-    assert (again.duplicate, again.offset, again.batch_id) == (True, first.offset, first.batch_id)
 
 
 async def test_a_broker_whose_session_is_over_acks_nothing(cluster):
@@ -211,7 +169,7 @@ async def test_a_broker_whose_id_another_process_has_taken_leaves_the_cluster(cl
 
 async def test_a_drained_broker_owns_nothing(cluster, monkeypatch):
     """A drain moves all that a broker owns, and it is given something again when it is over."""
-    monkeypatch.setattr(traffic, "KNOWN_S", 0.1)
+    monkeypatch.setattr(membership, "KNOWN_S", 0.1)
     monkeypatch.setattr(membership, "REPORT_S", 0.2)
     await cluster.start("one", "two")
     bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
@@ -246,29 +204,3 @@ async def test_a_broker_that_reads_owns_nothing(cluster):
             assert [record.value for record in batch] == [b"x"]
         reader = cluster.brokers["r"]
         assert json.loads(json.dumps(reader.topics.names())) == ["_memq_audit", "t"]
-
-
-async def test_a_frozen_zookeeper_is_named_before_the_session_is_over(cluster, monkeypatch):
-    """Each broker says that ZooKeeper does not answer, since when, and when it does again."""
-    monkeypatch.setattr("memq.broker.membership.SILENT_S", 0.2)
-    cluster.session_timeout_s = 20.0
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", write_partitions=2)
-    await cluster.all_owned("t")
-    for broker in (one, two):
-        cluster.zookeeper.freeze(broker.sessions[-1])
-        await until(broker.context.not_ready)
-        assert broker.context.leased()
-        assert broker.context.not_ready()[0].startswith("zookeeper (zk:2181) refuses since 20")
-    async with AsyncAdminClient(f"{one.address},{two.address}", request_timeout_s=5) as admin:
-        found = await admin.status()
-        assert "zookeeper (zk:2181) refuses since" in found.problems()[0]
-        assert "(at one, two); mend zookeeper" in found.problems()[0]
-        for broker in (one, two):
-            cluster.zookeeper.thaw(broker.sessions[-1])
-        await until(lambda: not (one.context.not_ready() or two.context.not_ready()))
-        found = await admin.status()
-        assert found.problems() == []
-        assert [each.id for each in found.brokers] == ["one", "two"]
-        assert found.cluster.governor in ("one", "two")
