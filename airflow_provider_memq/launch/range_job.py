@@ -133,16 +133,8 @@ class RangeJobMixin(FailsAtOnce):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.topic = topic
-        self.output_dir = output_dir
-        self.range_key = range_key
-        self.manifest_dir = manifest_dir
-        self.job = job
-        self.mode = mode
-        self.job_args = job_args
-        self.memq_conn_id = memq_conn_id
-        self.aws_conn_id = aws_conn_id
         self.manifest_url = ""
         self._done: dict[str, Any] | None = None
 

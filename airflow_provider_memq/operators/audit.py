@@ -127,23 +127,9 @@ class MemqAuditOperator(MemqTopicOperator):
         spark_conf: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         inlets = [*(kwargs.pop("inlets", None) or []), *([audited] if audited else [])]
         super().__init__(inlets=inlets, **kwargs)
-        self.audited = audited
-        self.consumers = consumers
-        self.start = start
-        self.end = end
-        self.last = last
-        self.deep = deep
-        self.settled_for = settled_for
-        self.grace = grace
-        self.allow_partly = allow_partly
-        self.output_dir = output_dir
-        self.aws_conn_id = aws_conn_id
-        self.application = application
-        self.spark_conn_id = spark_conn_id
-        self.default_master = default_master
-        self.spark_conf = spark_conf
         self._submitted: SparkSubmitHook | None = None
         self._own: _JudgedWindow | None = None
 

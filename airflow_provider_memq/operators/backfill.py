@@ -121,21 +121,11 @@ class MemqBackfillOperator(MemqTopicOperator):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         plan = plan_asset(ranges)
         inlets, outlets = kwargs.pop("inlets", None) or [], kwargs.pop("outlets", None) or []
         kwargs["max_active_tis_per_dag"] = 1
         super().__init__(inlets=[*inlets, plan], outlets=[*outlets, plan], **kwargs)
-        self.ranges = ranges
-        self.output_dir = output_dir
-        self.manifest_dir = manifest_dir
-        self.keys = keys
-        self.start = start
-        self.end = end
-        self.max_bytes = max_bytes
-        self.max_ranges = max_ranges
-        self.again = again
-        self.preview = preview
-        self.aws_conn_id = aws_conn_id
 
     def execute(self, context: Context) -> list[str]:
         """Find the ranges, list them, and hand them on."""

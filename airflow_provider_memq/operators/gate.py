@@ -93,14 +93,8 @@ class MemqQualityGateOperator(MemqTopicOperator):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.manifest = manifest
-        self.range_key = range_key
-        self.max_skipped = max_skipped
-        self.min_records = min_records
-        self.max_age = max_age
-        self.columns = columns
-        self.aws_conn_id = aws_conn_id
         self.manifest_url = ""
 
     def execute(self, context: Context) -> dict[str, Any]:
