@@ -30,7 +30,8 @@ from airflow_provider_memq.planning.topics import (
     read_state,
 )
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.values import count_or, parse_flag, time_ms_or_none
+from airflow_provider_memq.values import count_or, names_in, parse_flag, time_ms_or_none
+from memq.core.manifest import decode_manifest
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import (
@@ -253,8 +254,6 @@ class MemqBackfillOperator(MemqTopicOperator):
 
     def _is_written(self, expected: RangeContents) -> bool:
         """Whether a manifest accounts for a range; one that does not is told of."""
-        from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
-
         path = manifest_path(self.manifest_dir, self.output_dir, self.topic, expected.range)
         payload = files.read_if_any(path, self.aws_conn_id)
         if payload is None:
@@ -303,5 +302,4 @@ def keys_of(keys: Sequence[str] | str | None) -> list[OffsetRange]:
     Raises:
         ConfigError: one of them names no range.
     """
-    given = keys.split(",") if isinstance(keys, str) else keys or []
-    return [parse_key(str(each).strip()) for each in given if each not in ("", "None")]
+    return [parse_key(each) for each in names_in(keys) if each != "None"]

@@ -143,7 +143,7 @@ WRONG = {
     "hourly_since: soon": "hourly_since = 'soon': must be a time such as 2026-01-02T",
     'hourly_since: "2026-02-03"': "hourly_since = '2026-02-03' has no time zone; add one, such as",
     "hourly_on_removed: guess": "hourly_on_removed = 'guess': must be one of fail, skip",
-    "spark_conf: {a: 1}": "spark_conf = {'a': 1}: must be names and texts, such as {spark.executor",
+    "spark_conf: {a: 1}": "spark_conf = {'a': 1}: must be texts by name, such as",
     "max_bytes: 1GiB": "unknown setting 'max_bytes' = '1GiB'; there are|did you mean",
     "max_range_byte: 1": "unknown setting 'max_range_byte' = 1; did you mean 'max_range_bytes'?",
 }
