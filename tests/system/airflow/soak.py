@@ -110,6 +110,7 @@ class Team:
     def __init__(self, pipeline: Pipeline, postgres: Postgres, random: Random) -> None:
         self.pipeline, self.postgres, self.random = pipeline, postgres, random
         self.rest, self.counts = pipeline.rest, Counter[str]()
+        self.dumped: set[str] = set()
 
     # -- trouble ----------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class Team:
         todo = [
             (MARK, self.mark_by_hand),
             (PLANNERS, self.plan_twice),
-            (DUMP, lambda: self.postgres.dump("older")),
+            (DUMP, self.dump),
             (RESTORE, self.restore),
         ]
         victims: list[str] = []
@@ -193,8 +194,14 @@ class Team:
         say(f"{dag_id}.{task} was refused: {text}")
         self.counts["refused by name"] += 1
 
+    def dump(self) -> None:
+        """Dump Airflow's database, as a backup does."""
+        self.postgres.dump("older")
+        self.dumped = {*until(self.pipeline.planned, "events")}
+
     def restore(self) -> None:
         """Put Airflow's database back to the dump; the planner is refused, and then takes over."""
+        until(lambda: self.pipeline.processed() - self.dumped, "a range processed since the dump")
         self.pipeline.airflow.stop()
         self.postgres.restore("older")
         self.pipeline.airflow.start()
