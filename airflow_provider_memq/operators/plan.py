@@ -190,20 +190,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if missed is not None:
             by_offsets = not isinstance(start_of(self.start), str)
             missed.check_remembered(last, begins_at_offsets=by_offsets)
-        with self.hook.topic(self.topic) as client:
-            limits = limits._replace(longest_ms=client.info().config.retention_ms // LONGEST_WAIT)
-            state = read_state(self.topic, client)
-            begin = msgspec.structs.replace(self._begin(last, state), planner=self._name)
-            stored = client.committed(self.group) if self.group else {}
-            written: list[OffsetRange] = []
-            if take_over:
-                written = self._written(begin, dict.fromkeys(begin.ends, 0))
-                begin, written = taken_over(begin, stored, written)
-            plan = next_ranges(
-                client, state, begin.ends, limits, now_ms(), held=held, written=written
-            )
-        if not take_over:
-            self._check_ahead(begin, stored, plan)
+        begin, plan = self._next(last, limits, take_over=take_over, held=held)
         is_same = last is None or begin.life == last.life
         again = []
         if missed and is_same and not dry_run:
@@ -226,6 +213,26 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         keys = [range_key(each.range) for each in plan.ranges]
         context["outlet_events"][self.ranges].add_partitions([*again, *keys])
         return result
+
+    def _next(
+        self, last: PlanLedger | None, limits: Limits, *, take_over: bool, held: bool
+    ) -> tuple[PlanLedger, Plan]:
+        """Ask the brokers what comes next; gives the ledger that it goes on from, and the plan."""
+        with self.hook.topic(self.topic) as client:
+            limits = limits._replace(longest_ms=client.info().config.retention_ms // LONGEST_WAIT)
+            state = read_state(self.topic, client)
+            begin = msgspec.structs.replace(self._begin(last, state), planner=self._name)
+            stored = client.committed(self.group) if self.group else {}
+            written: list[OffsetRange] = []
+            if take_over:
+                written = self._written(begin, dict.fromkeys(begin.ends, 0))
+                begin, written = taken_over(begin, stored, written)
+            plan = next_ranges(
+                client, state, begin.ends, limits, now_ms(), held=held, written=written
+            )
+        if not take_over:
+            self._check_ahead(begin, stored, plan)
+        return begin, plan
 
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
