@@ -17,7 +17,7 @@ from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.sdk import BaseOperatorLink
 
@@ -25,8 +25,28 @@ if TYPE_CHECKING:
 RANGE_OF_RUN = "{{ dag_run.partition_key }}"
 """The range of a DAG run that is made for a planned range."""
 
+_NOT_TAKEN = ("self", "kwargs", "__class__")  # in a constructor, beside its own arguments
 
-class FailsAtOnce(BaseOperator):
+
+class TakesArguments:
+    """Makes the arguments of a constructor attributes of the same names."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Give an argument, which `_take` has made an attribute."""
+
+    def _take(self, arguments: Mapping[str, Any]) -> None:
+        """Make the arguments of a constructor attributes, which Airflow renders by their names.
+
+        Args:
+            arguments: `locals()`, in the first line of the constructor.
+        """
+        own = {name: value for name, value in arguments.items() if name not in _NOT_TAKEN}
+        vars(self).update(own)
+
+
+class FailsAtOnce(BaseOperator, TakesArguments):
     """Base of all operators: what no retry mends fails the task at once, whatever its `retries`.
 
     Such an error is still of its own class, and an `AirflowFailException` as well. A connection
@@ -89,9 +109,8 @@ class MemqTopicOperator(FailsAtOnce):
         cls.template_fields = (*MemqTopicOperator.template_fields, *names)
 
     def __init__(self, *, topic: str, memq_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.topic = topic
-        self.memq_conn_id = memq_conn_id
 
     @property
     def hook(self) -> MemqHook:

@@ -6,9 +6,9 @@ same messages. "Nothing" is None, and what templates render it as: an empty text
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from memq.core.decoding import UNDECODABLE
 from memq.errors import ConfigError
 
 D = TypeVar("D", int, None)
+T = TypeVar("T")
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 Offsets = Mapping[int, int] | Mapping[str, int] | str
 """Offsets by read partition: a mapping, or its JSON such as `{"0": 5}`."""
@@ -31,23 +33,13 @@ def parse_offsets(name: str, given: Offsets) -> dict[int, int]:
     Raises:
         ConfigError: it is neither, or holds something else than whole numbers from 0 on.
     """
-    offsets: object = given
-    if isinstance(given, str):
-        try:
-            offsets = msgspec.json.decode(given)
-        except UNDECODABLE:
-            offsets = None
-    if not isinstance(offsets, Mapping):
+    try:
+        return _decoded(given, dict[_Count, _Count])
+    except UNDECODABLE as exc:
         raise ConfigError(
-            f"{name} = {given!r}: must be a mapping of read partition to offset, or JSON such as "
-            '{"0": 5}'
-        )
-    return {
-        parse_count(f"a read partition of {name}", partition): parse_count(
-            f"{name} of partition {partition}", offset
-        )
-        for partition, offset in offsets.items()
-    }
+            f"{name} = {str(given)[:200]!r}: must be a mapping of read partition to offset, or its "
+            f'JSON such as {{"0": 5}}: {exc}'
+        ) from exc
 
 
 def parse_count(name: str, given: object) -> int:
@@ -152,17 +144,26 @@ def parse_texts(name: str, given: Mapping[str, str] | str | None) -> dict[str, s
     Raises:
         ConfigError: it is neither, or holds something else than texts.
     """
-    found: object = given
     if _is_nothing(given):
         return {}
-    if isinstance(given, str):
-        try:
-            found = msgspec.json.decode(given)
-        except UNDECODABLE:
-            found = None
-    if isinstance(found, Mapping) and all(isinstance(each, str) for each in found.values()):
-        return dict(found)
-    raise ConfigError(f'{name} = {given!r}: must be texts by name, such as {{"value": "binary"}}')
+    try:
+        return _decoded(given, dict[str, str])
+    except UNDECODABLE as exc:
+        raise ConfigError(
+            f'{name} = {given!r}: must be texts by name, such as {{"value": "binary"}}'
+        ) from exc
+
+
+def names_in(given: Sequence[str] | str | None) -> list[str]:
+    """Read a list of names, or its text with commas."""
+    names = given.split(",") if isinstance(given, str) else map(str, given or ())
+    return [text for each in names if (text := each.strip())]
+
+
+def _decoded(given: object, kind: type[T]) -> T:
+    """Read a value, or its JSON."""
+    value = msgspec.json.decode(given) if isinstance(given, str) else given
+    return msgspec.convert(value, kind, strict=False, str_keys=True)
 
 
 def _is_nothing(given: object) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from airflow_provider_memq.planning.ranges import Limits, RangeCutter, finish
+from airflow_provider_memq.planning.ranges import Cut, Limits, cut, finish
 from memq.core.notification import Notification, PublishedBatch
 from memq.core.ranges import OffsetRange
 
@@ -59,14 +59,11 @@ def hour(limits: Limits, max_pending: int) -> Hour:
     return Hour(plans, ranges, longest_ms / 1000)
 
 
-def _cut(batches: list[list[PublishedBatch]], ends: list[int], limits: Limits) -> list[RangeCutter]:
-    cutters = []
-    for partition, found in enumerate(batches):
-        cutter = RangeCutter(OffsetRange(partition, ends[partition], len(found)), limits)
-        for each in found[ends[partition] :]:
-            cutter.add(each)
-        cutters.append(cutter)
-    return cutters
+def _cut(batches: list[list[PublishedBatch]], ends: list[int], limits: Limits) -> list[Cut]:
+    return [
+        cut(OffsetRange(partition, ends[partition], len(found)), found[ends[partition] :], limits)
+        for partition, found in enumerate(batches)
+    ]
 
 
 def _published(partition: int, offset: int, at_ms: int) -> PublishedBatch:

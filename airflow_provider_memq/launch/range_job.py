@@ -39,6 +39,13 @@ from airflow_provider_memq.planning.ranges import RangeContents, parse_key
 from airflow_provider_memq.planning.topics import contents_of
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
+from memq.core.manifest import (
+    Totals,
+    check_manifest,
+    check_totals,
+    decode_manifest,
+    describe_left_out,
+)
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
@@ -133,16 +140,8 @@ class RangeJobMixin(FailsAtOnce):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.topic = topic
-        self.output_dir = output_dir
-        self.range_key = range_key
-        self.manifest_dir = manifest_dir
-        self.job = job
-        self.mode = mode
-        self.job_args = job_args
-        self.memq_conn_id = memq_conn_id
-        self.aws_conn_id = aws_conn_id
         self.manifest_url = ""
         self._done: dict[str, Any] | None = None
 
@@ -225,8 +224,6 @@ class RangeJobMixin(FailsAtOnce):
             TopicRecreatedError: the program has read another topic of that name.
             AirflowFailException: the manifest cannot be read, or is none.
         """
-        from memq.core.manifest import describe_left_out  # noqa: PLC0415 - DAGs parse sooner
-
         self.manifest_url = run.manifest
         manifest = self._manifest(run)
         check(manifest, self.topic, run.expected)
@@ -349,8 +346,6 @@ def read_manifest(
         ConfigError: nothing here can read such a URI.
         CorruptDataError: it is not a manifest.
     """
-    from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
-
     payload = files.read_if_any(path, aws_conn_id)
     if payload is None:
         raise DataLossError(f"the job ended without a manifest: there is none at {path}")
@@ -368,12 +363,6 @@ def check(manifest: Manifest, topic: str, expected: RangeContents) -> None:
         TopicRecreatedError: the job has read another topic of that name.
         DataLossError: naming each difference.
     """
-    from memq.core.manifest import (  # noqa: PLC0415 - DAGs parse sooner
-        Totals,
-        check_manifest,
-        check_totals,
-    )
-
     check_manifest(manifest, topic, expected.range)
     totals = Totals(
         expected.batches,

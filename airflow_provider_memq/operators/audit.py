@@ -14,7 +14,7 @@ from airflow_provider_memq.launch.submitting import prepare, program_arguments
 from airflow_provider_memq.lineage import assertion, folder_written, lineage, topic_read
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.planning.audited import AuditedWindows, left_out
-from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
+from airflow_provider_memq.values import duration_ms_or, iso, names_in, parse_flag
 from memq.core.audit import render
 from memq.core.audit.result import AuditResult, Verdict, decode_result
 from memq.core.ranges import Interval
@@ -127,23 +127,9 @@ class MemqAuditOperator(MemqTopicOperator):
         spark_conf: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         inlets = [*(kwargs.pop("inlets", None) or []), *([audited] if audited else [])]
         super().__init__(inlets=inlets, **kwargs)
-        self.audited = audited
-        self.consumers = consumers
-        self.start = start
-        self.end = end
-        self.last = last
-        self.deep = deep
-        self.settled_for = settled_for
-        self.grace = grace
-        self.allow_partly = allow_partly
-        self.output_dir = output_dir
-        self.aws_conn_id = aws_conn_id
-        self.application = application
-        self.spark_conn_id = spark_conn_id
-        self.default_master = default_master
-        self.spark_conf = spark_conf
         self._submitted: SparkSubmitHook | None = None
         self._own: _JudgedWindow | None = None
 
@@ -275,7 +261,7 @@ class MemqAuditOperator(MemqTopicOperator):
                 start_ms=window.start,
                 end_ms=window.end,
                 deep=parse_flag("deep", self.deep),
-                consumers=names_of(self.consumers),
+                consumers=names_in(self.consumers),
                 grace_ms=duration_ms_or(0, self.grace),
                 only_consumed=bool(self.settled_for),
             ),
@@ -284,7 +270,7 @@ class MemqAuditOperator(MemqTopicOperator):
 
     def _must_be_done(self) -> list[str]:
         """Consumers that must have come to the end of the window."""
-        return names_of(self.consumers) if self.settled_for else []
+        return names_in(self.consumers) if self.settled_for else []
 
     def _audit_by_spark(self, window: Interval) -> AuditResult:
         """Submit the program; what it found is in the file that it writes last."""
@@ -326,7 +312,7 @@ class MemqAuditOperator(MemqTopicOperator):
             "--output": f"{self.output_dir.rstrip('/')}/_findings",
             "--result": result,
         }
-        consumers = [text for name in names_of(self.consumers) for text in ("--consumer", name)]
+        consumers = [text for name in names_in(self.consumers) for text in ("--consumer", name)]
         return [*program_arguments(settings, arguments), "--deep", *consumers]
 
     def _keep(self, result: AuditResult, window: Interval) -> str | None:
@@ -346,9 +332,3 @@ class MemqAuditOperator(MemqTopicOperator):
 
 def _in_words(window: Interval) -> str:
     return f"{iso(window.start)} to {iso(window.end)}"
-
-
-def names_of(consumers: Sequence[str] | str) -> list[str]:
-    """Names of a list, or of its text with commas."""
-    given = consumers.split(",") if isinstance(consumers, str) else consumers
-    return [name.strip() for name in given if name.strip()]

@@ -60,9 +60,8 @@ class MemqEmrServerlessOperator(AwsRangeJobMixin, EmrServerlessStartJobOperator)
     def __init__(
         self, *, application: str, spark_submit_parameters: str = "", **kwargs: Any
     ) -> None:
+        self._take(locals())
         super().__init__(job_driver={}, **{"name": NAME} | kwargs)
-        self.application = application
-        self.spark_submit_parameters = spark_submit_parameters
 
     def give(self, arguments: list[str], token: str) -> None:
         """Fill in the driver; the service takes a token once, however often it is sent."""
@@ -115,11 +114,8 @@ class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
         action_on_failure: str = "CONTINUE",
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.application = application
-        self.spark_submit_args = spark_submit_args
-        self.step_name = step_name
-        self.action_on_failure = action_on_failure
 
     @cached_property
     def cluster(self) -> str:

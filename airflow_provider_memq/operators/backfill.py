@@ -5,14 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from airflow.sdk import Asset, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.base import MemqTopicOperator
 from airflow_provider_memq.launch import files
 from airflow_provider_memq.launch.range_job import check, manifest_path, written_ranges
-from airflow_provider_memq.planning.backfill import Cuts, cut, forgotten, uncut
+from airflow_provider_memq.planning.backfill import Cuts, forgotten, uncut
 from airflow_provider_memq.planning.ledger import (
     check_same_topic,
     known_ranges,
@@ -24,10 +23,15 @@ from airflow_provider_memq.planning.ranges import (
     to_row,
     touching,
 )
-from airflow_provider_memq.planning.topics import check_retained_since, contents_of, read_state
+from airflow_provider_memq.planning.topics import (
+    check_retained_since,
+    contents_of,
+    cut_all,
+    read_state,
+)
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.values import count_or, parse_flag, time_ms_or_none
-from memq.core.decoding import UNDECODABLE
+from airflow_provider_memq.values import count_or, names_in, parse_flag, time_ms_or_none
+from memq.core.manifest import decode_manifest
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import (
@@ -39,14 +43,13 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from airflow.sdk import Context
 
     from airflow_provider_memq.planning.ranges import RangeContents
     from airflow_provider_memq.planning.topics import TopicState
     from memq.client.topic import SyncTopicClient
-    from memq.core.manifest import Manifest
 
 READERS = 8  # of manifests at a time
 MAX_MAPPED = 1024  # Airflow's default of `[core] max_map_length`
@@ -75,7 +78,7 @@ class MemqBackfillOperator(MemqTopicOperator):
         output_dir: folder, URI or table of the results, as the task that processes has it
            .
         manifest_dir: folder or URI of the manifests, as that task has it.
-        keys: offsets wanted, as range keys: a list, or its text with commas or as JSON.
+        keys: offsets wanted, as range keys: a list, or its text with commas.
         start: or else a window of time: its start, with a time zone. Without one, it
             begins with what is retained.
         end: and its end, not included.
@@ -121,28 +124,18 @@ class MemqBackfillOperator(MemqTopicOperator):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         plan = plan_asset(ranges)
         inlets, outlets = kwargs.pop("inlets", None) or [], kwargs.pop("outlets", None) or []
         kwargs["max_active_tis_per_dag"] = 1
         super().__init__(inlets=[*inlets, plan], outlets=[*outlets, plan], **kwargs)
-        self.ranges = ranges
-        self.output_dir = output_dir
-        self.manifest_dir = manifest_dir
-        self.keys = keys
-        self.start = start
-        self.end = end
-        self.max_bytes = max_bytes
-        self.max_ranges = max_ranges
-        self.again = again
-        self.preview = preview
-        self.aws_conn_id = aws_conn_id
 
     def execute(self, context: Context) -> list[str]:
         """Find the ranges, list them, and hand them on."""
         dry_run, again = parse_flag("preview", self.preview), parse_flag("again", self.again)
         most = self._most()
         found, new, removed, incarnation = self._find(context)
-        self._check_removed(removed, again=again)
+        self._check_removed(removed)
         todo = found if again else self._unwritten(found)
         if again and len(todo) > most:
             raise ConfigError(
@@ -205,39 +198,26 @@ class MemqBackfillOperator(MemqTopicOperator):
                 stretches = uncut(wanted, known, last.origins)
             for stretch in stretches:
                 client.check_retained(stretch)
-            new = [
-                each
-                for stretch in stretches
-                for each in cut(stretch, client.batches([stretch]), limits)
-            ]
+            new = [each for stretch in stretches for each in cut_all(client, stretch, limits)]
             touched = touching(known, wanted)
             removed = [each for each in touched if each.start < state.starts[each.partition]]
             found = [contents_of(client, each) for each in touched if each not in removed] + new
         found.sort(key=lambda each: (each.first_ms, each.range))
         return found, [each.range for each in new], removed, incarnation
 
-    def _check_removed(self, removed: list[OffsetRange], *, again: bool) -> None:
-        """Do without ranges that are done, or that no window with a start and no key asks for."""
-        lost = [each for each in removed if again or not self._has_manifest(each)]
-        if not lost:
+    def _check_removed(self, removed: list[OffsetRange]) -> None:
+        """Do without ranges that no key and no window with a start asks for."""
+        if not removed:
             return
-        last = lost[-1]
+        last = removed[-1]
         text = f"{range_key(last)} cannot be run: retention has removed its beginning"
-        if not again:
-            text += ", and no manifest says that it is done"
-        if len(lost) > 1:
-            text += f"; and so it is with {counted(len(lost) - 1, 'range')} before"
+        if len(removed) > 1:
+            text += f"; and so it is with {counted(len(removed) - 1, 'range')} before"
         if keys_of(self.keys) or time_ms_or_none("start", self.start) is not None:
             raise OffsetOutOfRangeError(
                 f"{text}. Without it, ask by keys: partition {last.partition}, {last.end} and later"
             )
         self.log.warning("%s. The backfill begins behind it", text)
-
-    def _has_manifest(self, wanted: OffsetRange) -> bool:
-        """Whether a job has said that it wrote a range, which can be compared with nothing now."""
-        from memq.core.manifest import check_manifest  # noqa: PLC0415 - DAGs parse sooner
-
-        return self._holds(wanted, lambda found: check_manifest(found, self.topic, wanted))
 
     def _of(self, state: TopicState, wanted: OffsetRange) -> OffsetRange:
         if wanted.incarnation not in ("", state.incarnation):
@@ -273,18 +253,13 @@ class MemqBackfillOperator(MemqTopicOperator):
             return [each for each, done in zip(found, written, strict=True) if not done]
 
     def _is_written(self, expected: RangeContents) -> bool:
-        return self._holds(expected.range, lambda found: check(found, self.topic, expected))
-
-    def _holds(self, wanted: OffsetRange, check_it: Callable[[Manifest], object]) -> bool:
-        """Whether a range has a manifest that passes a check; one that does not is told of."""
-        from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
-
-        path = manifest_path(self.manifest_dir, self.output_dir, self.topic, wanted)
+        """Whether a manifest accounts for a range; one that does not is told of."""
+        path = manifest_path(self.manifest_dir, self.output_dir, self.topic, expected.range)
         payload = files.read_if_any(path, self.aws_conn_id)
         if payload is None:
             return False
         try:
-            check_it(decode_manifest(payload))
+            check(decode_manifest(payload), self.topic, expected)
         except (CorruptDataError, DataLossError, TopicRecreatedError) as exc:
             self.log.warning("%s does not hold, so its range is not done: %s", path, exc)
             return False
@@ -322,22 +297,9 @@ def after_range(context: Any, result: Any = None) -> None:
 
 
 def keys_of(keys: Sequence[str] | str | None) -> list[OffsetRange]:
-    """The ranges that a list of keys names, or the text of one.
+    """Read the ranges that a list of keys names, or its text with commas.
 
     Raises:
         ConfigError: one of them names no range.
     """
-    if keys is None or (isinstance(keys, str) and keys.strip() in ("", "None")):
-        return []
-    found: object = keys
-    if isinstance(keys, str):
-        text = keys.strip()
-        try:
-            found = msgspec.json.decode(text) if text.startswith("[") else text.split(",")
-        except UNDECODABLE:
-            found = None
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
-        raise ConfigError(
-            f"keys = {keys!r}: must be a list of keys of ranges, or its text: with commas, or JSON"
-        )
-    return [parse_key(each.strip()) for each in found]
+    return [parse_key(each) for each in names_in(keys) if each != "None"]

@@ -20,6 +20,7 @@ from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.planning.ledger import mark_events
 from airflow_provider_memq.planning.ranges import parse_key, range_key
 from airflow_provider_memq.values import count_or, duration_ms_or, parse_texts
+from memq.core.manifest import check_manifest, decode_manifest
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, format_duration_ms
 from memq.errors import ConfigError, DataLossError
@@ -93,14 +94,8 @@ class MemqQualityGateOperator(MemqTopicOperator):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.manifest = manifest
-        self.range_key = range_key
-        self.max_skipped = max_skipped
-        self.min_records = min_records
-        self.max_age = max_age
-        self.columns = columns
-        self.aws_conn_id = aws_conn_id
         self.manifest_url = ""
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -137,8 +132,6 @@ class MemqQualityGateOperator(MemqTopicOperator):
         return limits
 
     def _read(self, wanted: OffsetRange) -> Manifest:
-        from memq.core.manifest import check_manifest, decode_manifest  # noqa: PLC0415 - DAGs parse sooner
-
         payload = files.read_if_any(self.manifest, self.aws_conn_id)
         if payload is None:
             raise DataLossError(

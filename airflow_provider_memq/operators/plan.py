@@ -164,6 +164,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         plans = kwargs.setdefault("max_active_tis_per_dag", 1)
         if plans != 1:
             raise ConfigError(
@@ -173,27 +174,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         inlets, outlets = kwargs.pop("inlets", None) or [], kwargs.pop("outlets", None) or []
         plan = plan_asset(ranges)
         super().__init__(inlets=[*inlets, plan], outlets=[*outlets, ranges, plan], **kwargs)
-        self.ranges = ranges
-        self.start = start
-        self.on_recreated = on_recreated
-        self.on_removed = on_removed
-        self.max_offsets = max_offsets
-        self.max_bytes = max_bytes
-        self.max_records = max_records
-        self.max_age = max_age
-        self.linger = linger
-        self.min_bytes = min_bytes
-        self.max_pending = max_pending
-        self.deferrable = deferrable
-        self.max_ranges = max_ranges
-        self.process_dag_id = process_dag_id
-        self.missed_after = missed_after
-        self.preview = preview
-        self.group = group
-        self.output_dir = output_dir
-        self.manifest_dir = manifest_dir
-        self.take_over = take_over
-        self.aws_conn_id = aws_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan, and emit; or wait."""
@@ -210,20 +190,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if missed is not None:
             by_offsets = not isinstance(start_of(self.start), str)
             missed.check_remembered(last, begins_at_offsets=by_offsets)
-        with self.hook.topic(self.topic) as client:
-            limits = limits._replace(longest_ms=client.info().config.retention_ms // LONGEST_WAIT)
-            state = read_state(self.topic, client)
-            begin = msgspec.structs.replace(self._begin(last, state), planner=self._name)
-            stored = client.committed(self.group) if self.group else {}
-            written: list[OffsetRange] = []
-            if take_over:
-                written = self._written(begin, dict.fromkeys(begin.ends, 0))
-                begin, written = taken_over(begin, stored, written)
-            plan = next_ranges(
-                client, state, begin.ends, limits, now_ms(), held=held, written=written
-            )
-        if not take_over:
-            self._check_ahead(begin, stored, plan)
+        begin, plan = self._next(last, limits, take_over=take_over, held=held)
         is_same = last is None or begin.life == last.life
         again = []
         if missed and is_same and not dry_run:
@@ -246,6 +213,26 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         keys = [range_key(each.range) for each in plan.ranges]
         context["outlet_events"][self.ranges].add_partitions([*again, *keys])
         return result
+
+    def _next(
+        self, last: PlanLedger | None, limits: Limits, *, take_over: bool, held: bool
+    ) -> tuple[PlanLedger, Plan]:
+        """Ask the brokers what comes next; gives the ledger that it goes on from, and the plan."""
+        with self.hook.topic(self.topic) as client:
+            limits = limits._replace(longest_ms=client.info().config.retention_ms // LONGEST_WAIT)
+            state = read_state(self.topic, client)
+            begin = msgspec.structs.replace(self._begin(last, state), planner=self._name)
+            stored = client.committed(self.group) if self.group else {}
+            written: list[OffsetRange] = []
+            if take_over:
+                written = self._written(begin, dict.fromkeys(begin.ends, 0))
+                begin, written = taken_over(begin, stored, written)
+            plan = next_ranges(
+                client, state, begin.ends, limits, now_ms(), held=held, written=written
+            )
+        if not take_over:
+            self._check_ahead(begin, stored, plan)
+        return begin, plan
 
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
@@ -284,7 +271,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         except ConfigError:  # there is no such DAG
             return True
         runs = ti.get_task_states(dag_id, task_ids=[task_id]).values()
-        return over and not any({"queued", "running"} & {*run.values()} for run in runs)
+        return bool(over) and not any({"queued", "running"} & {*run.values()} for run in runs)
 
     def _written(self, begin: PlanLedger, starts: Mapping[int, int]) -> list[OffsetRange]:
         """The ranges that have manifests, and begin at some offsets or after them."""
@@ -357,7 +344,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     def _begins_anew(self) -> bool:
         if self.on_recreated not in ("fail", "begin"):
             raise ConfigError(f"on_recreated = {self.on_recreated!r}: must be 'fail' or 'begin'")
-        return self.on_recreated == "begin"
+        return bool(self.on_recreated == "begin")
 
 
 def start_of(value: Offsets) -> str | dict[int, int]:

@@ -68,12 +68,10 @@ class MemqCommitOperator(MemqTopicOperator):
     """
 
     def __init__(self, *, ranges: Asset, done: Asset, group: str, **kwargs: Any) -> None:
+        self._take(locals())
         kwargs.setdefault("max_active_tis_per_dag", 1)
         inlets = kwargs.pop("inlets", None) or []
         super().__init__(inlets=[*inlets, plan_asset(ranges), done], **kwargs)
-        self.ranges = ranges
-        self.done = done
-        self.group = group
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Find how far is processed, and commit it."""
@@ -192,11 +190,9 @@ class MemqRetentionOperator(MemqTopicOperator):
         warn_before: str | None = None,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         inlets = kwargs.pop("inlets", None) or []
         super().__init__(inlets=[*inlets, plan_asset(ranges)], **kwargs)
-        self.ranges = ranges
-        self.group = group
-        self.warn_before = warn_before
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Look, tell, and fail when something is about to be lost."""

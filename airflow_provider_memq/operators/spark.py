@@ -69,9 +69,9 @@ class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
         durable: bool = False,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         kwargs.setdefault("name", "memq-range")
         super().__init__(application=application, durable=durable, **kwargs)
-        self.default_master = default_master
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit, wait, and check the manifest."""
@@ -119,10 +119,8 @@ class MemqSparkConnectOperator(RangeJobMixin):
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.application = application
-        self.conn_id = conn_id
-        self.env_vars = env_vars
         self._programs = SubprocessHook()
 
     def execute(self, context: Context) -> dict[str, Any]:

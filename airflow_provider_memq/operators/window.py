@@ -51,10 +51,8 @@ class MemqWindowRangesOperator(MemqTopicOperator):
     def __init__(
         self, *, start: Any = None, end: Any = None, on_removed: str = "fail", **kwargs: Any
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.start = start
-        self.end = end
-        self.on_removed = on_removed
 
     def execute(self, context: Context) -> list[str]:
         """Ask the brokers for the offsets of the times."""

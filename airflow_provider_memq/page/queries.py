@@ -6,16 +6,18 @@ assets their tasks emit, and what their last arguments were. Every query has a l
 
 Brokers and tables may fail or hang. So all are asked at once, by threads, and a page waits for them
 `BUDGET_S` together: it shows what is known by then, and a line about the rest. A thread that hangs
-cannot be ended: there are `MAX_THREADS` of them, and while all hang nothing else is asked.
+cannot be ended, and does not hold back the end of the server: there are `MAX_THREADS` of them, and
+while all hang nothing else is asked.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -69,7 +71,7 @@ _SECRET = re.compile(
     r"((?:password|passwd|secret|token|credential|access[-_.]?key)[\w.-]*['\"]?\s*[=:]\s*)[^\s,;&]+",
     re.IGNORECASE,
 )
-_threads = ThreadPoolExecutor(MAX_THREADS, "memq-page")
+_free_threads = BoundedSemaphore(MAX_THREADS)
 
 
 class PageReader(NamedTuple):
@@ -425,17 +427,31 @@ def ask_outside(planned: Planned) -> tuple[Brokers, list[TableView], list[str]]:
 
 def ask(questions: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], list[str]]:
     """Ask several things at once; and say why one has no answer."""
-    futures = {what: _threads.submit(question) for what, question in questions.items()}
-    wait(futures.values(), BUDGET_S)
-    answers, troubles = {}, []
-    for what, future in futures.items():
-        if future.cancel() or not future.done():
-            troubles.append(f"{what}: no answer within {BUDGET_S:g} s")
-        elif error := future.exception():
-            troubles.append(f"{what}: {type(error).__name__}: {in_a_line(error)}")
-        else:
-            answers[what] = future.result()
+    answers: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    deadline_s = time.monotonic() + BUDGET_S
+    threads = []
+    for each in questions.items():
+        if _free_threads.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            threads.append(Thread(target=_ask_one, args=(each, answers, errors), daemon=True))
+            threads[-1].start()
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    answers, late = dict(answers), f"no answer within {BUDGET_S:g} s"
+    troubles = [f"{what}: {errors.get(what, late)}" for what in questions if what not in answers]
     return answers, troubles
+
+
+def _ask_one(
+    question: tuple[str, Callable[[], Any]], answers: dict[str, Any], errors: dict[str, str]
+) -> None:
+    what, ask_it = question
+    try:
+        answers[what] = ask_it()
+    except Exception as exc:  # noqa: BLE001 - a line of the page
+        errors[what] = f"{type(exc).__name__}: {in_a_line(exc)}"
+    finally:
+        _free_threads.release()
 
 
 def ask_brokers(planned: Planned) -> Brokers:

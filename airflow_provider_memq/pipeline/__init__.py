@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline import dags as topic_dags
-from airflow_provider_memq.pipeline.source import Source, read_yaml, settings_of
+from airflow_provider_memq.pipeline.settings import Source, read_yaml, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -71,7 +71,6 @@ def plan_dag(topic: TopicSettings, common: Common) -> DAG:
         ),
         max_active_runs=1,  # more would wait
         params=_plan_params(),
-        **_since(),
         **common,
     ) as dag:
         MemqPlanRangesOperator(
@@ -113,7 +112,6 @@ def process_dag(topic: TopicSettings, common: Common) -> DAG:
         description=f"Turns one range of offsets into {written}.",
         schedule=PartitionedAssetTimetable(assets=ranges),
         max_active_runs=topic.max_running_ranges,
-        **_since(),
         **common,
     ) as dag:
         process = MemqSparkSubmitOperator(
@@ -145,9 +143,8 @@ def hourly_dag(topic: TopicSettings, common: Common) -> DAG:
         description="Turns each complete hour into Parquet files.",
         # Other timetables make intervals of no width, which hold nothing.
         schedule=CronDataIntervalTimetable(topic.hourly_cron, timezone="UTC"),
-        **_since(topic.hourly_since),
         max_active_runs=WAITING_HOURS,
-        **common,
+        **common | _since(topic.hourly_since),
     ) as dag:
         complete = MemqWatermarkSensor(
             task_id="complete", **_at(topic), deferrable=True, timeout=HOURLY_WAIT_S
@@ -172,10 +169,9 @@ def audit_dag(topic: TopicSettings, common: Common) -> DAG:
         _id(topic, "memq_audit"),
         description="Reconciles what was produced, stored and consumed.",
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        **_since(topic.audit_since),
         max_active_runs=WAITING_HOURS,  # hours beyond them are made up for
         params=_audit_params(),
-        **common,
+        **common | _since(topic.audit_since),
     ) as dag:
         complete = MemqWatermarkSensor(
             task_id="complete",
@@ -209,7 +205,6 @@ def backfill_dag(topic: TopicSettings, common: Common) -> DAG:
         schedule=None,
         max_active_runs=1,
         params=_backfill_params(),
-        **_since(),
         **common,
     ) as dag:
         backfill = MemqBackfillOperator(
@@ -242,7 +237,6 @@ def retention_dag(topic: TopicSettings, common: Common) -> DAG:
         description="Warns before retention removes what was not processed.",
         schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
         max_active_runs=1,
-        **_since(),
         **common,
     ) as dag:
         MemqRetentionOperator(
@@ -267,12 +261,13 @@ def common_of(topic: TopicSettings, tell: Callable[[Any], object], doc: str | No
     tries = {"retries": topic.retries, "retry_delay": timedelta(milliseconds=topic.retry_delay_ms)}
     told = {"owner": topic.owner, "pool": topic.pool, "on_failure_callback": tell}
     tags = ["memq", *topic.tags]
-    return {"default_args": told | tries, "tags": tags, "doc_md": doc}
+    common = {"default_args": told | tries, "tags": tags, "doc_md": doc}
+    return common | {"start_date": START, "catchup": False}
 
 
-def _since(time: datetime | None = None) -> dict[str, Any]:
+def _since(time: datetime | None) -> dict[str, Any]:
     """Have each interval since a time run; without one, those from now on."""
-    return {"start_date": time or START, "catchup": time is not None}
+    return {"start_date": time, "catchup": True} if time else {}
 
 
 def _at(topic: TopicSettings) -> dict[str, Any]:

@@ -2,13 +2,26 @@
 
 Texts that tasks use may be templates, such as `{{ var.value.lake }}`, which are rendered and
 checked when the task runs. The others are needed while DAGs are parsed, when nothing is looked up.
+
+People write them in Python or in a YAML file:
+
+    output: s3a://lake/parquet     # for all topics
+    topics:
+      clicks:
+      views: {max_range_bytes: 4GiB}
+
+A setting stands at the top, for all topics, or below a topic, for that one. Whatever is wrong is
+found when the file is read, all of it at once; the error names file, topic, setting and value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -16,12 +29,14 @@ from airflow_provider_memq.planning.ranges import Limits
 from airflow_provider_memq.values import (
     count_or,
     duration_ms_or,
+    names_in,
     parse_texts,
     parse_time_ms,
 )
-from memq.core.options import Option, options_of
+from memq.core.options import Option, defaults, options_of
+from memq.core.topic import check_topic_name
 from memq.core.units import DAY_MS, HOUR_MS, SECOND_MS
-from memq.errors import ConfigError
+from memq.errors import ConfigError, MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,11 +81,9 @@ _folder = _or_template(_check_folder)
 
 def _texts(value: Any) -> list[str]:
     """A list of texts, or one text with commas."""
-    if isinstance(value, str):
-        return [text for each in value.split(",") if (text := each.strip())]
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, str | list | tuple) or not all(isinstance(e, str) for e in value):
         raise ConfigError('must be a list of texts, such as [one, two], or one: "one,two"')
-    return list(value)
+    return names_in(value)
 
 
 def _kinds(value: Any) -> list[str]:
@@ -80,13 +93,7 @@ def _kinds(value: Any) -> list[str]:
     return kinds
 
 
-def _conf(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
-        raise ConfigError('must be names and texts, such as {spark.executor.memory: "4g"}')
-    return dict(value)
-
-
-def _columns(value: Any) -> dict[str, str]:
+def _named_texts(value: Any) -> dict[str, str]:
     return parse_texts("", value)
 
 
@@ -176,7 +183,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     spark_conn_id: Annotated[str, Option("text", "memq_spark")]
     spark_master: Annotated[str, Option("text", "local[2]")]
     spark_conf: Annotated[
-        dict[str, str] | None, Option("value", None, read=_conf, shown="no UI, and the loopback")
+        dict[str, str] | None,
+        Option("value", None, read=_named_texts, shown="no UI, and the loopback"),
     ]
     spark_packages: Annotated[str, Option("text", "")]
     spark_apps: Annotated[str, Option("text", "", shown="`spark_apps` beside the file's folder")]
@@ -194,7 +202,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     gate_max_skipped: Annotated[str, Option("value", "", read=_count)]
     gate_min_records: Annotated[str, Option("value", "", read=_count)]
     gate_max_age: Annotated[str, Option("value", "", read=_duration)]
-    gate_columns: Annotated[dict[str, str], Option("value", "", read=_columns)]
+    gate_columns: Annotated[dict[str, str], Option("value", "", read=_named_texts)]
     hourly_output: Annotated[str, Option("value", "/tmp/memq/hourly", read=_folder)]  # noqa: S108 - likewise
     hourly_cron: Annotated[str, Option("value", "0 * * * *", read=_cron)]
     hourly_since: Annotated[datetime | None, Option("value", "", read=_time)]
@@ -210,3 +218,188 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 OPTIONS = {option.name: option for option in options_of(TopicSettings)}
 """Every setting by the name that people write."""
+
+
+# -- as people write them -------------------------------------------------------------------
+
+
+class Source(NamedTuple):
+    """Settings as somebody wrote them.
+
+    Attributes:
+        where: what errors call it: a file, or the class.
+        topics: the topics, and the settings of each; one text for a topic that is alone.
+        common: settings of all topics.
+        folder: beside which the Spark programs are looked for.
+    """
+
+    where: str
+    topics: object
+    common: Mapping[str, Any]
+    folder: Path | None = None
+
+
+def read_yaml(path: str | Path) -> Source:
+    """The settings in a file.
+
+    Raises:
+        ConfigError: there is no such file, or it is not YAML with a `topic` or `topics`.
+    """
+    path = Path(path)
+    try:
+        found = _load(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(
+            f"{path}: {exc.strerror or exc}. Bring one with `memq examples copy dags/memq.yaml "
+            f"{path.parent}`, or name the one that you have"
+        ) from exc
+    except ValueError as exc:
+        raise ConfigError(f"{path}: cannot be read as YAML: {exc}") from exc
+    if not isinstance(found, dict) or ("topic" in found) == ("topics" in found):
+        raise ConfigError(
+            f"{path}: must have either `topic: clicks`, or `topics:` with names and settings below"
+        )
+    topics = found.pop("topic") if "topic" in found else found.pop("topics")
+    return Source(str(path), topics, found, path.resolve().parent)
+
+
+def settings_of(source: Source) -> list[TopicSettings]:
+    """The settings of each topic.
+
+    Raises:
+        ConfigError: something is wrong; a line for each, with file, topic, setting and value.
+    """
+    problems: list[str] = []
+    topics = _topics(source, problems)
+    problems += _read(source.common)[1]
+    found = []
+    for topic, own in topics.items():
+        fields, wrong = _read(own)
+        found.append(_of_topic(source, topic, fields))
+        wrong += _at_odds(found[-1])
+        problems += [f"topic {topic!r}: {each}" for each in wrong]
+    if problems:
+        raise ConfigError("\n".join(f"{source.where}: {each}" for each in problems))
+    return found
+
+
+def _of_topic(source: Source, topic: str, own: Mapping[str, Any]) -> TopicSettings:
+    """What holds for a topic: its own, or that of all, or the default."""
+    fields = defaults(OPTIONS.values()) | _read(source.common)[0] | dict(own)
+    if not fields["spark_apps"] and source.folder:
+        fields["spark_apps"] = str(source.folder.parent / "spark_apps")
+    suffix = "" if isinstance(source.topics, str) else f".{topic}"
+    return TopicSettings(topic=topic, id_suffix=suffix, **fields)
+
+
+def _at_odds(topic: TopicSettings) -> list[str]:
+    """What is wrong with settings that are right one by one."""
+    wrong = []
+    if not topic.spark_apps:
+        wrong.append("spark_apps = '': must name the folder with MemQ's Spark programs")
+    named = "{{" in topic.table or ("." in topic.table and "/" not in topic.table)
+    if topic.table and not named:
+        wrong.append(
+            f"table = {topic.table!r}: must be a table, such as prod:lake.clicks; give "
+            "output for Parquet files in a folder, and no table"
+        )
+    if topic.table and topic.gate_columns:
+        wrong.append(
+            f"gate_columns = {topic.gate_columns!r}: a table has columns of its own, which every "
+            "range must fit; leave gate_columns out"
+        )
+    return wrong
+
+
+def _topics(source: Source, problems: list[str]) -> dict[str, Mapping[str, Any]]:
+    """The topics with their own settings; says what cannot be one."""
+    given = source.topics
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, Sequence):
+        pairs: list[tuple[Any, Any]] = [(each, None) for each in given]
+    else:
+        pairs = list(given.items()) if isinstance(given, Mapping) else []
+    if not pairs:
+        problems.append(f"topics = {given!r}: must name a topic, such as `topics: [clicks]`")
+    found: dict[str, Mapping[str, Any]] = {}
+    for topic, own in pairs:
+        if wrong := _wrong_topic(topic, own, found):
+            problems.append(wrong)
+        else:
+            found[topic] = own or {}
+    return found
+
+
+def _wrong_topic(topic: object, own: object, others: Mapping[str, object]) -> str:
+    """Why it cannot be a topic with settings; empty where it can."""
+    if not isinstance(topic, str):
+        return f'topic {topic!r}: must be a text; write it in quotes: "{topic}"'
+    if topic in others:
+        return f"topic {topic!r}: stands there twice; give it once, with all its settings"
+    if own is not None and not isinstance(own, Mapping):
+        return f"topic {topic!r} = {own!r}: must be settings, such as {{retries: 3}}, or empty"
+    try:
+        check_topic_name(topic)
+    except MemqError as exc:
+        return f"topic {topic!r}: {exc}"
+    return ""
+
+
+def _read(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Fields and values; and what is wrong."""
+    fields: dict[str, Any] = {}
+    wrong: list[str] = []
+    for name, value in given.items():
+        option = OPTIONS.get(name)
+        if option is None:
+            wrong.append(_unknown(name, value))
+            continue
+        try:
+            fields[option.field] = option.parse(value)
+        except ConfigError as exc:
+            wrong.append(_named(name, value, str(exc)))
+    return fields, wrong
+
+
+def _named(name: str, value: object, error: str) -> str:
+    """Say an error of a value by the name of its setting, whatever name the task has for it."""
+    if error.startswith(f"{name} "):
+        return error
+    other = re.match(rf"\w* = {re.escape(repr(value))}", error)
+    return f"{name} = {value!r}" + (error[other.end() :] if other else f": {error}")
+
+
+def _unknown(name: object, value: object) -> str:
+    close = difflib.get_close_matches(str(name), OPTIONS, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(OPTIONS)}"
+    return f"unknown setting {name!r} = {value!r}; {hint}"
+
+
+def _load(text: str) -> Any:
+    """YAML, in which no name may stand twice: the second one would win in silence.
+
+    Raises:
+        ValueError: it is not.
+    """
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - only where there is a file
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # as the import
+        """Refuses a name that stands twice."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names: list[Any] = []
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    continue  # `<<`: what it brings gives way to what stands here
+                name = self.construct_object(key, deep=True)
+                if name in names:
+                    line = key.start_mark.line + 1
+                    raise ValueError(f"{name!r} stands twice, again in line {line}")
+                names.append(name)
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader
+    except yaml.YAMLError as exc:
+        raise ValueError(str(exc)) from exc

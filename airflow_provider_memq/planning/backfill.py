@@ -24,16 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_memq.planning.ranges import Limits, RangeCutter, finish
 from memq.core.ranges import Interval, OffsetRange, difference, union
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-
-    from airflow_provider_memq.planning.ranges import RangeContents
-    from memq.core.notification import PublishedBatch
-
 CUTS_KEY = "memq_backfill"  # in the extra of an event of the plan's asset
 
 
@@ -145,19 +140,3 @@ def _without(wanted: Iterable[OffsetRange], known: Iterable[OffsetRange]) -> lis
             [Interval(each.start, each.end)], joined.get(each.partition, [])
         )
     ]
-
-
-def cut(
-    stretch: OffsetRange, batches: Iterable[PublishedBatch], limits: Limits
-) -> list[RangeContents]:
-    """Cut offsets that were never cut into ranges.
-
-    Args:
-        stretch: the offsets.
-        batches: that are published there.
-        limits: of each range.
-    """
-    cutter = RangeCutter(stretch, limits)
-    for each in batches:
-        cutter.add(each)
-    return finish([cutter], limits, 0, held=False).ranges

@@ -36,6 +36,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.sdk.exceptions import AirflowRuntimeError
+
 from airflow_provider_memq.planning.ledger import CLOCKS_APART, plans_since
 from airflow_provider_memq.planning.ranges import range_key
 from memq.errors import ConfigError
@@ -202,8 +204,6 @@ def is_paused(ti: Any, dag_id: str) -> bool:
     Raises:
         ConfigError: there is no such DAG.
     """
-    from airflow.sdk.exceptions import AirflowRuntimeError  # noqa: PLC0415 - DAGs parse sooner
-
     try:
         return bool(ti.get_dag(dag_id).is_paused)
     except AirflowRuntimeError as exc:

@@ -16,7 +16,7 @@ from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memq.core.notification import PublishedBatch
 
@@ -172,58 +172,39 @@ class RangeContents(NamedTuple):
 # -- planning -------------------------------------------------------------------------------
 
 
-class RangeCutter:
-    """Cuts the Batches of one read partition into ranges that meet.
+class Cut(NamedTuple):
+    """Offsets of one read partition, cut into ranges that meet.
+
+    Attributes:
+        ranges: that are complete.
+        tail: the last range, to which more may come; None where there is none.
+    """
+
+    ranges: list[RangeContents]
+    tail: RangeContents | None
+
+
+def cut(offsets: OffsetRange, batches: Iterable[PublishedBatch], limits: Limits) -> Cut:
+    """Cut offsets into ranges that meet, `max_ranges` of them at most.
 
     Offsets may have gaps, as Kafka's have; a gap belongs to the range after it.
 
     Args:
-        unplanned: what is not planned yet.
+        offsets: where the first range begins.
+        batches: that are published there, in their order.
         limits: of each range.
-        ranges: before it, which are cut already.
-
-    Attributes:
-        ranges: that are cut.
     """
-
-    def __init__(
-        self, unplanned: OffsetRange, limits: Limits, ranges: Iterable[RangeContents] = ()
-    ) -> None:
-        self._limits = limits
-        self._open = self._empty_at(unplanned, unplanned.start)
-        self.ranges = list(ranges)
-
-    def __repr__(self) -> str:
-        return f"<RangeCutter [{len(self.ranges)} ranges, tail: {self._open}]>"
-
-    @property
-    def full(self) -> bool:
-        """As many ranges are cut as one plan may have."""
-        return len(self.ranges) >= self._limits.max_ranges
-
-    def add(self, batch: PublishedBatch) -> None:
-        """Take the next Batch, in the order of offsets; not when it is full."""
-        grown = self._open.with_batch(batch)
-        if self._open.batches and not grown.fits(self._limits):
-            self._cut()
-            grown = self._open.with_batch(batch)
-        self._open = grown
-
-    @property
-    def tail(self) -> RangeContents | None:
-        """The last range, to which more may come; None when there is none, or this plan is full."""
-        return self._open if self._open.batches and not self.full else None
-
-    def close(self) -> None:
-        """Cut the tail as it is."""
-        self._cut()
-
-    def _cut(self) -> None:
-        self.ranges.append(self._open)
-        self._open = self._empty_at(self._open.range, self._open.range.end)
-
-    def _empty_at(self, offsets: OffsetRange, start: int) -> RangeContents:
-        return RangeContents(offsets._replace(start=start, end=start))
+    ranges: list[RangeContents] = []
+    tail = RangeContents(offsets._replace(end=offsets.start))
+    for batch in batches:
+        grown = tail.with_batch(batch)
+        if tail.batches and not grown.fits(limits):
+            ranges.append(tail)
+            if len(ranges) >= limits.max_ranges:
+                return Cut(ranges, None)
+            grown = RangeContents(grown.range._replace(start=tail.range.end)).with_batch(batch)
+        tail = grown
+    return Cut(ranges, tail if tail.batches else None)
 
 
 class Plan(NamedTuple):
@@ -242,29 +223,29 @@ class Plan(NamedTuple):
     full_bytes: int
 
 
-def finish(cutters: Iterable[RangeCutter], limits: Limits, now_ms: int, *, held: bool) -> Plan:
-    """The plan, when there are no more Batches now.
+def finish(cuts: Sequence[Cut], limits: Limits, now_ms: int, *, held: bool) -> Plan:
+    """Decide which ranges are planned, when there are no more Batches now.
 
     The tails of all partitions begin to wait together, and go together once the oldest has waited
     long enough: so each wait makes one range of each partition.
 
     Args:
-        cutters: of all partitions.
+        cuts: of all partitions.
         limits: of the ranges, and of the wait.
         now_ms: the time, milliseconds since 1970 UTC.
         held: enough is planned that is not processed: a tail goes on growing, up to its limits.
     """
-    cutters = list(cutters)
     full_bytes = limits.max_bytes if held else limits.min_bytes or limits.max_bytes
     wait_ms = limits.longest_ms if held else min(limits.linger_ms, limits.longest_ms)
-    first_ms = min((each.tail.first_ms for each in cutters if each.tail), default=0)
+    first_ms = min((tail.first_ms for _, tail in cuts if tail), default=0)
     # A broker's clock may be ahead of ours: where nothing is to wait, clocks do not matter.
     late = not wait_ms or now_ms - first_ms >= wait_ms
-    for each in cutters:
-        if (tail := each.tail) and (late or _is_full(tail, limits, full_bytes)):
-            each.close()
-    ranges = [found for each in cutters for found in each.ranges]
-    waiting = [tail for each in cutters if (tail := each.tail)]
+    ranges: list[RangeContents] = []
+    waiting: list[RangeContents] = []
+    for complete, tail in cuts:
+        ranges += complete
+        if tail:
+            (ranges if late or _is_full(tail, limits, full_bytes) else waiting).append(tail)
     due_ms = min((each.first_ms for each in waiting), default=-wait_ms) + wait_ms
     return Plan(ranges, waiting, due_ms, full_bytes)
 

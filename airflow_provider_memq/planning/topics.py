@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.planning.backfill import cut
-from airflow_provider_memq.planning.ranges import RangeContents, RangeCutter, finish, range_key
+from airflow_provider_memq.planning.ranges import (
+    UNBOUNDED,
+    Cut,
+    RangeContents,
+    cut,
+    finish,
+    range_key,
+)
 from airflow_provider_memq.values import iso
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, OffsetOutOfRangeError, UnavailableError
@@ -105,7 +111,7 @@ def next_ranges(
         ConfigError: two of these share offsets.
         MemqError: the brokers failed until the deadline.
     """
-    cutters: list[RangeCutter] = []
+    cuts: list[Cut] = []
     for partition, end in sorted(state.ends.items()):
         start = planned[partition]
         known: list[RangeContents] = []
@@ -116,16 +122,18 @@ def next_ranges(
                     "and share offsets: rows are there twice. Delete files and manifest of one"
                 )
             hole = OffsetRange(partition, start, each.start, state.incarnation)
-            known += [*cut(hole, client.batches([hole]), limits), contents_of(client, each)]
+            known += [*cut_all(client, hole, limits), contents_of(client, each)]
             start = each.end
         unplanned = OffsetRange(partition, start, end, state.incarnation)
-        cutter = RangeCutter(unplanned, limits, known)
-        for batch in client.batches([unplanned]):
-            if cutter.full:
-                break
-            cutter.add(batch)
-        cutters.append(cutter)
-    return finish(cutters, limits, now_ms, held=held)
+        ranges, tail = cut(unplanned, client.batches([unplanned]), limits)
+        cuts.append(Cut(known + ranges, tail))
+    return finish(cuts, limits, now_ms, held=held)
+
+
+def cut_all(client: SyncTopicClient, stretch: OffsetRange, limits: Limits) -> list[RangeContents]:
+    """Cut offsets that were never cut into ranges, all of them at once."""
+    ranges, tail = cut(stretch, client.batches([stretch]), limits._replace(max_ranges=UNBOUNDED))
+    return [*ranges, tail] if tail else ranges
 
 
 def contents_of(client: SyncTopicClient, wanted: OffsetRange) -> RangeContents:

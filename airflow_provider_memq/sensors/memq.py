@@ -19,6 +19,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_provider_memq.base import TakesArguments
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
@@ -27,7 +28,7 @@ from airflow_provider_memq.waiting import PASSING, may_pass
 from memq.errors import ConfigError, MemqError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from airflow.sdk import Context
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from memq.client.cluster import Cluster
 
 
-class MemqSensor(BaseSensorOperator):
+class MemqSensor(BaseSensorOperator, TakesArguments):
     """Base of the sensors here: what they have in common.
 
     The XCom of each is where the topic stood when the sensor was satisfied, as plain JSON:
@@ -53,7 +54,6 @@ class MemqSensor(BaseSensorOperator):
         deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.
         start_from_trigger: begin in the triggerer and, when the task has no outlets, end there too,
             so that no worker slot is used at all. Not for mapped tasks.
-        awaited: what the condition of the sensor has beside the topic.
         **kwargs: as every sensor has them: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
     """
 
@@ -61,6 +61,7 @@ class MemqSensor(BaseSensorOperator):
     template_fields: Sequence[str] = ("topic", "incarnation", "memq_conn_id")
     operator_extra_links = (MemqTopicLink(),)
     ui_color = "#d7e8fa"
+    incarnation: str
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -74,18 +75,12 @@ class MemqSensor(BaseSensorOperator):
         memq_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         start_from_trigger: bool = False,
-        awaited: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        self._take(locals())
         super().__init__(**kwargs)
-        self.topic = topic
-        self.incarnation = incarnation
-        self.memq_conn_id = memq_conn_id
-        self.deferrable = deferrable
-        self.start_from_trigger = start_from_trigger
         self._condition: Condition | None = None
         self._answered = False
-        vars(self).update(awaited or {})
         if deferrable or start_from_trigger:
             self._check_deferrable()
         if start_from_trigger:
@@ -213,7 +208,8 @@ class MemqOffsetSensor(MemqSensor):
     trigger_type = triggers.MemqOffsetTrigger
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
-        super().__init__(awaited={"offsets": offsets}, **kwargs)
+        self._take(locals())
+        super().__init__(**kwargs)
 
 
 class MemqWatermarkSensor(MemqSensor):
@@ -229,7 +225,8 @@ class MemqWatermarkSensor(MemqSensor):
     trigger_type = triggers.MemqWatermarkTrigger
 
     def __init__(self, *, at: datetime | str = "{{ data_interval_end }}", **kwargs: Any) -> None:
-        super().__init__(awaited={"at": at}, **kwargs)
+        self._take(locals())
+        super().__init__(**kwargs)
 
 
 class MemqNewDataSensor(MemqSensor):
@@ -257,15 +254,8 @@ class MemqNewDataSensor(MemqSensor):
         min_records: int | str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            awaited={
-                "since": since,
-                "min_notifications": min_notifications,
-                "min_bytes": min_bytes,
-                "min_records": min_records,
-            },
-            **kwargs,
-        )
+        self._take(locals())
+        super().__init__(**kwargs)
 
 
 class MemqLagSensor(MemqSensor):
@@ -285,4 +275,5 @@ class MemqLagSensor(MemqSensor):
     trigger_type = triggers.MemqLagTrigger
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
-        super().__init__(awaited={"group": group, "max_lag": max_lag}, **kwargs)
+        self._take(locals())
+        super().__init__(**kwargs)

@@ -24,6 +24,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from airflow.sdk import conf
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
@@ -207,13 +208,10 @@ def _to_json(ends: Ends) -> dict[str, int]:
 
 def _from_json(stored: object) -> Ends:
     """What `_to_json` made; nothing for what a person broke: then all is announced again."""
-    if not isinstance(stored, dict):
+    try:
+        return msgspec.convert(stored, Ends, strict=False, str_keys=True)
+    except msgspec.ValidationError:
         return {}
-    return {
-        int(partition): end
-        for partition, end in stored.items()
-        if str(partition).isdecimal() and isinstance(end, int)
-    }
 
 
 def _now() -> str:

@@ -144,7 +144,7 @@ class Rest:
         """Why DAG files could not be imported."""
         return [each["stack_trace"] for each in self.all("/importErrors", "import_errors")]
 
-    def wait_for_dag(self, dag_id: str, timeout_s: float = BACKSTOP_S) -> dict[str, Any]:
+    def wait_for_dag(self, dag_id: str) -> dict[str, Any]:
         """A DAG, as soon as its file was parsed."""
 
         def look() -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Rest:
                 raise WaitError("\n".join(errors))
             return dict(self.get(f"/dags/{dag_id}"))
 
-        return until(look, f"DAG {dag_id}", timeout_s=timeout_s)
+        return until(look, f"DAG {dag_id}")
 
     def pause(self, dag_id: str, *, paused: bool = True) -> None:
         """Pause a DAG, or let it go on."""
@@ -196,36 +196,20 @@ class Rest:
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.get(path, deserialize="true")["value"]
 
-    def log(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    def log(self, dag_id: str, run_id: str, task_id: str) -> str:
         """The log of a task's last try, as JSON lines in one text."""
-        try_number = max(1, self.task(dag_id, run_id, task_id, map_index)["try_number"])
+        try_number = max(1, self.task(dag_id, run_id, task_id)["try_number"])
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{try_number}"
-        content = self.get(path, map_index=map_index)["content"]
+        content = self.get(path)["content"]
         return "\n".join(json.dumps(line) for line in content)
 
-    def wait_for_log(
-        self,
-        dag_id: str,
-        run_id: str,
-        task_id: str,
-        text: str,
-        *,
-        timeout_s: float = BACKSTOP_S,
-        map_index: int = -1,
-    ) -> None:
+    def wait_for_log(self, dag_id: str, run_id: str, task_id: str, text: str) -> None:
         """Wait until the log of a task's last try has a text; it may be written late."""
         what = f"{text!r} in the log of {task_id}"
-        until(
-            lambda: text in self.log(dag_id, run_id, task_id, map_index), what, timeout_s=timeout_s
-        )
+        until(lambda: text in self.log(dag_id, run_id, task_id), what)
 
     def wait_for_run(
-        self,
-        dag_id: str,
-        run_id: str,
-        *,
-        states: Collection[str] = ENDED,
-        timeout_s: float = BACKSTOP_S,
+        self, dag_id: str, run_id: str, *, states: Collection[str] = ENDED
     ) -> dict[str, Any]:
         """A run, as soon as it is in one of the states.
 
@@ -242,7 +226,7 @@ class Rest:
             return None
 
         try:
-            return until(look, f"run {run_id} of {dag_id} in {states}", timeout_s=timeout_s)
+            return until(look, f"run {run_id} of {dag_id} in {states}")
         except WaitError as exc:
             raise WaitError(f"{exc}; its tasks are {self.tasks(dag_id, run_id)}") from exc
 

@@ -115,6 +115,8 @@ class Airflow:
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             **(env or {}),
         }
+        if "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" in self.env:
+            del self.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS"]  # of SQLite
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: set[str] = set()
 

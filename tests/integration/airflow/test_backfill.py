@@ -149,21 +149,13 @@ async def test_a_window_without_a_start_does_without_what_cannot_be_run_whole(cu
 @follows("Without it, ask by keys: partition …, … and later")
 @pytest.mark.parametrize("by", ["keys", "start"])
 async def test_a_range_that_was_asked_for_and_cannot_be_run_whole_is_refused(cut_short, by):
-    """Its rows would be missing, and nobody would know; with its manifest it is done."""
+    """Its rows would be missing, and nobody would know."""
     start = cut_short.at(-RETENTION_S / 2)
     asked = {"keys": {"keys": offsets(3, 6)}, "start": {"start": start}}[by]
     with pytest.raises(OffsetOutOfRangeError, match=r"-000000000004@.* cannot be run") as refused:
         await cut_short.run(backfill(cut_short, **asked))
     assert "ask by keys: partition 0, 4 and later" in str(refused.value)
     assert spans(await cut_short.run(backfill(cut_short, keys=offsets(4, 6)))) == [(4, 7)]
-
-    (first, _) = cut_short.store.keys(RANGES)
-    path = Path(manifest_path(None, str(cut_short.lake), TOPIC, parse_key(first)))
-    path.parent.mkdir(parents=True)
-    path.write_bytes(encode_manifest(manifest_of(cut_short, parse_key(first), batches=4)))  # noqa: ASYNC240
-    assert spans(await cut_short.run(backfill(cut_short, **asked))) == [(4, 7)]
-    with pytest.raises(OffsetOutOfRangeError, match="retention has removed its beginning"):
-        await cut_short.run(backfill(cut_short, **asked, again=True))
 
 
 @follows("Run the planner once; with start='latest' it leaves all that there is to backfills")

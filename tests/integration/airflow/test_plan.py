@@ -235,21 +235,6 @@ async def test_nothing_is_emitted_again_while_it_is_paused(here, monkeypatch):
     assert offsets(here.store.consumer.keys()) == [0, 1]
 
 
-async def test_what_has_no_run_does_not_wait_with_what_is_too_little(here):
-    """A plan that would wait for more emits such a range again at once, and waits the next time."""
-    here.store.consumer.paused = True
-    await here.publish(1)
-    await here.run(plan())
-    here.store.consumer.paused = False
-    await here.publish(1)
-
-    lingering = LINGERING | {"linger": "1h", "process_dag_id": PROCESS}
-    await here.run(plan(**lingering))
-    await deferred(here, plan(**lingering))
-
-    assert offsets(here.store.consumer.keys()) == [0]
-
-
 async def test_a_run_that_is_not_made_yet_is_not_missing(here):
     """A range is judged only when it was emitted long enough ago, each time it was."""
     here.store.consumer.paused = True

@@ -79,20 +79,6 @@ def test_spark_processes_exactly_the_range(tmp_path):
     assert "memq_ranges" in lineage.inputs[0].inputFacets
 
 
-def test_a_second_run_gives_the_same_output(tmp_path, light):
-    """A retry replaces the range's files with the same rows, and adds none."""
-    task = operator(tmp_path, light / light_app.APP)
-    first = EventStore().run(task)
-    again = EventStore().run(operator(tmp_path, light / light_app.APP))
-
-    assert values(tmp_path) == [b"1", b"2"]
-    assert first | {"started_ms": 0, "finished_ms": 0} == again | {
-        "started_ms": 0,
-        "finished_ms": 0,
-    }
-    assert all(isinstance(each, str) for each in task.application_args)
-
-
 @follows("names a table: say where manifests go, such as")
 def test_a_range_into_a_table_needs_a_place_for_its_manifest(tmp_path):
     """A table is no folder: nothing is launched before it is said where the manifest goes."""

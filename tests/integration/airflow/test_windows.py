@@ -58,26 +58,21 @@ async def test_windows_that_meet_hold_each_batch_once(tmp_path, monkeypatch):
 
 
 async def test_a_window_that_retention_removed_is_refused(tmp_path, monkeypatch):
-    """All of it, or its beginning: the error says since when Batches are retained."""
+    """All of it, or its beginning: the error says since when Batches are retained.
+
+    Who asks for what retention has left gets it.
+    """
     async with world(tmp_path, monkeypatch) as here:
         begin, middle, end = await half_removed(here)
 
-        for until in (middle, end):
+        for until, left in ((middle, []), (end, [(2, 3)])):
             with pytest.raises(
                 OffsetOutOfRangeError,
                 match=r"'t' from .* to .*: of partition 0 .* since .*the window begin later: ",
             ):
                 await here.run(window(begin, until))
+            assert spans(await here.run(window(begin, until, on_removed="skip"))) == left
         assert spans(await here.run(window(middle, end))) == [(2, 3)]
-
-
-async def test_what_is_left_of_a_window_on_demand(tmp_path, monkeypatch):
-    """Who asks for what retention has left gets it; a word that is none is refused."""
-    async with world(tmp_path, monkeypatch) as here:
-        begin, middle, end = await half_removed(here)
-
-        assert spans(await here.run(window(begin, end, on_removed="skip"))) == [(2, 3)]
-        assert await here.run(window(begin, middle, on_removed="skip")) == []
         with pytest.raises(ConfigError, match="on_removed = 'guess'"):
             await here.run(window(begin, end, on_removed="guess"))
 

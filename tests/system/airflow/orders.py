@@ -57,13 +57,6 @@ def publish(pipeline: Pipeline, batches: int) -> None:
             producer.write(b"%d" % n).result(60)
 
 
-def end(pipeline: Pipeline) -> int:
-    """One past the last offset."""
-    with AdminClient(pipeline.broker.address) as admin:
-        (partition,) = admin.offsets(TOPIC)
-        return partition.end
-
-
 def plan(pipeline: Pipeline) -> None:
     """Plan what is published, and wait until all runs have ended."""
     rest = pipeline.rest

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 TOPIC = "clicks"
 JOB = "range_to_parquet"
 PLAN, PROCESS = "memq_plan_ranges", "memq_process_ranges"
+SPARES = ("scheduler-2", "triggerer-2")
 
 
 class Ledger:
@@ -57,14 +58,14 @@ class Ledger:
 class Writer(threading.Thread):
     """A producer that writes all the time until `stop`, and waits for every ack."""
 
-    def __init__(self, address: str, ledger: Ledger, pause_s: float, topic: str = TOPIC) -> None:
+    def __init__(self, address: str, ledger: Ledger, pause_s: float) -> None:
         super().__init__(daemon=True)
-        self.address, self.ledger, self.pause_s, self.topic = address, ledger, pause_s, topic
+        self.address, self.ledger, self.pause_s = address, ledger, pause_s
         self._stopped = threading.Event()
 
     def run(self) -> None:
         options = {"acks": "all", "delivery_timeout": "120s"}
-        with Producer(self.address, topic=self.topic, **options) as producer:
+        with Producer(self.address, topic=TOPIC, **options) as producer:
             waiting = []
             while not self._stopped.is_set():
                 value = self.ledger.next()
@@ -98,6 +99,7 @@ class Pipeline:
         settings: more settings of the DAGs by name.
         batch_age: of the topic.
         env: more environment for Airflow.
+        database: URL of Airflow's, which then has two schedulers and triggerers; SQLite if empty.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Pipeline:
         settings: Mapping[str, str] | None = None,
         batch_age: str = "200ms",
         env: Mapping[str, str] | None = None,
+        database: str = "",
     ) -> None:
         self.folder = folder
         self.output = folder / "parquet"
@@ -137,7 +140,11 @@ class Pipeline:
         (folder / "dags" / "memq.yaml").write_text(json.dumps(written))  # which is YAML as well
         env["AIRFLOW_CONN_MEMQ_DEFAULT"] = f"memq://{self.broker.address}"
         env["AIRFLOW__MEMQ__POLL_INTERVAL"] = "1"
-        self.airflow = Airflow(folder / "airflow", dags=folder / "dags", env=env)
+        if database:
+            env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = database
+        self.airflow = Airflow(
+            folder / "airflow", dags=folder / "dags", env=env, spares=SPARES if database else ()
+        )
         self.rest = self.airflow.rest
 
     def __enter__(self) -> Self:

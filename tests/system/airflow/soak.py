@@ -1,161 +1,294 @@
-"""The long form of `test_pipeline`: run it by hand.
+"""The long form of `test_pipeline`, on PostgreSQL with two schedulers and two triggerers.
 
-    python -m tests.system.airflow.soak [--ranges 30] [--kills 3] [--seconds 900] [--light]
+    python -m tests.system.airflow.soak [--minutes 10] [--seed 7] [--light]
 
-Producers write all the time while triggerer, scheduler, a task's process and the broker are killed
-with SIGKILL in turn, each at least `--kills` times. Then three minutes of the past are processed
-again by `airflow backfill create`.
-Without `--light` the jobs are real Spark (`spark-submit`, local[1]).
+Producers write while schedulers, triggerers, tasks and the broker are killed with SIGKILL in turn.
+Meanwhile a run of a range is marked as success by hand, a second planner and a run with a key that
+nobody planned are triggered, and Airflow's database is put back to an older dump. In the end each
+acked record is in the files once, the manifests cover all offsets once, and what would have doubled
+rows was refused by name. Then three minutes are processed again by `airflow backfill create`.
+
+Without `--light` the jobs are real Spark (`spark-submit`, local[1]). It needs PostgreSQL, as
+Debian's package `postgresql-15` brings it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 from airflow_provider_memq.planning.ranges import parse_key
 from memq import read_range
-from tests.harness.airflow.rest import ENDED, WaitError, until
-from tests.system.airflow.pipeline import (
-    PLAN,
-    PROCESS,
-    TOPIC,
-    Pipeline,
-)
+from memq.core.manifest import decode_manifest
+from tests.harness.airflow.guarded import fetch
+from tests.harness.airflow.rest import ENDED, WaitError, asked, until
+from tests.harness.postgres import Postgres, PostgresMissingError
+from tests.system.airflow.pipeline import PLAN, PROCESS, TOPIC, Pipeline
 
-HOURLY = "memq_hourly"
-CREATE_TRIES = 5
-VICTIMS = ("triggerer", "scheduler", "task", "broker")
+HOURLY, BACKFILL, SECOND = "memq_hourly", "memq_backfill", "second_planner"
+DAGS = ("memq_ranges.py", "memq_backfill.py", "memq_hourly.py")
+VICTIMS = ("scheduler", "scheduler-2", "triggerer", "triggerer-2", "broker", "task")
+BY_HAND = "00000:000000000001-000000000009"
+SECOND_PLANNER = f"""
+from airflow.sdk import DAG
+from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
+from airflow_provider_memq.range_assets import ranges_asset
+
+with DAG("{SECOND}", schedule=None, default_args={{"retries": 3}}):
+    ranges = ranges_asset("{TOPIC}")
+    MemqPlanRangesOperator(task_id="plan", topic="{TOPIC}", ranges=ranges, max_offsets=3)
+"""
+MARK, PLANNERS, DUMP, RESTORE = 0.15, 0.3, 0.4, 0.65  # of the time, when each happens
+DRAIN_S = 1800.0  # in which all that was published is processed
 
 
 def main() -> None:
     """Run it, and print what was counted."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranges", type=int, default=30)
-    parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=1800, help="give up after this")
+    parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--light", action="store_true", help="a stand-in for Spark")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and leave nothing running
     folder = Path(tempfile.mkdtemp(prefix="memq-soak-"))
-    say(f"in {folder}")
+    say(f"seed {given.seed}, in {folder}")
     settings = {
-        "plan_every": "45s",  # so that Spark keeps up with the producers
+        "max_pending_ranges": "4",
+        "missed_after": "20s",
+        "retry_delay": "2s",
+        "retries": "20",
         "hourly_output": str(folder / "hourly"),
         "hourly_cron": "* * * * *",
     }
-    with Pipeline(
-        folder,
-        dags=("memq_ranges.py", "memq_hourly.py"),
-        light=given.light,
-        settings=settings,
-        batch_age="500ms",
-    ) as pipeline:
-        for dag_id in (PLAN, PROCESS, HOURLY):
-            pipeline.rest.wait_for_dag(dag_id)
-        backfill(pipeline, kill_and_check(pipeline, given))
-    say("all held")
+    try:
+        postgres = Postgres(folder / "postgres", "airflow")
+    except PostgresMissingError as exc:
+        raise SystemExit(str(exc)) from exc
+    (folder / "dags").mkdir()
+    (folder / "dags" / "second.py").write_text(SECOND_PLANNER)
+    with (
+        postgres,
+        Pipeline(
+            folder,
+            dags=DAGS,
+            light=given.light,
+            settings=settings,
+            batch_age="1s",
+            database=postgres.url,
+        ) as pipeline,
+    ):
+        team = Team(pipeline, postgres, Random(given.seed))
+        team.trouble(given.minutes * 60)
+        team.drain()
+        say(json.dumps(team.check()))
+        team.backfill_minutes(datetime.now(UTC))
+    shutil.rmtree(folder)
+    say("all held: each acked record is in the files once")
 
 
-def kill_and_check(pipeline: Pipeline, given: argparse.Namespace) -> datetime:
-    """Kill in turn while producers write; then everything must be processed once.
+class Team:
+    """A pipeline, and what people and machines do to it.
 
-    Returns:
-        When the producers stopped.
+    Args:
+        pipeline: with the DAGs of `DAGS`.
+        postgres: Airflow's database.
+        random: decides what is killed.
     """
-    randomness, kills = Random(given.seed), Counter()
-    planned = len(VICTIMS) * given.kills  # spread over the ranges
-    begin = time.monotonic()
-    pipeline.start_writers(2, pause_s=0.2)
-    while time.monotonic() - begin < given.seconds:
-        done = len(pipeline.processed())
-        if done >= given.ranges and all(kills[each] >= given.kills for each in VICTIMS):
-            break
-        if kills.total() < planned and done * planned >= kills.total() * given.ranges:
-            victim = min(VICTIMS, key=lambda each: (kills[each], randomness.random()))
-            kill(pipeline, victim)
-            kills[victim] += 1
-            say(f"killed {victim} for the {kills[victim]}. time; {done} ranges processed")
-        time.sleep(randomness.uniform(1, 5))
-    stopped = datetime.now(UTC)
-    pipeline.stop_writers()
-    say(f"{dict(kills)}; producers stopped, {len(pipeline.ledger.acked)} acked")
-    pipeline.wait_until_processed(given.seconds)
-    counted = pipeline.check()
-    say(json.dumps({"kills": kills, **counted}))
-    assert counted["ranges"] >= given.ranges
-    assert min(kills[each] for each in VICTIMS) >= given.kills
-    return stopped
 
+    def __init__(self, pipeline: Pipeline, postgres: Postgres, random: Random) -> None:
+        self.pipeline, self.postgres, self.random = pipeline, postgres, random
+        self.rest, self.counts = pipeline.rest, Counter[str]()
+        self.dumped: dict[int, int] = {}
 
-def kill(pipeline: Pipeline, victim: str) -> None:
-    """SIGKILL one part of the pipeline, and have it started again as a supervisor would."""
-    if victim == "task":
-        pipeline.kill_running_task()
-    elif victim == "broker":
-        pipeline.broker.restart()
-    else:
-        pipeline.airflow.restart(victim)
-        pipeline.airflow.wait_until_healthy()
+    # -- trouble ----------------------------------------------------------------------------
 
+    def trouble(self, seconds: float) -> None:
+        """Kill in turn, and do at their times what people do."""
+        for dag_id in (PLAN, PROCESS, BACKFILL, HOURLY, SECOND):
+            self.rest.wait_for_dag(dag_id)
+        self.pipeline.start_writers(2, pause_s=0.2)
+        until(self.manifests, "a first range")
+        begin = time.monotonic()
+        todo = [
+            (MARK, self.mark_by_hand),
+            (PLANNERS, self.plan_twice),
+            (DUMP, self.dump),
+            (RESTORE, self.restore),
+        ]
+        victims: list[str] = []
+        while (at := (time.monotonic() - begin) / seconds) < 1:
+            if todo and at >= todo[0][0]:
+                todo.pop(0)[1]()
+                continue
+            victims = victims or self.random.sample(VICTIMS, len(VICTIMS))
+            self.kill(victims.pop())
+            time.sleep(self.random.uniform(5, 15))  # where it is killed is the point
+        for _, left in todo:
+            left()
+        self.pipeline.stop_writers()
+        say(f"{dict(self.counts)}; producers stopped")
 
-def backfill(pipeline: Pipeline, stopped: datetime) -> None:
-    """Three minutes of the past by `airflow backfill create`: the rows of the ranges' own runs."""
-    end = stopped.replace(second=0, microsecond=0)
-    create_backfill(pipeline, end - timedelta(minutes=3), end - timedelta(minutes=1))
-    runs = until(lambda: backfilled(pipeline, 3), "three backfill runs ended", interval_s=2)
-    assert [run["state"] for run in runs] == ["success"] * 3
-    keys = {key for r in runs for key in pipeline.rest.xcom(HOURLY, r["dag_run_id"], "window")}
-    expected: Counter[int] = Counter()
-    for each in map(parse_key, keys):
-        partition, first, last = each
-        table = read_range(
-            pipeline.broker.address, topic=TOPIC, partition=partition, start=first, end=last
-        )
-        expected.update(int(value) for value in table["value"].to_pylist())
-    names = {f"{each.start:012d}-{each.end:012d}" for each in map(parse_key, keys)}
-    folder = pipeline.folder / "hourly"
-    rows = pipeline.stored_values(folder, {f"memq_range={name}" for name in names})
-    say(f"backfill of 3 minutes: {len(keys)} ranges, {rows.total()} rows")
-    assert rows
-    assert rows == expected
-    assert not rows - pipeline.stored_values()
-
-
-def create_backfill(pipeline: Pipeline, first: datetime, last: datetime) -> None:
-    """`airflow backfill create`, which SQLite may refuse half-way while the scheduler writes: then
-    what was created is cancelled, and created again.
-    """
-    asked = ("--from-date", first.isoformat(), "--to-date", last.isoformat())
-    command = ("backfill", "create", "--dag-id", HOURLY, "--reprocess-behavior", "completed")
-    for _ in range(CREATE_TRIES):
-        try:
-            pipeline.airflow.command(*command, *asked)
-        except WaitError as exc:
-            if "database is locked" not in str(exc):
-                raise
-            say("SQLite was locked: the backfill is created again")
-            for each in pipeline.rest.get("/backfills", dag_id=HOURLY)["backfills"]:
-                if each["completed_at"] is None:
-                    pipeline.rest.call("PUT", f"/backfills/{each['id']}/cancel")
-            until(lambda: backfilled(pipeline), "what was created has ended", interval_s=2)
+    def kill(self, victim: str) -> None:
+        """SIGKILL a part, and start it again as a supervisor would."""
+        if victim == "broker":
+            self.pipeline.broker.restart()
+        elif victim == "task":
+            with suppress(WaitError):  # now and then none runs
+                self.pipeline.kill_running_task(timeout_s=20)
         else:
-            return
-    raise AssertionError(f"no backfill could be created in {CREATE_TRIES} tries")
+            self.pipeline.airflow.restart(victim)
+            self.pipeline.airflow.wait_until_healthy()
+        self.counts[f"{victim} killed"] += 1
 
+    def mark_by_hand(self) -> None:
+        """Mark the run of a range as success before it has processed it, and process it later."""
 
-def backfilled(pipeline: Pipeline, count: int = 0) -> list[dict[str, Any]] | bool:
-    """The backfill's runs, when there are so many and all have ended; True when there are none."""
-    runs = [run for run in pipeline.rest.runs(HOURLY) if run["run_type"] == "backfill"]
-    ended = len(runs) >= count and all(run["state"] in ENDED for run in runs)
-    return ended and (runs or True)
+        def mark() -> str | None:
+            for state in ("queued", "running"):
+                for run in self.rest.runs(PROCESS, state=state):
+                    if "success" in self.rest.tasks(PROCESS, run["dag_run_id"]).values():
+                        continue
+                    run_id = quote(str(run["dag_run_id"]), safe="")
+                    self.rest.call(
+                        "PATCH", f"/dags/{PROCESS}/dagRuns/{run_id}", {"state": "success"}
+                    )
+                    return str(run["partition_key"])
+            return None
+
+        key = until(mark, "a run to mark", interval_s=0.2)
+        told = self.page(f"topics/{TOPIC}/ranges/{key}")["range"]["state"]
+        say(f"{key} was marked as success by hand: its page says {told!r}")
+        assert told == "not confirmed" or parse_key(key)[:3] in self.manifests()
+        conf = {"range_keys": key, "again": True, "dry_run": False}
+        run_id = asked(lambda: self.rest.trigger(BACKFILL, conf=conf))
+        self.rest.wait_for_run(BACKFILL, run_id, states=["success"])
+        self.counts["marked by hand"] += 1
+
+    def plan_twice(self) -> None:
+        """A second planner, and a run with a key that was not planned: both fail at once."""
+        for dag_id, task, key, text in (
+            (SECOND, "plan", None, f"is planned by {PLAN}.plan"),
+            (PROCESS, "process", BY_HAND, "was not planned"),
+        ):
+            run_id = asked(
+                lambda dag_id=dag_id, key=key: self.rest.trigger(dag_id, partition_key=key)
+            )
+            self.refused(dag_id, run_id, task, text)
+
+    def refused(self, dag_id: str, run_id: str, task: str, text: str) -> None:
+        """Wait until a task has failed, and has said why."""
+        self.rest.wait_for_run(dag_id, run_id, states=["failed"])
+        self.rest.wait_for_log(dag_id, run_id, task, text)
+        say(f"{dag_id}.{task} was refused: {text}")
+        self.counts["refused by name"] += 1
+
+    def dump(self) -> None:
+        """Dump Airflow's database, as a backup does."""
+        self.postgres.dump("older")
+        self.dumped = self.pipeline.ends()
+
+    def restore(self) -> None:
+        """Put Airflow's database back to the dump; the planner is refused, and then takes over."""
+
+        def is_ahead() -> bool:  # Airflow's API cannot tell of events while runs wait
+            return any(end > self.dumped[partition] for partition, _, end in self.manifests())
+
+        until(is_ahead, "a range processed that was planned after the dump")
+        self.pipeline.airflow.stop()
+        self.postgres.restore("older")
+        self.pipeline.airflow.start()
+
+        def look() -> bool:
+            run_id = asked(lambda: self.rest.trigger(PLAN))
+            with suppress(WaitError):  # with nothing new to plan it is skipped
+                self.refused(PLAN, run_id, "plan", "Airflow has forgotten plans")
+                return True
+            return False
+
+        until(look, "the planner is refused")
+        run_id = asked(lambda: self.rest.trigger(PLAN, conf={"take_over": True}))
+        self.rest.wait_for_run(PLAN, run_id, states=["success"])
+        self.counts["taken over"] += 1
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Wait until all that was published is processed; plans are woken where none runs."""
+        ends = self.pipeline.ends()
+
+        def look() -> bool:
+            is_busy, covered = self.pipeline.open_runs(), self.covered()
+            if not is_busy and covered != ends:
+                asked(lambda: self.rest.trigger(PLAN))
+            return not is_busy and covered == ends
+
+        until(look, f"{ends} processed", timeout_s=DRAIN_S, interval_s=5.0)
+
+    def covered(self) -> dict[int, int]:
+        """Up to where manifests meet, by read partition; none may overlap another."""
+        reached = dict.fromkeys(self.pipeline.ends(), 0)
+        for partition, start, end in sorted(self.manifests()):
+            assert start >= reached[partition], f"overlap in partition {partition} at {start}"
+            reached[partition] = end if start == reached[partition] else reached[partition]
+        return reached
+
+    def manifests(self) -> dict[tuple[int, int, int], int]:
+        """Records of each manifest, by read partition, start and end."""
+        files = self.pipeline.output.glob(f"_manifests/topic={TOPIC}/*/*/*.json")
+        found = (decode_manifest(each.read_bytes()) for each in files)
+        return {(each.partition, each.start, each.end): each.records for each in found}
+
+    def check(self) -> dict[str, Any]:
+        """Everything that must hold in the end; what was counted."""
+        ledger, values = self.pipeline.ledger, self.pipeline.stored_values()
+        doubled = [value for value, times in values.items() if times > 1]
+        lost, unknown = ledger.acked - values.keys(), values.keys() - ledger.sent
+        assert [doubled, lost, unknown] == [[], set(), set()], "doubled, lost, unknown"
+        assert sum(self.manifests().values()) == len(values)
+        missing = [each["why"] for each in self.page(f"topics/{TOPIC}")["missing"]]
+        counted = {"acked": len(ledger.acked), "in the files": len(values)}
+        return {**self.counts, **counted, "missing by the page": missing}
+
+    def backfill_minutes(self, stopped: datetime) -> None:
+        """Three minutes of the past by `airflow backfill create`: the rows of their ranges."""
+        last = stopped.replace(second=0, microsecond=0) - timedelta(minutes=1)
+        asked_for = ["--from-date", (last - timedelta(minutes=2)).isoformat()]
+        asked_for += ["--to-date", last.isoformat(), "--reprocess-behavior", "completed"]
+        self.pipeline.airflow.command("backfill", "create", "--dag-id", HOURLY, *asked_for)
+
+        def look() -> list[dict[str, Any]] | None:
+            runs = [run for run in self.rest.runs(HOURLY) if run["run_type"] == "backfill"]
+            return runs if len(runs) == 3 and all(r["state"] in ENDED for r in runs) else None
+
+        runs = until(look, "three backfill runs ended", interval_s=2)
+        assert [run["state"] for run in runs] == ["success"] * 3
+        keys = {key for run in runs for key in self.rest.xcom(HOURLY, run["dag_run_id"], "window")}
+        expected: Counter[int] = Counter()
+        names = set()
+        for partition, start, end, _ in map(parse_key, keys):
+            where = {"topic": TOPIC, "partition": partition, "start": start, "end": end}
+            table = read_range(self.pipeline.broker.address, **where)
+            expected.update(int(value) for value in table["value"].to_pylist())
+            names.add(f"memq_range={start:012d}-{end:012d}")
+        assert self.pipeline.stored_values(self.pipeline.folder / "hourly", names) == expected
+
+    def page(self, path: str) -> dict[str, Any]:
+        """What a page of the provider is made of."""
+        reply = fetch(f"{self.pipeline.airflow.url}/memq/{path}/index.json")
+        assert reply.status == 200, reply
+        return dict(json.loads(reply.text))
 
 
 def say(text: str) -> None:

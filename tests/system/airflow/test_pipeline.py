@@ -1,7 +1,7 @@
 """The DAGs of `dags/`, unchanged, in a real Airflow against a real broker.
 
-One Airflow serves all tests, which go on where the one before ended. It is killed, part by part, by
-`python -m tests.system.airflow.soak` and the programs beside it.
+One Airflow serves all tests, which go on where the one before ended. `make soak` kills it part by
+part.
 """
 
 from __future__ import annotations

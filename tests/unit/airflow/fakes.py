@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 from memq.client.lag import Lag
@@ -73,22 +74,15 @@ class FakeHook:
             raise look
         if incarnation not in ("", look.incarnation):
             raise TopicRecreatedError(topic)
-        return _Opened(self, look)
+        return self._opened(look)
 
-
-class _Opened:
-    """What a hook gives: a topic that is open for a while."""
-
-    def __init__(self, hook, topic):
-        self.hook = hook
-        self.topic = topic
-
-    async def __aenter__(self):
-        self.hook.open += 1
-        return self.topic
-
-    async def __aexit__(self, *_):
-        self.hook.open -= 1
+    @asynccontextmanager
+    async def _opened(self, topic):
+        self.open += 1
+        try:
+            yield topic
+        finally:
+            self.open -= 1
 
 
 def published(offset, timestamp_ms=0, size_bytes=100, records=1, *, partition=0):

@@ -22,7 +22,7 @@ from airflow_provider_memq.planning.ledger import (
     settled,
 )
 from airflow_provider_memq.planning.missed import ranges_without_run
-from airflow_provider_memq.planning.ranges import Limits, RangeCutter, finish, parse_key, range_key
+from airflow_provider_memq.planning.ranges import Limits, cut, finish, parse_key, range_key
 from airflow_provider_memq.planning.topics import TopicState
 from memq.core.ranges import OffsetRange
 from tests.unit.airflow.fakes import published
@@ -132,18 +132,12 @@ class World:
         return carried_on(last, self.state(), skip_removed=False)
 
     def _cut(self, begin: PlanLedger, *, held: bool) -> Plan:
-        cutters = []
+        cuts = []
         for partition, found in enumerate(self.batches):
             start = begin.ends[partition]
-            cutter = RangeCutter(
-                OffsetRange(partition, start, len(found), begin.incarnation), self.limits
-            )
-            for batch in found[start:]:
-                cutter.add(batch)
-                if cutter.full:
-                    break
-            cutters.append(cutter)
-        return finish(cutters, self.limits, self.now_ms, held=held)
+            unplanned = OffsetRange(partition, start, len(found), begin.incarnation)
+            cuts.append(cut(unplanned, found[start:], self.limits))
+        return finish(cuts, self.limits, self.now_ms, held=held)
 
     def _again(self) -> list[str]:
         """As `MissedRanges.look`, whose mark may be lost, and is written whatever comes after."""

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from airflow_provider_memq.planning.audited import AuditedWindows, left_out
 from memq.core.ranges import Interval
 from memq.errors import CorruptDataError
+from tests.integration.airflow.event_store import State
 
 WINDOWS = st.builds(
     lambda start, width: Interval(start, start + width), st.integers(0, 60), st.integers(1, 9)
 )
-
-
-class Store(dict):
-    set = dict.__setitem__
 
 
 def hours(windows):
@@ -41,7 +38,7 @@ def test_no_hour_goes_unaudited(audited, own):
 @given(st.lists(WINDOWS))
 def test_audited_windows_are_merged(windows):
     """Windows are kept as intervals of the same hours, which do not meet."""
-    record = AuditedWindows(Store(), "audited")
+    record = AuditedWindows(State(), "audited")
     for window in windows:
         record.add(window)
 
@@ -54,4 +51,4 @@ def test_audited_windows_are_merged(windows):
 def test_a_record_that_makes_no_sense_is_named():
     """What somebody wrote by hand into the store is refused, with the way out."""
     with pytest.raises(CorruptDataError, match=r"'audited'.*Delete the key"):
-        AuditedWindows(Store(audited=["yesterday"]), "audited").read()
+        AuditedWindows(State(audited=["yesterday"]), "audited").read()

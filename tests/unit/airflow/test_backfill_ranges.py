@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.planning.backfill import Cuts, cuts_of, uncut
+from airflow_provider_memq.planning.backfill import uncut
 from memq.core.ranges import OffsetRange
 
 LIFE = "a" * 16
@@ -32,18 +30,3 @@ def test_what_is_cut_is_wanted_old_and_new(wanted, known, origin):
         if each not in taken and (each[0] != 0 or each[1] < origin)
     ]
     assert found == expected
-
-
-@given(st.sets(st.integers(0, 40), min_size=2), st.sets(st.integers(0, 39)))
-def test_an_event_keeps_the_cuts(bounds, left_out):
-    """Ranges come out of an event's extra as they went in, also where they do not meet."""
-    edges = sorted(bounds)
-    ranges = [
-        OffsetRange(0, *edges[at : at + 2], LIFE)
-        for at in range(len(edges) - 1)
-        if at not in left_out
-    ]
-
-    kept = cuts_of(json.loads(json.dumps(Cuts.of(ranges, LIFE).to_extra())))
-
-    assert sorted(kept.ranges) == ranges

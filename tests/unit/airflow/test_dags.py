@@ -9,19 +9,12 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_memq.notifications.memq import MemqNotifier
-from airflow_provider_memq.pipeline.settings import OPTIONS
+from airflow_provider_memq.pipeline import MemqPipeline
+from airflow_provider_memq.pipeline.settings import KINDS, OPTIONS
 from tests.advice import follows
 from tests.unit.airflow.test_pipeline import tasks_of
 
 DAGS = Path(__file__).parents[3] / "dags"
-IDS = {
-    "memq_plan_ranges",
-    "memq_process_ranges",
-    "memq_hourly",
-    "memq_audit",
-    "memq_backfill",
-    "memq_retention",
-}
 
 
 def found_in(folder):
@@ -41,7 +34,9 @@ def test_airflow_finds_the_dags(copied):
     dags, errors = found_in(copied)
 
     assert errors == {}
-    assert dags.keys() == IDS
+    assert dags.keys() == {
+        dag.dag_id for dag in MemqPipeline("t", spark_apps="/", dags=KINDS).dags()
+    }
     assert all(dag.doc_md for dag in dags.values())
     process = dags["memq_process_ranges"].get_task("process")
     assert process.application == str(copied.parent / "spark_apps" / "range_to_parquet.py")

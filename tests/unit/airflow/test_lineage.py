@@ -1,8 +1,6 @@
-"""What tasks say to OpenLineage; Spark itself is asked for its names in the system test."""
+"""What tasks say to OpenLineage."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,6 @@ from airflow_provider_memq.lineage import (
     topic_read,
 )
 from memq.core.ranges import OffsetRange
-
-PAGE = Path(__file__).parents[3] / "docs" / "airflow.md"
 
 FOLDERS = {
     "/data/out": ("file", "/data/out"),

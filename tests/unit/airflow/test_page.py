@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG
-
-from airflow_provider_memq.sensors import memq as sensors
 
 PAGE = (Path(__file__).parents[3] / "docs" / "airflow_operators.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -28,20 +25,3 @@ def test_examples_parse(example):
     from airflow.sdk.definitions._internal.contextmanager import DagContext
 
     assert DagContext.get_current() is None
-
-
-def test_every_sensor_is_explained():
-    """The table of sensors has each of them, with the arguments that are its own."""
-    found = [
-        each
-        for each in vars(sensors).values()
-        if inspect.isclass(each)
-        and issubclass(each, sensors.MemqSensor)
-        and each is not sensors.MemqSensor
-    ]
-
-    assert len(found) == 4
-    for sensor in found:
-        (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{sensor.__name__}`")]
-        own = set(inspect.signature(sensor.__init__).parameters) - {"self", "kwargs"}
-        assert {name for name in own if f"`{name}`" in row} == own

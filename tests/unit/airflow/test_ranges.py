@@ -11,8 +11,8 @@ from airflow_provider_memq.planning.ranges import (
     MAX_PARTITION,
     UNBOUNDED,
     Limits,
-    RangeCutter,
     contiguous_end,
+    cut,
     finish,
     parse_key,
     range_key,
@@ -42,7 +42,7 @@ def batches(start: int, end: int) -> list:
     return [published(o, CREATED_MS + 3 * o, 7 * o % 90 + 1, o % 9) for o in range(start, end)]
 
 
-def cut(
+def planned(
     start: int,
     found: list,
     limits: Limits,
@@ -51,12 +51,8 @@ def cut(
     *,
     held: bool = False,
 ) -> list:
-    cutter = RangeCutter(OffsetRange(partition, start, UNBOUNDED), limits)
-    for each in found:
-        if cutter.full:
-            break
-        cutter.add(each)
-    return finish([cutter], limits, now_ms, held=held).ranges
+    offsets = OffsetRange(partition, start, UNBOUNDED)
+    return finish([cut(offsets, found, limits)], limits, now_ms, held=held).ranges
 
 
 # -- keys -----------------------------------------------------------------------------------
@@ -67,11 +63,11 @@ def test_a_key_names_its_range(partition, start, data):
     """What is made of a key is the range that it was made of, and keys sort as ranges do."""
     end = data.draw(st.integers(start + 1, MAX_OFFSET - 1))
     for incarnation in ("", INCARNATION):
-        planned = OffsetRange(partition, start, end, incarnation)
+        of = OffsetRange(partition, start, end, incarnation)
 
-        assert parse_key(range_key(planned)) == planned
-        assert range_key(planned) < range_key(planned._replace(partition=partition + 1))
-        assert range_key(planned) < range_key(planned._replace(end=end + 1))
+        assert parse_key(range_key(of)) == of
+        assert range_key(of) < range_key(of._replace(partition=partition + 1))
+        assert range_key(of) < range_key(of._replace(end=end + 1))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +94,7 @@ def test_what_is_no_key_is_refused(key):
 @given(st.integers(0, 50), st.integers(0, 80), limits, st.integers(0, 400))
 def test_ranges_meet_and_fit(start, length, limits, now):
     """Ranges begin where the last one ended, within all limits unless they hold one Batch."""
-    ranges = cut(start, batches(start, start + length), limits, CREATED_MS + now)
+    ranges = planned(start, batches(start, start + length), limits, CREATED_MS + now)
 
     assert len(ranges) <= limits.max_ranges
     expected = start
@@ -113,7 +109,9 @@ def test_ranges_meet_and_fit(start, length, limits, now):
 def test_a_range_is_as_large_as_it_may_be(start, length, limits):
     """A range is only cut when one more Batch would not fit."""
     found = batches(start, start + length)
-    ranges = cut(start, found, limits._replace(max_ranges=UNBOUNDED, linger_ms=0), 2 * CREATED_MS)
+    ranges = planned(
+        start, found, limits._replace(max_ranges=UNBOUNDED, linger_ms=0), 2 * CREATED_MS
+    )
 
     assert ranges[-1].range.end == start + length
     for each in ranges[:-1]:
@@ -123,7 +121,7 @@ def test_a_range_is_as_large_as_it_may_be(start, length, limits):
 def test_gaps_in_offsets_belong_to_a_range():
     """Offsets that the queue left out, as Kafka's does, are in the range that follows them."""
     found = [published(o, CREATED_MS, 10, 1) for o in (3, 4, 9, 20)]
-    ranges = cut(0, found, Limits(max_offsets=2))
+    ranges = planned(0, found, Limits(max_offsets=2))
 
     assert [each.range for each in ranges] == [OffsetRange(0, 0, 5), OffsetRange(0, 5, 21)]
     assert [each.batches for each in ranges] == [2, 2]
@@ -135,7 +133,7 @@ OLD = Limits(linger_ms=10_000, min_bytes=99, longest_ms=500)
 
 
 @pytest.mark.parametrize(
-    ("limits", "held", "age_ms", "planned"),
+    ("limits", "held", "age_ms", "expected"),
     [
         (LINGER, False, 999, 0),
         (LINGER, False, 1000, 1),
@@ -152,27 +150,28 @@ OLD = Limits(linger_ms=10_000, min_bytes=99, longest_ms=500)
         (Limits(), False, -60_000, 1),
     ],
 )
-def test_a_small_tail_waits_for_more(limits, held, age_ms, planned):
+def test_a_small_tail_waits_for_more(limits, held, age_ms, expected):
     """Until its first Batch has lingered, it is full or large enough, or retention comes near.
 
     What is large enough waits too while enough is planned; no clock that is slow holds it back.
     """
     found = [published(0, CREATED_MS, 10, 1), published(1, CREATED_MS + 400, 10, 1)]
 
-    assert len(cut(0, found, limits, CREATED_MS + age_ms, held=held)) == planned
+    assert len(planned(0, found, limits, CREATED_MS + age_ms, held=held)) == expected
 
 
 def test_tails_that_wait_go_together():
     """One wait makes one range of each partition: the oldest takes the others along."""
-    cutters = [RangeCutter(OffsetRange(p, 0, UNBOUNDED), Limits()) for p in range(3)]
-    for partition, late in ((0, 0), (1, 900)):
-        cutters[partition].add(published(0, CREATED_MS + late, 10, partition=partition))
+    found = [[published(0, CREATED_MS + 900 * p, 10, partition=p)] for p in range(2)]
+    cuts = [
+        cut(OffsetRange(p, 0, UNBOUNDED), each, Limits()) for p, each in enumerate([*found, []])
+    ]
     limits = Limits(linger_ms=1000)
 
-    early = finish(cutters, limits, CREATED_MS + 999, held=False)
+    early = finish(cuts, limits, CREATED_MS + 999, held=False)
     assert (early.ranges, early.due_ms) == ([], CREATED_MS + 1000)
     assert [each.range.partition for each in early.waiting] == [0, 1]
-    plan = finish(cutters, limits, CREATED_MS + 1000, held=False)
+    plan = finish(cuts, limits, CREATED_MS + 1000, held=False)
     assert [each.range.partition for each in plan.ranges] == [0, 1]
     assert plan.waiting == []
 

@@ -8,13 +8,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.waiting import (
-    OUTAGE_BACKOFF,
     LagBelow,
     NewData,
     OffsetsReached,
     RangeDue,
     WatermarkPassed,
-    interval_s,
     wait_until,
 )
 from memq.errors import (
@@ -22,7 +20,6 @@ from memq.errors import (
     InvalidRequestError,
     RequestTimeoutError,
     TopicRecreatedError,
-    UnauthorizedError,
     UnavailableError,
 )
 from tests.unit.airflow.fakes import FakeHook, FakeTopic
@@ -158,24 +155,3 @@ async def test_a_connection_that_was_read_once_is_waited_for(caplog, first):
 
     assert len(sleeps) == 3
     assert caplog.text.count("s: The conn_id `c` isn't defined") == 2
-
-
-@pytest.mark.parametrize("error", [AirflowNotFoundException("c"), UnauthorizedError("no")])
-async def test_what_no_waiting_mends_is_raised(error):
-    """The first look tells a wrong connection at once, and any look a refused token."""
-    sleeps = []
-
-    with pytest.raises(type(error)):
-        await wait(FakeHook(error, FakeTopic({0: 5})), sleeps)
-
-    assert sleeps == []
-
-
-@pytest.mark.parametrize("randomness", [0.0, 0.5, 0.999])
-def test_waits_are_bounded(randomness):
-    """However long an outage, a wait is at most a minute, and never nothing."""
-    waits = [OUTAGE_BACKOFF.equal_jitter_s(failures, lambda: randomness) for failures in range(99)]
-
-    assert min(waits) >= 0.5
-    assert 30.0 <= max(waits) == waits[-1] <= 60.0
-    assert 9.0 <= interval_s(10.0, lambda: randomness) <= 11.0
