@@ -53,7 +53,7 @@ from memq.runtime.files import explain, make_folders
 from memq.runtime.log_format import configure
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.open import local_folder, open_storage
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 
 if TYPE_CHECKING:

@@ -39,13 +39,14 @@ from memq.runtime.retry import STORAGE_BACKOFF, Retry
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.handler import ObjectInfo, same_bytes, views_of
 from memq.storage.keys import LISTINGS, check_key, check_prefix
-from memq.storage.object_store_client import is_directory_bucket, open_store
-from memq.storage.object_store_errors import (
+from memq.storage.object_store_client import (
     explain,
+    is_directory_bucket,
     is_no_container,
     is_not_implemented,
     is_past_the_end,
     is_refusal,
+    open_store,
 )
 from memq.storage.object_store_thread import Waits
 

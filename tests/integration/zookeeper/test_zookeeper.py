@@ -13,8 +13,8 @@ import pytest
 from memq.core.governor.lease import RESERVE_SHARE
 from memq.errors import SessionLostError, UnavailableError
 from memq.runtime.system import SYSTEM
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.kazoo_link import ABORT_S, CLOSE_S
-from memq.zookeeper.open import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
 from tests.contracts.coordination import (
@@ -50,7 +50,7 @@ def options_for(server, **options):
 
 PROGRAM = """
 import asyncio, sys
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 
 async def main():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.errors import SessionLostError
-from memq.zookeeper.mirror import Mirror
+from memq.zookeeper.folders import Mirror
 from memq.zookeeper.session import GetChildren, GetNode
 from tests.fakes.loop import ProcessLoop, Timeline, Trace
 from tests.fakes.zookeeper import InMemoryZooKeeper
