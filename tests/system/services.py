@@ -17,7 +17,7 @@ import pytest
 
 from memq.core.governor.nodes import ELECTION
 from memq.errors import MemqError
-from memq.queue.open import open_kafka
+from memq.queue import open_kafka
 from memq.storage.object_store import ObjectStorage
 from memq.testing import BrokerProcess
 from memq.zookeeper import open_zookeeper
