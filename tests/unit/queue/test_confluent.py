@@ -356,21 +356,6 @@ async def test_a_read_goes_on_after_what_passes(client, name, kind):
         client._idle.put(consumer)
 
 
-@pytest.mark.parametrize(
-    "bounds", [Bounds(5, 9, 9), Bounds(0, 4, 5), Bounds(6, 9, 9), Bounds(0, 4, 4)]
-)
-async def test_what_is_out_of_range_and_retained_is_read_again(client, bounds):
-    """A Kafka that has just started may not know yet what it has: that may be tried again."""
-    for looks in (client._looks_at_all, client._looks_at_committed):
-        looks.bounds[A] = bounds
-    for consumer in [client._idle.get() for _ in range(confluent.READERS)]:
-        consumer.messages.put(message(A, -1, error="OFFSET_OUT_OF_RANGE"))
-        client._idle.put(consumer)
-    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
-    retained = bounds.start <= 5 <= bounds.written
-    assert type(error) is (QueueError if retained else OffsetOutOfRangeError)
-
-
 # -- where partitions begin and end ----------------------------------------------------------
 
 

@@ -137,14 +137,6 @@ async def test_a_fence_that_fails_anywhere_changes_no_owner(process, queue, kafk
     assert 5 < failures < len(wanted)
 
 
-async def test_who_waits_for_an_owner_knows_of_its_latest_claim(process, queue):
-    """A claim that Kafka has not told of yet is waited for as well."""
-    other = await process("other")
-    other._client.unfollow(other._state_topic.place)
-    await queue.fence("t", 2)
-    assert not await other.wait_released("t", [2], lambda _: True, 0)
-
-
 @pytest.mark.parametrize(("cluster_id", "broker_id"), [("c", "x.y"), ("c.d", "x"), ("c.d.", ".x.")])
 async def test_brokers_are_known_by_their_ids_whatever_these_are(process, cluster_id, broker_id):
     """Who waits for an owner asks for the very id of it that it was given."""
@@ -409,19 +401,6 @@ async def test_who_deletes_a_topic_of_another_broker_takes_back_all_of_it(queue,
 
 
 # -- groups that others see late ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("call", ["committed", "groups", "holdings", "delete_group"])
-async def test_groups_of_a_topic_that_another_has_deleted_are_not_none(queue, process, kafka, call):
-    """Its deletion may be learned while they are looked up: the topic is unknown then."""
-    await queue.commit("g", "t", {0: 1})
-    other = await process("other")
-    kafka.told_s = None
-    await other.delete_topic("t")
-    assert "t" in queue._state.topics
-    arguments = ("t",) if call in ("groups", "holdings") else ("g", "t")
-    with pytest.raises(UnknownTopicError):
-        await getattr(queue, call)(*arguments)
 
 
 # -- what is lost, and what is followed --------------------------------------------------------
