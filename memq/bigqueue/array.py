@@ -43,6 +43,7 @@ from memq.bigqueue.layout import (
 from memq.bigqueue.pool import DEFAULT_MAX_MAPPED_PAGES, DEFAULT_PAGE_TTL_S, PagePool
 from memq.bigqueue.recovery import Recovery, recover
 from memq.bigqueue.tail import BytesLike, PageFiles, Tail, flat
+from memq.bigqueue.turn import Turn
 from memq.core.checksum import crc32c
 from memq.errors import (
     ClosedError,
@@ -145,9 +146,9 @@ class BigArray:
         self.sync_mode: Sync = sync
         self.read_only = read_only
         self._clock_ms = clock_ms
-        self._append_lock = threading.Lock()
+        self._append_turn = Turn()
         self._files_lock = threading.Lock()
-        self._read_lock = threading.Lock()
+        self._read_turn = Turn()
         self._closed = False
         # Why appending is refused, as error type and text; None while it is allowed.
         self._refusal: tuple[type[MemqError], str] | None = None
@@ -212,7 +213,10 @@ class BigArray:
         """
         if type(data) is not bytes:
             data = flat(data)
-        with self._append_lock:
+        turn = self._append_turn
+        if not turn.try_acquire(False):
+            turn.wait()
+        try:
             if self._refusal is not None:
                 raise self._refused()
             tail = self._tail
@@ -222,6 +226,10 @@ class BigArray:
                 self._flush()
             else:
                 self._cells[END] = index + 1
+        finally:
+            turn.release()
+        if turn.wanted:
+            turn.pass_on()
         return index
 
     def append_many(self, items: Sequence[BytesLike], timestamp_ms: int | None = None) -> int:
@@ -230,7 +238,7 @@ class BigArray:
         Raises: as `append`.
         """
         batch = [item if type(item) is bytes else flat(item) for item in items]
-        with self._append_lock:
+        with self._append_turn:
             if self._refusal is not None:
                 raise self._refused()
             tail = self._tail
@@ -278,7 +286,7 @@ class BigArray:
             QueueError: the file system refused.
             OffsetOutOfRangeError, ClosedError: as for `get` and `append`.
         """
-        with self._append_lock, self._files_lock, self._read_lock:
+        with self._append_turn, self._files_lock, self._read_turn:
             if self._refusal is not None:
                 raise self._refused()
             if not self.was(index, data):
@@ -304,7 +312,7 @@ class BigArray:
                 have dropped what it could not write: the array refuses appends until reopened.
             ClosedError, InvalidRequestError: as `append`.
         """
-        with self._append_lock:
+        with self._append_turn:
             if self._refusal is not None:
                 raise self._refused()
             self._flush()
@@ -414,7 +422,7 @@ class BigArray:
         Raises:
             PublishUncertainError: flushing failed; the array is closed all the same.
         """
-        with self._append_lock, self._read_lock:
+        with self._append_turn, self._read_turn:
             if self._closed:
                 return
             try:
@@ -463,7 +471,7 @@ class BigArray:
         return cursor.entry(index).page
 
     def _read(self, index: int, read: Callable[[], _Result]) -> _Result:
-        with self._read_lock:
+        with self._read_turn:
             self._check_range(index)
             try:
                 return read()

@@ -8,11 +8,11 @@ to the start of the array: items may come again, but none is skipped.
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
 from memq.bigqueue.files import Words, sync_file, translated
 from memq.bigqueue.layout import FRONT_MAGIC, POSITION
+from memq.bigqueue.turn import Turn
 from memq.errors import (
     ClosedError,
     CorruptDataError,
@@ -48,7 +48,7 @@ class Front:
 
     def __init__(self, array: BigArray, path: Path, position: int | None = None) -> None:
         self._array = array
-        self._lock = threading.Lock()
+        self._turn = Turn()
         self._closed = False
         # Cleared by close(): one check in `take` for both reasons to refuse.
         self._may_take = not array.read_only
@@ -70,7 +70,7 @@ class Front:
     @property
     def position(self) -> int:
         """The index of the item that is taken next."""
-        with self._lock:
+        with self._turn:
             self._check_open()
             return self._cells[POSITION]
 
@@ -82,7 +82,10 @@ class Front:
             QueueError: the position could not be flushed (sync="each"); the front stays.
             ClosedError, InvalidRequestError: the queue is closed, or open read-only.
         """
-        with self._lock:
+        turn = self._turn
+        if not turn.try_acquire(False):
+            turn.wait()
+        try:
             if not self._may_take:
                 self._check_writable()
             index = self._cells[POSITION]
@@ -92,14 +95,18 @@ class Front:
             self._cells[POSITION] = index + 1
             if self._flush_each:
                 self._flush_or_return_to(index)
-            return data
+        finally:
+            turn.release()
+        if turn.wanted:
+            turn.pass_on()
+        return data
 
     def take_many(self, count: int, max_bytes: int | None = None) -> list[bytes]:
         """Up to `count` next items, moving past them; with `max_bytes` as many as fit, but one.
 
         Raises: as `take`; the front stays before all of them.
         """
-        with self._lock:
+        with self._turn:
             self._check_writable()
             index = self._cells[POSITION]
             stop = min(index + count, self._look_at_end())
@@ -117,7 +124,7 @@ class Front:
             CorruptDataError: the item is damaged.
             ClosedError: the queue is closed.
         """
-        with self._lock:
+        with self._turn:
             self._check_open()
             index = self._cells[POSITION]
             return None if index >= self._look_at_end() else self.cursor.read(index)
@@ -130,7 +137,7 @@ class Front:
             QueueError: the position could not be flushed (unless sync="none"); the front stays.
             ClosedError, InvalidRequestError: the queue is closed, or open read-only.
         """
-        with self._lock:
+        with self._turn:
             self._check_writable()
             self._move(index)
 
@@ -139,7 +146,7 @@ class Front:
 
         Raises: as `seek`.
         """
-        with self._lock:
+        with self._turn:
             self._check_writable()
             if count < 0:
                 raise InvalidRequestError(f"cannot skip {count} items; give 0 or more")
@@ -147,7 +154,7 @@ class Front:
 
     def pass_to(self, index: int) -> None:
         """Move forward to `index` if the front is before it."""
-        with self._lock:
+        with self._turn:
             self._check_writable()
             self._cells[POSITION] = max(index, self._cells[POSITION])
 
@@ -158,13 +165,13 @@ class Front:
             QueueError: flushing failed; try again.
             ClosedError, InvalidRequestError: the queue is closed, or open read-only.
         """
-        with self._lock:
+        with self._turn:
             self._check_writable()
             self._flush()
 
     def close(self) -> None:
         """Unmap the position. Closing twice does nothing."""
-        with self._lock:
+        with self._turn:
             if not self._closed:
                 self._closed = True
                 self._may_take = False
