@@ -29,8 +29,8 @@ import pytest
 from memq import AsyncAdminClient, AsyncProducer
 from memq.core.governor.nodes import ASSIGNMENTS, BROKERS, ELECTION, LOADS
 from memq.testing.broker import BrokerProcess
-from memq.zookeeper.mirror import Mirror
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
+from memq.zookeeper.folders import Mirror
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.harness.services.kafka import Kafka
 from tests.harness.services.s3proxy import S3Proxy

@@ -6,8 +6,7 @@ a CRC; a crash loses no more than the `sync` option allows; other processes can 
 """
 
 from memq.bigqueue.array import BigArray
-from memq.bigqueue.fanout import FanOutQueue
-from memq.bigqueue.queue import BigQueue
+from memq.bigqueue.queues import BigQueue, FanOutQueue
 from memq.bigqueue.recovery import Recovery
 
 __all__ = ["BigArray", "BigQueue", "FanOutQueue", "Recovery"]

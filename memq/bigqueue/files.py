@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from memq.errors import CorruptDataError, QueueError
+from memq.runtime.files import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +62,7 @@ def translated(doing: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise QueueError(
-            f"cannot {doing} {path}: {exc.strerror or exc}; nothing was changed. "
-            "Check space, limits and permissions there, then try again"
-        ) from exc
+        raise QueueError(f"cannot {doing} {path}: {explain(exc)}") from exc
 
 
 class Words:

@@ -6,12 +6,13 @@ a folder is claimed and filled by the writer that opens it first.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from memq.bigqueue.files import Words, sync_file, translated
 from memq.core.checksum import crc32c
@@ -72,6 +73,14 @@ def seed_of(timestamp_ms: int) -> int:
     return int(crc32c(timestamp_ms.to_bytes(8, "little", signed=True)))
 
 
+class _Metadata(msgspec.Struct, frozen=True):
+    """What the metadata file says."""
+
+    format: int
+    page_bytes: int
+    index_page_items: int
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where one array lives and how its pages are cut.
@@ -116,8 +125,8 @@ def new_layout(path: Path, page_bytes: int | None, index_page_items: int | None)
     _check_limits(layout)
     if layout.numbers(DATA) or layout.numbers(INDEX):
         raise CorruptDataError(
-            f"{path / METADATA_FILE} is missing but there are pages beside it; "
-            f"restore it with the sizes the pages were made with, such as {_to_json(layout)}"
+            f"{path / METADATA_FILE} is missing but there are pages beside it; restore it with "
+            f"the sizes the pages were made with, such as {_to_json(layout).decode()}"
         )
     return layout
 
@@ -137,13 +146,14 @@ def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None
         )
     try:
         with translated("read", file):
-            recorded: Any = json.loads(file.read_bytes())
-        version = int(recorded["format"])
-        layout = Layout(path, int(recorded["page_bytes"]), int(recorded["index_page_items"]))
-    except (ValueError, TypeError, KeyError, RecursionError) as exc:
+            recorded = msgspec.json.decode(file.read_bytes(), type=_Metadata)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise CorruptDataError(f"{file} is damaged ({exc!r}); restore it from a copy") from exc
-    if version != FORMAT_VERSION:
-        raise ConfigError(f"{file} has format {version}, but this version reads {FORMAT_VERSION}")
+    if recorded.format != FORMAT_VERSION:
+        raise ConfigError(
+            f"{file} has format {recorded.format}, but this version reads {FORMAT_VERSION}"
+        )
+    layout = Layout(path, recorded.page_bytes, recorded.index_page_items)
     _check_limits(layout)
     _check_same("page_bytes", page_bytes, layout.page_bytes, path)
     _check_same("index_page_items", index_page_items, layout.index_page_items, path)
@@ -192,17 +202,13 @@ def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: in
     with translated("flush", control.path):
         sync_file(control.path)
         # The metadata comes last: who finds it finds everything, after a power cut as well.
-        replace_durably(path / METADATA_FILE, _to_json(layout).encode())
+        replace_durably(path / METADATA_FILE, _to_json(layout))
     return layout
 
 
-def _to_json(layout: Layout) -> str:
-    return json.dumps(
-        {
-            "format": FORMAT_VERSION,
-            "page_bytes": layout.page_bytes,
-            "index_page_items": layout.index_page_items,
-        }
+def _to_json(layout: Layout) -> bytes:
+    return msgspec.json.encode(
+        _Metadata(FORMAT_VERSION, layout.page_bytes, layout.index_page_items)
     )
 
 

@@ -27,8 +27,8 @@ from memq.errors import (
     UnknownTopicError,
     VersionConflictError,
 )
+from memq.zookeeper.folders import Mirror
 from memq.zookeeper.governor_runner import GovernorRunner
-from memq.zookeeper.mirror import Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

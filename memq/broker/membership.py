@@ -53,9 +53,8 @@ from memq.errors import (
     VersionConflictError,
 )
 from memq.runtime.retry import Backoff
-from memq.zookeeper.folders import make_persistent
+from memq.zookeeper.folders import Mirror, make_persistent
 from memq.zookeeper.governor_runner import until_one_fails
-from memq.zookeeper.mirror import Mirror
 from memq.zookeeper.shared_catalog import SharedCatalog
 
 if TYPE_CHECKING:

@@ -46,14 +46,14 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from memq.queue import is_embedded, open_kafka
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.queue.embedded.read_partition import PAGE_BYTES
-from memq.queue.open import is_embedded, open_kafka
 from memq.runtime.files import explain, make_folders
 from memq.runtime.log_format import configure
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.open import local_folder, open_storage
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 
 if TYPE_CHECKING:

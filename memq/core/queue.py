@@ -18,7 +18,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from memq.core.clock import SavedTimes
 
@@ -263,6 +263,17 @@ class NotificationQueue(Protocol):
 
     async def close(self) -> None:
         """Release files and connections; further calls raise `ClosedError`."""
+
+
+def within_bytes(entries: Iterable[QueueEntry], max_bytes: int) -> list[QueueEntry]:
+    """Return the first of some entries, at least one, of which the payloads fit."""
+    taken: list[QueueEntry] = []
+    for entry in entries:
+        max_bytes -= len(entry.payload)
+        if taken and max_bytes < 0:
+            break
+        taken.append(entry)
+    return taken
 
 
 # -- what every queue refuses ----------------------------------------------------------------

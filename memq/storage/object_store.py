@@ -26,7 +26,7 @@ import logging
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -39,29 +39,28 @@ from memq.runtime.retry import STORAGE_BACKOFF, Retry
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.handler import ObjectInfo, same_bytes, views_of
 from memq.storage.keys import LISTINGS, check_key, check_prefix
-from memq.storage.object_store_client import is_directory_bucket, open_store
-from memq.storage.object_store_errors import (
+from memq.storage.object_store_client import (
     explain,
+    is_directory_bucket,
     is_no_container,
     is_not_implemented,
     is_past_the_end,
     is_refusal,
+    open_store,
 )
 from memq.storage.object_store_thread import Waits
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-    from typing import TypeAlias
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from obstore import GetOptions, ListStream, ObjectMeta
 
     from memq.storage.handler import Buffer
 
-    _Page: TypeAlias = Sequence[ObjectMeta]
-    _Stream: TypeAlias = ListStream[_Page]
-    _Begun: TypeAlias = tuple[_Stream | None, _Page | None]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PART_BYTES = 8 * MIB  # about, of one ranged request: S3 sends some 90 MB/s on each connection
 PARTS_AT_A_TIME = 8  # of one read
@@ -174,7 +173,7 @@ class ObjectStorage:
             InvalidRequestError: no key could start with a prefix.
             StorageError: the store refused, or did not answer; what came before is valid.
         """
-        return self._listings([check_prefix(prefix) for prefix in prefixes])
+        return self._listed([check_prefix(prefix) for prefix in prefixes])
 
     def delete(self, *keys: str) -> None:
         """Remove objects, durably, in as few requests as the store allows; missing ones are fine.
@@ -213,7 +212,7 @@ class ObjectStorage:
             with self._errors("list", ""):
                 self.requests["list"] += 1
                 self._waits.until_done(
-                    _next_page(self._reads.list(f"{self._prefix}00", chunk_size=1)), STALL_S
+                    _next_or_none(self._reads.list(f"{self._prefix}00", chunk_size=1)), STALL_S
                 )
         except StorageError as exc:
             if exc.__cause__ is not None and is_refusal(exc.__cause__):
@@ -322,14 +321,8 @@ class ObjectStorage:
                 return put(at, await self._part(name, at, size))
 
         done = put(start, first) if first is not None else start
-        try:
-            async with asyncio.TaskGroup() as group:
-                fetches = [
-                    group.create_task(fetch(*cut)) for cut in _cut(done, start + length - done)
-                ]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from failed
-        return whole.slice(0, max(each.result() for each in fetches) - start)
+        ends = await _together(fetch(*cut) for cut in _cut(done, start + length - done))
+        return whole.slice(0, max(ends) - start)
 
     async def _part(self, name: str, start: int, length: int) -> _Part:
         """Some bytes of an object, tried a few times; what is after its end is left out."""
@@ -382,60 +375,37 @@ class ObjectStorage:
         self.requests["get_bytes"] += len(content)
         return _Part(content, size_bytes)
 
-    def _listings(self, prefixes: Sequence[str]) -> Iterator[ObjectInfo]:
-        if len(prefixes) == 1:  # nothing to ask for beside it
-            yield from self._pages(prefixes[0])
-            return
+    def _listed(self, prefixes: Sequence[str]) -> Iterator[ObjectInfo]:
         for first in range(0, len(prefixes), LISTINGS):
-            together = prefixes[first : first + LISTINGS]
-            self.requests["list"] += len(together)
-            begun = self._waits.until_done(self._first_pages(together))
-            for prefix, (stream, page) in zip(together, begun, strict=True):
-                yield from self._pages(prefix, stream, page)
+            listings = [self._pages(each) for each in prefixes[first : first + LISTINGS]]
+            first_pages = self._waits.until_done(_together(map(_next_or_none, listings)))
+            for pages, first_page in zip(listings, first_pages, strict=True):
+                page = first_page
+                while page is not None:
+                    yield from page
+                    page = self._waits.until_done(_next_or_none(pages))
 
-    async def _first_pages(self, prefixes: Sequence[str]) -> Sequence[_Begun]:
-        return await asyncio.gather(*(self._first_page(prefix) for prefix in prefixes))
-
-    async def _first_page(self, prefix: str) -> _Begun:
-        """The listing of a prefix and its first page; none where that failed."""
-        stream = self._stream(prefix)
-        try:
-            async with asyncio.timeout(2 * STALL_S):
-                return stream, await _next_page(stream)
-        except (FileNotFoundError, NotImplementedError, BaseError, TimeoutError):
-            return None, None  # it is asked for again by itself, and the error told then
-
-    def _stream(self, prefix: str, last: str | None = None) -> _Stream:
-        folder = (self._prefix + prefix).rpartition("/")[0] or None
-        return self._reads.list(folder, offset=last, chunk_size=PAGE_KEYS)
-
-    def _pages(
-        self, prefix: str, stream: _Stream | None = None, page: _Page | None = None
-    ) -> Iterator[ObjectInfo]:
-        """Page by page. Where a request fails, a new listing goes on after the last key.
+    async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectInfo]]:
+        """List page by page. Where a request fails, a new listing goes on after the last key.
 
         A directory bucket (S3 Express One Zone) lists keys in no order: there it begins anew, and
         leaves out what was there before.
-
-        Args:
-            prefix: of the keys.
-            stream: the listing, when it has begun.
-            page: its first page, likewise.
         """
+        folder = (self._prefix + prefix).rpartition("/")[0] or None
+        stream: ListStream[Sequence[ObjectMeta]] | None = None
         last: str | None = None
         listed: set[str] = set()
         retry = self._list_retry()
         while True:
             try:
                 with self._errors("list", prefix):
-                    if stream is None:
-                        stream = self._stream(prefix, last)
-                    if page is None:
-                        self.requests["list"] += 1
-                        page = self._waits.until_done(_next_page(stream), 2 * STALL_S)
+                    stream = stream or self._reads.list(folder, offset=last, chunk_size=PAGE_KEYS)
+                    self.requests["list"] += 1
+                    async with asyncio.timeout(2 * STALL_S):
+                        page = await _next_or_none(stream)
             except StorageError as exc:
                 stream, delay_s = None, retry.after(exc)
-                self._waits.until_done(asyncio.sleep(delay_s))
+                await asyncio.sleep(delay_s)
                 continue
             if not page:
                 return
@@ -445,10 +415,8 @@ class ObjectStorage:
                 last = page[-1]["path"]
             else:
                 listed.update(meta["path"] for meta in new)
-            for meta in new:
-                if meta["path"].startswith(self._prefix + prefix):
-                    yield _info(meta, self._prefix)
-            page = None
+            ours = self._prefix + prefix
+            yield [_info(meta, self._prefix) for meta in new if meta["path"].startswith(ours)]
 
     def _list_retry(self) -> Retry:
         return Retry(LIST_TIMEOUT_S, self._runtime, STORAGE_BACKOFF)
@@ -517,12 +485,19 @@ def _joined(views: Sequence[memoryview]) -> list[Buffer]:
     return joined
 
 
-async def _next_page(stream: _Stream) -> _Page:
-    """The next page of a listing; empty at its end. Asking elsewhere than on a loop crashes."""
+async def _next_or_none(pages: AsyncIterator[T]) -> T | None:
+    """Give the next page of a listing; to ask elsewhere than on a loop crashes."""
+    return await anext(pages, None)
+
+
+async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Give the results of all; when one fails, give the others up and raise its error."""
     try:
-        return await anext(stream)
-    except StopAsyncIteration:
-        return ()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [task.result() for task in tasks]
 
 
 def _info(meta: ObjectMeta, prefix: str) -> ObjectInfo:

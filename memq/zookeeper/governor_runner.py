@@ -60,8 +60,7 @@ from memq.errors import (
 )
 from memq.runtime.retry import Backoff
 from memq.zookeeper.election import stand
-from memq.zookeeper.folders import read_children
-from memq.zookeeper.mirror import Mirror
+from memq.zookeeper.folders import Mirror, read_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -91,7 +91,7 @@ _HANDSHAKE = struct.Struct(">iiiq")  # length, protocol version, session timeout
 
 
 async def open_session(options: ZooKeeperOptions, runtime: Runtime) -> Session:
-    """A session, and the root of its paths made; see `memq.zookeeper.open.open_zookeeper`."""
+    """A session, and the root of its paths made; see `memq.zookeeper.open_zookeeper`."""
     link = _KazooLink(options, options.tls_context(), runtime.boot_s)
     session = Session(
         link, clock_s=runtime.boot_s, request_timeout_s=options.request_timeout_ms / 1000
@@ -347,15 +347,9 @@ class _KazooLink:
         Raises:
             UnauthorizedError: we may not.
         """
-        names = self._root.split("/")[1:]
-        for count in range(1, len(names) + 1):
-            path = "/" + "/".join(names[:count])
-            if await self._ask(bool, self._client.exists_async, path, about=path):
-                continue
-            try:
-                await self._ask(bool, self._client.create_async, path, b"", self._acl, about=path)
-            except NodeExistsError:
-                log.debug("somebody else has made %s meanwhile", path)
+        if self._root:
+            make = self._client.ensure_path_async
+            await self._ask(bool, make, self._root, self._acl, about=self._root)
 
     def _path(self, path: str) -> str:
         return (self._root + path).rstrip("/") or "/"

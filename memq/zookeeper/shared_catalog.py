@@ -56,6 +56,8 @@ from memq.runtime.retry import Backoff
 from memq.zookeeper.folders import read_children
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from memq.core.governor.coordination import Change, Coordination
     from memq.core.governor.topics import Topic
     from memq.core.topic import TopicConfig
@@ -276,21 +278,13 @@ class SharedCatalog:
         Raises:
             CorruptDataError: its node is damaged; nothing may be removed.
         """
-        path = DOOMED.child(topic.queue_topic)
-        failures = itertools.count()
-        while True:
-            try:
-                node = await self._session.get(path)
-                found = DOOMED.decode(topic.queue_topic, node.data)
-                if found.by:
-                    data = DOOMED.encode(msgspec.structs.replace(found, by=""))
-                    await self._session.set(path, data, node.version)
-            except NoNodeError:
-                return False
-            except (VersionConflictError, ChangeUncertainError) as exc:
-                await self._pause(next(failures), exc)
-            else:
-                return True
+
+        async def claim(found: DoomedNode, version: int) -> None:
+            if found.by:
+                data = DOOMED.encode(msgspec.structs.replace(found, by=""))
+                await self._session.set(DOOMED.child(topic.queue_topic), data, version)
+
+        return await self._change_doomed(topic, claim)
 
     async def forget(self, topic: Topic) -> None:
         """Note that nothing is left of a topic that was claimed. Again changes nothing.
@@ -299,24 +293,33 @@ class SharedCatalog:
             InvalidRequestError: it was not claimed.
             CorruptDataError: its node is damaged.
         """
-        path = DOOMED.child(topic.queue_topic)
+
+        async def remove(found: DoomedNode, version: int) -> None:
+            if found.by:
+                raise InvalidRequestError(
+                    f"topic {topic.queue_topic!r} is announced, and its removal is not claimed"
+                )
+            await self._session.delete(DOOMED.child(topic.queue_topic), version)
+
+        await self._change_doomed(topic, remove)
+
+    # -- how ----------------------------------------------------------------------------------
+
+    async def _change_doomed(
+        self, topic: Topic, change: Callable[[DoomedNode, int], Awaitable[None]]
+    ) -> bool:
+        """Change the node of a doomed topic as it is now. Returns whether there is one."""
         failures = itertools.count()
         while True:
             try:
-                node = await self._session.get(path)
-                if DOOMED.decode(topic.queue_topic, node.data).by:
-                    raise InvalidRequestError(
-                        f"topic {topic.queue_topic!r} is announced, and its removal is not claimed"
-                    )
-                await self._session.delete(path, node.version)
+                node = await self._session.get(DOOMED.child(topic.queue_topic))
+                await change(DOOMED.decode(topic.queue_topic, node.data), node.version)
             except NoNodeError:
-                return
+                return False
             except (VersionConflictError, ChangeUncertainError) as exc:
                 await self._pause(next(failures), exc)
             else:
-                return
-
-    # -- how ----------------------------------------------------------------------------------
+                return True
 
     async def _look_up(self, topic: Topic, after: MemqError) -> StoredTopic | None:
         """What is stored of this incarnation, after a change that failed; None if nothing is."""

@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from memq.queue.open import open_kafka
+from memq.queue import open_kafka
 from tests.harness.services.kafka import Kafka
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from memq.core.queue import (
     check_publications,
     not_owned,
     out_of_range,
+    within_bytes,
 )
 from memq.core.units import counted
 from memq.errors import ClosedError, TopicExistsError, UnknownTopicError
@@ -202,14 +203,7 @@ class InMemoryQueue(NotificationQueue):
         if not found.start <= offset <= found.end:
             raise out_of_range(topic, partition, offset, found.start, found.end)
         first = offset - found.start
-        taken: list[QueueEntry] = []
-        size_bytes = 0
-        for entry in found.entries[first : first + max_entries]:
-            size_bytes += len(entry.payload)
-            if taken and size_bytes > max_bytes:
-                break
-            taken.append(entry)
-        return taken
+        return within_bytes(found.entries[first : first + max_entries], max_bytes)
 
     async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
         """Wait until a partition has an entry at or past the offset given for it."""

@@ -37,7 +37,7 @@ UNSIMULATED = (
     "memq/core/governor/assign",
     "memq/zookeeper/election.py",
     "memq/core/governor/governor.py",
-    "memq/zookeeper/mirror.py",
+    "memq/zookeeper/folders.py",
     "memq/core/governor/nodes.py",
     "memq/zookeeper/governor_runner.py",
     "memq/zookeeper/shared_catalog.py",

@@ -17,10 +17,10 @@ import pytest
 
 from memq.core.governor.nodes import ELECTION
 from memq.errors import MemqError
-from memq.queue.open import open_kafka
+from memq.queue import open_kafka
 from memq.storage.object_store import ObjectStorage
 from memq.testing import BrokerProcess
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.fakes.refusing_store import rules
 from tests.harness.services.http_faults import HttpFaultProxy

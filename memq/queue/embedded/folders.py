@@ -29,16 +29,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from memq.bigqueue.files import translated
 from memq.core.checksum import crc32c
 from memq.core.clock import SavedTimes
 from memq.core.decoding import UNDECODABLE
 from memq.core.queue import Holding, check_group_count
 from memq.errors import ConfigError, CorruptDataError, QueueError
 from memq.queue.embedded.read_partition import make_partition
-from memq.runtime.files import explain, replace_durably, sync_folder
+from memq.runtime.files import replace_durably, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 _Content = TypeVar("_Content")
@@ -97,7 +98,7 @@ class TopicFolders:
             ConfigError: a topic is of another version.
             QueueError: the file system refused.
         """
-        with _errors("open", self._topics):
+        with translated("open", self._topics):
             for folder in (self._topics, self._moving):
                 folder.mkdir(exist_ok=True)
             # Whoever made, moved or removed something may have died before it was durable. What is
@@ -120,7 +121,7 @@ class TopicFolders:
             QueueError: the file system refused.
         """
         new = self._moving / topic
-        with _errors("create topic", self._topics / topic):
+        with translated("create topic", self._topics / topic):
             self.remove(topic)  # what an attempt that failed has left
             for name in ("groups", "members"):
                 (new / name).mkdir(parents=True)
@@ -134,7 +135,7 @@ class TopicFolders:
 
     def show(self, topic: str) -> None:
         """Let a topic be there that is made; raises as `make`."""
-        with _errors("create topic", self._topics / topic):
+        with translated("create topic", self._topics / topic):
             (self._moving / topic).rename(self._topics / topic)
             sync_folder(self._topics)
 
@@ -145,7 +146,7 @@ class TopicFolders:
             QueueError: the file system refused.
         """
         here, old = self._topics / topic, self._moving / topic
-        with _errors("delete topic", here):
+        with translated("delete topic", here):
             if here.exists():  # else an attempt that failed has moved it
                 if old.exists():
                     shutil.rmtree(old)
@@ -223,7 +224,7 @@ class TopicFolders:
             QueueError: the file system refused.
         """
         try:
-            with _errors("read", self._times):
+            with translated("read", self._times):
                 found = msgspec.json.decode(self._times.read_bytes(), type=_TimesFile)
             times = SavedTimes(found.running_ms, found.wall_ms)
             if found.crc32c == _crc_of(times):
@@ -246,7 +247,7 @@ class TopicFolders:
             QueueError: the file system refused; what was stored before is kept.
         """
         file = _TimesFile(**times._asdict(), crc32c=_crc_of(times))
-        with _errors("write", self._times):
+        with translated("write", self._times):
             replace_durably(self._times, msgspec.json.encode(file))
 
     def _file(self, topic: str, kind: str, group: str) -> Path:
@@ -254,13 +255,13 @@ class TopicFolders:
 
     def _names(self, topic: str, kind: str) -> list[str]:
         folder = self._topics / topic / kind
-        with _errors("list", folder):
+        with translated("list", folder):
             return sorted(file.stem for file in folder.iterdir() if file.suffix == _GROUP_SUFFIX)
 
     def _read(self, file: Path, kind: type[_Content]) -> _Content:
         """What a group's file says; empty when there is none."""
         try:
-            with _errors("read", file):
+            with translated("read", file):
                 return msgspec.json.decode(file.read_bytes(), type=kind)
         except UNDECODABLE as exc:
             raise CorruptDataError(
@@ -275,7 +276,7 @@ class TopicFolders:
 
 def _write(file: Path, content: Mapping[Any, Any]) -> None:
     """Give a group's file new content; where that is nothing, remove it."""
-    with _errors("write", file):
+    with translated("write", file):
         if content:
             replace_durably(file, msgspec.json.encode(dict(sorted(content.items()))))
         else:
@@ -309,11 +310,3 @@ def _remove(leftover: Path) -> None:
         shutil.rmtree(leftover)
     else:
         leftover.unlink()
-
-
-@contextlib.contextmanager
-def _errors(doing: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise QueueError(f"cannot {doing} {path}: {explain(exc)}") from exc

@@ -36,6 +36,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from memq.bigqueue.files import translated
 from memq.core.group import check_group_name
 from memq.core.queue import (
     GROUPS,
@@ -53,7 +54,6 @@ from memq.errors import (
     ClosedError,
     CorruptDataError,
     LimitReachedError,
-    QueueError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -61,7 +61,7 @@ from memq.queue.embedded.folders import TopicFile, TopicFolders
 from memq.queue.embedded.group_commit import GroupCommit, Publish
 from memq.queue.embedded.read_partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
 from memq.queue.waiters import Waiters
-from memq.runtime.files import explain, lock_exclusively, make_folders
+from memq.runtime.files import lock_exclusively, make_folders
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -140,11 +140,9 @@ class EmbeddedQueue(NotificationQueue):
         self._max_partitions = max_partitions
         self._new_pages = (page_bytes, index_page_items)
         with contextlib.ExitStack() as undo:
-            try:
+            with translated("open", directory):
                 make_folders(directory)
                 undo.callback(os.close, lock_exclusively(directory / "lock"))
-            except OSError as exc:
-                raise QueueError(f"cannot open {directory}: {explain(exc)}") from exc
             self._folders = TopicFolders(directory)
             self._topics: dict[str, _Topic] = {}
             self._damaged: dict[str, CorruptDataError] = {}  # topics that are there, and not whole

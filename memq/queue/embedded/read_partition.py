@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memq.bigqueue import BigArray
-from memq.core.queue import Publication, QueueEntry, out_of_range
+from memq.core.queue import Publication, QueueEntry, out_of_range, within_bytes
 from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import CorruptDataError, PublishUncertainError, UnknownTopicError
@@ -181,15 +181,7 @@ class Partition:
                 items = array.get_many(offset, max_entries, limit_bytes)
             except CorruptDataError:
                 items = self._whole(array, offset, max_entries, limit_bytes)
-        entries: list[QueueEntry] = []
-        size_bytes = 0
-        for index, item in enumerate(items, offset):
-            size_bytes += len(item) - _TIMES.size
-            if entries and size_bytes > max_bytes:
-                break
-            timestamp_ms, running_ms = times_of(item)
-            entries.append(QueueEntry(index, timestamp_ms, payload_of(item), running_ms))
-        return entries
+        return within_bytes(map(_entry, range(offset, self.end), items), max_bytes)
 
     def _whole(
         self, array: BigArray, offset: int, max_entries: int, limit_bytes: int
@@ -326,6 +318,11 @@ def times_of(item: bytes) -> tuple[int, int]:
     """Time, in milliseconds since 1970, and running time of an entry as the array has it."""
     timestamp_ms, running_ms = _TIMES.unpack_from(item)
     return timestamp_ms, running_ms
+
+
+def _entry(offset: int, item: bytes) -> QueueEntry:
+    timestamp_ms, running_ms = times_of(item)
+    return QueueEntry(offset, timestamp_ms, payload_of(item), running_ms)
 
 
 def _whole_item(array: BigArray, index: int) -> bytes | None:

@@ -7,7 +7,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from memq.core.queue import QueueEntry
+from memq.core.queue import QueueEntry, within_bytes
 from memq.errors import DataLossError, OffsetOutOfRangeError, QueueError
 from memq.queue.waiters import Waiters
 
@@ -213,14 +213,3 @@ def entries_of(records: Iterable[KafkaRecord]) -> list[QueueEntry]:
         for each in records
         if each.value is not None
     ]
-
-
-def within_bytes(entries: Iterable[QueueEntry], max_bytes: int) -> list[QueueEntry]:
-    """Return the first of some entries, at least one, of which the payloads fit."""
-    taken: list[QueueEntry] = []
-    for entry in entries:
-        max_bytes -= len(entry.payload)
-        if taken and max_bytes < 0:
-            break
-        taken.append(entry)
-    return taken

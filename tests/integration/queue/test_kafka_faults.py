@@ -17,9 +17,9 @@ from memq.errors import (
     PublishUncertainError,
     QueueError,
 )
+from memq.queue import open_kafka
 from memq.queue.kafka import confluent
 from memq.queue.kafka.client import Place
-from memq.queue.open import open_kafka
 from tests.harness.services.kafka import Kafka
 
 PARTITIONS = 2

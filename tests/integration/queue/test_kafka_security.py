@@ -19,8 +19,8 @@ from memq import Producer, read_range
 from memq.core.named_values import parse_queue_options
 from memq.core.queue import Publication
 from memq.errors import ConfigError, QueueError, QueueFailedError
+from memq.queue import open_kafka
 from memq.queue.kafka import confluent
-from memq.queue.open import open_kafka
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
 from tests.harness.services.certificates import make_certificate

@@ -13,7 +13,7 @@ from http import HTTPStatus
 import pytest
 
 from memq.core.units import MIB
-from memq.errors import ConfigError, ObjectNotFoundError, StorageError
+from memq.errors import ConfigError, StorageError
 from memq.storage import object_store
 from memq.storage.object_store import PART_BYTES, ObjectStorage
 from memq.storage.open import open_storage, open_uri
@@ -27,12 +27,8 @@ from tests.harness.services.http_faults import (
     Reset,
     Rule,
     Status,
-    s3_error,
 )
 
-NOT_IMPLEMENTED = Status(
-    HTTPStatus.NOT_IMPLEMENTED, s3_error("NotImplemented", "A header is not implemented.")
-)
 SHORT = Status(
     HTTPStatus.PARTIAL_CONTENT,
     bytes(100),
@@ -43,7 +39,6 @@ SHORT = Status(
     ),
 )
 """An answer that is whole as an answer, and not what was asked for."""
-CONFLICT = Status(HTTPStatus.CONFLICT, s3_error("ConditionalRequestConflict", "Try again."))
 
 
 def put(storage, key, content, timeout_s=30.0):
@@ -109,9 +104,6 @@ def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
     assert faults.requests["GET"] == 4
 
 
-# -- listings, deletions -----------------------------------------------------------------------
-
-
 # -- a store that is away, or not there --------------------------------------------------------
 
 
@@ -126,23 +118,11 @@ def test_a_bucket_that_is_not_there_is_named_at_the_start(s3_server):
     put(open_storage("s3://not-yet/root"), "k", b"abc")
 
 
-def test_objects_of_a_bucket_that_is_not_there_are_not_called_missing():
-    """Nothing is known of objects when their bucket is not there: that is no data loss."""
-    storage = ObjectStorage("s3://nowhere")
-    for call in (lambda: storage.get("k"), lambda: storage.get_range("k", 0, 1)):
-        with pytest.raises(StorageError, match="there is no s3://nowhere") as caught:
-            call()
-        assert not isinstance(caught.value, ObjectNotFoundError)
-
-
 def test_wrong_credentials_are_told_at_the_start(bucket, monkeypatch):
     """A start whose credentials are refused says what the store said."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     with pytest.raises(ConfigError, match="403 SignatureDoesNotMatch"):
         open_storage(f"s3://{bucket}/root")
-
-
-# -- what is not there -------------------------------------------------------------------------
 
 
 def _read_in_child(uri, answers):
@@ -170,9 +150,6 @@ def test_a_forked_process_is_told_that_it_cannot_read(storage, method):
         assert "was forked" in answer
     assert child.exitcode == 0
     assert os.getpid() != child.pid
-
-
-# -- closing -----------------------------------------------------------------------------------
 
 
 READ_ONCE = """

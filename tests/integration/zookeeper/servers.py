@@ -6,7 +6,7 @@ import secrets
 import threading
 
 from memq.runtime.system import SYSTEM
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.harness.services.tcp_faults import TcpFaultProxy
 

@@ -13,8 +13,8 @@ import pytest
 from memq.core.governor.lease import RESERVE_SHARE
 from memq.errors import SessionLostError, UnavailableError
 from memq.runtime.system import SYSTEM
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.kazoo_link import ABORT_S, CLOSE_S
-from memq.zookeeper.open import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
 from tests.contracts.coordination import (
@@ -23,7 +23,6 @@ from tests.contracts.coordination import (
     data_is,
     following,
     lost,
-    until,
     within,
 )
 from tests.harness.services.tcp_faults import TcpFaultProxy
@@ -50,7 +49,7 @@ def options_for(server, **options):
 
 PROGRAM = """
 import asyncio, sys
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 
 async def main():
@@ -177,17 +176,6 @@ async def test_closing_while_the_server_stands_still_is_prompt(own_server):
     began_s = time.monotonic()
     await session.close()
     assert time.monotonic() - began_s < CLOSE_S + ABORT_S + LATE_S
-    assert kazoo_threads() == []
-
-
-async def test_closing_without_a_server_is_prompt(own_server):
-    """One that is gone is not waited for."""
-    session = await open_zookeeper(options_for(own_server, session_timeout_ms=30_000))
-    own_server.kill()
-    await until(session, "not connected")
-    began_s = time.monotonic()
-    await session.close()
-    assert time.monotonic() - began_s < ABORT_S + LATE_S
     assert kazoo_threads() == []
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.bigqueue import BigArray, Recovery
+from memq.bigqueue import BigArray
 from memq.errors import (
     ClosedError,
     InvalidRequestError,
@@ -73,20 +73,6 @@ def test_truncation_deletes_whole_pages_only(array):
         array.get(20)
     array.truncate_front(3)
     assert array.start == 21
-
-
-@pytest.mark.parametrize("count", [1, 4, 7, 8, 9, 16])
-def test_indexes_go_on_after_everything_was_truncated(tmp_path, small, count):
-    """An index is never used twice, even when a reopened array holds no items."""
-    with BigArray(tmp_path, **small) as array:
-        array.append_many([b"x" * 1000] * count, timestamp_ms=77)
-        array.truncate_front(count)
-        assert len(array) == 0
-    with BigArray(tmp_path, **small) as array:
-        assert array.recovery == Recovery()
-        assert array.append(b"next", timestamp_ms=1) == count
-        assert array.get(count) == b"next"
-        assert array.timestamp_ms(count) == 77
 
 
 def test_a_closed_array_refuses_everything(tmp_path, small):

@@ -4,7 +4,6 @@ import pytest
 
 from memq.bigqueue.layout import DATA, INDEX, Layout
 from memq.bigqueue.pool import PagePool
-from memq.errors import CorruptDataError
 
 
 @pytest.fixture
@@ -26,17 +25,6 @@ def pool(tmp_path, now_s):
     pool.close()
 
 
-def test_the_least_recently_used_page_goes_first(pool):
-    """At the bound, the page not asked for longest is unmapped, and no other."""
-    maps = [pool.map(DATA, number) for number in range(4)]
-    pool.map(DATA, 0)
-
-    pool.map(DATA, 4)
-
-    assert [mapped.closed for mapped in maps] == [False, True, False, False]
-    assert len(pool) == 4
-
-
 def test_idle_pages_are_unmapped(pool, now_s):
     """Pages not asked for within their time to live go when another is asked for."""
     old = pool.map(DATA, 0)
@@ -48,12 +36,3 @@ def test_idle_pages_are_unmapped(pool, now_s):
 
     assert old.closed
     assert not young.closed
-
-
-def test_missing_and_empty_pages_are_damage(pool, tmp_path):
-    """A page file that is gone or empty is a CorruptDataError that names it."""
-    with pytest.raises(CorruptDataError, match=r"000000000009\.page is missing"):
-        pool.map(DATA, 9)
-    (tmp_path / DATA / "000000000001.page").write_bytes(b"")
-    with pytest.raises(CorruptDataError, match=r"000000000001\.page is empty"):
-        pool.map(DATA, 1)

@@ -168,17 +168,6 @@ def test_a_power_cut_in_a_repair_claims_no_more_than_there_is(tmp_path, small, s
                 assert array.get_many(0, 20) == ITEMS[: array.end]
 
 
-def test_a_new_item_goes_to_no_page_that_a_damaged_one_names(writer, crash):
-    """After damage the next item has a data page of its own, so nothing is written over."""
-    writer.sync()
-    copy = crash(writer.path)
-    page(copy, "data", 3).unlink()
-    with BigArray(copy) as array:
-        array.append(b"new")
-        assert page(copy, "data", 4).exists()
-        assert not page(copy, "data", 3).exists()
-
-
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_nothing_after_a_torn_unflushed_item_survives(writer, crash, number):
     """What a crash leaves of unflushed items is a prefix: a lost page costs all after it."""
@@ -188,26 +177,6 @@ def test_nothing_after_a_torn_unflushed_item_survives(writer, crash, number):
     with BigArray(copy) as array:
         assert array.recovery.items_dropped == 20 - 5 * number
         check_usable(array, 5 * number)
-
-
-@pytest.mark.parametrize(("kind", "lost"), [("data", range(5, 10)), ("index", range(8, 16))])
-def test_damage_of_flushed_items_costs_only_them(writer, crash, kind, lost):
-    """A lost page in the middle of flushed data is reported on reading; the rest stays."""
-    writer.sync()
-    copy = crash(writer.path)
-    page(copy, kind, 1).unlink()
-
-    with BigArray(copy) as array:
-        assert array.recovery == Recovery()
-        for index, item in enumerate(ITEMS):
-            if index in lost:
-                with pytest.raises(CorruptDataError, match=r"000000000001\.page is missing"):
-                    array.get(index)
-            else:
-                assert array.get(index) == item
-        assert array.append(b"more") == 20
-        array.truncate_front(lost.stop)
-        assert array.get_many(lost.stop, 100) == [*ITEMS[lost.stop :], b"more"]
 
 
 def test_written_but_unpublished_items_are_kept(writer, crash):

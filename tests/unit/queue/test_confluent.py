@@ -359,30 +359,7 @@ async def test_a_read_goes_on_after_what_passes(client, name, kind):
         client._idle.put(consumer)
 
 
-@pytest.mark.parametrize(
-    "bounds", [Bounds(5, 9, 9), Bounds(0, 4, 5), Bounds(6, 9, 9), Bounds(0, 4, 4)]
-)
-async def test_what_is_out_of_range_and_retained_is_read_again(client, bounds):
-    """A Kafka that has just started may not know yet what it has: that may be tried again."""
-    for looks in (client._looks_at_all, client._looks_at_committed):
-        looks.bounds[A] = bounds
-    for consumer in [client._idle.get() for _ in range(confluent.READERS)]:
-        consumer.messages.put(message(A, -1, error="OFFSET_OUT_OF_RANGE"))
-        client._idle.put(consumer)
-    error = await error_of(client.read(A, 5, 9, max_records=9, max_bytes=99))
-    retained = bounds.start <= 5 <= bounds.written
-    assert type(error) is (QueueError if retained else OffsetOutOfRangeError)
-
-
 # -- where partitions begin and end ----------------------------------------------------------
-
-
-async def test_bounds_are_what_leaders_say(client):
-    """The start and all that was written, and how far that is committed, each of its partition."""
-    expected = {A: Bounds(1, 4, 9), B: Bounds(2, 2, 2), C: Bounds(0, 3, 3)}
-    for looks in (client._looks_at_all, client._looks_at_committed):
-        looks.bounds = expected
-    assert await client.bounds([C, A, B]) == [expected[C], expected[A], expected[B]]
 
 
 @pytest.mark.parametrize("name", [*sorted(MOVED), *MEANINGS[UnknownTopicError]])
@@ -417,27 +394,6 @@ async def test_those_who_wait_share_a_look_that_begins_after_they_asked(client):
 
 
 # -- topics ----------------------------------------------------------------------------------
-
-
-async def test_a_topic_serves_once_each_of_its_partitions_does(client, monkeypatch):
-    """Whoever makes one waits for the last of them, and not for ever."""
-    monkeypatch.setattr(confluent, "SETTLED_S", 0.1)
-    monkeypatch.setattr(confluent, "LOOK_AGAIN_S", 0.01)
-    looks, looked = client._looks_at_all, []
-    looks.bounds[C] = "LEADER_NOT_AVAILABLE"
-    error = await error_of(client.create_topic("c.t", 3, {}))
-    assert type(error) is QueueError
-    assert "c.t does not serve after 0.1 s: cannot look up" in str(error)
-
-    def later(*_):
-        looked.append(1)
-        if len(looked) == 3:
-            del looks.bounds[C]
-        return ""
-
-    tell, looks.tell = looks.tell, lambda *each, **how: (later(), tell(*each, **how))
-    assert await client.create_topic("c.t", 3, {}) == 3
-    assert len(looked) >= 3
 
 
 async def test_a_topic_is_gone_once_nobody_answers_for_it(client, monkeypatch):
@@ -568,18 +524,6 @@ def transactions(producer):
     """Its transactions."""
     with ThreadPoolExecutor(1) as thread:
         yield ConfluentTransactions(producer, "id", thread)
-
-
-async def test_a_transaction_gives_the_offsets_of_its_records_in_order(producer, transactions):
-    """Each is written as it was given; the time 0 is one, and no running time has no header."""
-    assert await transactions.commit(RECORDS) == [100, 100, 101]
-    assert producer.steps == ["begin", *["produce"] * 3, "flush", "commit"]
-    assert [each[:-1] for each in producer.produced] == [
-        (A, b"a", b"k", 1, None),
-        (B, b"b", None, 5, [("running-ms", b"77")]),
-        (A, None, b"k", 6, None),
-    ]
-    assert not transactions.over
 
 
 @pytest.mark.parametrize(("name", "kind"), NAMES)

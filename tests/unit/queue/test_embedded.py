@@ -26,7 +26,6 @@ from memq.errors import (
     QueueError,
     UnknownTopicError,
 )
-from memq.queue.embedded.folders import TopicFolders
 from memq.queue.embedded.group_commit import MAX_ROUND, GroupCommit, Publish
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.queue.waiters import Waiters
@@ -407,22 +406,6 @@ async def test_a_directory_that_cannot_be_opened_is_let_go(queue, tmp_path):
     await again.close()
 
 
-def test_times_that_are_damaged_are_told_and_forgotten(tmp_path, caplog):
-    """Numbers that do not match their checksum are none; a queue that is new tells nothing."""
-    folders = TopicFolders(tmp_path)
-    assert folders.times() == SavedTimes(0, 0)
-    assert not caplog.records
-    folders.store_times(SavedTimes(5, 7))
-    assert folders.times() == SavedTimes(5, 7)
-    file = tmp_path / "times.json"
-    whole = msgspec.json.decode(file.read_bytes())
-    for changed in ({"running_ms": 6}, {"wall_ms": 8}, {"crc32c": whole["crc32c"] ^ 1}):
-        caplog.clear()
-        file.write_bytes(msgspec.json.encode(whole | changed))
-        assert folders.times() == SavedTimes(0, 0)
-        assert "its checksum does not match" in caplog.text
-
-
 # -- damage -----------------------------------------------------------------------------------
 
 
@@ -482,14 +465,3 @@ async def test_each_of_those_who_wait_is_asked():
     waiters.wake_all()
     assert await not_yet
     assert not waiters._waiting
-
-
-async def test_half_made_topics_are_removed(tmp_path):
-    """What a crash left while a topic was made or deleted is gone at the next start."""
-    (tmp_path / "moving/half/0").mkdir(parents=True)
-    queue = EmbeddedQueue(tmp_path)
-    assert await queue.topics() == []
-    assert list((tmp_path / "moving").iterdir()) == []
-    await queue.create_topic("half", 1)
-    assert await queue.topics() == ["half"]
-    await queue.close()

@@ -128,18 +128,6 @@ async def test_a_release_in_doubt_can_be_repeated(kafka, process, queue, fault):
     assert await payloads(other) == [b"a"]
 
 
-async def test_what_was_released_is_not_published_though_the_release_is_not_seen(queue):
-    """Once it is committed nobody fences the owner, who need not see it to obey it."""
-    queue._client.unfollow(queue._state_topic.place)
-    await queue.release("t", 0)
-    assert not queue.owns("t", 0)
-    with pytest.raises(FencedError):
-        await publish(queue, b"late")
-    await queue.fence("t", 0)
-    await publish(queue, b"a")
-    assert await payloads(queue) == [b"a"]
-
-
 async def test_a_fence_that_fails_anywhere_changes_no_owner(process, queue, kafka):
     """Whichever of its requests Kafka refuses, what was owned is owned, and nothing more."""
     wanted = range(2, 20)
@@ -168,14 +156,6 @@ async def test_a_fence_that_fails_anywhere_changes_no_owner(process, queue, kafk
         await queue.fence("t", 0, number)
         await publish(queue, b"%d" % number, write_partition=number)
     assert 5 < failures < len(wanted)
-
-
-async def test_who_waits_for_an_owner_knows_of_its_latest_claim(process, queue):
-    """A claim that Kafka has not told of yet is waited for as well."""
-    other = await process("other")
-    other._client.unfollow(other._state_topic.place)
-    await queue.fence("t", 2)
-    assert not await other.wait_released("t", [2], lambda _: True, 0)
 
 
 @pytest.mark.parametrize(("cluster_id", "broker_id"), [("c", "x.y"), ("c.d", "x"), ("c.d.", ".x.")])
@@ -273,22 +253,6 @@ async def test_who_takes_over_from_the_dead_does_not_wait_for_what_they_left_ope
         await successor.fence("t", 0)
     await publish(successor, b"a")
     assert await payloads(successor) == [b"a"]
-
-
-async def test_who_is_not_waited_for_is_not_published(queue, kafka):
-    """A publication whose caller gave up before it was begun does not take effect."""
-    kafka.latency_s = (0.01, 0.02)
-    first = asyncio.ensure_future(publish(queue, b"a"))
-    second = asyncio.ensure_future(publish(queue, b"b"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    third = asyncio.ensure_future(publish(queue, b"c"))
-    await asyncio.sleep(0)
-    second.cancel()
-    third.cancel()
-    await asyncio.gather(first, second, third, return_exceptions=True)
-    await publish(queue, b"d")
-    assert await payloads(queue) in ([b"a", b"d"], [b"a", b"b", b"d"])  # the first two were one
 
 
 async def test_what_an_earlier_life_has_claimed_is_known_at_the_start(kafka, process, queue):
@@ -460,32 +424,7 @@ async def test_who_deletes_a_topic_of_another_broker_takes_back_all_of_it(queue,
 # -- groups that others see late ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["committed", "groups", "holdings", "delete_group"])
-async def test_groups_of_a_topic_that_another_has_deleted_are_not_none(queue, process, kafka, call):
-    """Its deletion may be learned while they are looked up: the topic is unknown then."""
-    await queue.commit("g", "t", {0: 1})
-    other = await process("other")
-    kafka.told_s = None
-    await other.delete_topic("t")
-    assert "t" in queue._state.topics
-    arguments = ("t",) if call in ("groups", "holdings") else ("g", "t")
-    with pytest.raises(UnknownTopicError):
-        await getattr(queue, call)(*arguments)
-
-
 # -- what is lost, and what is followed --------------------------------------------------------
-
-
-async def test_how_far_was_read_is_known_when_following_ends(queue, process, kafka):
-    """What another broker has written, and was read here, is missed whatever came in between."""
-    other = await process("other")
-    await publish(queue, b"a", b"b")
-    assert await payloads(other) == [b"a", b"b"]
-    other._tails[Place("c.t", 0)].failed(QueueError("it cannot be followed"))
-    kafka.lose(Place("c.t", 0), 1)
-    with pytest.raises(DataLossError, match="up to offset 3"):
-        await other.offsets("t", 0)
-    assert await payloads(other) == [b"a"]
 
 
 # -- what brokers say --------------------------------------------------------------------------
@@ -610,18 +549,3 @@ def test_a_tail_gives_what_is_there_or_nothing(start, sizes, steps):
                 while fits < len(rest) and sum(len(e.payload) for e in rest[: fits + 1]) <= 15:
                     fits += 1
                 assert tail.fetch(offset, 99, 15) == rest[:fits]
-
-
-async def test_what_was_asked_about_longest_ago_is_let_go(queue, monkeypatch):
-    """With more than may be followed; it is followed again when somebody asks."""
-    monkeypatch.setattr(queue_module, "MAX_TAILS", 2)
-    await publish(queue, b"a")
-    for topic in "uvw":
-        await queue.create_topic(topic, 1)
-    for topic in "uvuw":
-        await queue.offsets(topic, 0)
-    assert [place.topic for place in queue._tails] == ["c.u", "c.w"]
-    assert {place.topic for place in queue._client._following} == {"c.memq-state", "c.u", "c.w"}
-    await publish(queue, b"b")
-    assert await payloads(queue) == [b"a", b"b"]
-    assert [place.topic for place in queue._tails] == ["c.w", "c.t"]

@@ -93,25 +93,6 @@ async def test_one_call_that_kafka_refuses_for_good_fails_alone(queue, error):
     assert [await is_refused(queue, each) for each in (0, 1)] == [False, True]
 
 
-async def test_what_fails_when_nobody_waits_any_more_is_nobodys_error(queue, kafka, unheard):
-    """Neither a call nor a turn whose caller has gone tells the event loop of its error."""
-    kafka.latency_s = (0.001, 0.002)
-    kafka.refuses = 1.0
-    calls = [
-        asyncio.ensure_future(each)
-        for each in (publish(queue, b"a"), publish(queue, b"b"), queue.fence("t", 5))
-    ]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    for call in calls:
-        call.cancel()
-    with pytest.raises(QueueError):
-        await publish(queue, b"c", write_partition=1)
-    del calls, call
-    gc.collect()
-    assert not unheard
-
-
 async def test_who_waits_when_the_queue_is_closed_is_told(queue, kafka, unheard):
     """What is under way, what waits, and turns; nothing goes on after that."""
     kafka.latency_s = (60.0, 60.0)
@@ -149,23 +130,6 @@ async def test_a_bug_ends_all_that_waits_behind_it(process, monkeypatch, kafka):
     with pytest.raises(QueueFailedError):
         await queue.release("t", 0)
     assert len(failures) == 1
-
-
-async def test_what_was_written_is_said_though_its_own_turn_never_came(queue, monkeypatch):
-    """A bug comes between: who was carried out in an earlier turn learns what came of it."""
-    calls = [publish(queue, b"a"), publish(queue, b"b")]
-    commit_waiting, turns = queue._publisher._commit_waiting, []
-
-    async def broken_later(call):
-        turns.append(1)
-        if len(turns) > 1:
-            raise RuntimeError("a bug")
-        await commit_waiting(call)
-
-    monkeypatch.setattr(queue._publisher, "_commit_waiting", broken_later)
-    first, second = await asyncio.gather(*calls)
-    assert await payloads(queue) == [b"a", b"b"]
-    assert second == [first[0] + 1]
 
 
 # -- producers that are given up -------------------------------------------------------------

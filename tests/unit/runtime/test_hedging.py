@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from memq.errors import StorageError
 from memq.runtime.hedging import (
     EXTRA_SHARE,
-    MAX_SAVED,
     MIN_KNOWN,
     RECENT,
     WINDOW,
@@ -46,13 +45,6 @@ def test_a_put_is_overdue_above_97_of_100_of_its_size():
     delay = hedging.began(8 * MIB).delay_s
     assert 0.96 <= sum(each < delay for each in large) / WINDOW <= 0.98
     assert hedging.began(64 << 10).delay_s == 0.01
-
-
-def test_saved_hedges_are_few():
-    """After a long time without any there are not more than a few at once."""
-    hedging = known(20_000)
-    puts = [hedging.began(8 * MIB) for _ in range(200)]
-    assert sum(hedging.overdue(put) for put in puts[:20]) <= MAX_SAVED + EXTRA_SHARE * len(puts)
 
 
 def test_there_is_no_hedge_while_the_store_slows_down():

@@ -110,31 +110,6 @@ def test_an_object_that_is_there_already_is_made_durable(tmp_path, syncing, monk
     assert {"objects", "a", "b"} <= set(synced)
 
 
-def test_a_file_size_limit_is_a_typed_error(tmp_path):
-    """When the system refuses to write more, the put fails with the way out and leaves nothing."""
-    done = run_child(
-        """
-        import pathlib, resource, sys
-        from memq.storage.local import LocalStorage
-        from memq.errors import StorageError
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        storage = LocalStorage(pathlib.Path(sys.argv[1]))
-        try:
-            storage.put("a", [b"x" * 60_000, b"y" * 60_000], timeout_s=30)
-        except StorageError as exc:
-            print(exc)
-        storage.put("b", [b"x" * 60_000], timeout_s=30)
-        print([info.key for info in storage.list("")])
-        """,
-        tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "File too large" in done.stdout
-    assert "ulimit -f" in done.stdout
-    assert "['b']" in done.stdout
-    assert leftovers(tmp_path) == []
-
-
 @pytest.mark.parametrize("system_calls", range(5))
 def test_a_kill_in_a_put_leaves_no_half_object(tmp_path, system_calls):
     """Killed between any two writes, after the last or after the fsync: nothing is visible."""

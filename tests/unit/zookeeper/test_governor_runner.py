@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import Counter
 from contextlib import suppress
@@ -81,19 +80,6 @@ def share(found):
 
 
 # -- elections ------------------------------------------------------------------------------
-
-
-async def test_one_of_them_is_elected(service, person, caplog):
-    """It assigns what there is, and the others wait; the log says which it is."""
-    with caplog.at_level(logging.INFO):
-        first, *others = await governed(service, person, "a", "b", "c")
-    assert share(await owners(person)) == {"a": 2, "b": 2, "c": 2}
-    assert (first.elected, [each.elected for each in others]) == ([True], [[], []])
-    assert (await person.get(GOVERNOR))[:3] == (b"a", 0, first.session.session_id)
-    assert (await person.get(ELECTION))[:2] == (b"a", 1)
-    assert "Governor: broker a is elected, election 1" in caplog.text
-    assert "3 brokers, 1 topics | settled" in repr(first.runner)
-    assert "[stands for election]" in repr(others[0].runner)
 
 
 async def test_another_one_is_elected_when_its_session_is_over(service, person):
@@ -250,21 +236,6 @@ async def test_topics_that_come_change_and_go_are_followed(service, person):
     assert (await assignments(person))["t"].incarnation == "02" * 8
     await delete(person, TOPICS.child("t"))
     await until_owned(person, 0, by=[])
-
-
-async def test_drains_are_followed(service, person):
-    """What a broker has moves while its drain stands, also when it stood before the election."""
-    first, second, _ = await governed(service, person, "a", "b", "c")
-    await person.create(f"{DRAINING}/b")
-    assert share(await until_owned(person, 6, by="ac")) == {"a": 3, "c": 3}
-    await delete(person, f"{DRAINING}/b")
-    await quiet()
-    assert not first.runner.describe().brokers[1].draining
-    await person.create(f"{DRAINING}/c")
-    await first.stop_running()
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    await until_owned(person, 6, by="ab")
 
 
 async def test_loads_are_followed(service, person):

@@ -220,38 +220,6 @@ async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, oth
 # -- answers that get lost ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deed", ["announce", "create", "alter", "delete", "claim", "forget"])
-async def test_what_was_done_without_an_answer_is_found(service, broker, other, deed):
-    """It is done once, and its caller is told so."""
-    topic = None
-    if deed != "announce":
-        topic = await (
-            broker.announce if deed in ("create", "claim", "forget") else broker.create
-        )()
-    if deed == "forget":
-        await broker.catalog.claim_removal(topic)
-    service.lose_answer(broker.session)
-    if deed == "announce":
-        topic = await broker.announce()
-        assert await doomed(other) == {topic.incarnation: "a"}
-    elif deed == "create":
-        await broker.catalog.save_new(topic)
-        assert (await other.catalog.get("t")).topic == topic
-    elif deed == "alter":
-        stored = await broker.alter(batch_age="1s")
-        assert await other.catalog.get("t") == stored
-        assert stored.version == 1
-    elif deed == "delete":
-        assert await broker.catalog.delete("t") == topic
-        assert await doomed(other) == {topic.incarnation: ""}
-    elif deed == "claim":
-        assert await broker.catalog.claim_removal(topic)
-        assert await doomed(other) == {topic.incarnation: ""}
-    else:
-        await broker.catalog.forget(topic)
-        assert await doomed(other) == {}
-
-
 class Deaf(Looked):
     """Servers that never hear of some changes."""
 

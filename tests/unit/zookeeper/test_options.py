@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from memq.errors import ConfigError
-from memq.zookeeper.open import open_zookeeper
+from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.advice import follows
 
