@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from memq.client.audit.consumed import report_consumed
+from memq.client.audit.reporter import report_consumed
 from memq.core.audit.reports import ConsumedReport
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError

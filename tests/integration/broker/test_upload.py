@@ -16,7 +16,7 @@ from memq.broker.upload import Upload
 from memq.core.clock import ClockReading
 from memq.core.format.batch import BatchBuilder
 from memq.core.wire import messages as m
-from memq.core.write_partition_effects import RingBatch
+from memq.core.write_partition import RingBatch
 from memq.errors import MemqError, SequenceGapError, StorageError
 from memq.runtime.hedging import MIN_KNOWN
 from memq.runtime.system import SYSTEM
