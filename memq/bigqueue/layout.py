@@ -16,6 +16,7 @@ import msgspec
 
 from memq.bigqueue.files import Words, sync_file, translated
 from memq.core.checksum import crc32c
+from memq.core.decoding import UNDECODABLE
 from memq.errors import ConfigError, CorruptDataError
 from memq.runtime.files import lock_exclusively, make_folders, replace_durably, sync_folder
 
@@ -147,7 +148,7 @@ def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None
     try:
         with translated("read", file):
             recorded = msgspec.json.decode(file.read_bytes(), type=_Metadata)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(f"{file} is damaged ({exc!r}); restore it from a copy") from exc
     if recorded.format != FORMAT_VERSION:
         raise ConfigError(

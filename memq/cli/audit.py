@@ -24,7 +24,7 @@ from memq.cli.output import show_one, table_text
 from memq.core.audit import render
 from memq.core.options import Option
 from memq.core.units import DAY_MS
-from memq.reading.log import time_ms
+from memq.reading.start import time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

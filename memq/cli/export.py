@@ -27,7 +27,7 @@ from memq.cli.command import (
 from memq.cli.output import notice, progress_bar, show_one
 from memq.core.units import parse_time
 from memq.errors import ConfigError
-from memq.reading.log import time_us
+from memq.reading.start import time_us
 
 if TYPE_CHECKING:
     from memq.cli.formats import FileFormat

@@ -39,7 +39,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
-from memq.reading.log import time_us
+from memq.reading.start import time_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -17,7 +17,7 @@ from memq.client.topic import TopicClient
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError, TopicRecreatedError, UnknownTopicError
-from memq.reading.log import check_start, resolve, time_ms
+from memq.reading.start import check_start, resolve, time_ms
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
-    from memq.reading.log import Start
+    from memq.reading.start import Start
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,8 @@ from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.core.units import iso_ms
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
-from memq.reading.log import check_retained, time_us
+from memq.reading.log import check_retained
+from memq.reading.start import time_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memq.errors import ConfigError
-from memq.reading.log import EARLIEST, LATEST, At, Place, time_ms
+from memq.reading.start import EARLIEST, LATEST, At, Place, time_ms
 
 if TYPE_CHECKING:
     import re

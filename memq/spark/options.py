@@ -20,8 +20,8 @@ from memq.core.options import Option, options_of
 from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
 from memq.core.units import format_duration_ms
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
-from memq.reading.log import EARLIEST, LATEST
 from memq.reading.objects import ReadThrough
+from memq.reading.start import EARLIEST, LATEST
 from memq.spark.bounds import (
     Bound,
     check_bounds,

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
-from memq.reading.log import At, offset_of
+from memq.reading.start import At, offset_of
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from memq.core.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
-    from memq.reading.log import Place
+    from memq.reading.start import Place
     from memq.spark.bounds import Bound
     from memq.spark.options import ReadOptions
     from memq.spark.topic import SparkTopic

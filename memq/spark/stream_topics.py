@@ -29,7 +29,7 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from memq.reading.log import LATEST
+from memq.reading.start import LATEST
 from memq.spark.plan import bound_offsets, check_published, find, retained_offsets, retained_part
 from memq.spark.positions import (
     StreamPosition,

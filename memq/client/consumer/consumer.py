@@ -47,8 +47,8 @@ from memq.client.sync import (
 )
 from memq.client.topic import TopicClient
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
-from memq.reading.log import check_offsets, resolve
 from memq.reading.objects import BatchSource
+from memq.reading.start import check_offsets, resolve
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from memq.client.consumer.options import ConsumerArguments, OnPartitions
     from memq.core.wire.messages import TopicInfo
     from memq.reading.batch import Batch
-    from memq.reading.log import Start
+    from memq.reading.start import Start
 
 ITERATION_POLL_S = 1.0  # an iteration polls again and again; this only bounds one round
 CLOSE_TIMEOUT_S = 10.0  # for the last commit

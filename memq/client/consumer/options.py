@@ -19,8 +19,8 @@ from memq.core.topic import check_topic_name
 from memq.core.units import GIB, HOUR_MS, SECOND_MS
 from memq.errors import ConfigError
 from memq.reading.batch import Order
-from memq.reading.log import Start, check_start
 from memq.reading.objects import ReadThrough
+from memq.reading.start import Start, check_start
 
 if TYPE_CHECKING:
     from typing import Unpack

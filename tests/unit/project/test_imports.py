@@ -36,7 +36,12 @@ ALLOWED = {
     "memq.errors": (),
     "memq.core": ERRORS,
     "memq.core.bigqueue": ("memq.bigqueue",),  # where it was; deprecated
-    "memq.bigqueue": ("memq.core.checksum", "memq.runtime.files", *ERRORS),  # a library by itself
+    "memq.bigqueue": (
+        "memq.core.checksum",
+        "memq.core.decoding",
+        "memq.runtime.files",
+        *ERRORS,
+    ),  # a library by itself
     "memq.runtime": ("memq.core", *ERRORS),
     "memq.storage": MACHINE,
     "memq.queue": ("memq.bigqueue", *MACHINE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from memq.reading.log import time_ms
+from memq.reading.start import time_ms
 
 
 def test_times_round_down():

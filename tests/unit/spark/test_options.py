@@ -8,7 +8,7 @@ import pytest
 
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, MemqError
-from memq.reading.log import EARLIEST, LATEST
+from memq.reading.start import EARLIEST, LATEST
 from memq.spark.bounds import Bound
 from memq.spark.options import parse_read_options, parse_write_options
 
