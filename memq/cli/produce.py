@@ -6,9 +6,11 @@ exception: of the block that has the row at fault nothing is.
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -30,7 +32,7 @@ from memq.cli.command import (
     table_options,
     zone_option,
 )
-from memq.cli.output import notice, show_one
+from memq.cli.output import notice, progress_bar, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.units import counted
 from memq.errors import (
@@ -44,7 +46,6 @@ from memq.reading.start import time_us
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
-    from io import BufferedReader
 
     import pyarrow as pa
 
@@ -130,7 +131,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
 def produce(
     *,
     topic: str,
-    stream: BufferedReader,
+    stream: io.BufferedReader,
     form: Literal["lines", "json", "csv"],
     key_separator: bytes | None,
     key: str | None,
@@ -173,12 +174,12 @@ def produce(
     now_us = partial(_now_us, timestamp_us)
     started_s = time.monotonic()
     try:
-        with producer:
+        with producer, watched(stream) as source:
             if form == "lines":
                 _check_untyped(topic, producer.schema)
                 _send_lines(
                     producer,
-                    stream,
+                    source,
                     key_separator,
                     key=None if key is None else os.fsencode(key),
                     headers=list(headers) or None,
@@ -186,10 +187,10 @@ def produce(
                 )
             elif form == "json":
                 # In a second run the Messages must be cut as they were in the first.
-                rows = _json_rows(producer, stream, now_us, whole=producer_id is not None)
+                rows = _json_rows(producer, source, now_us, whole=producer_id is not None)
                 _send_rows(producer, rows, "line")
             else:
-                rows = _csv_rows(producer, stream, now_us, delimiter or ",", null or "")
+                rows = _csv_rows(producer, source, now_us, delimiter or ",", null or "")
                 _send_rows(producer, rows, "row")
             _finish(producer)
     except BaseException:
@@ -200,6 +201,33 @@ def produce(
                 show_one(row, output)
         raise
     show_one(_row(topic, producer, time.monotonic() - started_s), output)
+
+
+@contextmanager
+def watched(stream: io.BufferedReader) -> Iterator[io.BufferedReader]:
+    """Show how far the stream is read, when it is a file."""
+    status = os.fstat(stream.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        yield stream
+        return
+    with progress_bar("Bytes", status.st_size) as advance:
+        yield io.BufferedReader(_Watched(stream, advance), BLOCK_BYTES)
+
+
+class _Watched(io.RawIOBase):
+    """A stream that tells how much was read of it."""
+
+    def __init__(self, stream: io.BufferedReader, tell: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._tell = tell
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._stream.readinto1(buffer)
+        self._tell(count)
+        return count
 
 
 def _now_us(given_us: int | None) -> int:
@@ -238,7 +266,7 @@ def _check_untyped(topic: str, schema: pa.Schema) -> None:
 
 def _send_lines(
     producer: Producer,
-    stream: BufferedReader,
+    stream: io.BufferedReader,
     separator: bytes | None,
     *,
     key: bytes | None,
@@ -266,7 +294,7 @@ def _send_lines(
 
 
 def _json_rows(
-    producer: Producer, stream: BufferedReader, now_us: Callable[[], int], *, whole: bool
+    producer: Producer, stream: io.BufferedReader, now_us: Callable[[], int], *, whole: bool
 ) -> Iterator[Rows]:
     from memq.cli.json_rows import json_rows  # noqa: PLC0415 - loads Arrow
 
@@ -277,7 +305,7 @@ def _json_rows(
 
 def _csv_rows(
     producer: Producer,
-    stream: BufferedReader,
+    stream: io.BufferedReader,
     now_us: Callable[[], int],
     delimiter: str,
     null: str,
@@ -330,7 +358,7 @@ def _row(topic: str, producer: Producer, seconds: float) -> Row:
 
 
 def read_lines(
-    stream: BufferedReader, *, max_line_bytes: int, whole: bool = False
+    stream: io.BufferedReader, *, max_line_bytes: int, whole: bool = False
 ) -> Iterator[list[bytes]]:
     """Lines without their newline; the last one may lack it.
 

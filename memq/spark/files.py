@@ -24,9 +24,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyarrow.fs import FileSystem
+    from pyspark.sql import SparkSession
 
 _AS_ARROW = {"s3a": "s3", "s3n": "s3"}  # by the scheme that Spark knows
 _OBJECT_STORES = ("s3", "gcs", "abfs")
+
+
+def check_scheme(spark: SparkSession, path: str) -> None:
+    """Refuse a path without a scheme where Spark takes it for a place of another file system.
+
+    Args:
+        spark: the session; what a server of Spark Connect takes it for cannot be asked.
+        path: where Spark writes, or this process does.
+
+    Raises:
+        ConfigError: it has none, and Spark's default is not this machine.
+    """
+    context = getattr(spark, "sparkContext", None)
+    if context is None or ":/" in path:
+        return
+    configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no other way
+    default = str(configuration.get("fs.defaultFS", "file:///")).rstrip("/")
+    if not default.startswith("file:"):
+        raise ConfigError(
+            f"{path!r} has no scheme: for Spark it is in {default} (fs.defaultFS), for this "
+            f"program on this machine. Write the whole URI, such as {default}/{path.lstrip('/')}"
+        )
 
 
 def names(folder: str) -> list[str]:

@@ -183,11 +183,13 @@ def write_range(
         OffsetOutOfRangeError: some of the range is not retained.
         DataLossError: an object is gone, or Spark wrote other than what the range must give.
         CorruptDataError: an object is damaged.
+        ConfigError: a path has no scheme, and Spark's default file system is not this machine's.
         StorageError: files cannot be written or renamed.
         MemqError: brokers or storage failed.
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
     started_ms = time.time_ns() // 1_000_000
+    files.check_scheme(spark, job.manifest)
     job, columns = settled(job, reserved)
     log.info("%s: topic %s, %s, into %s", job.name, job.topic, job.range, job.output)
     manifest = _expected(spark, job, started_ms)
@@ -234,6 +236,7 @@ def _to_folder(
     spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame
 ) -> tuple[str, list[str]]:
     """Write rows to a hidden folder, which takes the place of that of the range."""
+    files.check_scheme(spark, job.output)
     mark = f".{job.folder_name}-"
     hidden = f"{job.parent}/{mark}{uuid4().hex}"
     for stale in files.names(job.parent):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from memq import Producer
+from memq.errors import ConfigError
 from memq.spark.compaction import compact
 from memq.spark.outputs import range_to_parquet
 from tests.system.spark.jobs import compaction, parquet_job
@@ -33,3 +35,18 @@ def test_folders_of_any_name(spark, make_topic, broker, tmp_path):
     assert (folder / "0-1.json").is_file()
     files = pq.read_table(manifest.output.removeprefix("file://"), partitioning=None)
     assert files["n"].to_pylist() == [1]
+
+
+def test_a_path_without_a_scheme_is_refused_where_spark_takes_it_for_another_place(
+    spark, make_topic, broker, tmp_path
+):
+    """On a cluster with HDFS such a path is a folder there, and a local one for this program."""
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    before = configuration.get("fs.defaultFS")
+    configuration.set("fs.defaultFS", "hdfs://name-node:8020")
+    try:
+        with pytest.raises(ConfigError, match=f"such as hdfs://name-node:8020{tmp_path}"):
+            range_to_parquet(spark, parquet_job(broker, make_topic(), tmp_path))
+    finally:
+        configuration.set("fs.defaultFS", before)
+    assert list(tmp_path.iterdir()) == []
