@@ -38,7 +38,7 @@ def notification(uri, producer_id="p"):
     return Notification(
         version=1,
         topic="clicks",
-        incarnation="0" * 16,
+        topic_id="0" * 16,
         write_partition=3,
         batch_id="batch-1",
         uri=uri,

@@ -20,7 +20,7 @@ PRODUCED = (
     b'"window_start_ms":0,"window_end_ms":10'
 )
 SECOND = msgspec.structs.replace(REPORT, write_partition=1)
-NAMES = {"topic": "t", "incarnation": "i"}
+NAMES = {"topic": "t", "topic_id": "i"}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ NAMES = {"topic": "t", "incarnation": "i"}
                     broker_id="b1", sealed_ms=8, stored_through_ms=8,
                 )
             ),
-            (b'{"version":1,"topic":"t","incarnation":"i","write_partition":2,"batch_id":"b",'
+            (b'{"version":1,"topic":"t","topic_id":"i","write_partition":2,"batch_id":"b",'
             b'"uri":"s3://b/k","size_bytes":9,"index_offset":5,"messages":2,"records":4,'
             b'"min_timestamp_us":1,"max_timestamp_us":3,"producers":[["p",0,1,2,4,7]],'
             b'"schema_id":"s","broker_id":"b1","sealed_ms":8,"stored_through_ms":8}'),
@@ -50,7 +50,7 @@ NAMES = {"topic": "t", "incarnation": "i"}
             (b'{"kind":"consumed","version":1,"topic":"t","consumer":"g","partition":3,"start":5,'
             b'"end":9,"batches":4,"messages":40,"records":400,"crc_sum":18446744073709551615,'
             b'"window_start_ms":1,"window_end_ms":2,"skipped":0,"began":false,"moved":false,'
-            b'"final":true,"incarnation":"","client":""}'),
+            b'"final":true,"topic_id":"","client":""}'),
         ),
         (
             msgspec.json.format(
@@ -63,7 +63,7 @@ NAMES = {"topic": "t", "incarnation": "i"}
                 ),
                 indent=-1,
             ),
-            (b'{"version":1,"job":"j","topic":"t","incarnation":"i","partition":0,"start":5,"end":9,'
+            (b'{"version":1,"job":"j","topic":"t","topic_id":"i","partition":0,"start":5,"end":9,'
             b'"batches":4,"messages":40,"records":99,"bytes":7,"skipped_messages":0,'
             b'"skipped_records":0,"left_out":[],"unnamed_messages":0,"crc_sum":3,'
             b'"left_out_crc_sum":0,"output":"out","files":["a"],"started_ms":1,"finished_ms":2}'),
@@ -78,8 +78,8 @@ NAMES = {"topic": "t", "incarnation": "i"}
             b'"consumers":[],"beyond":[]}'),
         ),
         (
-            ASSIGNMENTS.encode(Assignment(incarnation="i1", epoch=3, owners=("a", ""))),
-            b'{"incarnation":"i1","epoch":3,"owners":["a",""]}',
+            ASSIGNMENTS.encode(Assignment(topic_id="i1", epoch=3, owners=("a", ""))),
+            b'{"topic_id":"i1","epoch":3,"owners":["a",""]}',
         ),
         (LOADS.encode(LoadsNode(loads={"t": {2: 0.5}})), b'{"loads":{"t":{"2":0.5}}}'),
         (

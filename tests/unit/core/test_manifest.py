@@ -48,7 +48,7 @@ GONE = LeftOut(
 MANIFEST = Manifest(
     job="range_to_parquet",
     topic="clicks",
-    incarnation=LIFE,
+    topic_id=LIFE,
     partition=3,
     start=5,
     end=9,
@@ -140,7 +140,7 @@ def test_a_later_version_is_refused():
 
 def test_a_manifest_of_the_topic_before_is_refused():
     """The same offsets of a topic that was deleted are other data."""
-    with pytest.raises(TopicRecreatedError, match=f"incarnation {LIFE}, and fedc"):
+    with pytest.raises(TopicRecreatedError, match=f"topic_id {LIFE}, and fedc"):
         check_manifest(MANIFEST, "clicks", OffsetRange(3, 5, 9, "fedcba9876543210"))
 
 
