@@ -37,3 +37,27 @@ def table(found, planned, schema):
     batches = [batch for each in planned for batch in found.read(each)]
     assert all(batch.schema.equals(schema) for batch in batches)
     return pa.Table.from_batches(batches, schema=schema)
+
+
+class Stream:
+    """A streaming query on the topic `t`, from its start."""
+
+    def __init__(self, address):
+        source = MemqDataSource(given(address, {"startingOffsets": "earliest"}))
+        schema = source.schema()
+        self._reader = source.streamReader(schema)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def run(self):
+        """Micro-batches until there is nothing more; the rows of each."""
+        found, start = [], self._reader.initialOffset()
+        limit = self._reader.getDefaultReadLimit()
+        while (end := self._reader.latestOffset(start, limit)) != start:
+            planned = self._reader.partitions(start, end)
+            found.append(table(self._reader, planned, self._schema))
+            start = end
+        return found
+
+    def stop(self):
+        """End the query."""
+        self._reader.stop()
