@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_memq.planning.topics import TopicState
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
 MAX_GAPS = 1_000  # each stands in every event; one means lost data: few do
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memq.core.notification import Notification
     from memq.core.ranges import OffsetRange
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
 MAX_LEFT_OUT = 1_000
 """Runs of Messages that a manifest names, some 200 bytes each; those beyond are counted."""

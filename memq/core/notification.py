@@ -14,7 +14,7 @@ import msgspec
 from memq.core.decoding import check_version, decode_stored
 from memq.core.format.batch import ProducerRun
 
-NOTIFICATION_VERSION = 1
+NOTIFICATION_VERSION = 2
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):

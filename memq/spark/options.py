@@ -303,7 +303,7 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
             f"option 'minOffsetsPerTrigger' = {least} is more than 'maxOffsetsPerTrigger' = {most}"
         )
     if options.topic_id is not None and not options.topic:
-        raise ConfigError("option 'topic_id' is that of one topic, which 'topic' has to name")
+        raise ConfigError("option 'topicId' is that of one topic, which 'topic' has to name")
     skips = options.permissive or not options.fail_on_data_loss or options.view == "messages"
     if options.consumer is not None and skips:
         raise ConfigError(

@@ -133,7 +133,7 @@ class RangeJob(Job):
             "startingOffsets": json.dumps({partition: start}),
             "endingOffsets": json.dumps({partition: end}),
         }
-        return options | ({"topic_id": topic_id} if topic_id else {})
+        return options | ({"topicId": topic_id} if topic_id else {})
 
 
 Placed: TypeAlias = tuple[str, list[str]]

@@ -110,10 +110,10 @@ def scan(
     with SparkTopic(parse_read_options(given)) as asked:
         asked.info()  # from here on it is of one topic_id
         settled = settle(opened, asked, topic, until or {}, lambda rest: rest)
-        given["topic_id"] = asked.topic_id
+        given["topicId"] = asked.topic_id
     reads = _reads(settled, topic)
     schema = spark.read.format("memq").options(**given).load().schema
-    naming = {"topic": topic, "memq_topic_id": given["topic_id"]}
+    naming = {"topic": topic, "memq_topic_id": given["topicId"]}
     found = _from_table(spark, settled, schema, naming)
     for each in reads:
         found = found.unionByName(_from_batches(spark, schema, given, each))

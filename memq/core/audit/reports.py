@@ -59,7 +59,7 @@ from memq.errors import CorruptDataError, InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; more is a mistake, not a load
 MAX_FAILED_RUNS = 10_000  # of one joined report; about 20 bytes each, well within a Message
 CRC_MODULUS = 2**64  # of the sums of CRC32Cs

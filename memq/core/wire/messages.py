@@ -12,7 +12,7 @@ import msgspec
 from memq.core.topic import TopicConfig
 from memq.core.units import iso_ms
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Struct(msgspec.Struct, kw_only=True, omit_defaults=True):

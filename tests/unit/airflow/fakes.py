@@ -88,7 +88,7 @@ class FakeHook:
 def published(offset, timestamp_ms=0, size_bytes=100, records=1, *, partition=0):
     """A Batch of one Message."""
     notification = Notification(
-        version=1,
+        version=2,
         topic="t",
         topic_id="0" * 16,
         write_partition=0,

@@ -151,7 +151,7 @@ def test_a_wrong_option_is_named(given, message):
             },
             "'endingOffsets' = 4 for read partition 0: it is before",
         ),
-        ({"subscribe": "a", "topic_id": LIFE}, "which 'topic' has to name"),
+        ({"subscribe": "a", "topicId": LIFE}, "which 'topic' has to name"),
     ],
 )
 def test_a_wrong_choice_of_topics_is_named(given, message):
