@@ -90,7 +90,7 @@ def test_no_common_version():
 
     client = ClientConnection("tester")
     client.open()
-    with pytest.raises(UnsupportedVersionError, match=r"\[7, 8\].*\[1\]"):
+    with pytest.raises(UnsupportedVersionError, match=r"\[7, 8\].*\[2\]"):
         client.receive(reader().feed(b"".join(server.goodbye(no.value)))[0])
 
 
