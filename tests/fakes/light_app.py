@@ -86,9 +86,9 @@ def arguments(texts: Sequence[str] | None = None) -> argparse.Namespace:
     """What a program is given; None stands for the arguments of the process."""
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "topic", "topic_id", "output", "manifest", "job", "mode"):
-        parser.add_argument(f"--{name}", required=True)
+        parser.add_argument(f"--{name.replace('_', '-')}", required=True)
     for name in ("partition", "start", "end"):
-        parser.add_argument(f"--{name}", required=True, type=int)
+        parser.add_argument(f"--{name.replace('_', '-')}", required=True, type=int)
     return parser.parse_args(texts)
 
 
