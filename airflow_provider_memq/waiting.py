@@ -66,24 +66,24 @@ class Condition(ABC):
 
     Args:
         topic: the topic.
-        incarnation: of it; empty for whichever there is at the first look. Another one is a
+        topic_id: of it; empty for whichever there is at the first look. Another one is a
             `TopicRecreatedError`: offsets and times of the one mean nothing in the other.
 
     Attributes:
         topic: the topic.
-        incarnation: of it, from the first look on.
+        topic_id: of it, from the first look on.
     """
 
-    def __init__(self, topic: str, incarnation: str = "") -> None:
+    def __init__(self, topic: str, topic_id: str = "") -> None:
         self.topic = topic
-        self.incarnation = incarnation
+        self.topic_id = topic_id
 
     @abstractmethod
     async def look(self, client: TopicClient) -> WaitOutcome:
         """Whether it holds now.
 
         Args:
-            client: of this incarnation of the topic.
+            client: of this topic id.
 
         Raises:
             MemqError: the cluster did not answer, or the condition can never hold.
@@ -91,15 +91,15 @@ class Condition(ABC):
 
     async def _state(self, client: TopicClient) -> TopicState:
         state = await topic_state(client)
-        self.incarnation = state.incarnation
+        self.topic_id = state.topic_id
         return state
 
 
 class OffsetsReached(Condition):
     """Every read partition named has published all offsets before the one given."""
 
-    def __init__(self, topic: str, offsets: Offsets, incarnation: str = "") -> None:
-        super().__init__(topic, incarnation)
+    def __init__(self, topic: str, offsets: Offsets, topic_id: str = "") -> None:
+        super().__init__(topic, topic_id)
         self._targets = parse_offsets("offsets", offsets)
         if not self._targets:
             raise ConfigError('offsets names no read partition; write it like {"0": 5}')
@@ -122,8 +122,8 @@ class OffsetsReached(Condition):
 class WatermarkPassed(Condition):
     """All that was received and acked before a time is published."""
 
-    def __init__(self, topic: str, at: datetime | str, incarnation: str = "") -> None:
-        super().__init__(topic, incarnation)
+    def __init__(self, topic: str, at: datetime | str, topic_id: str = "") -> None:
+        super().__init__(topic, topic_id)
         self._at_ms = parse_time_ms("at", at)
 
     async def look(self, client: TopicClient) -> WaitOutcome:
@@ -150,9 +150,9 @@ class NewData(Condition):
         min_notifications: int | str | None = None,
         min_bytes: int | str | None = None,
         min_records: int | str | None = None,
-        incarnation: str = "",
+        topic_id: str = "",
     ) -> None:
-        super().__init__(topic, incarnation)
+        super().__init__(topic, topic_id)
         given = {"notifications": min_notifications, "bytes": min_bytes, "records": min_records}
         asked = [(unit, least) for unit, least in given.items() if least is not None]
         if len(asked) != 1:
@@ -186,10 +186,8 @@ class NewData(Condition):
 class LagBelow(Condition):
     """A consumer group has at most so many Batches left to read."""
 
-    def __init__(
-        self, topic: str, group: str, max_lag: int | str = 0, incarnation: str = ""
-    ) -> None:
-        super().__init__(topic, incarnation)
+    def __init__(self, topic: str, group: str, max_lag: int | str = 0, topic_id: str = "") -> None:
+        super().__init__(topic, topic_id)
         self._group = group
         self._max_lag = parse_count("max_lag", max_lag)
 
@@ -227,13 +225,13 @@ class RangeDue(Condition):
         since: first offset that counts, by read partition; from 0 for those not named.
         min_bytes: of one read partition.
         until_ms: the time, milliseconds since 1970 UTC.
-        incarnation: as `Condition`.
+        topic_id: as `Condition`.
     """
 
     def __init__(
-        self, topic: str, since: Offsets, min_bytes: int, until_ms: int, incarnation: str = ""
+        self, topic: str, since: Offsets, min_bytes: int, until_ms: int, topic_id: str = ""
     ) -> None:
-        super().__init__(topic, incarnation)
+        super().__init__(topic, topic_id)
         self._since = parse_offsets("since", since)
         self._least = parse_count("min_bytes", min_bytes)
         self._until_ms = parse_count("until_ms", until_ms)
@@ -315,7 +313,7 @@ async def wait_until(
     last_note = ""
     while True:
         try:
-            async with await hook.atopic(condition.topic, condition.incarnation) as client:
+            async with await hook.atopic(condition.topic, condition.topic_id) as client:
                 outcome = await condition.look(client)
         except PASSING as exc:
             if not may_pass(exc, known=known):

@@ -177,7 +177,7 @@ class Day:
     def _key(self, topic: str, write_partition: int, at_ms: int) -> tuple[BatchKey, Path]:
         self._ids += 1
         key = BatchKey(
-            "memq", topic, self._topics[topic].incarnation, write_partition, at_ms,
+            "memq", topic, self._topics[topic].topic_id, write_partition, at_ms,
             f"{self._ids:032x}",
         )  # fmt: skip
         path = Path(urlsplit(self._storage.uri(object_key(key))).path)
@@ -208,7 +208,7 @@ class Day:
             Notification(
                 version=NOTIFICATION_VERSION,
                 topic=key.topic,
-                incarnation=key.incarnation,
+                topic_id=key.topic_id,
                 write_partition=key.write_partition,
                 batch_id=key.batch_id,
                 uri=self._storage.uri(object_key(key)),
@@ -273,7 +273,7 @@ class Day:
                 failed=[],
                 window_start_ms=at_ms - self._every_s * 1_000,
                 window_end_ms=at_ms + 15_000,
-                incarnation=self._topics[TOPIC].incarnation,
+                topic_id=self._topics[TOPIC].topic_id,
                 client="python",
             )
             for write_partition in range(self._topics[TOPIC].config.write_partitions)

@@ -70,7 +70,7 @@ def store(storage: LocalStorage, value_bytes: int, message_records: int) -> list
             Notification(
                 version=NOTIFICATION_VERSION,
                 topic="t",
-                incarnation="0" * 16,
+                topic_id="0" * 16,
                 write_partition=0,
                 batch_id=batch_id,
                 uri=storage.uri(batch_id),

@@ -53,7 +53,7 @@ def notification(number: int, now_ms: int) -> bytes:
         Notification(
             version=NOTIFICATION_VERSION,
             topic=TOPIC,
-            incarnation="0" * 16,
+            topic_id="0" * 16,
             write_partition=0,
             batch_id=f"{number:026d}",
             uri=f"s3://bucket/ab/memq/topics/{TOPIC}/0/{now_ms}-{number:026d}.arrows",

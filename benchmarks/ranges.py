@@ -70,7 +70,7 @@ def _published(partition: int, offset: int, at_ms: int) -> PublishedBatch:
     notification = Notification(
         version=1,
         topic="t",
-        incarnation="0" * 16,
+        topic_id="0" * 16,
         write_partition=partition,
         batch_id="b",
         uri="file:///b",

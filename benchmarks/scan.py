@@ -64,14 +64,14 @@ def rows(numbers: Sequence[int]) -> pa.Table:
 def put(place: Place, start: int, end: int) -> None:
     """Put a range into the table."""
     with AdminClient(place.address) as admin:
-        incarnation = admin.describe_topic(TOPIC).incarnation
+        topic_id = admin.describe_topic(TOPIC).topic_id
     read = read_range(place.address, topic=TOPIC, partition=0, start=start, end=end, metadata=True)
-    for name, value in (("topic", TOPIC), ("memq_incarnation", incarnation)):
+    for name, value in (("topic", TOPIC), ("memq_topic_id", topic_id)):
         read = read.append_column(name, pa.repeat(pa.scalar(value), len(read)))
     table = place.table
     table.create(read.schema)
     wanted = TopicRange(
-        topic=TOPIC, incarnation=incarnation, partition=0, start=start, end=end, records=len(read)
+        topic=TOPIC, topic_id=topic_id, partition=0, start=start, end=end, records=len(read)
     )
     path = Path(place.folder) / f"{uuid.uuid4().hex}.parquet"
 

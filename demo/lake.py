@@ -25,7 +25,7 @@ NAME = "demo:lake.lines"
 COLUMNS = ("key", "value", "partition", "offset")
 QUERY = """
 SELECT key, value, partition, "offset" FROM read_parquet($files)
-WHERE topic = $topic AND memq_incarnation = $incarnation
+WHERE topic = $topic AND memq_topic_id = $topic_id
 """
 
 
@@ -88,11 +88,11 @@ class DemoLake:
     def by_duckdb(self) -> Comparison:
         """The Parquet files of the table, by a program that knows nothing of MemQ."""
         with AdminClient(self._address) as admin:
-            incarnation = admin.describe_topic(self._topic).incarnation
+            topic_id = admin.describe_topic(self._topic).topic_id
         table = open_table(NAME, self._catalog)
-        naming = {"topic": self._topic, "memq_incarnation": incarnation}
+        naming = {"topic": self._topic, "memq_topic_id": topic_id}
         files = table.plain_files(table.load(), naming, [*naming, *COLUMNS])
-        wanted = {"files": files, "topic": self._topic, "incarnation": incarnation}
+        wanted = {"files": files, "topic": self._topic, "topic_id": topic_id}
         return self._compared(duckdb.sql(QUERY, params=wanted).to_arrow_table())
 
     def _compared(self, rows: pa.Table) -> Comparison:

@@ -108,26 +108,26 @@ class MemqHook(BaseHook):
 
         return AsyncAdminClient(**_client_options(await self.asettings()))
 
-    def topic(self, topic: str, incarnation: str = "") -> SyncTopicClient:
+    def topic(self, topic: str, topic_id: str = "") -> SyncTopicClient:
         """A client of one topic; close it, or use it with `with`.
 
         Args:
             topic: the topic.
-            incarnation: of it; empty for the one that is met first. Another one is a
+            topic_id: of it; empty for the one that is met first. Another one is a
                 `TopicRecreatedError`.
         """
         from memq.client.topic import SyncTopicClient  # noqa: PLC0415
 
         options = _client_options(self.settings())
-        return SyncTopicClient(topic=topic, incarnation=incarnation, **options)
+        return SyncTopicClient(topic=topic, topic_id=topic_id, **options)
 
-    async def atopic(self, topic: str, incarnation: str = "") -> TopicClient:
+    async def atopic(self, topic: str, topic_id: str = "") -> TopicClient:
         """A client of one topic for an event loop, as `topic`; use it with `async with`."""
         from memq.client.cluster import Cluster  # noqa: PLC0415
         from memq.client.topic import TopicClient  # noqa: PLC0415
 
         cluster = Cluster(**_client_options(await self.asettings()))
-        return TopicClient(cluster, topic, incarnation)
+        return TopicClient(cluster, topic, topic_id)
 
     def ask(
         self,
@@ -252,7 +252,7 @@ class MemqHook(BaseHook):
         start: int,
         end: int,
         *,
-        incarnation: str = "",
+        topic_id: str = "",
         columns: Sequence[str] | None = None,
         read_through: ReadThrough = "storage",
         timeout: float = READ_TIMEOUT_S,
@@ -264,7 +264,7 @@ class MemqHook(BaseHook):
             partition: read partition.
             start: first offset.
             end: one past the last offset.
-            incarnation: of the topic; empty for whichever there is.
+            topic_id: of the topic; empty for whichever there is.
             columns: names of the columns wanted; None for all.
             read_through: "storage", or "broker" for workers that cannot reach the storage.
             timeout: seconds that all of it may take.
@@ -287,7 +287,7 @@ class MemqHook(BaseHook):
             partition=partition,
             start=start,
             end=end,
-            incarnation=incarnation,
+            topic_id=topic_id,
             columns=columns,
             read_through=read_through,
             token=settings.token,

@@ -86,8 +86,8 @@ class RangeJobMixin(FailsAtOnce):
                 super().execute(context)
                 return self.end(context, run)
 
-    A range of another incarnation of the topic is refused: its offsets name other data. The events
-    of the outlets say, in their extra, which one their range is of (`memq_incarnation`).
+    A range of another topic id is refused: its offsets name other data. The events
+    of the outlets say, in their extra, which one their range is of (`memq_topic_id`).
 
     Args:
         topic: the topic (templated).
@@ -182,7 +182,7 @@ class RangeJobMixin(FailsAtOnce):
         if self.mode not in MODES:
             raise ConfigError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
         wanted = parse_key(self.range_key)
-        with MemqHook(self.memq_conn_id).topic(self.topic, wanted.incarnation) as client:
+        with MemqHook(self.memq_conn_id).topic(self.topic, wanted.topic_id) as client:
             expected = contents_of(client, wanted)
         self.log.info("%s %s holds %s", self.topic, wanted, expected.to_row())
         path = self.manifest_url = manifest_path(
@@ -199,7 +199,7 @@ class RangeJobMixin(FailsAtOnce):
         planned = run.expected.range
         arguments = {
             "--topic": self.topic,
-            "--incarnation": planned.incarnation,
+            "--topic-id": planned.topic_id,
             "--partition": str(planned.partition),
             "--start": str(planned.start),
             "--end": str(planned.end),
@@ -230,7 +230,7 @@ class RangeJobMixin(FailsAtOnce):
         self.log.info("%s in %s", counted(manifest.records, "record"), manifest.output)
         if left_out := describe_left_out(manifest):
             self.log.warning("not in the files: %s", left_out)
-        mark_events(context["outlet_events"], self.outlets, run.expected.range.incarnation)
+        mark_events(context["outlet_events"], self.outlets, run.expected.range.topic_id)
         self._done = _result(manifest, run.manifest)
         return self._done
 
@@ -262,13 +262,13 @@ _MANIFEST_NAME = re.compile(r"(\d{12,})-(\d{12,})\.json")
 
 
 def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: OffsetRange) -> str:
-    """Where a range's manifest stands: apart for each output, topic and incarnation.
+    """Where a range's manifest stands: apart for each output, topic and topic id.
 
     Args:
         manifest_dir: folder or URI of all manifests; None or empty for one in the output.
         output: folder, URI or table of the output.
         topic: the topic.
-        planned: the range, with its incarnation.
+        planned: the range, with its topic id.
 
     Raises:
         ConfigError: there is no folder, and the output is a table, which is none.
@@ -278,18 +278,18 @@ def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: Of
             f"output_dir = {output!r} names a table: say where manifests go, such as "
             "manifest_dir='s3://lake/manifests'"
         )
-    partition, start, end, incarnation = planned
+    partition, start, end, topic_id = planned
     output = output.rstrip("/")
     folder = f"{output}/_manifests"
     if manifest_dir:  # several outputs may have it: what is in one of them is not in the others
         folder = f"{manifest_dir.rstrip('/')}/output={_as_name(output)}"
-    of_topic = f"{folder}/topic={topic}/incarnation={incarnation}"
+    of_topic = f"{folder}/topic={topic}/topic_id={topic_id}"
     return f"{of_topic}/partition={partition}/{start:012d}-{end:012d}.json"
 
 
 def written_ranges(
     of: tuple[str | None, str, str],
-    incarnation: str,
+    topic_id: str,
     starts: Mapping[int, int],
     aws_conn_id: str | None,
 ) -> list[OffsetRange]:
@@ -297,7 +297,7 @@ def written_ranges(
 
     Args:
         of: folder of manifests, output and topic, as in `manifest_path`.
-        incarnation: of the topic.
+        topic_id: of the topic.
         starts: by read partition, the first offset at which a range may begin.
         aws_conn_id: connection for S3.
 
@@ -307,7 +307,7 @@ def written_ranges(
     """
     found = []
     for partition, start in sorted(starts.items()):
-        any_range = OffsetRange(partition, 0, 1, incarnation)
+        any_range = OffsetRange(partition, 0, 1, topic_id)
         folder = manifest_path(*of, any_range).rpartition("/")[0]
         names = files.names_in(folder, aws_conn_id, after=f"{start:012d}")
         bounds = filter(None, map(_MANIFEST_NAME.fullmatch, names))

@@ -134,7 +134,7 @@ class MemqBackfillOperator(MemqTopicOperator):
         """Find the ranges, list them, and hand them on."""
         dry_run, again = parse_flag("preview", self.preview), parse_flag("again", self.again)
         most = self._most()
-        found, new, removed, incarnation = self._find(context)
+        found, new, removed, topic_id = self._find(context)
         self._check_removed(removed)
         todo = found if again else self._unwritten(found)
         if again and len(todo) > most:
@@ -151,7 +151,7 @@ class MemqBackfillOperator(MemqTopicOperator):
             context["ti"].xcom_push("return_value", keys)
             raise AirflowSkipException("a preview runs nothing" if dry_run else "nothing is left")
         if new:
-            extra = Cuts.of(new, incarnation).to_extra()
+            extra = Cuts.of(new, topic_id).to_extra()
             context["outlet_events"][plan_asset(self.ranges)].extra = extra
         return keys
 
@@ -167,7 +167,7 @@ class MemqBackfillOperator(MemqTopicOperator):
     ) -> tuple[list[RangeContents], list[OffsetRange], list[OffsetRange], str]:
         """The ranges that touch what is wanted and are retained, the oldest first; those of them
         that are cut now; those of which retention has removed the beginning, or all; and the
-        incarnation of the topic.
+        topic id.
         """
         last, known = known_ranges(context["inlet_events"], plan_asset(self.ranges))
         limits = Limits.read({"max_bytes": self.max_bytes})
@@ -180,7 +180,7 @@ class MemqBackfillOperator(MemqTopicOperator):
         with self.hook.topic(self.topic) as client:
             state = read_state(self.topic, client)
             check_same_topic(last, state)
-            incarnation = last.incarnation
+            topic_id = last.topic_id
             wanted = [self._of(state, each) for each in self._wanted(client)]
             if lost := forgotten(wanted, [*known, *last.gaps], last.origins, last.ends):
                 raise ConfigError(
@@ -193,7 +193,7 @@ class MemqBackfillOperator(MemqTopicOperator):
             if stretches:  # also by a backfill whose event Airflow has no longer
                 of = self.manifest_dir, self.output_dir, self.topic
                 starts = {each.partition: 0 for each in stretches}
-                written = written_ranges(of, incarnation, starts, self.aws_conn_id)
+                written = written_ranges(of, topic_id, starts, self.aws_conn_id)
                 known |= {*written} & {*uncut(written, known, last.origins)}
                 stretches = uncut(wanted, known, last.origins)
             for stretch in stretches:
@@ -203,7 +203,7 @@ class MemqBackfillOperator(MemqTopicOperator):
             removed = [each for each in touched if each.start < state.starts[each.partition]]
             found = [contents_of(client, each) for each in touched if each not in removed] + new
         found.sort(key=lambda each: (each.first_ms, each.range))
-        return found, [each.range for each in new], removed, incarnation
+        return found, [each.range for each in new], removed, topic_id
 
     def _check_removed(self, removed: list[OffsetRange]) -> None:
         """Do without ranges that no key and no window with a start asks for."""
@@ -220,17 +220,17 @@ class MemqBackfillOperator(MemqTopicOperator):
         self.log.warning("%s. The backfill begins behind it", text)
 
     def _of(self, state: TopicState, wanted: OffsetRange) -> OffsetRange:
-        if wanted.incarnation not in ("", state.incarnation):
+        if wanted.topic_id not in ("", state.topic_id):
             raise TopicRecreatedError(
-                f"{range_key(wanted)} is of another incarnation of {self.topic!r} than "
-                f"{state.incarnation}, which there is now: its Batches are gone"
+                f"{range_key(wanted)} is of another topic id of {self.topic!r} than "
+                f"{state.topic_id}, which there is now: its Batches are gone"
             )
         if wanted.partition not in state.starts:
             raise ConfigError(
                 f"{range_key(wanted)}: topic {self.topic!r} has no read partition "
                 f"{wanted.partition}; it has 0 to {max(state.starts)}"
             )
-        return wanted._replace(incarnation=state.incarnation)
+        return wanted._replace(topic_id=state.topic_id)
 
     def _wanted(self, client: SyncTopicClient) -> list[OffsetRange]:
         wanted = keys_of(self.keys)

@@ -103,7 +103,7 @@ class MemqQualityGateOperator(MemqTopicOperator):
         limits = self._limits()
         self.manifest_url = self.manifest
         found = self._read(parse_key(self.range_key))
-        of = OffsetRange(found.partition, found.start, found.end, found.incarnation)
+        of = OffsetRange(found.partition, found.start, found.end, found.topic_id)
         age_ms = None if limits.max_age_ms is None else self._age_ms(of)
         wrong = _too_bad(limits, found, age_ms)
         wrong += self._wrong_columns(found, limits.columns) if limits.columns else []
@@ -113,7 +113,7 @@ class MemqQualityGateOperator(MemqTopicOperator):
                 "It does not count as processed. Mend the cause, then clear the task that "
                 "processes it"
             )
-        mark_events(context["outlet_events"], self.outlets, found.incarnation)
+        mark_events(context["outlet_events"], self.outlets, found.topic_id)
         result = {"range": range_key(of), "records": found.records}
         age_s = {} if limits.max_age_ms is None else {"age_s": age_ms and age_ms / 1000}
         return {**result, "skipped": found.skipped_records, **age_s}
@@ -138,14 +138,14 @@ class MemqQualityGateOperator(MemqTopicOperator):
                 f"there is no manifest at {self.manifest}: the range is not written"
             )
         found = decode_manifest(payload)
-        incarnation = wanted.incarnation or found.incarnation
-        check_manifest(found, self.topic, wanted._replace(incarnation=incarnation))
+        topic_id = wanted.topic_id or found.topic_id
+        check_manifest(found, self.topic, wanted._replace(topic_id=topic_id))
         return found
 
     def _age_ms(self, of: OffsetRange) -> int | None:
         """Tell how old the newest record was when the last Batch was published."""
         newest_us, last_ms = None, 0
-        with self.hook.topic(self.topic, of.incarnation) as client:
+        with self.hook.topic(self.topic, of.topic_id) as client:
             client.check_retained(of)
             for batch in client.batches([of]):
                 last_ms = batch.timestamp_ms

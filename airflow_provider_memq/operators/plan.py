@@ -278,7 +278,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if not self.output_dir:
             return []
         of = self.manifest_dir, self.output_dir, self.topic
-        return written_ranges(of, begin.incarnation, starts, self.aws_conn_id)
+        return written_ranges(of, begin.topic_id, starts, self.aws_conn_id)
 
     def _check_ahead(self, begin: PlanLedger, stored: Mapping[int, int], plan: Plan) -> None:
         """Refuse to plan what is processed already, though Airflow knows of no plan of it."""
@@ -318,7 +318,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         self.log.info("waiting for more: %s", [each.to_row() for each in plan.waiting])
         trigger = MemqRangeDueTrigger(
             topic=self.topic,
-            incarnation=begin.incarnation,
+            topic_id=begin.topic_id,
             since={str(partition): end for partition, end in begin.ends.items()},
             min_bytes=plan.full_bytes,
             until_ms=until_ms,

@@ -42,7 +42,7 @@ class MemqCommitOperator(MemqTopicOperator):
     those events, and moves each read partition's offset over the ranges that meet, from where it
     stands. A range that is still missing holds the offset back, however many after it are done,
     so nothing is ever committed that was not processed. Offsets never move back. Keys of
-    ranges name the incarnation of the topic, so that those of one that was deleted and recreated
+    ranges name the topic id, so that those of one that was deleted and recreated
     do not count; a key that somebody wrote without it counts for whichever there is.
 
     It reads back to the plan of the oldest range that is missing: while one stays unprocessed, each

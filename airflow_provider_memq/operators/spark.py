@@ -37,7 +37,7 @@ class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
     """Submits a Spark program that reads exactly one range, and checks its result manifest.
 
     The program gets the arguments of `spark_apps/range_to_parquet.py`: `--bootstrap --topic
-    --incarnation --partition --start --end --output --manifest --job --mode`, and `--token-env`
+    --topic-id --partition --start --end --output --manifest --job --mode`, and `--token-env`
     when the connection has a token, which travels in the environment of `spark-submit`: a driver in
     a cluster does not get it from there (see `submitting`). What is checked before the submit and
     after it: see `range_job`. Killing the task kills the submitted program.

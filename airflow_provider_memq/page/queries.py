@@ -296,7 +296,7 @@ def planned_of(
         if len(planned_at) >= (1 if is_wanted else MAX_RANGES):
             break
     last = newest(ledgers)
-    own = [each for each in reversed(planned_at) if last and each.incarnation == last.incarnation]
+    own = [each for each in reversed(planned_at) if last and each.topic_id == last.topic_id]
     if last is None or (is_wanted and not own):
         return None
     of_ranges = {each: planned_at[each] for each in own}
@@ -401,7 +401,7 @@ class Brokers(NamedTuple):
 
 
 class TableView(NamedTuple):
-    """What a table has of one incarnation of a topic.
+    """What a table has of one topic id.
 
     Attributes:
         name: of the table.
@@ -463,7 +463,7 @@ def ask_brokers(planned: Planned) -> Brokers:
     """
     topic, group = planned.ledger.topic, planned.pipeline.group
     hook = MemqHook(planned.pipeline.conn_id)
-    with hook.topic(topic, planned.ledger.incarnation) as client:
+    with hook.topic(topic, planned.ledger.topic_id) as client:
         state = read_state(topic, client)
         stored = client.committed(group) if group else {}
         reached = {**state.starts, **planned.processed(stored)}
@@ -483,7 +483,7 @@ def read_table(name: str, ledger: PlanLedger) -> TableView:
 
     table = open_table(name)
     now = table.look()
-    lives = now.ledger.topics.get(ledger.topic, {}).get(ledger.incarnation, {})
+    lives = now.ledger.topics.get(ledger.topic, {}).get(ledger.topic_id, {})
     held = {partition: list(each.intervals) for partition, each in lives.items()}
     snapshots = {
         each.range.offsets: {

@@ -61,7 +61,7 @@ class TopicProgress(NamedTuple):
         missing = [*(each for each in rows if each["why"]), *self._not_planned()]
         return {
             "notes": self.notes,
-            "incarnation": ledger.incarnation,
+            "topic_id": ledger.topic_id,
             "dags": [pipeline.plan_dag, *pipeline.process_dags],
             "tables": pipeline.tables,
             "removed": sum(each.size for each in ledger.gaps),

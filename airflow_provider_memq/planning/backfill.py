@@ -36,15 +36,15 @@ class Cuts(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges that a backfill has cut: the extra of an event.
 
     Attributes:
-        incarnation: of the topic.
+        topic_id: of the topic.
         stretches: where ranges that meet begin and end, by read partition.
     """
 
-    incarnation: str
+    topic_id: str
     stretches: dict[int, list[list[int]]]
 
     @classmethod
-    def of(cls, ranges: Iterable[OffsetRange], incarnation: str) -> Cuts:
+    def of(cls, ranges: Iterable[OffsetRange], topic_id: str) -> Cuts:
         """Of some ranges."""
         stretches: dict[int, list[list[int]]] = {}
         for each in sorted(ranges):
@@ -53,13 +53,13 @@ class Cuts(msgspec.Struct, frozen=True, kw_only=True):
                 mine[-1].append(each.end)
             else:
                 mine.append([each.start, each.end])
-        return cls(incarnation=incarnation, stretches=stretches)
+        return cls(topic_id=topic_id, stretches=stretches)
 
     @property
     def ranges(self) -> list[OffsetRange]:
         """The ranges."""
         return [
-            OffsetRange(partition, *bounds, self.incarnation)
+            OffsetRange(partition, *bounds, self.topic_id)
             for partition, stretches in self.stretches.items()
             for stretch in stretches
             for bounds in pairwise(stretch)

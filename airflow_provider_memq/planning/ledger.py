@@ -15,7 +15,7 @@ retries.
 
 Four things are refused rather than guessed at. Retention may have removed offsets before they were
 planned: that is lost data, unless the caller chooses to skip it, and then the ledger says so. A
-topic may have been deleted and recreated: it is of another incarnation, and its offsets begin again
+topic may have been deleted and recreated: it is of another topic id, and its offsets begin again
 at 0 and name other data. Whoever chooses to begin anew with it gets a ledger of another *life*, and
 those of earlier lives no longer count. The ledger may be of another planner, and two would plan the
 same. And Airflow may have forgotten plans, as when its database was restored: then what is outside
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
     from airflow_provider_memq.planning.topics import TopicState
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
 MAX_GAPS = 1_000  # each stands in every event; one means lost data: few do
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
 PLAN_EVENTS = 100  # asked for at a time of a plan: each holds up to some hundred ranges
 PAGE_EVENTS = 1_000  # asked for at a time
-INCARNATION_KEY = "memq_incarnation"  # in the extra of an event about a processed range
+TOPIC_ID_KEY = "memq_topic_id"  # in the extra of an event about a processed range
 
 
 class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +63,8 @@ class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         topic: the topic.
-        incarnation: of the topic, which tells it from another one of the same name.
-        life: how many incarnations were planned before this one.
+        topic_id: of the topic, which tells it from another one of the same name.
+        life: how many topic ids were planned before this one.
         origins: where the first range of each read partition began.
         ends: one past the last planned offset of each read partition.
         cuts: where the ranges of this plan begin and end, by read partition.
@@ -77,7 +77,7 @@ class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     topic: str
-    incarnation: str
+    topic_id: str
     life: int = 0
     origins: dict[int, int]
     ends: dict[int, int]
@@ -96,7 +96,7 @@ class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
     def ranges(self) -> list[OffsetRange]:
         """The ranges of this plan."""
         return [
-            OffsetRange(partition, *bounds, self.incarnation)
+            OffsetRange(partition, *bounds, self.topic_id)
             for partition, cuts in self.cuts.items()
             for bounds in pairwise(cuts)
         ]
@@ -157,7 +157,7 @@ def first_ledger(topic: TopicState, start: str | Mapping[int, int], life: int = 
     Args:
         topic: the topic.
         start: "earliest", "latest", or the first offset by partition ("earliest" for others).
-        life: how many incarnations of it were planned before.
+        life: how many topic ids of it were planned before.
 
     Raises:
         ConfigError: `start` is none of these, or names what the topic does not retain.
@@ -176,7 +176,7 @@ def first_ledger(topic: TopicState, start: str | Mapping[int, int], life: int = 
         origins = topic.starts | dict(start)
     return PlanLedger(
         topic=topic.topic,
-        incarnation=topic.incarnation,
+        topic_id=topic.topic_id,
         life=life,
         origins=origins,
         ends=dict(origins),
@@ -196,7 +196,7 @@ def _check_start(topic: TopicState, partition: int, offset: int) -> None:
 
 def is_same_topic(last: PlanLedger, topic: TopicState) -> bool:
     """Whether what was planned is about the topic that there is."""
-    return (last.topic, last.incarnation) == (topic.topic, topic.incarnation)
+    return (last.topic, last.topic_id) == (topic.topic, topic.topic_id)
 
 
 def check_same_topic(last: PlanLedger, topic: TopicState) -> None:
@@ -207,8 +207,8 @@ def check_same_topic(last: PlanLedger, topic: TopicState) -> None:
     """
     if not is_same_topic(last, topic):
         raise TopicRecreatedError(
-            f"what was planned belongs to topic {last.topic!r} of incarnation {last.incarnation}, "
-            f"and there is {topic.topic!r} of incarnation {topic.incarnation}: its offsets name "
+            f"what was planned belongs to topic {last.topic!r} of topic id {last.topic_id}, "
+            f"and there is {topic.topic!r} of topic id {topic.topic_id}: its offsets name "
             "other data. To begin anew with it, run the planner once with on_recreated='begin'; "
             "runs of the ranges planned before fail, and nothing of them is committed"
         )
@@ -329,7 +329,7 @@ def last_ledger(inlet_events: Any, plan: Asset) -> PlanLedger | None:
 
 
 def known_ranges(inlet_events: Any, plan: Asset) -> tuple[PlanLedger | None, set[OffsetRange]]:
-    """Read the last plan, and every range that plans or backfills have cut of its incarnation, as
+    """Read the last plan, and every range that plans or backfills have cut of its topic id, as
     far as Airflow remembers.
     """
     events = [event for page in _pages(inlet_events, plan, PAGE_EVENTS) for event in page]
@@ -338,7 +338,7 @@ def known_ranges(inlet_events: Any, plan: Asset) -> tuple[PlanLedger | None, set
     known = {
         found
         for each in cuts
-        if last is not None and each.incarnation == last.incarnation
+        if last is not None and each.topic_id == last.topic_id
         for found in each.ranges
     }
     return last, known
@@ -350,9 +350,9 @@ def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | No
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
             found = ledger_of(event.extra) or cuts_of(event.extra)
-            if found is None or wanted.incarnation not in ("", found.incarnation):
+            if found is None or wanted.topic_id not in ("", found.topic_id):
                 continue
-            if wanted._replace(incarnation=found.incarnation) in found.ranges:
+            if wanted._replace(topic_id=found.topic_id) in found.ranges:
                 return True
             oldest = found if isinstance(found, PlanLedger) else oldest
         if oldest is None:
@@ -377,12 +377,12 @@ def plans_since(inlet_events: Any, plan: Asset, since: datetime) -> list[StoredP
     return [StoredPlan(at, found[at]) for at in sorted(found)]
 
 
-def mark_events(outlet_events: Any, outlets: Iterable[Any], incarnation: str) -> None:
-    """Have the events of a task say which incarnation of the topic its range is of."""
+def mark_events(outlet_events: Any, outlets: Iterable[Any], topic_id: str) -> None:
+    """Have the events of a task say which topic id its range is of."""
     for asset in outlets:
         if isinstance(asset, Asset):
             accessor = outlet_events[asset]
-            accessor.extra = {**accessor.extra, INCARNATION_KEY: incarnation}
+            accessor.extra = {**accessor.extra, TOPIC_ID_KEY: topic_id}
 
 
 def unstored_ranges(
@@ -410,10 +410,10 @@ def unstored_ranges(
     for page in _pages(inlet_events, done, PAGE_EVENTS):
         for event in page:
             each = _range_of(event)
-            if each is None or not _is_of(event, each, ledger.incarnation):
+            if each is None or not _is_of(event, each, ledger.topic_id):
                 continue
             if each.end > starts.get(each.partition, 0):
-                found.add(each._replace(incarnation=ledger.incarnation))
+                found.add(each._replace(topic_id=ledger.topic_id))
         if since is not None and page[-1].timestamp < since:
             break
     return found
@@ -426,7 +426,7 @@ def _settled_since(
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
             found = ledger_of(event.extra)
-            if found is None or found.incarnation != ledger.incarnation:
+            if found is None or found.topic_id != ledger.topic_id:
                 continue
             if all(end <= starts.get(partition, 0) for partition, end in found.ends.items()):
                 time: datetime = event.timestamp
@@ -434,12 +434,12 @@ def _settled_since(
     return None
 
 
-def _is_of(event: Any, found: OffsetRange, incarnation: str) -> bool:
-    """Whether an event is about an incarnation of the topic, by its key or else by its mark; one
+def _is_of(event: Any, found: OffsetRange, topic_id: str) -> bool:
+    """Whether an event is about a topic id, by its key or else by its mark; one
     that says neither is about whichever there is.
     """
-    marked = event.extra.get(INCARNATION_KEY, "") if isinstance(event.extra, dict) else ""
-    return (found.incarnation or marked or incarnation) == incarnation
+    marked = event.extra.get(TOPIC_ID_KEY, "") if isinstance(event.extra, dict) else ""
+    return (found.topic_id or marked or topic_id) == topic_id
 
 
 def _range_of(event: Any) -> OffsetRange | None:

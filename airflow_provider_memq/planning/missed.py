@@ -168,7 +168,7 @@ class MissedRanges:
         if since is None:
             since = min(runs.values(), default=_BEGIN)
         plans = plans_since(self._events, self._plan, since)
-        plans = [each for each in plans if each.ledger.incarnation == last.incarnation]
+        plans = [each for each in plans if each.ledger.topic_id == last.topic_id]
         found = ranges_without_run(plans, runs, self._now - self._after)
         again = [] if found.again and is_paused(self._ti, self._dag_id) else found.again
         # Looked at again soon where there is more than one plan takes.

@@ -34,7 +34,7 @@ def range_key(offsets: OffsetRange) -> str:
     """The name of a range as an asset partition key, such as
     `00000:000000000005-000000000009@0123456789abcdef`.
     """
-    of = f"@{offsets.incarnation}" if offsets.incarnation else ""
+    of = f"@{offsets.topic_id}" if offsets.topic_id else ""
     return f"{offsets.partition:05d}:{offsets.start:012d}-{offsets.end:012d}{of}"
 
 
@@ -49,7 +49,7 @@ def parse_key(key: str | None) -> OffsetRange:
         raise ConfigError(
             f"{key!r} is no range; write it like 00000:000000000005-000000000009: read partition, "
             "first offset, one past the last offset; and, where it matters, @ and the topic's "
-            "incarnation"
+            "topic_id"
         )
     partition, start, end = map(int, match.groups()[:3])
     if end <= start:
@@ -276,7 +276,7 @@ def touching(ranges: Iterable[OffsetRange], wanted: Iterable[OffsetRange]) -> li
                 each.partition == other.partition
                 and each.start < other.end
                 and other.start < each.end
-                and other.incarnation in ("", each.incarnation)
+                and other.topic_id in ("", each.topic_id)
                 for other in wanted
             )
         }

@@ -33,7 +33,7 @@ class TopicState(NamedTuple):
 
     Attributes:
         topic: its name.
-        incarnation: of it; offsets are of this one and mean nothing in another.
+        topic_id: of it; offsets are of this one and mean nothing in another.
         starts: first offset retained, by read partition.
         ends: one past the last offset published, by read partition.
         watermark_ms: every Message received before this time and acked lies before `ends`;
@@ -41,7 +41,7 @@ class TopicState(NamedTuple):
     """
 
     topic: str
-    incarnation: str
+    topic_id: str
     starts: dict[int, int]
     ends: dict[int, int]
     watermark_ms: int
@@ -50,7 +50,7 @@ class TopicState(NamedTuple):
         """It as plain JSON, with partitions as text: what an XCom holds."""
         return {
             "topic": self.topic,
-            "incarnation": self.incarnation,
+            "topic_id": self.topic_id,
             "offsets": {str(partition): end for partition, end in self.ends.items()},
             "watermark_ms": self.watermark_ms,
         }
@@ -60,26 +60,26 @@ async def topic_state(client: TopicClient) -> TopicState:
     """What a topic has now, and how far it is stored.
 
     Raises:
-        TopicRecreatedError: it is of another incarnation than the client's.
+        TopicRecreatedError: it is of another topic id than the client's.
         MemqError: the brokers failed until the deadline.
     """
     # First the watermark: what it covers is then sure to lie before the ends.
     watermark = await client.watermark()
-    return _state(client.topic, watermark, await client.offsets(), client.incarnation)
+    return _state(client.topic, watermark, await client.offsets(), client.topic_id)
 
 
 def read_state(topic: str, client: SyncTopicClient) -> TopicState:
     """As `topic_state`, for threads."""
     watermark = client.watermark()
-    return _state(topic, watermark, client.offsets(), client.incarnation)
+    return _state(topic, watermark, client.offsets(), client.topic_id)
 
 
 def _state(
-    topic: str, watermark: WatermarkAnswer, offsets: Sequence[PartitionOffsets], incarnation: str
+    topic: str, watermark: WatermarkAnswer, offsets: Sequence[PartitionOffsets], topic_id: str
 ) -> TopicState:
     return TopicState(
         topic,
-        incarnation,
+        topic_id,
         {each.partition: each.start for each in offsets},
         {each.partition: each.end for each in offsets},
         watermark.stored_through_ms,
@@ -121,10 +121,10 @@ def next_ranges(
                     f"{range_key(each)} of {state.topic!r} and a range before it have manifests "
                     "and share offsets: rows are there twice. Delete files and manifest of one"
                 )
-            hole = OffsetRange(partition, start, each.start, state.incarnation)
+            hole = OffsetRange(partition, start, each.start, state.topic_id)
             known += [*cut_all(client, hole, limits), contents_of(client, each)]
             start = each.end
-        unplanned = OffsetRange(partition, start, end, state.incarnation)
+        unplanned = OffsetRange(partition, start, end, state.topic_id)
         ranges, tail = cut(unplanned, client.batches([unplanned]), limits)
         cuts.append(Cut(known + ranges, tail))
     return finish(cuts, limits, now_ms, held=held)
@@ -140,12 +140,12 @@ def contents_of(client: SyncTopicClient, wanted: OffsetRange) -> RangeContents:
     """What a job over a range will read.
 
     Raises:
-        TopicRecreatedError: the topic is of another incarnation than the client's.
+        TopicRecreatedError: the topic is of another topic id than the client's.
         OffsetOutOfRangeError: some of the offsets are not retained, or not published yet.
         InvalidRequestError: there is no such read partition.
     """
     client.check_retained(wanted)
-    contents = RangeContents(wanted._replace(incarnation=client.incarnation))
+    contents = RangeContents(wanted._replace(topic_id=client.topic_id))
     for batch in client.batches([wanted]):
         contents = contents.with_batch(batch)
     return contents

@@ -42,12 +42,12 @@ class MemqSensor(BaseSensorOperator, TakesArguments):
     """Base of the sensors here: what they have in common.
 
     The XCom of each is where the topic stood when the sensor was satisfied, as plain JSON:
-    `{"topic": "clicks", "incarnation": "0123456789abcdef", "offsets": {"0": 12}, "watermark_ms":
+    `{"topic": "clicks", "topic_id": "0123456789abcdef", "offsets": {"0": 12}, "watermark_ms":
     1751284800000}`, where `offsets` is one past the last offset published of each read partition.
 
     Args:
         topic: the topic (templated).
-        incarnation: of the topic that is meant, from the XCom of another sensor (templated); empty
+        topic_id: of the topic that is meant, from the XCom of another sensor (templated); empty
             for whichever there is at the first look. When the topic is recreated, the task fails;
             with `mode="reschedule"` only if it is given, for each look is a first one there.
         memq_conn_id: connection to the brokers (templated).
@@ -58,10 +58,10 @@ class MemqSensor(BaseSensorOperator, TakesArguments):
     """
 
     trigger_type: ClassVar[type[triggers.MemqTrigger]]
-    template_fields: Sequence[str] = ("topic", "incarnation", "memq_conn_id")
+    template_fields: Sequence[str] = ("topic", "topic_id", "memq_conn_id")
     operator_extra_links = (MemqTopicLink(),)
     ui_color = "#d7e8fa"
-    incarnation: str
+    topic_id: str
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -71,7 +71,7 @@ class MemqSensor(BaseSensorOperator, TakesArguments):
         self,
         *,
         topic: str,
-        incarnation: str = "",
+        topic_id: str = "",
         memq_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         start_from_trigger: bool = False,
@@ -141,7 +141,7 @@ class MemqSensor(BaseSensorOperator, TakesArguments):
             self.log.warning("no answer, looking again later: %s", text)
             return PokeReturnValue(is_done=False)
         self._answered = True
-        self.incarnation = outcome.value.get("incarnation", self.incarnation)  # for the triggerer
+        self.topic_id = outcome.value.get("topic_id", self.topic_id)  # for the triggerer
         self.log.info("%s", outcome.note)
         return PokeReturnValue(is_done=outcome.done, xcom_value=outcome.value)
 
@@ -164,7 +164,7 @@ class MemqSensor(BaseSensorOperator, TakesArguments):
         async def look(cluster: Cluster) -> WaitOutcome:
             from memq.client.topic import TopicClient  # noqa: PLC0415 - DAGs parse sooner
 
-            client = TopicClient(cluster, condition.topic, condition.incarnation)
+            client = TopicClient(cluster, condition.topic, condition.topic_id)
             return await condition.look(client)
 
         return MemqHook(self.memq_conn_id).ask(look)

@@ -37,7 +37,7 @@ class MemqTrigger(BaseTrigger):
 
     Args:
         topic: the topic.
-        incarnation: of it; empty for whichever there is at the first look.
+        topic_id: of it; empty for whichever there is at the first look.
         memq_conn_id: connection to the brokers.
         poll_interval: seconds between looks.
         end_from_trigger: end the task as a success from the triggerer, with the value as its XCom,

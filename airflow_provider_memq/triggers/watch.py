@@ -47,19 +47,19 @@ Ends = dict[int, int]
 
 
 class TopicEnds(NamedTuple):
-    """Incarnation of a topic, and one past the last offset of each read partition."""
+    """TopicId of a topic, and one past the last offset of each read partition."""
 
-    incarnation: str
+    topic_id: str
     ends: Ends
 
 
 class MemqWatchTrigger(BaseEventTrigger):
     """Fires when something was published to a topic, once for a burst. For `AssetWatcher`.
 
-    Its event is `{"topic": "clicks", "incarnation": "0123456789abcdef", "offsets": {"0": 12},
+    Its event is `{"topic": "clicks", "topic_id": "0123456789abcdef", "offsets": {"0": 12},
     "new": 3}`: the ends of the read partitions, and how many notifications are new since the last
     event. In the asset's state store it keeps `position` (what it has announced) and of which
-    `incarnation` of the topic that is, `last_poll` and `last_error` (empty when all is well).
+    `topic_id` of the topic that is, `last_poll` and `last_error` (empty when all is well).
 
     Args:
         topic: the topic.
@@ -114,9 +114,9 @@ class MemqWatchTrigger(BaseEventTrigger):
                     announced, fired_s = seen, time.monotonic()
                     yield self._event(seen, new)
                 elif time.monotonic() - fired_s >= CONFIRM_S:
-                    # The incarnation after it: in between, all would be announced again.
+                    # The topic id after it: in between, all would be announced again.
                     await self._save(position=_to_json(announced.ends))
-                    await self._save(incarnation=announced.incarnation)
+                    await self._save(topic_id=announced.topic_id)
                 failures = 0
                 await self._save(last_error="", last_poll=_now())
                 delay_s = interval_s(poll_s, SYSTEM.random)
@@ -129,7 +129,7 @@ class MemqWatchTrigger(BaseEventTrigger):
     def _event(self, seen: TopicEnds, new: int) -> TriggerEvent:
         payload = {
             "topic": self.topic,
-            "incarnation": seen.incarnation,
+            "topic_id": seen.topic_id,
             "offsets": _to_json(seen.ends),
             "new": new,
         }
@@ -151,7 +151,7 @@ class MemqWatchTrigger(BaseEventTrigger):
     async def _look(self) -> TopicEnds:
         async with await MemqHook(self.memq_conn_id).atopic(self.topic) as client:
             offsets = await client.offsets()
-            return TopicEnds(client.incarnation, {each.partition: each.end for each in offsets})
+            return TopicEnds(client.topic_id, {each.partition: each.end for each in offsets})
 
     # -- the asset's state store ------------------------------------------------------------
 
@@ -161,13 +161,13 @@ class MemqWatchTrigger(BaseEventTrigger):
         if store is None:
             return TopicEnds("", {})
         try:
-            position, incarnation = await store.aget("position"), await store.aget("incarnation")
+            position, topic_id = await store.aget("position"), await store.aget("topic_id")
         except ValueError as exc:  # the trigger serves several assets, or none
             self.log.warning("no state is kept: %s; give each asset its own watch_name", exc)
             self.asset_state_store = None
             return TopicEnds("", {})
-        self._stored |= {"position": position, "incarnation": incarnation}
-        known = incarnation if isinstance(incarnation, str) else ""
+        self._stored |= {"position": position, "topic_id": topic_id}
+        known = topic_id if isinstance(topic_id, str) else ""
         return TopicEnds(known, _from_json(position))
 
     async def _save(self, **values: Any) -> None:
@@ -197,7 +197,7 @@ def news(announced: TopicEnds, now: TopicEnds) -> int:
     """Count notifications that were not announced. Of a topic that was recreated these are all, and
     one if it has none: that it was recreated is news, too.
     """
-    if announced.incarnation not in ("", now.incarnation):
+    if announced.topic_id not in ("", now.topic_id):
         return max(1, sum(now.ends.values()))
     return sum(max(0, end - announced.ends.get(p, 0)) for p, end in now.ends.items())
 

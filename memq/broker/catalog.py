@@ -8,8 +8,8 @@ Theory of operation
 -------------------
 A topic exists from when its file `<name>.json` is durable until it is renamed. What else belongs to
 it, notifications and objects, is made before and removed after, which takes several steps that a
-crash or a full disk may part. So there is a second file, `<name>.<incarnation>.doomed`, which says
-that whatever there is of this incarnation is to be removed:
+crash or a full disk may part. So there is a second file, `<name>.<topic_id>.doomed`, which says
+that whatever there is of this topic id is to be removed:
 
 1. To create: `announce` (the doomed file), make what belongs to the topic, `save` (its own file),
    `forget` (the doomed file). Up to the third step nothing exists; after it, the doomed file means
@@ -18,7 +18,7 @@ that whatever there is of this incarnation is to be removed:
 3. To remove what is doomed: `withdraw` (its own file, should a creation have failed after it), and
    only then what belongs to it.
 
-`doomed` names what is left to remove, after a crash as well. An incarnation never comes back, so
+`doomed` names what is left to remove, after a crash as well. A topic id never comes back, so
 removing it late, or again, harms no later topic of the same name.
 """
 
@@ -79,11 +79,11 @@ class Catalog:
         self._doomed: dict[str, Topic] = {}
         for topic in _load_doomed(directory):
             if topic.name in self.damaged:
-                continue  # what cannot be read may be this very incarnation
+                continue  # what cannot be read may be this very topic_id
             if self._is_live(topic):
                 self._doomed_path(topic).unlink()  # it was announced, and then it was made
             else:
-                self._doomed[topic.incarnation] = topic
+                self._doomed[topic.topic_id] = topic
 
     def __repr__(self) -> str:
         return f"<Catalog [{len(self._topics)} topics] {self._directory}>"
@@ -161,7 +161,7 @@ class Catalog:
 
     def doom(self, topic: Topic) -> None:
         """The topic that was announced will not exist."""
-        self._doomed[topic.incarnation] = topic
+        self._doomed[topic.topic_id] = topic
 
     def doomed(self) -> list[Topic]:
         """Topics of which something may be left to remove."""
@@ -180,7 +180,7 @@ class Catalog:
         with _errors("remove", topic, path):
             if topic.name in self._topics:
                 return
-            if path.exists() and _load(path).incarnation == topic.incarnation:
+            if path.exists() and _load(path).topic_id == topic.topic_id:
                 path.unlink()
             sync_folder(self._directory)  # an attempt before this one may have removed it
 
@@ -191,13 +191,13 @@ class Catalog:
             QueueError: the disk refused; it is found again at the next start.
         """
         path = self._doomed_path(topic)
-        self._doomed.pop(topic.incarnation, None)
+        self._doomed.pop(topic.topic_id, None)
         with _errors("remove", topic, path):
             path.unlink(missing_ok=True)
 
     def _is_live(self, topic: Topic) -> bool:
         live = self._topics.get(topic.name)
-        return live is not None and live.incarnation == topic.incarnation
+        return live is not None and live.topic_id == topic.topic_id
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.json"

@@ -25,7 +25,7 @@ Rule 5. The owner of write partition 0 has the topic's groups, its retention and
     learns who held what before it answers for them, and forgets it all before it lets go.
 
 What this broker has seen may be a little old. Before a client is told that a topic, a schema or an
-incarnation is not there, the coordination service is asked (`look`).
+topic id is not there, the coordination service is asked (`look`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from memq.core.checksum import crc32c
 from memq.core.governor.nodes import READ_ROLE
 from memq.core.governor.topics import altered_topic, unknown_topic
 from memq.core.queue import GROUPS
-from memq.core.topic import INCARNATION_DIGITS, TopicConfig
+from memq.core.topic import TOPIC_ID_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     ClosedError,
@@ -131,7 +131,7 @@ class ClusterTopics(Topics):
         self._brokers: Mapping[str, BrokerNode] = {}
         self._wanted: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._gone: dict[str, list[HostedTopic]] = {}  # incarnations that are to be closed
+        self._gone: dict[str, list[HostedTopic]] = {}  # topic ids that are to be closed
         self._waiters = Waiters()
         self.moves = 0
 
@@ -172,7 +172,7 @@ class ClusterTopics(Topics):
         stored = self._stored.get(name, _Stored())
         self._taken_back.pop(name, None)
         known = stored.topic
-        same = known is not None and topic is not None and known.incarnation == topic.incarnation
+        same = known is not None and topic is not None and known.topic_id == topic.topic_id
         if same and (version, topic) != (stored.version, known) and version <= stored.version:
             what = "is there as it was before it was altered"
             self._take_back(name, what, "restart the brokers to take it")
@@ -224,7 +224,7 @@ class ClusterTopics(Topics):
 
     def _know(self, name: str, topic: Topic | None) -> None:
         hosted = self._hosted.get(name)
-        if hosted is not None and (topic is None or topic.incarnation != hosted.topic.incarnation):
+        if hosted is not None and (topic is None or topic.topic_id != hosted.topic.topic_id):
             del self._hosted[name]
             self._forget_groups(hosted)
             self._gone.setdefault(name, []).append(hosted)
@@ -312,13 +312,13 @@ class ClusterTopics(Topics):
         error = super().not_hosted(hosted, write_partition)
         return NotHostedError(str(error)) if isinstance(error, InvalidRequestError) else error
 
-    async def find(self, name: str, incarnation: str = "") -> HostedTopic:
+    async def find(self, name: str, topic_id: str = "") -> HostedTopic:
         """A topic as `get` gives it; what is not here is looked for where all topics are."""
         try:
-            return self.get(name, incarnation)
+            return self.get(name, topic_id)
         except (UnknownTopicError, TopicRecreatedError, UnavailableError):
             await self.look(name)
-        return self.get(name, incarnation)
+        return self.get(name, topic_id)
 
     async def look(self, name: str) -> None:
         """See what is stored of a topic now.
@@ -339,7 +339,7 @@ class ClusterTopics(Topics):
 
             def seen() -> bool:
                 hosted, stored = self._hosted.get(name), self._stored.get(name, _Stored())
-                known = hosted is not None and hosted.topic.incarnation == topic.incarnation
+                known = hosted is not None and hosted.topic.topic_id == topic.topic_id
                 return known and stored.version >= version
 
             await self._wait(name, seen)
@@ -388,14 +388,14 @@ class ClusterTopics(Topics):
                 topic = await catalog.new(
                     config,
                     now_ms=self._context.now().wall_ms,
-                    incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
+                    topic_id=self._context.runtime.token_hex(TOPIC_ID_DIGITS // 2),
                     request_id=request_id,
                 )
                 await self._make(catalog, topic)
-                log.info("topic %s created, incarnation %s", name, topic.incarnation)
+                log.info("topic %s created, topic id %s", name, topic.topic_id)
             await self.look(name)
             await self._wait(name, lambda: all(self._owners(topic)))
-            return self.get(name, topic.incarnation)
+            return self.get(name, topic.topic_id)
 
     async def _make(self, catalog: SharedCatalog, topic: Topic) -> None:
         """Make a topic as a whole, or let what there is of it be removed.
@@ -438,14 +438,14 @@ class ClusterTopics(Topics):
             await self._wait(name, lambda: all(self._owners(altered)))
             return self.get(name)
 
-    async def _delete(self, name: str, incarnation: str) -> None:
+    async def _delete(self, name: str, topic_id: str) -> None:
         with _asked_again():
-            deleted = await self._shared().delete(name, incarnation)
-            log.info("topic %s deleted, incarnation %s", name, deleted.incarnation)
+            deleted = await self._shared().delete(name, topic_id)
+            log.info("topic %s deleted, topic id %s", name, deleted.topic_id)
 
             def gone() -> bool:
                 hosted = self._hosted.get(name)
-                return hosted is None or hosted.topic.incarnation != deleted.incarnation
+                return hosted is None or hosted.topic.topic_id != deleted.topic_id
 
             await self._wait(name, gone)
 
@@ -588,7 +588,7 @@ class ClusterTopics(Topics):
         """Broker ids of the owners of a topic's write partitions; empty for none."""
         assignment = self._stored.get(topic.name, _Stored()).assignment
         count = topic.config.write_partitions
-        if assignment is None or assignment.incarnation != topic.incarnation:
+        if assignment is None or assignment.topic_id != topic.topic_id:
             return [""] * count
         return [*assignment.owners[:count], *[""] * (count - len(assignment.owners))]
 

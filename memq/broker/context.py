@@ -190,7 +190,7 @@ class BrokerContext:
             self.storage,
             self.config.cluster_id,
             topic.name,
-            topic.incarnation,
+            topic.topic_id,
             self.check_not_stopping,
         )
 

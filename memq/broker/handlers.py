@@ -160,7 +160,7 @@ class Handlers:
 
     def _write(self, write: ReceivedWrite) -> None:
         request = write.header
-        hosted = self._topics.get(request.topic, request.incarnation)
+        hosted = self._topics.get(request.topic, request.topic_id)
         partition = hosted.partitions.get(request.write_partition)
         if partition is None:
             raise self._topics.not_hosted(hosted, request.write_partition)
@@ -306,19 +306,19 @@ class Handlers:
         return m.TopicAnswer(topic=self._topics.info(hosted))
 
     async def _delete_topic(self, request: m.DeleteTopic) -> m.Done:
-        await self._topics.delete(request.topic, request.incarnation)
+        await self._topics.delete(request.topic, request.topic_id)
         return m.Done()
 
     # -- reading ----------------------------------------------------------------------------
 
     async def _topic(self, request: m.TopicRequest) -> Topic:
-        """The topic that the request means, in the incarnation that it means."""
-        return (await self._topics.find(request.topic, request.incarnation)).topic
+        """The topic that the request means, in the topic id that it means."""
+        return (await self._topics.find(request.topic, request.topic_id)).topic
 
     async def _coordinated(self, request: m.TopicRequest) -> Topic:
         """The same, of which this broker keeps the groups."""
-        await self._topics.find(request.topic, request.incarnation)
-        return self._topics.coordinated(request.topic, request.incarnation).topic
+        await self._topics.find(request.topic, request.topic_id)
+        return self._topics.coordinated(request.topic, request.topic_id).topic
 
     async def _retained(self, topic: Topic, partition: int) -> tuple[int, int]:
         """Start and end of what is retained of a read partition."""
@@ -389,7 +389,7 @@ class Handlers:
         return m.FetchOffsetsAnswer(partitions=partitions)
 
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
-        hosted = await self._topics.find(request.topic, request.incarnation)
+        hosted = await self._topics.find(request.topic, request.topic_id)
         by_write, by_read = await hosted.watermarks()
         self._context.check_lease()
         return m.WatermarkAnswer(
@@ -414,7 +414,7 @@ class Handlers:
         key = key_of_uri(request.uri)
         parsed = parse_object_key(key)
         # The key decides, for the URI may be from before the objects were moved.
-        if parsed is None or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation):
+        if parsed is None or (parsed.topic, parsed.topic_id) != (topic.name, topic.topic_id):
             raise InvalidRequestError(f"{request.uri!r} is no Batch of topic {request.topic!r}")
         async with self._batch_reads:
             body = await asyncio.get_running_loop().run_in_executor(

@@ -145,7 +145,7 @@ class HostedTopic:
             processor = TopicProcessor(
                 config,
                 number,
-                incarnation=topic.incarnation,
+                topic_id=topic.topic_id,
                 broker_id=context.config.broker_id,
                 schemas=topic.schemas,
                 new_batch_id=self._new_batch_id,
@@ -186,7 +186,7 @@ class HostedTopic:
                 BatchKey(
                     cluster_id=self._context.config.cluster_id,
                     topic=topic.name,
-                    incarnation=topic.incarnation,
+                    topic_id=topic.topic_id,
                     write_partition=write_partition,
                     sealed_ms=sealed_ms,
                     batch_id=batch_id,

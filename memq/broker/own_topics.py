@@ -15,7 +15,7 @@ from memq.broker.hosted_topic import HostedTopic, take_over
 from memq.broker.retention import Deletions
 from memq.broker.topics import Topics
 from memq.core.governor.topics import altered_topic, new_topic
-from memq.core.topic import INCARNATION_DIGITS, TopicConfig
+from memq.core.topic import TOPIC_ID_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     CorruptDataError,
@@ -150,7 +150,7 @@ class OwnTopics(Topics):
                 config,
                 self._catalog.names(),
                 now_ms=self._context.now().wall_ms,
-                incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
+                topic_id=self._context.runtime.token_hex(TOPIC_ID_DIGITS // 2),
                 request_id=request_id,
             )
             self._catalog.announce(topic)
@@ -163,7 +163,7 @@ class OwnTopics(Topics):
                 raise
             self._hosted[topic.name] = hosted
             self._spare(topic)
-        log.info("topic %s created, incarnation %s", topic.name, topic.incarnation)
+        log.info("topic %s created, topic id %s", topic.name, topic.topic_id)
         return hosted
 
     async def _alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
@@ -179,14 +179,14 @@ class OwnTopics(Topics):
         log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
         return hosted
 
-    async def _delete(self, name: str, incarnation: str) -> None:
+    async def _delete(self, name: str, topic_id: str) -> None:
         async with self._lock:
-            hosted = self.get(name, incarnation)
+            hosted = self.get(name, topic_id)
             self._catalog.delete(name)
             del self._hosted[name]
             self._on_deleted(name)
             await hosted.stop(DELETED_S)
-        log.info("topic %s deleted, incarnation %s", name, hosted.topic.incarnation)
+        log.info("topic %s deleted, topic id %s", name, hosted.topic.topic_id)
         self._doom(hosted.topic, hosted.uploads())
 
     def _doom(self, topic: Topic, uploads: Sequence[Future[None]] = ()) -> None:

@@ -9,7 +9,7 @@ notification names, whose notification has the length and the CRC32C that the qu
 kept for that offset. Nothing else changes, so groups, checkpoints and ranges hold.
 
 *Rebuild*. When that cannot be had for every lost one (index pages, a partition, the whole queue are
-gone), nobody can say which offset a Batch had. So the topic gets a new incarnation, in which all of
+gone), nobody can say which offset a Batch had. So the topic gets a new topic id, in which all of
 its objects are published in the order of sealing. Whoever was somewhere in the earlier one is told
 so (`TopicRecreatedError`) and begins anew.
 
@@ -20,10 +20,10 @@ object has some of its Messages alone the rebuild is refused, before anything is
 
 A crash parts a rebuild anywhere without harm:
 
-1. The new incarnation is announced as doomed, so what a crash leaves of it is removed later.
+1. The new topic id is announced as doomed, so what a crash leaves of it is removed later.
 2. Its queue topic is filled; its objects are second names of the old ones, which takes no space.
-3. The catalog's file is replaced: from here on the topic is the new incarnation.
-4. The announcement is taken back. What is left of the old incarnation in the queue goes to
+3. The catalog's file is replaced: from here on the topic is the new topic id.
+4. The announcement is taken back. What is left of the old topic id in the queue goes to
    `recovered/` in the data directory, and the old names of published objects are removed.
 
 After a crash between 3 and 4 the next run does the rest. An object that could not be read keeps its
@@ -55,7 +55,7 @@ from memq.core.notification import (
 )
 from memq.core.queue import Publication
 from memq.core.ranges import IntervalSet
-from memq.core.topic import INCARNATION_DIGITS
+from memq.core.topic import TOPIC_ID_DIGITS
 from memq.core.units import counted
 from memq.errors import (
     ConfigError,
@@ -149,13 +149,13 @@ class TopicInQueue:
 def objects_by_topic(
     storage: StorageHandler, progress: Callable[[str, int], None]
 ) -> dict[tuple[str, str], list[ObjectInfo]]:
-    """All Batch objects by topic and incarnation, in the order of sealing."""
+    """All Batch objects by topic and topic id, in the order of sealing."""
     found: dict[tuple[str, str], list[tuple[int, str, ObjectInfo]]] = defaultdict(list)
     for count, info in enumerate(storage.list(""), 1):
         parsed = parse_object_key(info.key)
         if parsed is not None:
             place = (parsed.sealed_ms, parsed.batch_id, info)
-            found[parsed.topic, parsed.incarnation].append(place)
+            found[parsed.topic, parsed.topic_id].append(place)
         progress("objects found", count)
     return {name: [info for _, _, info in sorted(places)] for name, places in found.items()}
 
@@ -200,7 +200,7 @@ def notification_of(stored: StoredBatch, uri: str, broker_id: str) -> Notificati
     return Notification(
         version=NOTIFICATION_VERSION,
         topic=parsed.topic,
-        incarnation=parsed.incarnation,
+        topic_id=parsed.topic_id,
         write_partition=parsed.write_partition,
         batch_id=parsed.batch_id,
         uri=uri,
@@ -255,7 +255,7 @@ class RecoveryOutcome:
 
     Attributes:
         topic: its name.
-        incarnation: that it has, or gets.
+        topic_id: that it has, or gets.
         action: what is done.
         reason: why; empty when nothing is.
         sound: notifications that can be read.
@@ -271,7 +271,7 @@ class RecoveryOutcome:
     """
 
     topic: str
-    incarnation: str
+    topic_id: str
     action: Action = "none"
     reason: str = ""
     sound: int = 0
@@ -342,13 +342,13 @@ class _Recovery:
         Raises:
             MemqError: a file could not be read or written.
         """
-        infos = self.objects.get((topic.name, topic.incarnation), [])
+        infos = self.objects.get((topic.name, topic.topic_id), [])
         state = self.states.get(topic.queue_topic) or TopicInQueue(
             f"the queue has no {topic.queue_topic}"
         )
         outcome = RecoveryOutcome(
             topic.name,
-            topic.incarnation,
+            topic.topic_id,
             sound=state.sound,
             lost=len(state.lost),
             objects=len(infos),
@@ -423,7 +423,7 @@ class _Recovery:
                 "never was any data, begin with an empty data directory"
             )
         new = msgspec.structs.replace(
-            old, incarnation=self._runtime.token_hex(INCARNATION_DIGITS // 2), request_id=""
+            old, topic_id=self._runtime.token_hex(TOPIC_ID_DIGITS // 2), request_id=""
         )
         taken: set[str] = set()
         for stored in self._once(self._read(infos, outcome), outcome):
@@ -431,7 +431,7 @@ class _Recovery:
             taken.add(stored.key)
         if not self.execute:
             return
-        outcome.incarnation = new.incarnation
+        outcome.topic_id = new.topic_id
         self.catalog.announce(new)
         self._folders.load()  # makes the folders of a queue that is gone
         file = TopicFile(
@@ -476,7 +476,7 @@ class _Recovery:
                 yield stored
 
     def _publish_all(self, topic: Topic, infos: list[ObjectInfo]) -> None:
-        """Publish objects in a new incarnation, each write partition's to its shares in turn."""
+        """Publish objects in a new topic id, each write partition's to its shares in turn."""
         turns: dict[int, Iterator[int]] = {}
         published: dict[int, list[ObjectInfo]] = defaultdict(list)
         for info in infos:
@@ -495,9 +495,9 @@ class _Recovery:
                     partition.append([self._publication(topic, number, each) for each in some])
 
     def _publication(self, topic: Topic, number: int, info: ObjectInfo) -> Publication:
-        """Give an object a second key, in the topic's incarnation, and make its notification."""
+        """Give an object a second key, in the topic id, and make its notification."""
         stored = read_object(self._storage, info, self._schemas)
-        parsed = stored.parsed._replace(incarnation=topic.incarnation)
+        parsed = stored.parsed._replace(topic_id=topic.topic_id)
         key = object_key(parsed)
         self._storage.link(stored.key, key)
         stored = stored._replace(key=key, parsed=parsed)
@@ -517,7 +517,7 @@ class _Recovery:
     # -- afterwards -------------------------------------------------------------------------
 
     def _set_aside(self, queue_topic: str) -> None:
-        """Put what is left of an earlier incarnation in the queue into `recovered/`."""
+        """Put what is left of an earlier topic id in the queue into `recovered/`."""
         source = self.directory / "queue" / "topics" / queue_topic
         target = self.directory / RECOVERED / queue_topic
         if not source.exists():
@@ -532,15 +532,13 @@ class _Recovery:
 
     def _tidy(self, topic: Topic) -> None:
         """Do what a crash kept an earlier rebuild from: old names and the old queue topic go."""
-        present = {
-            _parsed(i).batch_id for i in self.objects.get((topic.name, topic.incarnation), [])
-        }
+        present = {_parsed(i).batch_id for i in self.objects.get((topic.name, topic.topic_id), [])}
         doomed = {each.queue_topic for each in self.catalog.doomed()}
         for name in self.in_queue.keys() - doomed - {topic.queue_topic}:
             if name.rpartition(".")[0] == topic.name:
                 self._set_aside(name)
-        for (name, incarnation), infos in self.objects.items():
-            if name != topic.name or incarnation == topic.incarnation:
+        for (name, topic_id), infos in self.objects.items():
+            if name != topic.name or topic_id == topic.topic_id:
                 continue
             for info in infos:
                 if _parsed(info).batch_id in present:

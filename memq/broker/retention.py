@@ -17,7 +17,7 @@ deletes nothing early. Time during which no broker ran does not count.
 
 *Deleted topics.* Their notifications are removed, then their objects. The list of doomed topics is
 kept beside the topics, so removal goes on after a crash or an error of queue or storage. Everything
-is named by topic and incarnation, so it never meets what belongs to a later topic of that name. An
+is named by topic and topic id, so it never meets what belongs to a later topic of that name. An
 object store may carry out a put that its client has given up, some time later, and so may another
 broker that has not seen yet that the topic is gone. Where that may be, nothing is removed before
 `LANDING_S`.
@@ -261,7 +261,7 @@ class Deletions:
     def __init__(self, topics: DoomedTopics, context: BrokerContext) -> None:
         self._topics = topics
         self._context = context
-        self._uploads: dict[str, Sequence[Future[None]]] = {}  # by incarnation, as is the next
+        self._uploads: dict[str, Sequence[Future[None]]] = {}  # by topic id, as is the next
         self._seen_s: dict[str, float] = {}  # when it was first to be removed
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -286,7 +286,7 @@ class Deletions:
 
     def add(self, topic: Topic, uploads: Sequence[Future[None]] = ()) -> None:
         """A topic is doomed; it is removed once these uploads have ended: they may store more."""
-        self._uploads[topic.incarnation] = uploads
+        self._uploads[topic.topic_id] = uploads
         self.wanted()
 
     async def _run(self) -> None:
@@ -320,8 +320,8 @@ class Deletions:
                     self._context.reads, self._delete_objects, topic
                 )
                 await self._topics.forget(topic)
-                self._uploads.pop(topic.incarnation, None)
-                self._seen_s.pop(topic.incarnation, None)
+                self._uploads.pop(topic.topic_id, None)
+                self._seen_s.pop(topic.topic_id, None)
             except MemqError as exc:
                 done = False
                 log.warning("cannot remove deleted topic %s, retrying: %s", topic.queue_topic, exc)
@@ -333,8 +333,8 @@ class Deletions:
     def _may_be_stored(self, topic: Topic) -> bool:
         """Tell whether an object of a topic may still be stored, by this broker or another."""
         now_s = self._context.runtime.mono_s()
-        seen_s = self._seen_s.setdefault(topic.incarnation, now_s)
-        if not all(upload.done() for upload in self._uploads.get(topic.incarnation, ())):
+        seen_s = self._seen_s.setdefault(topic.topic_id, now_s)
+        if not all(upload.done() for upload in self._uploads.get(topic.topic_id, ())):
             return True
         lands_later = self._context.storage.remote or self._context.shared
         return lands_later and now_s < seen_s + LANDING_S

@@ -285,7 +285,7 @@ class Broker:
         """Take over all topics of the data directory."""
         await self.topics.start()
         if objects is not None and AUDIT_TOPIC in self.topics.names():
-            lineage = self.topics.get(AUDIT_TOPIC).topic.incarnation  # made with the directory
+            lineage = self.topics.get(AUDIT_TOPIC).topic.topic_id  # made with the directory
             self._locks.callback(os.close, lock_objects(objects, lineage))
         for hosted in self.topics.hosted():
             await restore_groups(hosted.topic, self.groups, self.context)

@@ -73,7 +73,7 @@ class StoredGroups:
             NotHostedError: another broker has the groups by now.
         """
         async with self._locks.setdefault((group, topic.queue_topic), asyncio.Lock()):
-            self._topics.coordinated(topic.name, topic.incarnation)
+            self._topics.coordinated(topic.name, topic.topic_id)
             try:
                 yield
             except FencedError as exc:
@@ -106,7 +106,7 @@ class StoredGroups:
                 coordinator.storing(group, topic.name)
                 await self._context.queue.hold(group, topic.queue_topic, holdings)
                 # It may be the group of a later topic by now, for which nothing is stored.
-                self._topics.coordinated(topic.name, topic.incarnation)
+                self._topics.coordinated(topic.name, topic.topic_id)
                 coordinator.saved(group, topic.name, holdings)
 
     async def tidy(self) -> None:
@@ -122,7 +122,7 @@ class StoredGroups:
             async with self._storing(group, topic):
                 if (group, name) in coordinator.left_over():  # it may have come to life again
                     await self._context.queue.hold(group, topic.queue_topic, {})
-                    self._topics.coordinated(name, topic.incarnation)
+                    self._topics.coordinated(name, topic.topic_id)
                     coordinator.saved(group, name, {})
 
     async def delete(self, group: str, topic: Topic) -> None:

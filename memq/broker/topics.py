@@ -65,47 +65,47 @@ class Topics(abc.ABC):
         """Topics of which a write partition runs here."""
         return {hosted.topic.name for hosted in self._hosted.values() if hosted.partitions}
 
-    def get(self, name: str, incarnation: str = "") -> HostedTopic:
+    def get(self, name: str, topic_id: str = "") -> HostedTopic:
         """A hosted topic.
 
         Args:
             name: of the topic.
-            incarnation: that the caller means; empty for whichever there is.
+            topic_id: that the caller means; empty for whichever there is.
 
         Raises:
-            TopicRecreatedError: it is another incarnation that is hosted.
+            TopicRecreatedError: it is another topic id that is hosted.
             MemqError: it is not here; `missing` says why.
         """
         hosted = self._hosted.get(name)
         if hosted is None:
             raise self.missing(name)
-        if incarnation and incarnation != hosted.topic.incarnation:
+        if topic_id and topic_id != hosted.topic.topic_id:
             raise TopicRecreatedError(
-                f"topic {name!r} was deleted and recreated: {incarnation} is over, this is "
-                f"{hosted.topic.incarnation}, with other data under the same offsets. Open the "
+                f"topic {name!r} was deleted and recreated: {topic_id} is over, this is "
+                f"{hosted.topic.topic_id}, with other data under the same offsets. Open the "
                 "client anew, and begin at 'earliest' to miss nothing"
             )
         return hosted
 
-    async def find(self, name: str, incarnation: str = "") -> HostedTopic:
+    async def find(self, name: str, topic_id: str = "") -> HostedTopic:
         """A hosted topic, where it is sure that what is not found is not there.
 
         Raises:
             MemqError: as `get`.
         """
-        return self.get(name, incarnation)
+        return self.get(name, topic_id)
 
     async def look(self, name: str) -> None:  # noqa: B027 - the default: nobody else does
         """See all that was changed of a topic up to now, where other brokers may change it."""
 
-    def coordinated(self, name: str, incarnation: str = "") -> HostedTopic:
+    def coordinated(self, name: str, topic_id: str = "") -> HostedTopic:
         """A hosted topic of which this broker keeps the groups.
 
         Raises:
             NotHostedError: another broker does.
             MemqError: as `get`.
         """
-        hosted = self.get(name, incarnation)
+        hosted = self.get(name, topic_id)
         if not hosted.coordinated:
             raise self.not_hosted(hosted, GROUPS)
         return hosted
@@ -140,7 +140,7 @@ class Topics(abc.ABC):
             queue_address=hosts[GROUPS],
             named_partitions=topic.named_partitions,
             created_ms=topic.created_ms,
-            incarnation=topic.incarnation,
+            topic_id=topic.topic_id,
         )
 
     @abc.abstractmethod
@@ -191,15 +191,15 @@ class Topics(abc.ABC):
         self._check_running()
         return await self._to_its_end(self._alter(name, options, schema))
 
-    async def delete(self, name: str, incarnation: str = "") -> None:
+    async def delete(self, name: str, topic_id: str = "") -> None:
         """Delete a topic; what belongs to it is removed in the background.
 
         Args:
             name: of the topic.
-            incarnation: that is to go; empty for whichever there is.
+            topic_id: that is to go; empty for whichever there is.
 
         Raises:
-            TopicRecreatedError: it is another incarnation that is here.
+            TopicRecreatedError: it is another topic id that is here.
             UnknownTopicError, NotHostedError: it is not here.
             InvalidRequestError: it is internal.
             QueueError: the disk refused; the topic is there as before.
@@ -208,7 +208,7 @@ class Topics(abc.ABC):
         if name == AUDIT_TOPIC:
             raise InvalidRequestError(f"{AUDIT_TOPIC} is internal and cannot be deleted")
         self._check_running()
-        await self._to_its_end(self._delete(name, incarnation))
+        await self._to_its_end(self._delete(name, topic_id))
 
     async def stop(self, timeout_s: float) -> bool:
         """Drain and stop everything; True when all that was accepted is stored and acked."""
@@ -226,7 +226,7 @@ class Topics(abc.ABC):
     ) -> HostedTopic: ...
 
     @abc.abstractmethod
-    async def _delete(self, name: str, incarnation: str) -> None: ...
+    async def _delete(self, name: str, topic_id: str) -> None: ...
 
     def _check_running(self) -> None:
         if self._stopping:  # what is made or changed now would not be drained

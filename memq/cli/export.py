@@ -134,12 +134,12 @@ def export(
         end_us=time_us(end.moment) if end else None,
     )
 
-    def open_reader(incarnation: str, schema_id: str) -> TopicReader:
+    def open_reader(topic_id: str, schema_id: str) -> TopicReader:
         check_reachable(bootstrap)
         asked = AsyncTopicReader(
             bootstrap,
             topic=topic,
-            incarnation=incarnation,
+            topic_id=topic_id,
             schema_id=schema_id,
             columns=names,
             metadata=metadata,

@@ -124,7 +124,7 @@ class ExportManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         version: of this format.
         request: what was asked for.
-        incarnation: of the topic.
+        topic_id: of the topic.
         schema_id: of the topic's schema that all files have.
         planned_ms: when the end offsets were settled, milliseconds since 1970 UTC.
         parts: the files.
@@ -133,7 +133,7 @@ class ExportManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     version: int
     request: ExportRequest
-    incarnation: str
+    topic_id: str
     schema_id: str
     planned_ms: int
     parts: list[Part]
@@ -150,7 +150,7 @@ class ExportManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def piece(self, part: Part) -> Piece:
         """What is read for a part."""
-        span = OffsetRange(part.partition, part.start, part.end, self.incarnation)
+        span = OffsetRange(part.partition, part.start, part.end, self.topic_id)
         return Piece(span, Totals(batches=part.batches, bytes=part.size_bytes))
 
     @property
@@ -189,7 +189,7 @@ class ExportJob:
     Attributes:
         request: what to export.
         selection: the same, as it is now.
-        open_reader: a reader for an incarnation of the topic and a schema; for the present ones
+        open_reader: a reader for a topic id and a schema; for the present ones
             where they are empty.
         progress: shows how far it is, of so many bytes; gives what is called with bytes done.
         say: tells the user something.
@@ -235,7 +235,7 @@ def export_folder(folder: Path, job: ExportJob) -> ExportOutcome:
             if there:
                 to_go = counted(len(manifest.missing), "file")
                 job.say(f"{folder}: {to_go} to go; {there} are there")
-            place = (manifest.incarnation, manifest.schema_id)
+            place = (manifest.topic_id, manifest.schema_id)
         with job.open_reader(*place) as reader:
             if manifest is None:
                 manifest = _plan(reader, job)
@@ -277,7 +277,7 @@ def _plan(reader: TopicReader, job: ExportJob) -> ExportManifest:
     return ExportManifest(
         version=MANIFEST_VERSION,
         request=job.request,
-        incarnation=reader.incarnation,
+        topic_id=reader.topic_id,
         schema_id=reader.schema_id,
         planned_ms=time.time_ns() // 1_000_000,
         parts=[_part(piece, job.request.format) for piece in plan.pieces or [nothing]],

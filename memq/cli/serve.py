@@ -143,7 +143,7 @@ def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, outp
     """Rebuild lost notifications from the objects.
 
     The broker must be stopped. A notification that an object proves is restored at its offset. When
-    that is not possible for each of them, the topic is rebuilt under a new incarnation: every
+    that is not possible for each of them, the topic is rebuilt under a new topic id: every
     Message that is stored is published once, and groups have no offsets. Nothing that cannot be
     read is ever removed.
     """
@@ -178,7 +178,7 @@ def _advise(outcome: RecoveryOutcome, execute: bool) -> None:
     elif outcome.action == "rebuild":
         groups = ", ".join(outcome.groups) or "its groups"
         notice(
-            f"{done} is done, incarnation {outcome.incarnation}. Clients open it again; {groups} "
+            f"{done} is done, topic id {outcome.topic_id}. Clients open it again; {groups} "
             "have no offsets: set them with `memq group reset-offsets` before they start"
         )
     else:

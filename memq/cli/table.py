@@ -122,7 +122,7 @@ def put(*, topic: str, name: str, catalog_options: str, output: str, **reading: 
     show_rows(rows, [*_LEDGER_COLUMNS, "records"], output)
 
 
-_LEDGER_COLUMNS = ("topic", "incarnation", "partition", "start", "end")
+_LEDGER_COLUMNS = ("topic", "topic_id", "partition", "start", "end")
 _RANGE_COLUMNS = (*_LEDGER_COLUMNS, "records", "job", "committed", "snapshot")
 
 

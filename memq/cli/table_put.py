@@ -96,9 +96,7 @@ def _put(
         with table.new_file(path) as file, closing(open_sink("parquet", file, schema)) as sink:
             for batch, found in batches:
                 for rows in found:
-                    names = (
-                        pa.repeat(each, len(rows)) for each in (wanted.topic, wanted.incarnation)
-                    )
+                    names = (pa.repeat(each, len(rows)) for each in (wanted.topic, wanted.topic_id))
                     columns = map(fitted, [*rows.columns, *names], schema)
                     sink.write(pa.record_batch(list(columns), schema=schema))
                 totals = totals.plus(batch.notification)

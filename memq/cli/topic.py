@@ -131,10 +131,10 @@ def delete(*, name: str, yes: bool, admin: AdminClient, output: str) -> None:
     confirm(question, yes=yes)
     # The one that was asked about, and no later one. Gone is gone, whoever deleted it.
     with contextlib.suppress(UnknownTopicError):
-        admin.delete_topic(name, incarnation=info.incarnation)
+        admin.delete_topic(name, topic_id=info.topic_id)
     row: Row = {
         "topic": name,
-        "incarnation": info.incarnation,
+        "topic_id": info.topic_id,
         "partitions": partitions,
         "batches": batches,
     }
@@ -157,7 +157,7 @@ def _row(info: TopicInfo) -> Row:
         "typed": config.pop("schema") is not None,
         **config,
         "schema_id": info.schema_id,
-        "incarnation": info.incarnation,
+        "topic_id": info.topic_id,
         "named_partitions": info.named_partitions,
         "hosts": info.hosts,
         "queue_address": info.queue_address,

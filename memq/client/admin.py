@@ -120,26 +120,26 @@ class AsyncAdminClient:
         answer, _ = await self._queue(name).ask(request)
         return answer.topic
 
-    async def delete_topic(self, name: str, *, incarnation: str = "") -> None:
+    async def delete_topic(self, name: str, *, topic_id: str = "") -> None:
         """Delete a topic with its Batches, notifications and group offsets.
 
         A topic that somebody makes under this name meanwhile stays.
 
         Args:
             name: of the topic.
-            incarnation: that is to go, from its `TopicInfo`; empty for the one that is there now.
+            topic_id: that is to go, from its `TopicInfo`; empty for the one that is there now.
 
         Raises:
             UnknownTopicError: there is no such topic.
-            TopicRecreatedError: the topic is another incarnation than the one given.
+            TopicRecreatedError: the topic is another topic id than the one given.
         """
-        if incarnation:
-            await self._cluster.call(m.DeleteTopic(topic=name, incarnation=incarnation))
+        if topic_id:
+            await self._cluster.call(m.DeleteTopic(topic=name, topic_id=topic_id))
             return
         found = await self.describe_topic(name)
         # It was there: if it is not any more, an attempt whose answer was lost has deleted it.
         with contextlib.suppress(UnknownTopicError, TopicRecreatedError):
-            await self.delete_topic(name, incarnation=found.incarnation)
+            await self.delete_topic(name, topic_id=found.topic_id)
 
     async def list_topics(self) -> list[m.TopicInfo]:
         """All topics, sorted by name; those of MemQ itself begin with an underscore."""

@@ -50,7 +50,7 @@ class AsyncTopicReader:
         bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
             of the profile, or else 127.0.0.1:6367.
         topic: the topic.
-        incarnation: of the topic; empty for whichever there is.
+        topic_id: of the topic; empty for whichever there is.
         columns: names of the columns wanted; None for all.
         metadata: add the columns `ORIGIN_COLUMNS`.
         read_through: "storage", or "broker" for machines that cannot reach the storage.
@@ -75,7 +75,7 @@ class AsyncTopicReader:
         bootstrap: str | None = None,
         *,
         topic: str,
-        incarnation: str = "",
+        topic_id: str = "",
         columns: Sequence[str] | None = None,
         metadata: bool = False,
         read_through: ReadThrough = "storage",
@@ -84,7 +84,7 @@ class AsyncTopicReader:
         **cluster: Unpack[ClusterArguments],
     ) -> None:
         self._cluster = Cluster(bootstrap, **cluster)
-        self._topic = TopicClient(self._cluster, topic, incarnation)
+        self._topic = TopicClient(self._cluster, topic, topic_id)
         self._executor = self._cluster.runtime.threads(FETCHES, "memq-fetch")
         self._source = BatchSource(self._topic, self._executor, read_through=read_through)
         self._columns, self._metadata, self._limit = columns, metadata, limit
@@ -113,9 +113,9 @@ class AsyncTopicReader:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     @property
-    def incarnation(self) -> str:
+    def topic_id(self) -> str:
         """Of the topic."""
-        return self._topic.incarnation
+        return self._topic.topic_id
 
     async def offsets(self) -> list[PartitionOffsets]:
         """Start and end of every read partition.
@@ -200,7 +200,7 @@ class TopicReader(SyncClient[AsyncTopicReader]):
 
     schema: pa.Schema = sync_property(AsyncTopicReader, "schema")
     schema_id: str = sync_property(AsyncTopicReader, "schema_id")
-    incarnation: str = sync_property(AsyncTopicReader, "incarnation")
+    topic_id: str = sync_property(AsyncTopicReader, "topic_id")
     close = sync_close(AsyncTopicReader.close)
     offsets = sync(AsyncTopicReader.offsets)
     plan = sync(AsyncTopicReader.plan)
@@ -279,7 +279,7 @@ class ReadArguments(TypedDict, total=False):
             time zone, or text such as "2025-06-30T12:00Z", or "1h" for an hour ago.
         end_time: records from before this time; likewise.
         limit: rows, at most: the first by partition and offset; None for all.
-        incarnation: of the topic, from `AdminClient.describe_topic`; empty for whichever there is.
+        topic_id: of the topic, from `AdminClient.describe_topic`; empty for whichever there is.
         columns: names of the columns wanted; None for all.
         metadata: add the columns `ORIGIN_COLUMNS`.
         read_through: "storage", or "broker" for machines that cannot reach the storage.
@@ -295,7 +295,7 @@ class ReadArguments(TypedDict, total=False):
     start_time: datetime | str | None
     end_time: datetime | str | None
     limit: int | None
-    incarnation: str
+    topic_id: str
     columns: Sequence[str] | None
     metadata: bool
     read_through: ReadThrough
@@ -332,7 +332,7 @@ def read_range(
         DataLossError: a Batch is gone that should be there.
         CorruptDataError: a Batch is damaged.
         UnknownTopicError: there is no such topic.
-        TopicRecreatedError: the topic is of another incarnation.
+        TopicRecreatedError: the topic is of another topic id.
         RequestTimeoutError: it takes longer than `timeout`.
         MemqError: brokers or storage failed for the whole request timeout.
     """

@@ -7,10 +7,10 @@ a moment a write partition has no owner. So a call is made in attempts: when one
 may pass, the topic is looked up again and the broker of that moment is asked, until the deadline of
 the call. A broker that names another one is believed first, at once one time.
 
-A topic that a broker does not know, or knows as another incarnation, is looked up once more too:
+A topic that a broker does not know, or knows as another topic id, is looked up once more too:
 the broker may not have heard yet of what another one has told.
 
-All calls are about one incarnation of the topic: the one given, or else the first that was met.
+All calls are about one topic id: the one given, or else the first that was met.
 When the topic is deleted and recreated, they fail with `TopicRecreatedError` from then on, for
 offsets of the one mean nothing in the other.
 
@@ -91,16 +91,16 @@ class TopicClient:
     Args:
         cluster: the brokers.
         topic: the topic.
-        incarnation: of the topic; empty for the one that is met first.
+        topic_id: of the topic; empty for the one that is met first.
 
     Attributes:
-        incarnation: of the topic; empty until one was met.
+        topic_id: of the topic; empty until one was met.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, incarnation: str = "") -> None:
+    def __init__(self, cluster: Cluster, topic: str, topic_id: str = "") -> None:
         self.cluster = cluster
         self.topic = topic
-        self.incarnation = incarnation
+        self.topic_id = topic_id
 
     def __repr__(self) -> str:
         return f"<TopicClient {self.topic} at {self.cluster!r}>"
@@ -125,7 +125,7 @@ class TopicClient:
         return self.cluster.retry(self.cluster.request_timeout_s)
 
     async def info(self) -> m.TopicInfo:
-        """The topic as it is now: its options, schemas, hosts and incarnation.
+        """The topic as it is now: its options, schemas, hosts and topic id.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -133,12 +133,12 @@ class TopicClient:
             MemqError: the brokers failed until the deadline.
         """
         info = await self.cluster.topic(self.topic, refresh=True)
-        if self.incarnation not in ("", info.incarnation):
+        if self.topic_id not in ("", info.topic_id):
             raise TopicRecreatedError(
-                f"topic {self.topic!r} was deleted and recreated: {self.incarnation} and "
-                f"{info.incarnation} are two topics of that name"
+                f"topic {self.topic!r} was deleted and recreated: {self.topic_id} and "
+                f"{info.topic_id} are two topics of that name"
             )
-        self.incarnation = info.incarnation
+        self.topic_id = info.topic_id
         return info
 
     async def page(
@@ -207,7 +207,7 @@ class TopicClient:
                 first.partition,
                 first.start if first.at is None else first.at,
                 last.end if last.at is None else last.at,
-                self.incarnation,
+                self.topic_id,
             )
             for first, last in zip(begin, finish, strict=True)
         ]
@@ -551,7 +551,7 @@ class TopicClient:
         body_crc: int | None = None,
     ) -> tuple[Any, memoryview]:
         if isinstance(request, m.TopicRequest):
-            request.incarnation = self.incarnation or topic.incarnation
+            request.topic_id = self.topic_id or topic.topic_id
         return await self.cluster.attempt(
             address, request, body, body_crc=body_crc, timeout_s=timeout_s
         )
@@ -579,7 +579,7 @@ class TopicClient:
         recreated: TopicRecreatedError | None = None  # as a broker says, which others may not say
         while True:
             topic = await cluster.topic(self.topic, timeout_s=retry.left_s)
-            if recreated and self.incarnation not in ("", topic.incarnation):
+            if recreated and self.topic_id not in ("", topic.topic_id):
                 raise recreated
             try:
                 found = await attempt(topic, pointed_to, min(retry.left_s, attempt_s + wait_s))
@@ -595,7 +595,7 @@ class TopicClient:
                     cluster.forget(self.topic)  # also for the calls after this one
                 delay_s = retry.after(error, at_once=at_once, retriable=may_pass)
             else:
-                self.incarnation = self.incarnation or topic.incarnation
+                self.topic_id = self.topic_id or topic.topic_id
                 return found
             await asyncio.sleep(delay_s)
 
@@ -607,7 +607,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
         bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
             of the profile, or else 127.0.0.1:6367.
         topic: the topic.
-        incarnation: of the topic; empty for the one that is met first.
+        topic_id: of the topic; empty for the one that is met first.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
         storage_options: of the object store, for those who read objects of the topic; none for
@@ -622,14 +622,14 @@ class SyncTopicClient(SyncClient[TopicClient]):
         bootstrap: str | None,
         topic: str,
         *,
-        incarnation: str = "",
+        topic_id: str = "",
         loop: type[EventLoopThread] = EventLoopThread,
         **cluster: Unpack[ClusterArguments],
     ) -> None:
-        client = TopicClient(Cluster(bootstrap, **cluster), topic, incarnation)
+        client = TopicClient(Cluster(bootstrap, **cluster), topic, topic_id)
         super().__init__(client, loop(f"memq-topic-{topic}"))
 
-    incarnation: str = sync_property(TopicClient, "incarnation")
+    topic_id: str = sync_property(TopicClient, "topic_id")
     close = sync_close(TopicClient.close)
     info = sync(TopicClient.info)
     offsets = sync(TopicClient.offsets)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memq.core.notification import Notification
     from memq.core.ranges import OffsetRange
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
 MAX_LEFT_OUT = 1_000
 """Runs of Messages that a manifest names, some 200 bytes each; those beyond are counted."""
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         version: of this format.
         job: name of the job, as it also reports what it consumed.
         topic: the topic.
-        incarnation: of the topic.
+        topic_id: of the topic.
         partition: read partition.
         start: first offset of the range.
         end: one past its last offset.
@@ -103,7 +103,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: int = MANIFEST_VERSION
     job: str
     topic: str
-    incarnation: str
+    topic_id: str
     partition: Count
     start: Count
     end: Count
@@ -182,7 +182,7 @@ def check_manifest(manifest: Manifest, topic: str, planned: OffsetRange) -> None
         DataLossError: it is not; the message names each difference.
     """
     wanted = {"topic": topic} | planned._asdict()
-    incarnation = wanted.pop("incarnation")
+    topic_id = wanted.pop("topic_id")
     differences = [
         f"{name} is {getattr(manifest, name)!r}, planned was {value!r}"
         for name, value in wanted.items()
@@ -193,10 +193,10 @@ def check_manifest(manifest: Manifest, topic: str, planned: OffsetRange) -> None
             f"the manifest of job {manifest.job!r} is not of the range planned: "
             + "; ".join(differences)
         )
-    if manifest.incarnation != incarnation:
+    if manifest.topic_id != topic_id:
         raise TopicRecreatedError(
             f"topic {topic!r} was deleted and recreated: the manifest of job {manifest.job!r} is "
-            f"of incarnation {manifest.incarnation}, and {incarnation} was planned. Plan the range "
+            f"of topic id {manifest.topic_id}, and {topic_id} was planned. Plan the range "
             "anew"
         )
 

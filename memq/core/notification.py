@@ -14,7 +14,7 @@ import msgspec
 from memq.core.decoding import check_version, decode_stored
 from memq.core.format.batch import ProducerRun
 
-NOTIFICATION_VERSION = 1
+NOTIFICATION_VERSION = 2
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: of this format.
         topic: the topic.
-        incarnation: of the topic.
+        topic_id: of the topic.
         write_partition: the write partition that sealed the Batch.
         batch_id: unique name of the Batch.
         uri: of the object, complete. Stored, it has the storage's root of that time; told by a
@@ -44,7 +44,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     topic: str
-    incarnation: str
+    topic_id: str
     write_partition: int
     batch_id: str
     uri: str

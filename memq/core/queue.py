@@ -86,8 +86,8 @@ class Holding(NamedTuple):
 class NotificationQueue(Protocol):
     """Where Notifications are published, by topic and read partition.
 
-    A *topic* of the queue is one incarnation of a topic: its name holds both (`Topic.queue_topic`).
-    So nobody who means an earlier incarnation can read, commit to or delete a later one.
+    A *topic* of the queue is one topic id: its name holds both (`Topic.queue_topic`).
+    So nobody who means an earlier topic id can read, commit to or delete a later one.
 
     Every method may raise `QueueError` (nothing happened, retriable) and `UnknownTopicError`.
     Those that only a service needs which brokers share do nothing here.

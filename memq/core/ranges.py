@@ -3,7 +3,7 @@
 Wherever one is written as `start` and `end`, the end is not part of it. Runs of sequences, which
 producers and notifications name by their `first` and `last`, include both.
 
-An offset names a Batch of one incarnation of a topic. When the topic is deleted and recreated,
+An offset names a Batch of one topic id. When the topic is deleted and recreated,
 offsets begin again at 0 and name other data.
 """
 
@@ -26,13 +26,13 @@ class OffsetRange(NamedTuple):
         partition: read partition.
         start: first offset.
         end: one past the last offset.
-        incarnation: of the topic; empty for whichever there is.
+        topic_id: of the topic; empty for whichever there is.
     """
 
     partition: int
     start: int
     end: int
-    incarnation: str = ""
+    topic_id: str = ""
 
     @property
     def size(self) -> int:

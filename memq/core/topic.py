@@ -23,10 +23,10 @@ from memq.errors import ConfigError, InvalidRequestError
 MAX_TOPIC_NAME = 200  # it becomes part of file names and object keys, which end at 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
-INCARNATION_DIGITS = 16
-"""Hex digits of an incarnation: the random name of one life of a topic, from its creation to its
+TOPIC_ID_DIGITS = 16
+"""Hex digits of a topic id: the random name of one life of a topic, from its creation to its
 deletion. A topic that is recreated under the same name has another one."""
-_INCARNATION = re.compile(rf"[0-9a-f]{{{INCARNATION_DIGITS}}}")
+_TOPIC_ID = re.compile(rf"[0-9a-f]{{{TOPIC_ID_DIGITS}}}")
 
 AUDIT_TOPIC = "_memq_audit"
 """Internal topic to which clients report what they produced."""
@@ -163,15 +163,15 @@ TOPIC_OPTIONS = options_of(TopicConfig)
 """Every option of a topic but its schema, which is Arrow and not text."""
 
 
-def check_incarnation(incarnation: str) -> None:
-    """Refuse what cannot be the incarnation of a topic.
+def check_topic_id(topic_id: str) -> None:
+    """Refuse what cannot be the topic id.
 
     Raises:
         InvalidRequestError: naming the value and what is allowed.
     """
-    if _INCARNATION.fullmatch(incarnation) is None:
+    if _TOPIC_ID.fullmatch(topic_id) is None:
         raise InvalidRequestError(
-            f"incarnation {incarnation[:80]!r} is not valid: it has {INCARNATION_DIGITS} "
+            f"topic_id {topic_id[:80]!r} is not valid: it has {TOPIC_ID_DIGITS} "
             "lower-case hex digits"
         )
 

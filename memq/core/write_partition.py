@@ -240,7 +240,7 @@ class TopicProcessor:
     Args:
         config: of the topic; replace it with `configure`.
         write_partition: its number.
-        incarnation: of the topic, written into notifications.
+        topic_id: of the topic, written into notifications.
         broker_id: likewise.
         schemas: accepted schemas, serialized, by schema id.
         new_batch_id: makes a unique id that sorts by time, from milliseconds of running time.
@@ -260,7 +260,7 @@ class TopicProcessor:
         config: TopicConfig,
         write_partition: int,
         *,
-        incarnation: str,
+        topic_id: str,
         broker_id: str,
         schemas: Mapping[str, bytes],
         new_batch_id: Callable[[int], str],
@@ -272,7 +272,7 @@ class TopicProcessor:
         self.config = config
         self.write_partition = write_partition
         self.window = window
-        self._incarnation = incarnation
+        self._topic_id = topic_id
         self._broker_id = broker_id
         self._schemas = schemas
         self._new_batch_id = new_batch_id
@@ -616,7 +616,7 @@ class TopicProcessor:
         return Notification(
             version=NOTIFICATION_VERSION,
             topic=self.config.name,
-            incarnation=self._incarnation,
+            topic_id=self._topic_id,
             write_partition=self.write_partition,
             batch_id=batch.batch_id,
             uri=batch.uri,

@@ -43,7 +43,7 @@ class TopicLog(Protocol):
     """The calls that reading makes; `memq.client.topic.TopicClient` says what they promise."""
 
     topic: str
-    incarnation: str
+    topic_id: str
 
     @property
     def storage_options(self) -> NamedValues:

@@ -230,7 +230,7 @@ class Selection(NamedTuple):
         _ = self.times
 
     def ranges(
-        self, topic: str, retained: Sequence[PartitionOffsets], incarnation: str
+        self, topic: str, retained: Sequence[PartitionOffsets], topic_id: str
     ) -> list[OffsetRange]:
         """Return the offsets of a topic that are selected.
 
@@ -239,13 +239,13 @@ class Selection(NamedTuple):
             OffsetOutOfRangeError: some of them are not retained, or not published yet.
         """
         if self.partition is None:
-            return [OffsetRange(p.partition, p.start, p.end, incarnation) for p in retained]
+            return [OffsetRange(p.partition, p.start, p.end, topic_id) for p in retained]
         start, end = self.start, self.end
         if self.partition in range(len(retained)):
             there = retained[self.partition]
             start = there.start if start is None else start
             end = there.end if end is None else end
-        wanted = OffsetRange(self.partition, start or 0, end or 0, incarnation)
+        wanted = OffsetRange(self.partition, start or 0, end or 0, topic_id)
         check_retained(topic, wanted, retained)
         return [wanted]
 
@@ -279,13 +279,13 @@ async def plan_read(
 
 
 async def _plan(topic: TopicLog, selection: Selection, piece_bytes: float) -> ReadPlan:
-    ranges = selection.ranges(topic.topic, await topic.offsets(), topic.incarnation)
+    ranges = selection.ranges(topic.topic, await topic.offsets(), topic.topic_id)
     times = selection.times and selection.times.of_topic(await topic.info())
     plan, pieces = ReadPlan(times=times), list[Piece]()
     async with aclosing(topic.batches(ranges)) as batches:
         async for batch in batches:
             if plan.reads(batch):
-                place = OffsetRange(batch.partition, batch.offset, batch.offset, topic.incarnation)
+                place = OffsetRange(batch.partition, batch.offset, batch.offset, topic.topic_id)
                 if not pieces or _ends(pieces[-1], batch, piece_bytes):
                     pieces.append(Piece(place))
                 pieces[-1] = pieces[-1].plus(batch)

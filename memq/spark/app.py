@@ -105,7 +105,7 @@ range_options = _all_of(
     click.option("--start", required=True, type=click.IntRange(0), help="First offset."),
     click.option("--end", required=True, type=click.IntRange(0), help="One past the last offset."),
     click.option(
-        "--incarnation",
+        "--topic-id",
         default="",
         metavar="HEX",
         help="Of the topic that the range was planned for; another one is an error. Whichever "
@@ -115,7 +115,7 @@ range_options = _all_of(
         "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
     ),
 )
-"""A range: the arguments `partition`, `start`, `end`, `incarnation` and `manifest`."""
+"""A range: the arguments `partition`, `start`, `end`, `topic_id` and `manifest`."""
 
 
 def job_options(name: str) -> Decorator:
@@ -183,7 +183,7 @@ def run_range(
     partition: int,
     start: int,
     end: int,
-    incarnation: str,
+    topic_id: str,
     **options: Any,
 ) -> None:
     """Put a range where it belongs, and say what was put there: a program after its options.
@@ -195,7 +195,7 @@ def run_range(
         partition: read partition.
         start: first offset.
         end: one past the last one.
-        incarnation: of the topic; empty for whichever there is.
+        topic_id: of the topic; empty for whichever there is.
         options: the others of the program.
 
     Raises:
@@ -204,7 +204,7 @@ def run_range(
     """
     if end < start:
         raise InvalidRequestError(f"--end {end} is before --start {start}")
-    job = RangeJob(range=OffsetRange(partition, start, end, incarnation), **options)
+    job = RangeJob(range=OffsetRange(partition, start, end, topic_id), **options)
     check_retained(job)
     with session(job.name) as spark:
         done = put(spark, job)

@@ -10,7 +10,7 @@ whole (`memq.spark.outputs` replaces its folder), so a run that is killed at any
 by the next one: nothing is left out, nothing is there twice. Once the manifest is written the
 intention is deleted.
 
-A record is about one incarnation of the topic, which its manifests and intentions name. When the
+A record is about one topic id, which its manifests and intentions name. When the
 topic was deleted and recreated, nothing of the new one is compacted into the record of the old
 one.
 
@@ -89,12 +89,12 @@ class CompactionRecord(NamedTuple):
     Attributes:
         next: where the next range begins; None when there is none yet.
         intended: a range that was begun.
-        incarnation: of the topic; None when there is no record yet.
+        topic_id: of the topic; None when there is no record yet.
     """
 
     next: int | None
     intended: Interval | None
-    incarnation: str | None = None
+    topic_id: str | None = None
 
 
 def check_topic(job: Compaction) -> None:
@@ -123,14 +123,14 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
     done: list[Manifest] = []
     with _connected(job) as topic:
         chosen = _chosen(job, topic.offsets())
-        records = _records(job, topic.incarnation)
+        records = _records(job, topic.topic_id)
         for retained in chosen:
             record = records.get(retained.partition, CompactionRecord(None, None))
             for interval in _intervals(topic, job, retained, record):
-                wanted = OffsetRange(retained.partition, *interval, topic.incarnation)
+                wanted = OffsetRange(retained.partition, *interval, topic.topic_id)
                 task = job.range_job(wanted)
                 if interval != record.intended:  # one that is intended is never without it
-                    files.write(_intention_of(task), wanted.incarnation.encode())
+                    files.write(_intention_of(task), wanted.topic_id.encode())
                 done.append(range_to_parquet(spark, task))
                 files.delete(_intention_of(task))
     return done
@@ -162,12 +162,12 @@ def read_record(folder: str) -> CompactionRecord:
         )
     following = ranges[-1].end if ranges else None
     if intended:
-        incarnation = files.read(f"{folder}/{_name(*intended[0])}.intended")
-        return CompactionRecord(following, intended[0], incarnation.decode(errors="replace"))
+        topic_id = files.read(f"{folder}/{_name(*intended[0])}.intended")
+        return CompactionRecord(following, intended[0], topic_id.decode(errors="replace"))
     if not ranges:
         return CompactionRecord(None, None)
     manifest = decode_manifest(files.read(f"{folder}/{_name(*ranges[-1])}.json"))
-    return CompactionRecord(following, None, manifest.incarnation)
+    return CompactionRecord(following, None, manifest.topic_id)
 
 
 def cut_ranges(
@@ -236,7 +236,7 @@ def _records(job: Compaction, present: str) -> dict[int, CompactionRecord]:
     """The record of every read partition that has one, also of those that are not to be done.
 
     Raises:
-        TopicRecreatedError: one of them is of another incarnation than the present one.
+        TopicRecreatedError: one of them is of another topic id than the present one.
     """
     records = {}
     for name in files.names(job.records):
@@ -245,10 +245,10 @@ def _records(job: Compaction, present: str) -> dict[int, CompactionRecord]:
             continue
         partition = int(match[1])
         found = records[partition] = read_record(job.record(partition))
-        if found.incarnation not in {None, present}:
+        if found.topic_id not in {None, present}:
             raise TopicRecreatedError(
                 f"topic {job.topic!r} was deleted and recreated: the record in "
-                f"{job.record(partition)} is of incarnation {found.incarnation}, and {present} is "
+                f"{job.record(partition)} is of topic id {found.topic_id}, and {present} is "
                 "the present one, of which nothing is compacted. Use another --output for it"
             )
     return records

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("memq.spark")
 
-_, INCARNATION_COLUMN, _, _ = NAMING_COLUMNS
+_, TOPIC_ID_COLUMN, _, _ = NAMING_COLUMNS
 
 
 def range_to_iceberg(spark: SparkSession, job: RangeJob) -> Manifest:
@@ -57,7 +57,7 @@ def _to_table(
     spark: SparkSession, job: RangeJob, manifest: Manifest, rows: DataFrame
 ) -> tuple[str, list[str]]:
     table = open_table(job.output, job.catalog_options)
-    rows = rows.withColumn(INCARNATION_COLUMN, F.lit(job.range.incarnation))
+    rows = rows.withColumn(TOPIC_ID_COLUMN, F.lit(job.range.topic_id))
     made = to_arrow_schema(rows.schema, timezone="UTC")
     table.create(pa.schema([each.with_type(widened(each.type)) for each in made]))
     attempt = uuid.uuid4().hex

@@ -17,7 +17,7 @@ from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OP
 from memq.core.group import check_group_name
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Option, options_of
-from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
+from memq.core.topic import AUDIT_TOPIC, check_topic_id, check_topic_name
 from memq.core.units import format_duration_ms
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 from memq.reading.objects import ReadThrough
@@ -118,7 +118,7 @@ class ReadOptions(_TopicOptions):
         subscribe: Names of topics to read together, separated by commas.
         subscribe_pattern: Python regular expression for full names of topics to read; never matches
             MemQ's own topics.
-        incarnation: Topic id, as in `memq topic describe`; a recreated topic is then refused.
+        topic_id: Topic id, as in `memq topic describe`; a recreated topic is then refused.
         starting_offsets: `earliest`, `latest`, or JSON of read partition to first offset, which
             reads only those partitions. Several topics: `{"clicks": {"0": 5}}`.
         ending_offsets: The same for the end offset.
@@ -149,9 +149,7 @@ class ReadOptions(_TopicOptions):
 
     subscribe: Annotated[tuple[str, ...] | None, _text(_topics)]
     subscribe_pattern: Annotated[re.Pattern[str] | None, _text(re.compile)]
-    incarnation: Annotated[
-        str | None, _text(_checked(check_incarnation), shown="whichever there is")
-    ]
+    topic_id: Annotated[str | None, _text(_checked(check_topic_id), shown="whichever there is")]
     starting_offsets: Annotated[
         Bound, _text(parse_offsets, shown="`earliest`; for a stream `latest`")
     ]
@@ -201,7 +199,7 @@ class ReadOptions(_TopicOptions):
         bounds = (self.starting_offsets, self.ending_offsets)
         return named and all(each.of_topic(topic) is not None for each in bounds)
 
-    def of_topic(self, topic: str, incarnation: str | None) -> ReadOptions:
+    def of_topic(self, topic: str, topic_id: str | None) -> ReadOptions:
         """The options of a read of one of its topics, which it `covers`."""
         names = ("starting_offsets", "ending_offsets")
         bounds: dict[str, Any] = {name: getattr(self, name).of_topic(topic) for name in names}
@@ -210,7 +208,7 @@ class ReadOptions(_TopicOptions):
             topic=topic,
             subscribe=None,
             subscribe_pattern=None,
-            incarnation=incarnation,
+            topic_id=topic_id,
             **bounds,
         )
 
@@ -304,15 +302,15 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
         raise ConfigError(
             f"option 'minOffsetsPerTrigger' = {least} is more than 'maxOffsetsPerTrigger' = {most}"
         )
-    if options.incarnation is not None and not options.topic:
-        raise ConfigError("option 'incarnation' is that of one topic, which 'topic' has to name")
+    if options.topic_id is not None and not options.topic:
+        raise ConfigError("option 'topicId' is that of one topic, which 'topic' has to name")
     skips = options.permissive or not options.fail_on_data_loss or options.view == "messages"
     if options.consumer is not None and skips:
         raise ConfigError(
             "option 'consumer' tells the audit that all records were read, which view=messages, "
             "mode=permissive and failOnDataLoss=false do not promise"
         )
-    return options.of_topic(options.topic, options.incarnation) if options.topic else options
+    return options.of_topic(options.topic, options.topic_id) if options.topic else options
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:

@@ -11,7 +11,7 @@ A range of offsets names the same Batches forever. `write_range` does for every 
 3. The consumed range is reported, and the manifest is written, last.
 
 The sink of this module is a folder of Parquet files for each range,
-`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`; that of tables is
+`memq_topic=T/memq_topic_id=I/memq_partition=N/memq_range=<start>-<end>`; that of tables is
 `memq.spark.iceberg`. A second run replaces the folder of its range and nothing else. A job that is
 killed leaves at most a hidden folder, which the next run of the range deletes. A job that only
 seemed dead loses its hidden folder in the same way, and fails: a folder is taken by a rename, so a
@@ -105,7 +105,7 @@ class RangeJob(Job):
     """A range to write.
 
     Attributes:
-        range: the offsets; with an incarnation, the topic must be that one.
+        range: the offsets; with a topic id, the topic must be that one.
         manifest: file to write at the end.
         catalog_options: of the table's catalog, beside those of this machine.
     """
@@ -116,10 +116,10 @@ class RangeJob(Job):
 
     @property
     def parent(self) -> str:
-        """Folder of the ranges of the read partition, once the incarnation is known."""
-        topic, incarnation, partition, _ = RANGE_COLUMNS
+        """Folder of the ranges of the read partition, once the topic id is known."""
+        topic, topic_id, partition, _ = RANGE_COLUMNS
         parent = f"{self.output.rstrip('/')}/{topic}={self.topic}"
-        return f"{parent}/{incarnation}={self.range.incarnation}/{partition}={self.range.partition}"
+        return f"{parent}/{topic_id}={self.range.topic_id}/{partition}={self.range.partition}"
 
     @property
     def folder_name(self) -> str:
@@ -128,12 +128,12 @@ class RangeJob(Job):
 
     def read_options(self) -> dict[str, str]:
         """Return the options of a read of exactly this range."""
-        partition, start, end, incarnation = self.range
+        partition, start, end, topic_id = self.range
         options = super().read_options() | {
             "startingOffsets": json.dumps({partition: start}),
             "endingOffsets": json.dumps({partition: end}),
         }
-        return options | ({"incarnation": incarnation} if incarnation else {})
+        return options | ({"topicId": topic_id} if topic_id else {})
 
 
 Placed: TypeAlias = tuple[str, list[str]]
@@ -269,7 +269,7 @@ def write_files(spark: SparkSession, manifest: Manifest, rows: DataFrame, folder
 
 def consumed(manifest: Manifest) -> ConsumedReport:
     """Make the report to the audit about a finished range."""
-    names = ("topic", "incarnation", "partition", "start", "end", *_COUNTS)
+    names = ("topic", "topic_id", "partition", "start", "end", *_COUNTS)
     return ConsumedReport(
         **{name: getattr(manifest, name) for name in names},
         consumer=manifest.job,
@@ -280,7 +280,7 @@ def consumed(manifest: Manifest) -> ConsumedReport:
 
 
 def settled(job: RangeJob, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[RangeJob, list[str]]:
-    """Return the job with the incarnation that it is about, and the columns of the files.
+    """Return the job with the topic id that it is about, and the columns of the files.
 
     Args:
         job: the job.
@@ -297,7 +297,7 @@ def settled(job: RangeJob, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[R
     check_columns(own, job.topic, reserved, table=reserved is NAMING_COLUMNS)
     taken = set(map(folded, own.names))
     columns = [*own.names, *(name for name in ORIGINS if name not in taken)]
-    return replace(job, range=job.range._replace(incarnation=info.incarnation)), columns
+    return replace(job, range=job.range._replace(topic_id=info.topic_id)), columns
 
 
 def literal(path: str) -> str:

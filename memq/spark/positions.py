@@ -1,12 +1,12 @@
 """Where a stream stands, how a checkpoint has it, and how far the next micro-batch goes.
 
-The position in a topic is JSON: `{"incarnation": I, "partitions": {"0": {"from": F, "next": N}}}`.
-In read partition 0 the stream began at F and reads on at N. The offsets are those of incarnation I
+The position in a topic is JSON: `{"topic_id": I, "partitions": {"0": {"from": F, "next": N}}}`.
+In read partition 0 the stream began at F and reads on at N. The offsets are those of topic id I
 of the topic, and mean nothing in another one. A stream that reports to the audit also keeps how far
 it has `told` it.
 
 A stream of the option `topic` keeps just that, a stream of several topics has one for each:
-`{"topics": {"clicks": {"incarnation": …}, …}}`. Both read both: an incarnation says which topic it
+`{"topics": {"clicks": {"topic_id": …}, …}}`. Both read both: a topic id says which topic it
 is of.
 
 A micro-batch takes Batches in the order of publication, over all topics. So no topic waits for
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import OffsetRange
-from memq.core.topic import check_incarnation
+from memq.core.topic import check_topic_id
 from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class TopicPosition(msgspec.Struct, frozen=True):
     """Where a stream stands in a topic.
 
     Attributes:
-        incarnation: of the topic.
+        topic_id: of the topic.
         partitions: by read partition.
     """
 
-    incarnation: str
+    topic_id: str
     partitions: StreamPositions
 
 
@@ -75,7 +75,7 @@ def decode_topics(
 
     Args:
         offset: from the checkpoint.
-        names: of the topics that are read, by incarnation.
+        names: of the topics that are read, by topic id.
         one: name of a topic that stands in the checkpoint without it and is none of these; empty
             for streams of several, in which it cannot be known.
 
@@ -87,9 +87,9 @@ def decode_topics(
             found = msgspec.convert(offset["topics"], dict[str, TopicPosition], str_keys=True)
         else:
             position = msgspec.convert(offset, TopicPosition, str_keys=True)
-            found = {names.get(position.incarnation, one): position}
+            found = {names.get(position.topic_id, one): position}
         for each in found.values():
-            check_incarnation(each.incarnation)
+            check_topic_id(each.topic_id)
     except (TypeError, InvalidRequestError, *UNDECODABLE) as exc:
         raise CorruptDataError(
             f"the checkpoint says {offset!r}, which is not a position of a memq stream; it may "

@@ -69,7 +69,7 @@ class MemqDataSource(DataSource):
         options = parse_read_options(_recall(self.options, schema))
         task_reader, infos = _task_reader(options, schema)
         check_named(task_reader.options, infos)
-        return MemqReader(task_reader, {name: each.incarnation for name, each in infos.items()})
+        return MemqReader(task_reader, {name: each.topic_id for name, each in infos.items()})
 
     def streamReader(self, schema: StructType) -> MemqStreamReader:  # noqa: N802 - Spark's name
         """What follows a topic."""
@@ -102,13 +102,13 @@ class MemqReader(DataSourceReader):
 
     Args:
         task_reader: what the workers do.
-        incarnations: of the topics that are read, by name.
+        topic_ids: of the topics that are read, by name.
     """
 
-    def __init__(self, task_reader: TaskReader, incarnations: Mapping[str, str]) -> None:
+    def __init__(self, task_reader: TaskReader, topic_ids: Mapping[str, str]) -> None:
         self._options = task_reader.options
         self._task_reader = task_reader
-        self._incarnations = incarnations
+        self._topic_ids = topic_ids
 
     def __repr__(self) -> str:
         return f"<MemqReader {self._options.subject}>"
@@ -122,8 +122,8 @@ class MemqReader(DataSourceReader):
         """
         parts: list[MessageRange] = []
         with closing(SparkTopics(self._options)) as topics:
-            for name, incarnation in self._incarnations.items():
-                options = self._options.of_topic(name, incarnation)
+            for name, topic_id in self._topic_ids.items():
+                options = self._options.of_topic(name, topic_id)
                 topic = topics.topic(options)
                 parts += find(topic, options, resolve(topic, options))
         return inputs_of(self._options, parts)
@@ -139,14 +139,14 @@ def _task_reader(
 ) -> tuple[TaskReader, dict[str, TopicInfo]]:
     """What the workers are to do, and the topics: rows with the columns wanted, if any were chosen.
 
-    From here on the options of a read of one topic name its incarnation.
+    From here on the options of a read of one topic name its topic id.
     """
     with closing(SparkTopics(options)) as topics:
         infos = topics.look_up()
     chosen = options.columns if wanted is None else wanted.names
     schema = agreed_schema(options, infos, chosen if options.view == "records" else ())
     if options.topic:
-        options = options.of_topic(options.topic, infos[options.topic].incarnation)
+        options = options.of_topic(options.topic, infos[options.topic].topic_id)
     if options.view == "messages":
         columns = choose(MESSAGE_COLUMNS, options.columns, wanted)
         shape = Shape(columns, frozenset())

@@ -50,7 +50,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver; the workers read, in copies that know nothing of plans.
 
     Args:
-        task_reader: what the workers do; its options name the incarnation of a single topic.
+        task_reader: what the workers do; its options name the topic id of a single topic.
         first: name of a topic, and its schema serialized; that of others must agree.
         runtime: clocks.
     """

@@ -135,7 +135,7 @@ class StreamReports:
             yield ConsumedReport(
                 topic=stream.name,
                 consumer=self._options.consumer or "",
-                **each._replace(incarnation=stream.incarnation)._asdict(),
+                **each._replace(topic_id=stream.topic_id)._asdict(),
                 **counts,
                 window_start_ms=self._told_ms,
                 window_end_ms=self._runtime.wall_ms(),

@@ -3,7 +3,7 @@
 Rule 1. Which topics a pattern matches is asked once for each micro-batch, when its end is chosen. A
     topic that the stream has not read before is read from its earliest offset on, as new read
     partitions are: what was published to it before the stream came to know it is read as well.
-Rule 2. A topic goes on only as the incarnation that the checkpoint names. One that was deleted and
+Rule 2. A topic goes on only as the topic id that the checkpoint names. One that was deleted and
     recreated stops the stream, also between two micro-batches.
 Rule 3. A topic that is in the checkpoint and is gone stops the stream, for what it still had can
     never be read. With failOnDataLoss=false it is left out from then on. A broker may not know yet
@@ -101,9 +101,9 @@ class StreamTopics:
         streams: dict[str, TopicStream] = {}
         for name, info in self._topics.look_up().items():
             known = self.streams.get(name)
-            if known is None or known.incarnation != info.incarnation:
+            if known is None or known.topic_id != info.topic_id:
                 self._check_columns(name, info.schemas[info.schema_id])
-                known = self._stream(name, info.incarnation)
+                known = self._stream(name, info.topic_id)
             streams[name] = known
         self.streams = streams
 
@@ -116,21 +116,21 @@ class StreamTopics:
             CorruptDataError: they are of another source.
             MemqError: the brokers failed.
         """
-        names = {each.incarnation: name for name, each in self.streams.items()}
+        names = {each.topic_id: name for name, each in self.streams.items()}
         found: Positions = {}
         for name, position in decode_topics(offset, names, self._options.topic).items():
             if not name:
                 raise TopicRecreatedError(
-                    f"the checkpoint is of one topic, in incarnation {position.incarnation}, and "
+                    f"the checkpoint is of one topic, in topic id {position.topic_id}, and "
                     f"none of the {self._options.subject} has that now. {GO_ON}"
                 )
             if name not in self.streams and not self._recover(name, position):
                 continue
-            present = self.streams[name].incarnation
-            if position.incarnation != present:
+            present = self.streams[name].topic_id
+            if position.topic_id != present:
                 raise TopicRecreatedError(
                     f"topic {name!r} was deleted and recreated: "
-                    f"{present} and {position.incarnation} are two topics of that name. "
+                    f"{present} and {position.topic_id} are two topics of that name. "
                     f"{GO_ON}"
                 )
             found[name] = position.partitions
@@ -139,13 +139,13 @@ class StreamTopics:
     def encode(self, positions: Mapping[str, StreamPositions]) -> dict[str, Any]:
         """Positions as a checkpoint has them."""
         topics = {
-            name: TopicPosition(self.streams[name].incarnation, each)
+            name: TopicPosition(self.streams[name].topic_id, each)
             for name, each in positions.items()
         }
         return encode_topics(topics, self._options.topic)
 
-    def _stream(self, name: str, incarnation: str) -> TopicStream:
-        options = self._options.of_topic(name, incarnation)
+    def _stream(self, name: str, topic_id: str) -> TopicStream:
+        options = self._options.of_topic(name, topic_id)
         return TopicStream(self._topics.topic(options), options)
 
     def _check_columns(self, name: str, schema: bytes) -> None:
@@ -162,13 +162,13 @@ class StreamTopics:
             MemqError: the brokers failed.
         """
         if self._options.covers(name):
-            stream = self._stream(name, position.incarnation)
+            stream = self._stream(name, position.topic_id)
             with suppress(UnknownTopicError):
                 stream.retained()
                 self.streams[name] = stream
                 return True
         message = (
-            f"the checkpoint is of topic {name!r} (incarnation {position.incarnation}) as well, "
+            f"the checkpoint is of topic {name!r} (topic id {position.topic_id}) as well, "
             f"which is not among the {self._options.subject} of this stream any more: it was "
             "deleted, or the options name other topics"
         )
@@ -186,18 +186,18 @@ class TopicStream:
 
     Args:
         topic: the topic.
-        options: of the read of this topic; they name its incarnation.
+        options: of the read of this topic; they name its topic id.
 
     Attributes:
         topic: the same.
         name: of the topic.
-        incarnation: of the topic.
+        topic_id: of the topic.
     """
 
     def __init__(self, topic: SparkTopic, options: ReadOptions) -> None:
         self.topic = topic
         self.name = options.topic
-        self.incarnation = options.incarnation or ""
+        self.topic_id = options.topic_id or ""
         self._options = options
 
     def __repr__(self) -> str:

@@ -108,12 +108,12 @@ def scan(
         )
     opened = open_table(table, catalog_options) if isinstance(table, str) else table
     with SparkTopic(parse_read_options(given)) as asked:
-        asked.info()  # from here on it is of one incarnation
+        asked.info()  # from here on it is of one topic_id
         settled = settle(opened, asked, topic, until or {}, lambda rest: rest)
-        given["incarnation"] = asked.incarnation
+        given["topicId"] = asked.topic_id
     reads = _reads(settled, topic)
     schema = spark.read.format("memq").options(**given).load().schema
-    naming = {"topic": topic, "memq_incarnation": given["incarnation"]}
+    naming = {"topic": topic, "memq_topic_id": given["topicId"]}
     found = _from_table(spark, settled, schema, naming)
     for each in reads:
         found = found.unionByName(_from_batches(spark, schema, given, each))

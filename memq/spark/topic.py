@@ -83,7 +83,7 @@ class Shared(NamedTuple):
 class SparkTopic(SyncTopicClient):
     """The brokers, as a plan needs them. Use it with `with`, or `close` it; it cannot be pickled.
 
-    All calls are about one incarnation of the topic: that of the options, or else the first that is
+    All calls are about one topic id: that of the options, or else the first that is
     met. Of another one all raise `TopicRecreatedError`, with advice.
 
     Args:
@@ -95,7 +95,7 @@ class SparkTopic(SyncTopicClient):
     def __init__(self, options: ReadOptions, shared: Shared | None = None) -> None:
         self._shared = shared is not None
         own = shared or share(options)
-        client = TopicClient(own.cluster, options.topic, options.incarnation or "")
+        client = TopicClient(own.cluster, options.topic, options.topic_id or "")
         SyncClient.__init__(self, client, own.loop)
         self._closed = self._shared
 
@@ -147,7 +147,7 @@ class SparkTopics:
         """
         if self._options.subscribe_pattern is None:
             names = self._options.subscribe or (self._options.topic,)
-            named = [self._options.of_topic(each, self._options.incarnation) for each in names]
+            named = [self._options.of_topic(each, self._options.topic_id) for each in names]
             infos = [self.topic(each).info() for each in named]
         else:
             infos = self._shared.loop.run(self._shared.cluster.metadata(None)).topics
@@ -163,7 +163,7 @@ class SparkTopics:
         """One of the topics, with the thread and the connections of all.
 
         Args:
-            options: of the read of this topic; they name its incarnation.
+            options: of the read of this topic; they name its topic id.
         """
         return SparkTopic(options, self._shared)
 
@@ -241,7 +241,7 @@ def without_runs(batch: PublishedBatch) -> PublishedBatch:
     lean = msgspec.structs.replace(
         it,
         topic=intern(it.topic),
-        incarnation=intern(it.incarnation),
+        topic_id=intern(it.topic_id),
         producers=(),  # a list would make the garbage collector look at every Batch
         schema_id=intern(it.schema_id),
         broker_id=intern(it.broker_id),
@@ -277,7 +277,7 @@ def open_objects(options: ReadOptions) -> Iterator[GetRange]:
 
 def _read_broker(shared: Shared, batch: PublishedBatch, start: int, length: int) -> Any:
     it = batch.notification
-    topic = TopicClient(shared.cluster, it.topic, it.incarnation)
+    topic = TopicClient(shared.cluster, it.topic, it.topic_id)
     return shared.loop.run(read_broker(topic, it.uri, start, length))
 
 

@@ -280,10 +280,10 @@ def _checked(
 
 
 def _check_topic(plan: WritePlan, producer: Producer) -> None:
-    if producer.incarnation != plan.incarnation:
+    if producer.topic_id != plan.topic_id:
         raise TopicRecreatedError(
             f"topic {plan.topic!r} was deleted and recreated since this write was planned: "
-            f"{plan.incarnation} is over, this is {producer.incarnation}. This task has written "
+            f"{plan.topic_id} is over, this is {producer.topic_id}. This task has written "
             "nothing to it; write the DataFrame, or start the query, again"
         )
 
@@ -321,7 +321,7 @@ class WritePlan:
     Attributes:
         bootstrap: some brokers.
         topic: the topic.
-        incarnation: of the topic; another one under its name is not written to.
+        topic_id: of the topic; another one under its name is not written to.
         schema: of the topic; rows are brought to it.
         timestamp_us: of rows that have none, microseconds since 1970 UTC; None where each has its
             own, or needs none.
@@ -330,7 +330,7 @@ class WritePlan:
 
     bootstrap: str
     topic: str
-    incarnation: str
+    topic_id: str
     schema: pa.Schema
     timestamp_us: int | None
     producer: ProducerArguments
@@ -376,7 +376,7 @@ def plan_write(
         bootstrap=options.bootstrap,
         topic=topic,
         schema=topic_schema,
-        incarnation=info.incarnation,
+        topic_id=info.topic_id,
         timestamp_us=now_us if needs_time else None,
         producer=options.producer,
     )

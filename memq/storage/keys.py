@@ -1,11 +1,11 @@
 """Keys of objects: what a key may look like, and the layout of a Batch's key.
 
 Layout:
-`<hh>/<cluster>/topics/<topic>/<incarnation>/<write partition>/<sealed>-<running>-<batch id>.arrows`
+`<hh>/<cluster>/topics/<topic>/<topic_id>/<write partition>/<sealed>-<running>-<batch id>.arrows`
 
 - `hh`, two hex digits of a hash of the batch id, spreads the objects over 256 base prefixes: object
   stores scale by prefix, so a busy topic must not live under one.
-- The incarnation tells a topic from a later one of the same name: what belongs to the one can be
+- The topic id tells a topic from a later one of the same name: what belongs to the one can be
   deleted while the other is written.
 - The time comes first in the name, so that names sort by age inside a folder.
 - `running`, 12 hex digits, is the running time (`memq.core.clock`) of sealing, in milliseconds.
@@ -20,7 +20,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.topic import check_incarnation, check_topic_name
+from memq.core.topic import check_topic_id, check_topic_name
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ TEMPORARY_FOLDER = ".tmp"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # object stores refuse them, or answer with others
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _BATCH_KEY = re.compile(
-    r"(?P<hh>[0-9a-f]{2})/(?P<cluster>[^/]+)/topics/(?P<topic>[^/]+)/(?P<incarnation>[0-9a-f]{16})/"
+    r"(?P<hh>[0-9a-f]{2})/(?P<cluster>[^/]+)/topics/(?P<topic>[^/]+)/(?P<topic_id>[0-9a-f]{16})/"
     r"(?P<partition>0|[1-9][0-9]*)/(?P<sealed>[0-9]{13,})-(?P<running>[0-9a-f]{12})-(?P<batch>[^/]+)"
     r"\.arrows"
 )
@@ -46,7 +46,7 @@ _BATCH_KEY = re.compile(
 _OPENED_DIGITS = 12  # hex digits of a Batch's id that say when it was opened
 
 KEY_PARTS = 7
-"""Parts of the key of a Batch: hh, cluster, "topics", topic, incarnation, write partition, name."""
+"""Parts of the key of a Batch: hh, cluster, "topics", topic, topic id, write partition, name."""
 
 
 class BatchKey(NamedTuple):
@@ -55,7 +55,7 @@ class BatchKey(NamedTuple):
     Attributes:
         cluster_id: cluster that wrote it.
         topic: the topic.
-        incarnation: of the topic.
+        topic_id: of the topic.
         write_partition: the write partition that sealed the Batch.
         sealed_ms: when, milliseconds since 1970 UTC.
         batch_id: unique name of the Batch.
@@ -64,7 +64,7 @@ class BatchKey(NamedTuple):
 
     cluster_id: str
     topic: str
-    incarnation: str
+    topic_id: str
     write_partition: int
     sealed_ms: int
     batch_id: str
@@ -97,7 +97,7 @@ def object_key(batch: BatchKey) -> str:
             negative.
     """
     check_topic_name(batch.topic)
-    check_incarnation(batch.incarnation)
+    check_topic_id(batch.topic_id)
     numbers = (batch.write_partition, batch.sealed_ms, batch.running_ms)
     if min(numbers) < 0 or batch.running_ms > MAX_RUNNING_MS:
         raise InvalidRequestError(
@@ -110,7 +110,7 @@ def object_key(batch: BatchKey) -> str:
                 f"{name!r} cannot be part of an object key: use letters, digits, '.', '_' and '-'"
             )
     return check_key(
-        f"{_spread(batch.batch_id)}/{batch.cluster_id}/topics/{batch.topic}/{batch.incarnation}/"
+        f"{_spread(batch.batch_id)}/{batch.cluster_id}/topics/{batch.topic}/{batch.topic_id}/"
         f"{batch.write_partition}/{batch.sealed_ms:013d}-{batch.running_ms:012x}-{batch.batch_id}.arrows"
     )
 
@@ -123,7 +123,7 @@ def parse_object_key(key: str) -> BatchKey | None:
     return BatchKey(
         match["cluster"],
         match["topic"],
-        match["incarnation"],
+        match["topic_id"],
         int(match["partition"]),
         int(match["sealed"]),
         match["batch"],
@@ -143,32 +143,32 @@ def key_of_uri(uri: str) -> str:
     return key
 
 
-def topic_prefixes(cluster_id: str, topic: str, incarnation: str) -> list[str]:
-    """The 256 prefixes under which the Batches of one incarnation of a topic lie."""
-    return [f"{spread:02x}/{cluster_id}/topics/{topic}/{incarnation}/" for spread in range(256)]
+def topic_prefixes(cluster_id: str, topic: str, topic_id: str) -> list[str]:
+    """The 256 prefixes under which the Batches of one topic id lie."""
+    return [f"{spread:02x}/{cluster_id}/topics/{topic}/{topic_id}/" for spread in range(256)]
 
 
 def topic_objects(
     storage: StorageHandler,
     cluster_id: str,
     topic: str,
-    incarnation: str,
+    topic_id: str,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[ObjectInfo]:
-    """Every object of one incarnation of a topic, prefix by prefix, listed as the iteration goes.
+    """Every object of one topic id, prefix by prefix, listed as the iteration goes.
 
     Args:
         storage: that has them.
         cluster_id: of the topic.
         topic: its name.
-        incarnation: of it.
+        topic_id: of it.
         check: called before each prefix, or each `LISTINGS` of a remote storage; it raises to give
             up.
 
     Raises:
         StorageError: a listing failed; what came before is valid.
     """
-    prefixes = topic_prefixes(cluster_id, topic, incarnation)
+    prefixes = topic_prefixes(cluster_id, topic, topic_id)
     at_a_time = LISTINGS if storage.remote else 1
     for first in range(0, len(prefixes), at_a_time):
         check()

@@ -1,4 +1,4 @@
-"""Whether a table has the rows that its ledger says: counted by topic, incarnation and offset.
+"""Whether a table has the rows that its ledger says: counted by topic, topic id and offset.
 
 Each row says which offset it is of. So a range that has fewer rows than were put in has lost some,
 one that has more has some twice, and rows of offsets that the ledger does not have are of nobody's
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memq.tables.ledger import PartitionLedger, TopicRange
 
 Key = tuple[str, str, int]
-"""Topic, incarnation, read partition."""
+"""Topic, topic id, read partition."""
 
 
 class TableCheck(NamedTuple):
@@ -115,7 +115,7 @@ def _pieces(key: Key, held: PartitionLedger, ranges: Iterable[CommittedRange]) -
 
 
 def _key(topic: str, offsets: OffsetRange) -> Key:
-    return topic, offsets.incarnation, offsets.partition
+    return topic, offsets.topic_id, offsets.partition
 
 
 def _count(
@@ -158,8 +158,8 @@ def _compared(
 
 
 def _name(key: Key) -> str:
-    topic, incarnation, partition = key
-    return f"topic {topic!r} incarnation {incarnation} partition {partition}"
+    topic, topic_id, partition = key
+    return f"topic {topic!r} topic id {topic_id} partition {partition}"
 
 
 def _rows(count: int) -> str:

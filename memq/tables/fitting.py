@@ -23,7 +23,7 @@ from memq.errors import SchemaMismatchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-NAMING_COLUMNS = ("topic", "memq_incarnation", "partition", "offset")
+NAMING_COLUMNS = ("topic", "memq_topic_id", "partition", "offset")
 """Columns that say which offset of which topic a row of a table is of."""
 
 _WIDENED = {

@@ -8,7 +8,7 @@ something else than the table, so the table has it: each commit adds the rows of
 replaces the ledger, in one step that the catalog does or does not do, and only if the table is
 still the one that the committer has read (`memq.tables.commit`).
 
-The ledger names, for each topic, incarnation and read partition, the offsets that are in, as
+The ledger names, for each topic, topic id and read partition, the offsets that are in, as
 intervals that do not meet. Ranges that follow one another become one, so it stays small however
 many there were; it grows with the gaps alone, and those have a limit. Beside them it counts what
 the ranges held, with the sum of the CRC32C of their Messages: sums of ranges add up, in whatever
@@ -42,7 +42,7 @@ class TopicRange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         topic: the topic.
-        incarnation: of it.
+        topic_id: of it.
         partition: read partition.
         start: first offset.
         end: one past the last one.
@@ -53,7 +53,7 @@ class TopicRange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
     start: int
     end: int
@@ -73,11 +73,11 @@ class TopicRange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def offsets(self) -> OffsetRange:
         """Its offsets."""
-        return OffsetRange(self.partition, self.start, self.end, self.incarnation)
+        return OffsetRange(self.partition, self.start, self.end, self.topic_id)
 
     def folder(self, location: str, attempt: str) -> str:
         """The folder, in that of the table, of the files of an attempt to put it in."""
-        place = f"{self.topic}/{self.incarnation}/{self.partition}"
+        place = f"{self.topic}/{self.topic_id}/{self.partition}"
         return f"{location}/data/{place}/{self.start:012d}-{self.end:012d}/{attempt}"
 
 
@@ -117,21 +117,21 @@ NOTHING = PartitionLedger()
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table has, by topic, incarnation and read partition."""
+    """What a table has, by topic, topic id and read partition."""
 
     version: int = LEDGER_VERSION
     topics: dict[str, dict[str, dict[int, PartitionLedger]]] = {}
 
-    def partition(self, topic: str, incarnation: str, partition: int) -> PartitionLedger:
+    def partition(self, topic: str, topic_id: str, partition: int) -> PartitionLedger:
         """What it has of a read partition."""
-        return self.topics.get(topic, {}).get(incarnation, {}).get(partition, NOTHING)
+        return self.topics.get(topic, {}).get(topic_id, {}).get(partition, NOTHING)
 
     def partitions(self) -> Iterator[tuple[str, str, int, PartitionLedger]]:
-        """All that it has, sorted by topic, incarnation and read partition."""
+        """All that it has, sorted by topic, topic id and read partition."""
         for topic, lives in sorted(self.topics.items()):
-            for incarnation, partitions in sorted(lives.items()):
+            for topic_id, partitions in sorted(lives.items()):
                 for number, held in sorted(partitions.items()):
-                    yield topic, incarnation, number, held
+                    yield topic, topic_id, number, held
 
     def has(self, wanted: TopicRange) -> bool:
         """Whether all of a range is in; of one without offsets it always is.
@@ -139,7 +139,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             RangeConflictError: some of it is.
         """
-        held = self.partition(wanted.topic, wanted.incarnation, wanted.partition)
+        held = self.partition(wanted.topic, wanted.topic_id, wanted.partition)
         whole = Interval(wanted.start, wanted.end)
         there = intersection(held.intervals, whole)
         if there and there != [whole]:
@@ -159,7 +159,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.has(added):
             raise RangeConflictError(f"{added} is in the table already")
-        held = self.partition(added.topic, added.incarnation, added.partition).plus(added)
+        held = self.partition(added.topic, added.topic_id, added.partition).plus(added)
         if len(held.intervals) > MAX_INTERVALS:
             raise LimitReachedError(
                 f"{added}: the table would have {counted(len(held.intervals), 'piece')} of this "
@@ -167,9 +167,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
                 "first"
             )
         lives = self.topics.get(added.topic, {})
-        partitions = lives.get(added.incarnation, {}) | {added.partition: held}
+        partitions = lives.get(added.topic_id, {}) | {added.partition: held}
         return Ledger(
-            topics=self.topics | {added.topic: lives | {added.incarnation: partitions}},
+            topics=self.topics | {added.topic: lives | {added.topic_id: partitions}},
         )
 
 

@@ -11,7 +11,7 @@ begins is settled once, before the first row:
 3. The offsets up to those ends, or to those that were asked for, that the ledger does not have are
    the rest.
 
-Both sides are of the same incarnation, and no offset is in both, whatever is committed meanwhile:
+Both sides are of the same topic id, and no offset is in both, whatever is committed meanwhile:
 there is no gap and no overlap. Rows come from the table first, and have the topic's columns.
 
 The read begins with the first offset that the table or the topic has. Offsets after it that are in
@@ -146,7 +146,7 @@ class TopicOffsets(Protocol):
     """A topic, as far as its offsets go."""
 
     @property
-    def incarnation(self) -> str:
+    def topic_id(self) -> str:
         """Of the topic."""
 
     def offsets(self) -> Sequence[PartitionOffsets]:
@@ -193,9 +193,7 @@ def settle(
         begun = topic.offsets()  # before the table: what retention removes meanwhile is missed
         state = table.look()  # before the topic: then all that it has is published
         try:
-            seam = seam_of(
-                state.ledger, name, topic.incarnation, topic.offsets(), until, begun=begun
-            )
+            seam = seam_of(state.ledger, name, topic.topic_id, topic.offsets(), until, begun=begun)
             plans = [plan(each) for each in seam.rest]
         except (OffsetOutOfRangeError, DataLossError):
             if not left:
@@ -208,7 +206,7 @@ def settle(
 def seam_of(
     ledger: Ledger,
     topic: str,
-    incarnation: str,
+    topic_id: str,
     retained: Sequence[PartitionOffsets],
     until: Mapping[int, int],
     *,
@@ -219,7 +217,7 @@ def seam_of(
     Args:
         ledger: of the table.
         topic: the topic.
-        incarnation: of it.
+        topic_id: of it.
         retained: by the topic, looked up after the ledger.
         until: one past the last offset, by read partition; where the topic ends when not given.
         begun: retained before the ledger was looked up; what has gone since is in one of the two.
@@ -236,7 +234,7 @@ def seam_of(
             )
     seam = Seam({}, [])
     for partition, start, end in ((each.partition, each.start, each.end) for each in retained):
-        held = ledger.partition(topic, incarnation, partition).intervals
+        held = ledger.partition(topic, topic_id, partition).intervals
         if held and held[-1].end > end:
             raise DataLossError(
                 f"read partition {partition} of topic {topic!r} ends at {end}, and the table has "
@@ -255,7 +253,7 @@ def seam_of(
                 f"topic {topic!r} {OffsetRange(partition, *gone)}: neither in the table nor "
                 "retained; retention removed them before they were put in"
             )
-        seam.rest.extend(OffsetRange(partition, *each, incarnation) for each in rest)
+        seam.rest.extend(OffsetRange(partition, *each, topic_id) for each in rest)
     return seam
 
 
@@ -265,7 +263,7 @@ def seam_of(
 def _rows(settled: Settled[ReadPlan], reader: TopicReader, topic: str) -> Iterator[pa.RecordBatch]:
     table, base, seam, plans = settled
     if any(seam.stored.values()):
-        naming = {"topic": topic, "memq_incarnation": reader.incarnation}
+        naming = {"topic": topic, "memq_topic_id": reader.topic_id}
         named = [*reader.schema.names, "partition", "offset"]
         for batch in table.matching(base, naming, named):
             wanted = batch.filter(_stored(batch, seam.stored))

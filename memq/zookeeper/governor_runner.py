@@ -361,7 +361,7 @@ class _Term:
         except CorruptDataError as exc:
             log.error("Governor: assigns nothing of topic %s: %s", name, exc)  # noqa: TRY400 - expected, and told in full
             return None
-        return TopicPartitions(name, topic.incarnation, topic.config.write_partitions)
+        return TopicPartitions(name, topic.topic_id, topic.config.write_partitions)
 
     def _tell_all_loads(self) -> None:
         for name in sorted(self._loads.nodes):

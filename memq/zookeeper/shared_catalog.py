@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 A topic exists while there is `/topics/NAME`. What else belongs to it, notifications and objects, is
 made before and removed after, in several steps that any failure may part. So there is a second
-node, `/doomed/NAME.INC`, for an incarnation that does not exist and of which something may be left:
+node, `/doomed/NAME.ID`, for a topic id that does not exist and of which something may be left:
 one that is being made, which is *announced*, or one that is to be removed.
 
-Rule 1. An incarnation is in `/topics` or in `/doomed`, and never in both, for each step from one
+Rule 1. A topic id is in `/topics` or in `/doomed`, and never in both, for each step from one
     to the other is one transaction.
 Rule 2. To create: `announce`, make what belongs to the topic, `save_new`. Who gives up in between
     removes it; so does anybody else who finds it when its maker is gone.
@@ -18,11 +18,11 @@ Rule 4. Before anything is removed, it is *claimed*. An announcement has version
     nothing to claim, or it never will.
 Rule 5. A topic that was deleted and made again may have the version that it had before. So
     `/topics` has a version too, which grows with each deletion. It is read before a topic is, and
-    checked when that is changed: what changes is the incarnation that was read, or nothing.
+    checked when that is changed: what changes is the topic id that was read, or nothing.
 Rule 6. A change without an answer is looked up. When that is not possible either, the error is
     `ChangeUncertainError`, and what is stored is as good as after a crash at this point.
 
-An incarnation never comes back, so removing it late, or again, harms no later topic of its name.
+A topic id never comes back, so removing it late, or again, harms no later topic of its name.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class SharedCatalog:
     # -- topics come, change and go -----------------------------------------------------------
 
     async def new(
-        self, config: TopicConfig, *, now_ms: int, incarnation: str, request_id: str
+        self, config: TopicConfig, *, now_ms: int, topic_id: str, request_id: str
     ) -> Topic:
         """A topic that could be added; nothing is stored yet.
 
@@ -136,9 +136,7 @@ class SharedCatalog:
             SchemaMismatchError: the schema cannot be stored.
         """
         others = await self._session.children(TOPICS.path)
-        return new_topic(
-            config, others, now_ms=now_ms, incarnation=incarnation, request_id=request_id
-        )
+        return new_topic(config, others, now_ms=now_ms, topic_id=topic_id, request_id=request_id)
 
     async def announce(self, topic: Topic) -> None:
         """Note that what there is of a topic is to be removed unless it comes to exist.
@@ -187,7 +185,7 @@ class SharedCatalog:
                 await self._pause(next(failures), exc)
 
     async def alter(self, stored: StoredTopic, altered: Topic) -> StoredTopic:
-        """Replace a topic by an altered one of the same incarnation. Returns it as it is stored.
+        """Replace a topic by an altered one of the same topic id. Returns it as it is stored.
 
         Raises:
             VersionConflictError: it was altered or deleted meanwhile; nothing has changed.
@@ -214,25 +212,25 @@ class SharedCatalog:
             else:
                 return wanted
 
-    async def delete(self, name: str, incarnation: str = "") -> Topic:
+    async def delete(self, name: str, topic_id: str = "") -> Topic:
         """End a topic; what belongs to it is to be removed. Returns it as it was.
 
         Args:
             name: of the topic.
-            incarnation: that is to go; empty for whichever there is.
+            topic_id: that is to go; empty for whichever there is.
 
         Raises:
             UnknownTopicError: there is none of that name.
-            TopicRecreatedError: it is another incarnation.
+            TopicRecreatedError: it is another topic id.
             CorruptDataError: its node is damaged.
         """
         failures = itertools.count()
         while True:
             topic, version, deletions = await self.get(name)
-            incarnation = incarnation or topic.incarnation
-            if topic.incarnation != incarnation:
+            topic_id = topic_id or topic.topic_id
+            if topic.topic_id != topic_id:
                 raise TopicRecreatedError(
-                    f"topic {name!r} is incarnation {topic.incarnation}, not {incarnation}"
+                    f"topic {name!r} is topic id {topic.topic_id}, not {topic_id}"
                 )
             path, data = _doomed(topic, by="")
             changes: list[Change] = [
@@ -253,7 +251,7 @@ class SharedCatalog:
     # -- what is to be removed ----------------------------------------------------------------
 
     async def doomed(self) -> list[DoomedNode]:
-        """Incarnations of which something may be left, by name.
+        """TopicIds of which something may be left, by name.
 
         Those that a broker is making, or was, name it. A node that cannot be understood removes
         nothing.
@@ -322,14 +320,14 @@ class SharedCatalog:
                 return True
 
     async def _look_up(self, topic: Topic, after: MemqError) -> StoredTopic | None:
-        """What is stored of this incarnation, after a change that failed; None if nothing is."""
+        """What is stored of this topic id, after a change that failed; None if nothing is."""
         try:
             present = await self.get(topic.name)
         except UnknownTopicError:
             return None
         except MemqError as exc:
             raise (after if isinstance(after, ChangeUncertainError) else exc) from exc
-        return present if present.topic.incarnation == topic.incarnation else None
+        return present if present.topic.topic_id == topic.topic_id else None
 
     async def _pause(self, failures: int, error: MemqError) -> None:
         """Wait before another attempt; raise when there were enough."""

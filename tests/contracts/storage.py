@@ -237,8 +237,8 @@ def test_topic_objects_finds_all_of_a_topic_and_no_more(storage):
         for n in range(20)
     ]
     others = [
-        object_key(BatchKey(cluster, topic, incarnation, 0, 1, "x"))
-        for cluster, topic, incarnation in (
+        object_key(BatchKey(cluster, topic, topic_id, 0, 1, "x"))
+        for cluster, topic, topic_id in (
             ("c", "clicks2", life),
             ("c", "click", life),
             ("c2", "clicks", life),

@@ -65,7 +65,7 @@ def main(texts: Sequence[str] | None = None) -> None:
         end=given.end,
     )
     name = (
-        f"memq_topic={given.topic}/memq_incarnation={given.incarnation}/"
+        f"memq_topic={given.topic}/memq_topic_id={given.topic_id}/"
         f"memq_partition={given.partition}/memq_range={given.start:012d}-{given.end:012d}"
     )
     folder = Path(given.output) / name
@@ -85,10 +85,10 @@ def main(texts: Sequence[str] | None = None) -> None:
 def arguments(texts: Sequence[str] | None = None) -> argparse.Namespace:
     """What a program is given; None stands for the arguments of the process."""
     parser = argparse.ArgumentParser()
-    for name in ("bootstrap", "topic", "incarnation", "output", "manifest", "job", "mode"):
-        parser.add_argument(f"--{name}", required=True)
+    for name in ("bootstrap", "topic", "topic_id", "output", "manifest", "job", "mode"):
+        parser.add_argument(f"--{name.replace('_', '-')}", required=True)
     for name in ("partition", "start", "end"):
-        parser.add_argument(f"--{name}", required=True, type=int)
+        parser.add_argument(f"--{name.replace('_', '-')}", required=True, type=int)
     return parser.parse_args(texts)
 
 
@@ -116,7 +116,7 @@ def write_manifest(
     manifest = Manifest(
         job=given.job,
         topic=given.topic,
-        incarnation=given.incarnation,
+        topic_id=given.topic_id,
         partition=given.partition,
         start=given.start,
         end=given.end,

@@ -22,7 +22,7 @@ SCHEMA = pa.schema(
     [
         ("value", pa.binary()),
         ("topic", pa.string()),
-        ("memq_incarnation", pa.string()),
+        ("memq_topic_id", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
     ]
@@ -33,7 +33,7 @@ def main() -> None:
     """One range into a table."""
     given = arguments()
     started_ms = int(time.time() * 1000)
-    offsets = OffsetRange(given.partition, given.start, given.end, given.incarnation)
+    offsets = OffsetRange(given.partition, given.start, given.end, given.topic_id)
     with SyncTopicClient(given.bootstrap, given.topic) as client:
         contents = contents_of(client, offsets)
     wanted = TopicRange(
@@ -62,7 +62,7 @@ def _rows(bootstrap: str, wanted: TopicRange, offset: int) -> pa.Table:
     """The rows of a Batch."""
     place = {"topic": wanted.topic, "partition": wanted.partition}
     values = read_range(bootstrap, **place, start=offset, end=offset + 1)["value"]
-    named = {**place, "memq_incarnation": wanted.incarnation, "offset": offset}
+    named = {**place, "memq_topic_id": wanted.topic_id, "offset": offset}
     columns = {name: [value] * len(values) for name, value in named.items()}
     return pa.table({"value": values.cast(pa.binary()), **columns}, schema=SCHEMA)
 

@@ -69,7 +69,7 @@ class TinyBroker:
             of the request that gives one. What has none is never answered.
         asked: those requests, as they came.
         hosts: address by write partition; None where all is here.
-        incarnation: of the topics.
+        topic_id: of the topics.
         queue_address: of the topics; None where it is here.
         coordinators: of topics whose `queue_address` is another one.
         brokers: what Metadata tells of the brokers; None for this one alone.
@@ -102,7 +102,7 @@ class TinyBroker:
         self.connections = set()
         self.address = ""
         self.hosts = None
-        self.incarnation = "0" * 16
+        self.topic_id = "0" * 16
         self._expected = defaultdict(int)
         self._server = None
         self._changed = None
@@ -228,7 +228,7 @@ class TinyBroker:
         config, schema = self.topics[name]
         return TopicInfo(
             config=config,
-            incarnation=self.incarnation,
+            topic_id=self.topic_id,
             schemas={schema_id(schema): schema},
             schema_id=schema_id(schema),
             hosts=self.hosts or [self.address] * config.write_partitions,

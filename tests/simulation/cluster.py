@@ -189,7 +189,7 @@ class SimCluster:
                 runs = [
                     broker.config.broker_id
                     for broker in brokers
-                    if number in _running(broker, name, topic.incarnation)
+                    if number in _running(broker, name, topic.topic_id)
                 ]
                 if len(owners) <= number or runs != [owners[number]]:
                     found.append(f"{name}/{number} of {owners} runs at {runs}")
@@ -346,7 +346,7 @@ class WatchedClient:
         self._inner.answer(correlation_id, header)
 
 
-def _running(broker: SimBroker, name: str, incarnation: str) -> dict[int, Any]:
+def _running(broker: SimBroker, name: str, topic_id: str) -> dict[int, Any]:
     """The write partitions of a topic that run at a broker."""
     found = [each for each in broker.topics.hosted() if each.topic.name == name]
-    return found[0].partitions if found and found[0].topic.incarnation == incarnation else {}
+    return found[0].partitions if found and found[0].topic.topic_id == topic_id else {}

@@ -9,7 +9,7 @@ share it. What a process under test believes about the time is another thing, an
 *Outcome*: `OK`, it took effect; `FAIL`, it certainly did not and never will; `INFO`, nobody knows,
 it may take effect even later. An operation whose process crashed is `INFO` and has no end.
 
-*Key*: what has an order of its own, (topic, incarnation, read partition). A *place* in it is
+*Key*: what has an order of its own, (topic, topic id, read partition). A *place* in it is
 (offset, position): the offset of a Batch's notification, and the LogMessage's number in that Batch,
 from 0. Offsets may have gaps.
 
@@ -33,7 +33,7 @@ class Key(NamedTuple):
     """What has an order of its own."""
 
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
 
 
@@ -56,7 +56,7 @@ class Send(NamedTuple):
     same name and values.
 
     Attributes:
-        incarnation: to which the producer believed to send; empty when it cannot tell.
+        topic_id: to which the producer believed to send; empty when it cannot tell.
         values: of its LogMessages, in their order.
         acks: "all", "1" or "0".
         ordered: the topic has `ordering=producer`.
@@ -72,7 +72,7 @@ class Send(NamedTuple):
     end_us: int | None
     outcome: str
     topic: str
-    incarnation: str
+    topic_id: str
     name: Name
     values: tuple[Value, ...]
     acks: str = "all"
@@ -89,7 +89,7 @@ class Durable(NamedTuple):
 
     time_us: int
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
     offset: int
 
@@ -123,7 +123,7 @@ class Poll(NamedTuple):
     end_us: int | None
     outcome: str
     topic: str
-    incarnation: str
+    topic_id: str
     mode: str
     group: str
     member: str
@@ -148,7 +148,7 @@ class Batch(NamedTuple):
 
     time_us: int
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
     offset: int
     timestamp_ms: int
@@ -166,7 +166,7 @@ class Offsets(NamedTuple):
     end_us: int | None
     outcome: str
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
     start: int = 0
     end: int = 0
@@ -185,7 +185,7 @@ class Watermark(NamedTuple):
     end_us: int | None
     outcome: str
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
     stored_through_ms: int = 0
 
@@ -211,7 +211,7 @@ class Assignment(NamedTuple):
     time_us: int
     event: str
     topic: str
-    incarnation: str
+    topic_id: str
     group: str
     member: str
     partitions: tuple[int, ...]
@@ -231,7 +231,7 @@ class Commit(NamedTuple):
     end_us: int | None
     outcome: str
     topic: str
-    incarnation: str
+    topic_id: str
     group: str
     member: str
     offsets: tuple[tuple[int, int], ...]
@@ -246,7 +246,7 @@ class Committed(NamedTuple):
     end_us: int | None
     outcome: str
     topic: str
-    incarnation: str
+    topic_id: str
     group: str
     offsets: tuple[tuple[int, int], ...] = ()
 
@@ -282,7 +282,7 @@ class Audit(NamedTuple):
     end_us: int | None
     outcome: str
     topic: str
-    incarnation: str
+    topic_id: str
     start_ms: int | None = None
     end_ms: int | None = None
     verdict: str = ""
@@ -304,7 +304,7 @@ class Loss(NamedTuple):
 
     time_us: int
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
     offset: int
     names: tuple[Name, ...]
@@ -321,7 +321,7 @@ class TopicChange(NamedTuple):
     """A topic was created, altered or deleted.
 
     Attributes:
-        incarnation: that was made or meant; empty when a create did not tell.
+        topic_id: that was made or meant; empty when a create did not tell.
         retention_us: that it has from then on; None when that was not said.
     """
 
@@ -331,7 +331,7 @@ class TopicChange(NamedTuple):
     outcome: str
     action: str
     topic: str
-    incarnation: str
+    topic_id: str
     retention_us: int | None = None
 
 
@@ -349,7 +349,7 @@ class Removal(NamedTuple):
     time_us: int
     what: str
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
     offset: int
     published_us: int | None
@@ -361,7 +361,7 @@ class Left(NamedTuple):
 
     Attributes:
         what: which kind of thing.
-        incarnation: of the topic that it belongs to; empty for what belongs to none.
+        topic_id: of the topic that it belongs to; empty for what belongs to none.
         written_us: when it was written.
         named: a notification that is held names it, or it is otherwise known and needed.
     """
@@ -370,7 +370,7 @@ class Left(NamedTuple):
     what: str
     name: str
     topic: str
-    incarnation: str
+    topic_id: str
     written_us: int
     named: bool
 
@@ -429,7 +429,7 @@ class Drained(NamedTuple):
     time_us: int
     process: str
     topic: str
-    incarnation: str
+    topic_id: str
 
 
 Operation = (
@@ -535,6 +535,6 @@ class History:
 
 
 def split(queue_topic: str) -> tuple[str, str]:
-    """Name and incarnation of a topic of the queue."""
-    name, _, incarnation = queue_topic.rpartition(".")
-    return name, incarnation
+    """Name and topic id of the queue."""
+    name, _, topic_id = queue_topic.rpartition(".")
+    return name, topic_id

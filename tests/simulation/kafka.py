@@ -67,8 +67,8 @@ def kafka_of(run: Run) -> InMemoryKafka:
 
 def serves(queue: KafkaQueue, at: tuple[str, str, int, int]) -> bool:
     """Whether a broker's queue gives a notification by what it knows, without a look at Kafka."""
-    topic, incarnation, partition, offset = at
-    tail = queue._tails.get(Place(f"{CLUSTER}{topic}.{incarnation}", partition))
+    topic, topic_id, partition, offset = at
+    tail = queue._tails.get(Place(f"{CLUSTER}{topic}.{topic_id}", partition))
     fresh = tail is not None and queue._runtime.mono_s() - tail.looked_s <= START_S
     return fresh and tail.start <= offset < tail.end
 

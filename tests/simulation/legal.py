@@ -11,7 +11,7 @@ from random import Random
 
 from tests.simulation import history as h
 
-TOPIC, INCARNATION = "t", "0123456789abcdef"
+TOPIC, TOPIC_ID = "t", "0123456789abcdef"
 GROUP = "g"
 STEP_US = 1_000
 SESSION_US = 10_000_000
@@ -47,8 +47,8 @@ def legal_history(
     rng = Random(seed)
     history = h.History(clock_error_us=0)
     topic = _Topic(ordered, [[] for _ in range(3)])
-    about = {"topic": TOPIC, "incarnation": INCARNATION}
-    history.add(h.TopicChange("admin", 0, 1, h.OK, h.CREATE, TOPIC, INCARNATION, RETENTION_US))
+    about = {"topic": TOPIC, "topic_id": TOPIC_ID}
+    history.add(h.TopicChange("admin", 0, 1, h.OK, h.CREATE, TOPIC, TOPIC_ID, RETENTION_US))
     now_us, number = STEP_US, 0
     sequences = [0, 0]
     places = [0] * len(topic.partitions)  # of the follower: which Batch comes next

@@ -58,7 +58,7 @@ class Sends:
         self.values: dict[Delivery, list[str]] = {}
         core = producer._state_machine
         self._options = core.options
-        self.incarnation = core.options.incarnation
+        self.topic_id = core.options.topic_id
         self._submitted = core._on_submitted
         core._on_submitted = self._named
 
@@ -72,7 +72,7 @@ class Sends:
             None,
             INFO,
             options.topic,
-            options.incarnation,
+            options.topic_id,
             name,
             values := tuple(self.values.pop(delivery)),
             acks={-1: "all", 1: "1", 0: "0"}[options.acks],
@@ -117,7 +117,7 @@ class Reads:
     def watch(self, consumer: AsyncConsumer) -> None:
         """From now on, of this consumer."""
         self._consumer = consumer
-        self.topic, self.incarnation = consumer._topic.topic, consumer._topic.incarnation
+        self.topic, self.topic_id = consumer._topic.topic, consumer._topic.topic_id
         if not self._spec.group:
             self.event(SOUGHT, consumer.assignment)
             return
@@ -173,7 +173,7 @@ class Reads:
                 self._run.now_us,
                 event,
                 self.topic,
-                self.incarnation,
+                self.topic_id,
                 self._spec.group,
                 self.name,
                 tuple(sorted(partitions)),
@@ -200,7 +200,7 @@ class Reads:
                     [batch],
                     self._process.name,
                     (start_us, run.now_us),
-                    self.incarnation,
+                    self.topic_id,
                     mode=GROUP if self._spec.group else ASSIGNED,
                     group=self._spec.group,
                     member=self.name,
@@ -218,7 +218,7 @@ class Reads:
             None,
             INFO,  # an error may hide an earlier try that took effect
             self.topic,
-            self.incarnation,
+            self.topic_id,
             self._spec.group,
             member,
             tuple(sorted(offsets.items())),
@@ -234,7 +234,7 @@ class Reads:
 
 
 def poll_of(
-    batches: Iterable[Batch], process: str, times_us: tuple[int, int], incarnation: str, **more: Any
+    batches: Iterable[Batch], process: str, times_us: tuple[int, int], topic_id: str, **more: Any
 ) -> Poll:
     """Batches that were handed out, as one `Poll`."""
     found = [
@@ -244,7 +244,7 @@ def poll_of(
     ]
     topic = next(iter(batches)).topic
     columns = tuple(zip(*found, strict=True)) if found else ((), (), (), ())
-    return Poll(process, *times_us, OK, topic, incarnation, *_more(more), *columns, **_asked(more))
+    return Poll(process, *times_us, OK, topic, topic_id, *_more(more), *columns, **_asked(more))
 
 
 def _more(more: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -116,7 +116,7 @@ class Run:
         self.open_sends: dict[Delivery, h.Send] = {}
         self.open_calls: dict[Promised, None] = {}
         self.open_commits: dict[h.Commit, None] = {}
-        self.incarnations: dict[str, str] = {}
+        self.topic_ids: dict[str, str] = {}
         self.publications: dict[tuple[str, str, int, int], h.Durable] = {}
         self.batches: dict[str, tuple[h.Durable, Notification]] = {}
         self.forgotten: set[tuple[str, str, int, int]] = set()
@@ -172,7 +172,7 @@ class Run:
         if key not in self.begun or parsed is None:
             return
         durable, _ = self.batches.get(parsed.batch_id, (None, None))
-        at = (parsed.topic, parsed.incarnation)
+        at = (parsed.topic, parsed.topic_id)
         place = (-1, -1, None) if durable is None else (*durable[3:], durable.time_us)
         served = durable is not None and self.kafka and self._is_there(*at)
         for name, broker in self.brokers.items() if served else ():
@@ -181,18 +181,16 @@ class Run:
                 self.wrong(f"{name} serves a notification whose object was deleted: {durable}")
         self.history.add(h.Removal(self.now_us, "object", *at, *place, self.begun[key]))
 
-    def _is_there(self, topic: str, incarnation: str) -> bool:
+    def _is_there(self, topic: str, topic_id: str) -> bool:
         """Whether no broker knows it deleted; its objects go before all have heard of that."""
         for name, broker in self.brokers.items():
             found = [each.topic for each in broker.topics.hosted() if each.topic.name == topic]
-            known = incarnation in [each.incarnation for each in found]
+            known = topic_id in [each.topic_id for each in found]
             if self._machines[name].up and broker.topics.names() and not known:
                 return False
         return True
 
-    def audited(
-        self, process: Process, start_us: int, incarnation: str, result: AuditResult
-    ) -> None:
+    def audited(self, process: Process, start_us: int, topic_id: str, result: AuditResult) -> None:
         """A topic was audited."""
         lost = [
             h.Run(*each.name, *run)
@@ -202,7 +200,7 @@ class Run:
         folder = str(self.world.folder)  # another in each run
         wrong = tuple(str(each).replace(folder, "") for each in result.damage)
         verdict = {Verdict.CLEAN: h.CLEAN, Verdict.PARTLY: h.PARTLY}.get(result.verdict, h.UNCLEAN)
-        here = (process.name, start_us, self.now_us, h.OK, result.topic, incarnation)
+        here = (process.name, start_us, self.now_us, h.OK, result.topic, topic_id)
         self.history.add(h.Audit(*here, verdict=verdict, lost=tuple(lost), wrong=wrong))
 
     def object_at(self, uri: str) -> bytes:
@@ -670,7 +668,7 @@ class Run:
             # another broker may just be about to publish it, by the slowest of clocks.
             old_s = ORPHANS_S + (CLUSTER_ORPHANS_S if self.plan.clustered else 0)
             written_us = self.written.get(key, 0) + int(old_s * 1e6)
-            at = (parsed.topic, parsed.incarnation, written_us, named)
+            at = (parsed.topic, parsed.topic_id, written_us, named)
             self.history.add(h.Left(self.now_us, "object", key, *at))
         for queue_topic in self._all_queue_topics():
             at = (queue_topic, *h.split(queue_topic))

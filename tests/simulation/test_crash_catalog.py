@@ -18,7 +18,7 @@ STEPS = ("create", "sync", "rename", "sync_folder")
 
 
 class CatalogUnderTest:
-    """A model is {name: (incarnation, batch ages)} and {incarnation: whether it must be doomed}."""
+    """A model is {name: (topic_id, batch ages)} and {topic_id: whether it must be doomed}."""
 
     def __init__(self):
         self.lives = 0
@@ -46,7 +46,7 @@ class CatalogUnderTest:
         kind, name, life, fault = action
         if (kind == "create") == (name in catalog):
             return model
-        held = catalog.get(name).incarnation if name in catalog else ""
+        held = catalog.get(name).topic_id if name in catalog else ""
         if fault is not None:
             disk.fail(fault[0], skip=fault[1])
         try:
@@ -77,7 +77,7 @@ class CatalogUnderTest:
 
     def _create(self, catalog, name, life):
         topic = new_topic(
-            TopicConfig.create(name), (), now_ms=1, incarnation=life, request_id="request"
+            TopicConfig.create(name), (), now_ms=1, topic_id=life, request_id="request"
         )
         catalog.announce(topic)
         catalog.save(topic)
@@ -106,21 +106,21 @@ class CatalogUnderTest:
                 pass
             elif held:
                 ages = held[1] | ({age_of(life)} if kind == "alter" and acted == name else set())
-                assert topic.incarnation == held[0]
+                assert topic.topic_id == held[0]
                 assert topic.config.batch_age_ms in ages
             else:
-                assert (kind, acted, topic.incarnation) == ("create", name, life)
-            seen[name] = (topic.incarnation, {topic.config.batch_age_ms})
+                assert (kind, acted, topic.topic_id) == ("create", name, life)
+            seen[name] = (topic.topic_id, {topic.config.batch_age_ms})
         found = named(catalog.doomed())
         assert {life for life, must in doomed.items() if must} <= found
-        assert not found & {incarnation for incarnation, _ in seen.values()}
+        assert not found & {topic_id for topic_id, _ in seen.values()}
         return seen, dict.fromkeys(found, True)
 
     def use(self, catalog, model):
         live, doomed = (dict(part) for part in model)
         for topic in catalog.doomed():
             catalog.forget(topic)
-            doomed.pop(topic.incarnation)
+            doomed.pop(topic.topic_id)
         for name in NAMES:
             if name in live:
                 self._delete(catalog, name, "")
@@ -136,8 +136,8 @@ def age_of(life):
 
 
 def named(topics):
-    """The incarnations of topics."""
-    return {topic.incarnation for topic in topics}
+    """The topic ids of topics."""
+    return {topic.topic_id for topic in topics}
 
 
 @pytest.mark.parametrize("seed", range(PLANS))
@@ -157,7 +157,7 @@ def test_a_topic_whose_deletion_failed_is_there_as_before(memory_path):
         assert "a" in catalog
         disk.kill()
         again = Catalog(disk.root / "catalog")
-        assert again.get("a").incarnation == "life1"
+        assert again.get("a").topic_id == "life1"
         assert not again.doomed()
 
 
@@ -183,7 +183,7 @@ def test_what_a_failed_creation_left_is_withdrawn_before_its_data_is_removed(mem
         with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
             catalog = Catalog(disk.root / "catalog")
             topic = new_topic(
-                TopicConfig.create("a"), (), now_ms=1, incarnation="life1", request_id=""
+                TopicConfig.create("a"), (), now_ms=1, topic_id="life1", request_id=""
             )
             catalog.announce(topic)
             disk.fail("sync_folder")

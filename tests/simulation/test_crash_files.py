@@ -94,7 +94,7 @@ def rows_of(pieces):
 class Reader:
     """Reads the pieces from nowhere."""
 
-    schema, schema_id, incarnation = rows_of([]).schema, "s", "i"
+    schema, schema_id, topic_id = rows_of([]).schema, "s", "i"
 
     def __enter__(self):
         return self

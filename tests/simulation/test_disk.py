@@ -257,7 +257,7 @@ def test_a_new_catalog_survives(tmp_path, seed):
     with disk_at(tmp_path, seed) as disk:
         catalog = Catalog(disk.root / "data/topics")
         config = TopicConfig.create("t")
-        catalog.save(new_topic(config, (), now_ms=1, incarnation="0" * 16, request_id=""))
+        catalog.save(new_topic(config, (), now_ms=1, topic_id="0" * 16, request_id=""))
         disk.crash()
         assert Catalog(disk.root / "data/topics").names() == ["t"]
 

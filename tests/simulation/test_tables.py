@@ -215,7 +215,7 @@ class World:
 
 
 def clicks(partition, start, end):
-    return TopicRange(topic="clicks", incarnation="a1", partition=partition, start=start, end=end)
+    return TopicRange(topic="clicks", topic_id="a1", partition=partition, start=start, end=end)
 
 
 def missing(table):

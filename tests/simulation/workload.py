@@ -104,7 +104,7 @@ async def _job(run: Run, process: Process, spec: Producer) -> None:
     )
     try:
         sends = await _open(run, process, spec, producer)
-        count, life = 0, sends.incarnation[:6]  # in another life of the topic it is another job
+        count, life = 0, sends.topic_id[:6]  # in another life of the topic it is another job
         for _ in range(rng.randint(1, spec.burst)):
             size = rng.randint(1, spec.records)
             values = [f"{spec.name}.j{job}.{life}.{count + number}" for number in range(size)]
@@ -183,7 +183,7 @@ async def read(run: Run, process: Process, spec: Reader) -> None:
 async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool = False) -> None:
     """Follow all partitions; it goes on where it was after an error of its consumer."""
     start: Any = "earliest"
-    incarnation = ""
+    topic_id = ""
     while not run.over:
         consumer = AsyncConsumer(
             run.bootstrap,
@@ -197,11 +197,11 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
         try:
             await consumer.start()
             queue = consumer._topic
-            if incarnation and queue.incarnation != incarnation:
+            if topic_id and queue.topic_id != topic_id:
                 start = "earliest"
-                incarnation = ""
+                topic_id = ""
                 continue
-            incarnation = queue.incarnation
+            topic_id = queue.topic_id
             reads.watch(consumer)
             while not run.over:
                 try:
@@ -215,9 +215,7 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
                     reads.event(h.SOUGHT, consumer.assignment)
                 start = dict(consumer._fetcher.positions)
                 if until_end and not any((await consumer.lag()).values()):
-                    run.history.add(
-                        h.Drained(run.now_us, process.name, spec.topic, reads.incarnation)
-                    )
+                    run.history.add(h.Drained(run.now_us, process.name, spec.topic, reads.topic_id))
                     return
         except TopicRecreatedError:
             start = "earliest"
@@ -233,10 +231,10 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
 
 async def _skip_lost(run: Run, consumer: AsyncConsumer, error: MemqError) -> bool:
     """Seek past a Batch that was destroyed on purpose; False when it was not."""
-    incarnation = consumer._topic.incarnation
+    topic_id = consumer._topic.topic_id
     for loss in run.history.losses:
         told = f"at {loss.topic}/{loss.partition} offset {loss.offset} "
-        if loss.incarnation == incarnation and told in str(error):
+        if loss.topic_id == topic_id and told in str(error):
             await consumer.seek(loss.partition, loss.offset + 1)
             return True
     return False
@@ -321,7 +319,7 @@ async def lose(run: Run, process: Process, topic: str) -> None:
     found = [
         (durable, notification)
         for durable, notification in run.batches.values()
-        if (durable.topic, durable.incarnation) == (topic, run.incarnations.get(topic))
+        if (durable.topic, durable.topic_id) == (topic, run.topic_ids.get(topic))
     ]
     if not found or not run.topics[topic].options.get("audited", True) or run.topics[topic].brief:
         return
@@ -342,9 +340,9 @@ async def create_again(run: Run, process: Process, topic: str) -> None:
     run.world.happened("create_again")
     async with _admin(run, process) as admin:
         try:
-            found = (await admin.describe_topic(topic)).incarnation
-            run.incarnations[topic] = found
-            deletion = admin.delete_topic(topic, incarnation=found)
+            found = (await admin.describe_topic(topic)).topic_id
+            run.topic_ids[topic] = found
+            deletion = admin.delete_topic(topic, topic_id=found)
             await _change(run, process, h.DELETE, topic, deletion)
         except MemqError as exc:  # it may be deleted nevertheless
             run.noted(process, "delete", exc)
@@ -377,18 +375,18 @@ async def alter(run: Run, process: Process, topic: str) -> None:
 
 
 async def _change(run: Run, process: Process, action: str, topic: str, call: Any) -> None:
-    start_us, outcome, incarnation, retention_us = run.now_us, h.INFO, "", None
+    start_us, outcome, topic_id, retention_us = run.now_us, h.INFO, "", None
     if action != h.CREATE:
-        incarnation = run.incarnations.get(topic, "")
+        topic_id = run.topic_ids.get(topic, "")
     try:
         with Promised(run, process, f"{action} topic", REQUEST_TIMEOUT_S):
             info = await call
         outcome = h.OK
         if info is not None:
-            run.incarnations[topic] = incarnation = info.incarnation
+            run.topic_ids[topic] = topic_id = info.topic_id
             retention_us = info.config.retention_ms * 1_000
         elif action == h.DELETE:
-            run.incarnations.pop(topic, None)
+            run.topic_ids.pop(topic, None)
     finally:
         run.history.add(
             h.TopicChange(
@@ -398,7 +396,7 @@ async def _change(run: Run, process: Process, action: str, topic: str, call: Any
                 outcome,
                 action,
                 topic,
-                incarnation,
+                topic_id,
                 retention_us,
             )
         )
@@ -410,7 +408,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
     cluster = _cluster(run, process)
     try:
         info = await cluster.topic(topic)
-        queue = TopicClient(cluster, topic, info.incarnation)
+        queue = TopicClient(cluster, topic, info.topic_id)
         held = rng.choice(await queue.offsets())
         if held.start == held.end:
             return
@@ -429,7 +427,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
                 [each.batch for each in found],
                 process.name,
                 (start_us, run.now_us),
-                info.incarnation,
+                info.topic_id,
                 mode=h.RANGE,
                 member=process.name,
                 asked=(h.Asked(held.partition, start, end),),
@@ -445,7 +443,7 @@ async def observe(run: Run, process: Process, topic: str) -> None:
     cluster = _cluster(run, process)
     try:
         info = await cluster.topic(topic, refresh=True)
-        queue = TopicClient(cluster, topic, info.incarnation)
+        queue = TopicClient(cluster, topic, info.topic_id)
         for held in await queue.offsets():
             offset = held.start
             while offset < held.end:
@@ -475,7 +473,7 @@ async def _found(run: Run, queue: TopicClient, entry: Any) -> None:
         h.Batch(
             run.now_us,
             queue.topic,
-            queue.incarnation,
+            queue.topic_id,
             entry.partition,
             entry.offset,
             entry.timestamp_ms,
@@ -492,11 +490,11 @@ async def ask(run: Run, process: Process, topic: str) -> None:
     cluster = _cluster(run, process)
     try:
         info = await cluster.topic(topic)
-        queue = TopicClient(cluster, topic, info.incarnation)
+        queue = TopicClient(cluster, topic, info.topic_id)
         start_us = run.now_us
         with Promised(run, process, "offsets", REQUEST_TIMEOUT_S):
             offsets = await queue.offsets()
-        here = (process.name, start_us, run.now_us, h.OK, topic, info.incarnation)
+        here = (process.name, start_us, run.now_us, h.OK, topic, info.topic_id)
         for held in offsets:
             run.history.add(h.Offsets(*here, held.partition, held.start, held.end))
         for group in [
@@ -504,11 +502,11 @@ async def ask(run: Run, process: Process, topic: str) -> None:
         ][:1]:
             start_us = run.now_us
             stored = await queue.committed(group)
-            here = (process.name, start_us, run.now_us, h.OK, topic, info.incarnation)
+            here = (process.name, start_us, run.now_us, h.OK, topic, info.topic_id)
             run.history.add(h.Committed(*here, group, tuple(sorted(stored.items()))))
         start_us = run.now_us
         mark = await queue.watermark()
-        here = (process.name, start_us, run.now_us, h.OK, topic, info.incarnation)
+        here = (process.name, start_us, run.now_us, h.OK, topic, info.topic_id)
         for partition, stored_through_ms in enumerate(mark.read_partitions):
             run.history.add(h.Watermark(*here, partition, stored_through_ms))
         run.world.happened("ask")
@@ -525,7 +523,7 @@ async def audit(run: Run, process: Process, topic: str) -> None:
     try:
         info = await cluster.topic(topic)
         result = await audit_topic(cluster, topic)
-        run.audited(process, start_us, info.incarnation, result)
+        run.audited(process, start_us, info.topic_id, result)
         run.world.happened("audit")
     finally:
         await cluster.close()

@@ -302,7 +302,7 @@ class Brokers:
                 end_us=now_us(),
                 outcome=h.OK,
                 topic=topic,
-                incarnation=info.incarnation,
+                topic_id=info.topic_id,
                 name=message,
                 values=(name,),
                 partition=answer.partition,

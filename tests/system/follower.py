@@ -93,7 +93,7 @@ class Follower:
         self._ledger = ledger
         self._add = ledger.history.add
         self._next: dict[int, int] = {}
-        self._incarnation = ""
+        self._topic_id = ""
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Look again and again until `stop`, then once more."""
@@ -127,7 +127,7 @@ class Follower:
                 offset = entries[-1].offset + 1 if entries else part.end
             self._note_removals(part)
         self._polled(begun_us, found, mode=h.RANGE, asked=tuple(asked))
-        self._add(h.Drained(now_us(), FOLLOWER, self._topic, self._incarnation))
+        self._add(h.Drained(now_us(), FOLLOWER, self._topic, self._topic_id))
         return found
 
     # -- one look ---------------------------------------------------------------------------
@@ -138,8 +138,8 @@ class Follower:
         Raises:
             MemqError: the broker did not answer in time, or refused.
         """
-        if not self._incarnation:
-            self._incarnation = (await self._cluster.topic(self._topic)).incarnation
+        if not self._topic_id:
+            self._topic_id = (await self._cluster.topic(self._topic)).topic_id
         await self._watermark()
         await self._committed()
         for part in await self._offsets():
@@ -160,7 +160,7 @@ class Follower:
                     now_us(),
                     h.OK,
                     self._topic,
-                    self._incarnation,
+                    self._topic_id,
                     partition,
                     mark,
                 )
@@ -172,13 +172,13 @@ class Follower:
         offsets = tuple(committed.items())
         self._add(
             h.Committed(
-                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._incarnation, GROUP, offsets
+                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._topic_id, GROUP, offsets
             )
         )
 
     async def _commit(self, offsets: tuple[tuple[int, int], ...]) -> None:
         commit = h.Commit(
-            FOLLOWER, now_us(), None, h.INFO, self._topic, self._incarnation, GROUP, "", offsets
+            FOLLOWER, now_us(), None, h.INFO, self._topic, self._topic_id, GROUP, "", offsets
         )
         try:
             await self._client.ask(
@@ -202,7 +202,7 @@ class Follower:
         for part in parts:
             self._add(
                 h.Offsets(
-                    FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._incarnation,
+                    FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._topic_id,
                     part.partition, part.start, part.end,
                 )
             )  # fmt: skip
@@ -258,7 +258,7 @@ class Follower:
         digest = hashlib.sha256(seen.payload + seen.digest).digest() if seen.digest else b""
         self._add(
             h.Batch(
-                now_us(), self._topic, self._incarnation, seen.partition, seen.offset,
+                now_us(), self._topic, self._topic_id, seen.partition, seen.offset,
                 seen.timestamp_ms, seen.notification.sealed_ms, seen.notification.batch_id, digest,
                 seen.findings,
             )
@@ -277,7 +277,7 @@ class Follower:
         columns = list(zip(*rows, strict=True)) or [()] * 4
         self._add(
             h.Poll(
-                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._incarnation, mode, "",
+                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._topic_id, mode, "",
                 FOLLOWER, *columns, asked=asked,
             )
         )  # fmt: skip
@@ -290,7 +290,7 @@ class Follower:
                 published_us = seen.timestamp_ms * 1_000 - shift_us
                 self._add(
                     h.Removal(
-                        now_us(), "notification", self._topic, self._incarnation, partition, offset,
+                        now_us(), "notification", self._topic, self._topic_id, partition, offset,
                         published_us,
                     )
                 )  # fmt: skip

@@ -140,7 +140,7 @@ class Ledger:
             end_us=None,
             outcome=h.INFO,
             topic=options.topic,
-            incarnation=options.incarnation,
+            topic_id=options.topic_id,
             name=name,
             values=values,
             ordered=ordered,

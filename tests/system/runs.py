@@ -211,10 +211,10 @@ async def _create(cluster: Cluster, config: TopicConfig, history: h.History) -> 
     begun_us = now_us()
     with suppress(TopicExistsError):  # made by a request whose answer a crash has taken
         await cluster.call(m.CreateTopic(config=config), timeout_s=CREATE_TIMEOUT_S)
-    incarnation = (await cluster.topic(config.name, refresh=True)).incarnation
+    topic_id = (await cluster.topic(config.name, refresh=True)).topic_id
     history.add(
         h.TopicChange(
-            "chaos", begun_us, now_us(), h.OK, h.CREATE, config.name, incarnation,
+            "chaos", begun_us, now_us(), h.OK, h.CREATE, config.name, topic_id,
             config.retention_ms * 1_000,
         )
     )  # fmt: skip

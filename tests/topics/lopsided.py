@@ -44,7 +44,7 @@ class Lopsided(NamedTuple):
 
     Attributes:
         address: of its broker.
-        incarnation: of the topic; there was another one before.
+        topic_id: of the topic; there was another one before.
         rows: that are retained, in the order of partitions and offsets.
         removed: that were there before those.
         starts: first offset that is retained, by read partition.
@@ -55,7 +55,7 @@ class Lopsided(NamedTuple):
     """
 
     address: str
-    incarnation: str
+    topic_id: str
     rows: list[Row]
     removed: list[Row]
     starts: dict[int, int]
@@ -110,7 +110,7 @@ async def _filled(running: _Running, loop: EventLoopThread) -> Lopsided:
         await w.write(b"of the topic before")
     await w.writer.ask(m.DeleteTopic(topic=TOPIC))
     w.info = await w.writer.create(TOPIC, read_partitions=2, batch_age="1ms")
-    w.queue_topic, w.sent = f"{TOPIC}.{w.info.incarnation}", []
+    w.queue_topic, w.sent = f"{TOPIC}.{w.info.topic_id}", []
     rows: list[Row] = []
     for number in range(BATCHES):
         values = [b"%d.%d" % (number, row) for row in range(number % 3 + 1)]
@@ -129,7 +129,7 @@ async def _filled(running: _Running, loop: EventLoopThread) -> Lopsided:
     await w.writer.ask(m.CommitOffsets(group=GROUP, topic=TOPIC, member_id="", offsets=offsets))
     return Lopsided(
         address=w.address,
-        incarnation=w.info.incarnation,
+        topic_id=w.info.topic_id,
         rows=[row for row in rows if row.offset >= bounds[row.partition][0]],
         removed=[row for row in rows if row.offset < bounds[row.partition][0]],
         starts={each: start for each, (start, _) in bounds.items()},

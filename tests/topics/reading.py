@@ -18,7 +18,7 @@ TIMEOUT_S = 20.0
 
 
 async def queue_topic(queue, topic="t"):
-    """The topic of the queue that holds the incarnation of a topic that there is."""
+    """The topic of the queue that holds the topic id that there is."""
     (found,) = [name for name in await queue.topics() if name.rpartition(".")[0] == topic]
     return found
 
@@ -32,7 +32,7 @@ class World:
 
     def __init__(self, running, writer, queue, info):
         self.broker, self.writer, self.queue, self.info = running, writer, queue, info
-        self.queue_topic = f"t.{info.incarnation}"
+        self.queue_topic = f"t.{info.topic_id}"
         self.sent = []
 
     @property

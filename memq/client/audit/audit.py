@@ -144,7 +144,7 @@ async def audit_topic(
         _check(info, window)
         damage = Damage()
         inspector = BatchInspector(
-            TopicClient(client, topic, info.incarnation),
+            TopicClient(client, topic, info.topic_id),
             executor,
             damage,
             in_window=window.holds,
@@ -223,7 +223,7 @@ class _TopicAudit:
         )
 
     async def _reports(self) -> AsyncGenerator[StoredReport[Any], None]:
-        """The reports about this incarnation of the topic, as far as they are retained."""
+        """The reports about this topic id, as far as they are retained."""
         ranges = await _still(self._audit_topic, self._told)
         end_ms = self._window.widened(self._slack_ms).end_ms
         async with aclosing(self._reader.read(ranges, end_ms)) as found:
@@ -484,13 +484,13 @@ def _began_ms(stored: StoredReport[ProducedReport], dedup_window_ms: int) -> int
 
 
 def _is_about(info: TopicInfo, stored: StoredReport[R]) -> bool:
-    """Whether a report is about this incarnation of the topic, and not about an earlier one.
+    """Whether a report is about this topic id, and not about an earlier one.
 
     Where a report cannot tell, one that was stored before the topic was created is not.
     """
-    incarnation = stored.report.incarnation
-    if incarnation:
-        return incarnation == info.incarnation
+    topic_id = stored.report.topic_id
+    if topic_id:
+        return topic_id == info.topic_id
     return stored.stored_ms >= info.created_ms
 
 

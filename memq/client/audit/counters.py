@@ -131,7 +131,7 @@ class ProducedCounters:
             duplicates=window.duplicates,
             window_start_ms=window.start_ms,
             window_end_ms=window.end_ms or window.start_ms,
-            incarnation=self._options.incarnation,
+            topic_id=self._options.topic_id,
             client=self._client,
         )
 
@@ -177,7 +177,7 @@ class ConsumedCounters:
 
     Args:
         topic: the topic.
-        incarnation: of it.
+        topic_id: of it.
         group: the group.
         client: how the consumer names itself.
         now_ms: milliseconds since 1970 UTC.
@@ -187,7 +187,7 @@ class ConsumedCounters:
     def __init__(
         self,
         topic: str,
-        incarnation: str,
+        topic_id: str,
         group: str,
         client: str,
         *,
@@ -195,7 +195,7 @@ class ConsumedCounters:
         on_report: Callable[[], None] = lambda: None,
     ) -> None:
         self._topic = topic
-        self._incarnation = incarnation
+        self._topic_id = topic_id
         self._group = group
         self._client = client
         self._now_ms = now_ms
@@ -305,7 +305,7 @@ class ConsumedCounters:
         now_ms = self._now_ms()
         return ConsumedReport(
             topic=self._topic,
-            incarnation=self._incarnation,
+            topic_id=self._topic_id,
             consumer=self._group,
             partition=partition,
             start=start,

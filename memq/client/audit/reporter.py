@@ -392,7 +392,7 @@ async def report_moved(
     reports = [
         ConsumedReport(
             topic=topic.topic,
-            incarnation=topic.incarnation,
+            topic_id=topic.topic_id,
             consumer=group,
             partition=partition,
             start=after,

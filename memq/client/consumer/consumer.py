@@ -138,7 +138,7 @@ class AsyncConsumer:
     def _set_up(self, cluster: Cluster, topic: TopicInfo) -> None:
         options = self._options
         self._cluster = cluster
-        self._topic = TopicClient(cluster, options.topic, topic.incarnation)
+        self._topic = TopicClient(cluster, options.topic, topic.topic_id)
         self._executor = self._runtime.threads(options.fetch_threads, "memq-fetch")
         source = BatchSource(
             self._topic, self._executor, read_through=options.read_through, order=options.order
@@ -154,7 +154,7 @@ class AsyncConsumer:
         to_report = asyncio.Event()
         self._consumed = ConsumedCounters(
             options.topic,
-            topic.incarnation,
+            topic.topic_id,
             options.group or "",
             options.client,
             now_ms=self._runtime.wall_ms,

@@ -186,7 +186,7 @@ class AsyncProducer:
         self._adopt(topic)
         identity = StateMachineOptions(
             topic=config.name,
-            incarnation=topic.incarnation,
+            topic_id=topic.topic_id,
             producer_id=options.producer_id or runtime.token_hex(16),
             epoch=options.epoch,
             acks=options.acks,
@@ -309,10 +309,10 @@ class AsyncProducer:
         return self._schema
 
     @property
-    def incarnation(self) -> str:
+    def topic_id(self) -> str:
         """Of the topic that is written to; one that is recreated is not."""
         self._check_started()
-        return self._state_machine.options.incarnation
+        return self._state_machine.options.topic_id
 
     @property
     def stats(self) -> ProducerStats:
@@ -664,7 +664,7 @@ class AsyncProducer:
     async def _refresh(self) -> None:
         try:
             topic = await self._cluster.topic(self._options.topic, refresh=True)
-            if topic.incarnation != self._state_machine.options.incarnation:
+            if topic.topic_id != self._state_machine.options.topic_id:
                 raise TopicRecreatedError(
                     f"topic {self._options.topic!r} was deleted and recreated; open the producer "
                     "anew to write to it"
@@ -687,7 +687,7 @@ class AsyncProducer:
             started_s = self._runtime.mono_s()
             try:
                 topic = await self._cluster.next_topic(self._options.topic, FOLLOW_S)
-                if topic.incarnation == self._state_machine.options.incarnation:
+                if topic.topic_id == self._state_machine.options.topic_id:
                     self._adopt(topic)
                     self._state_machine.moved(topic.hosts, near=self._cluster.near())
                     self._poll_soon()
@@ -820,7 +820,7 @@ class Producer(SyncClient[AsyncProducer]):
     write_partitions: int = sync_property(AsyncProducer, "write_partitions")
     max_value_bytes: int = sync_property(AsyncProducer, "max_value_bytes")
     schema: pa.Schema = sync_property(AsyncProducer, "schema")
-    incarnation: str = sync_property(AsyncProducer, "incarnation")
+    topic_id: str = sync_property(AsyncProducer, "topic_id")
     stats: ProducerStats = sync_property(AsyncProducer, "stats")
 
     # What is written goes into the accumulator from the calling thread: nothing hops to the loop.

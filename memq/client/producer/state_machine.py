@@ -209,7 +209,7 @@ class StateMachineOptions:
 
     Attributes:
         topic: that it writes to.
-        incarnation: of that topic.
+        topic_id: of that topic.
         producer_id: its name.
         epoch: of that name.
         acks: 0, 1, or -1 for `all`.
@@ -223,7 +223,7 @@ class StateMachineOptions:
     """
 
     topic: str
-    incarnation: str
+    topic_id: str
     producer_id: str
     epoch: int
     acks: int
@@ -539,7 +539,7 @@ class ProducerStateMachine:
         sealed, options = message.sealed, self.options
         header = Write(
             topic=options.topic,
-            incarnation=options.incarnation,
+            topic_id=options.topic_id,
             write_partition=message.partition.number,
             producer_id=options.producer_id,
             epoch=options.epoch,

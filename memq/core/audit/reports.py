@@ -59,7 +59,7 @@ from memq.errors import CorruptDataError, InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; more is a mistake, not a load
 MAX_FAILED_RUNS = 10_000  # of one joined report; about 20 bytes each, well within a Message
 CRC_MODULUS = 2**64  # of the sums of CRC32Cs
@@ -147,7 +147,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         window_end_ms: when it ended.
         duplicates: how many acks said that the Message had been published before. It may have been
             before the window, by an earlier life of the producer.
-        incarnation: of the topic; empty where the producer cannot tell.
+        topic_id: of the topic; empty where the producer cannot tell.
         client: how the producer names itself.
         also: the same of other write partitions, while it is JSON.
     """
@@ -166,7 +166,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     window_start_ms: Number
     window_end_ms: Number
     duplicates: Number = msgspec.field(name="repeats", default=0)
-    incarnation: str = ""
+    topic_id: str = ""
     client: str = ""
     also: list[Part] = []
 
@@ -234,7 +234,7 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         moved: an administrator put the group here. That alone says nothing of its members.
         final: it is a job that was given just this range, and a gap after `end` is one that no
             job has read. A group goes on there: a gap means that a member could not report.
-        incarnation: of the topic; empty where the consumer cannot tell.
+        topic_id: of the topic; empty where the consumer cannot tell.
         client: how the consumer names itself.
     """
 
@@ -254,7 +254,7 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     began: bool = False
     moved: bool = False
     final: bool = True
-    incarnation: str = ""
+    topic_id: str = ""
     client: str = ""
 
     @property

@@ -64,8 +64,8 @@ ORIGIN_COLUMNS = tuple(ORIGINS.names)
 """Columns that readers can add to a topic's: read partition, offset and id of the Batch; write
 partition, sender and sequence of the Message; position of the LogMessage in it. The last five name
 it."""
-RANGE_COLUMNS = ("memq_topic", "memq_incarnation", "memq_partition", "memq_range")
-"""Columns by which files and tables say which range a row is of: topic, incarnation, partition and
+RANGE_COLUMNS = ("memq_topic", "memq_topic_id", "memq_partition", "memq_range")
+"""Columns by which files and tables say which range a row is of: topic, topic id, partition and
 offsets. In files they are the names of folders, from the outermost on."""
 _SCHEMA_CACHE = 1024  # layouts kept; a schema beyond that only costs its checks again
 

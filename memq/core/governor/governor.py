@@ -110,12 +110,12 @@ class TopicPartitions(NamedTuple):
 
     Attributes:
         name: of the topic.
-        incarnation: of its present life.
+        topic_id: of its present life.
         write_partitions: how many there are.
     """
 
     name: str
-    incarnation: str
+    topic_id: str
     write_partitions: int
 
 
@@ -490,7 +490,7 @@ class Governor:
             wanted = tuple(owners[name, number] for number in range(topic.write_partitions))
             if self._owners(topic) != wanted:
                 changes[name] = TopicAssignment(
-                    incarnation=topic.incarnation,
+                    topic_id=topic.topic_id,
                     epoch=_epoch(self._nodes.get(name)) + 1,
                     owners=wanted,
                 )
@@ -540,7 +540,7 @@ class Governor:
 
     def _owners(self, topic: TopicPartitions) -> tuple[str, ...]:
         node = self._nodes.get(topic.name)
-        if node is None or node.value is None or node.value.incarnation != topic.incarnation:
+        if node is None or node.value is None or node.value.topic_id != topic.topic_id:
             return ()
         return node.value.owners
 

@@ -6,7 +6,7 @@
     /governor           ephemeral: id of the broker that governs
     /election           id of the broker that was elected last; its version grows with each election
     /topics/NAME        a topic
-    /doomed/NAME.INC    an incarnation of a topic of which something may be left to remove
+    /doomed/NAME.ID    a topic id of which something may be left to remove
     /assignments/NAME   which broker owns which write partition of a topic
     /draining/ID        is there while a drain of that broker is wanted
     /loads/ID           ephemeral: what a broker has taken over, and how much is written to it
@@ -106,7 +106,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoomedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """An incarnation of a topic of which something may be left to remove.
+    """A topic id of which something may be left to remove.
 
     Attributes:
         topic: the topic, without its schemas.
@@ -151,12 +151,12 @@ class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """Which broker owns which write partition of a topic.
 
     Attributes:
-        incarnation: of the topic.
+        topic_id: of the topic.
         epoch: grows with each change.
         owners: broker id by write partition; empty for one that nobody owns.
     """
 
-    incarnation: str
+    topic_id: str
     epoch: int
     owners: tuple[str, ...]
 

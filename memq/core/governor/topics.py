@@ -49,7 +49,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         config: its configuration.
         schemas: serialized schemas it accepts, oldest first, by schema id.
         created_ms: when it was created, milliseconds since 1970 UTC.
-        incarnation: random name of this life of the topic.
+        topic_id: random name of this life of the topic.
         named_partitions: write partitions that it was made with; producers with an id of their own
             use these and none that were added.
         request_id: of the request that created it, so that a request sent again is recognised.
@@ -60,7 +60,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     config: TopicConfig
     schemas: dict[str, bytes]
     created_ms: int
-    incarnation: str
+    topic_id: str
     named_partitions: int
     request_id: str = ""
     retained_since_ms: int = 0
@@ -72,8 +72,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queue_topic(self) -> str:
-        """The topic of the notification queue that holds this incarnation."""
-        return f"{self.name}.{self.incarnation}"
+        """The topic of the notification queue that holds this topic id."""
+        return f"{self.name}.{self.topic_id}"
 
     @property
     def schema_id(self) -> str:
@@ -86,7 +86,7 @@ def new_topic(
     others: Collection[str],
     *,
     now_ms: int,
-    incarnation: str,
+    topic_id: str,
     request_id: str,
 ) -> Topic:
     """A topic that could be added to those that there are; nothing is stored.
@@ -95,7 +95,7 @@ def new_topic(
         config: its configuration.
         others: names of the topics that there are.
         now_ms: the time, milliseconds since 1970 UTC.
-        incarnation: random name of this life of the topic.
+        topic_id: random name of this life of the topic.
         request_id: of the request that creates it.
 
     Raises:
@@ -116,7 +116,7 @@ def new_topic(
         config=config,
         schemas={schema_id(serialized): serialized},
         created_ms=now_ms,
-        incarnation=incarnation,
+        topic_id=topic_id,
         named_partitions=config.write_partitions,
         request_id=request_id,
     )

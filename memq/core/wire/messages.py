@@ -12,7 +12,7 @@ import msgspec
 from memq.core.topic import TopicConfig
 from memq.core.units import iso_ms
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Struct(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -68,12 +68,12 @@ class TopicRequest(Struct):
     """Fields of every request about one topic's data.
 
     Attributes:
-        incarnation: topic id, from `TopicInfo`; empty for the current one. If the topic has been
+        topic_id: topic id, from `TopicInfo`; empty for the current one. If the topic has been
             recreated, the request is refused with `topic_recreated`.
     """
 
     topic: str
-    incarnation: str = ""
+    topic_id: str = ""
 
 
 class Done(Struct):
@@ -127,7 +127,7 @@ class TopicInfo(Struct):
         named_partitions: write partitions at creation; producers with their own id use only these,
             so that reruns give each Message the same name.
         created_ms: when the topic was created.
-        incarnation: topic id: random, and new when a topic is recreated.
+        topic_id: topic id: random, and new when a topic is recreated.
     """
 
     config: TopicConfig
@@ -137,7 +137,7 @@ class TopicInfo(Struct):
     queue_address: str
     named_partitions: int
     created_ms: int = 0
-    incarnation: str = ""
+    topic_id: str = ""
 
 
 class MetadataAnswer(Struct):
@@ -184,7 +184,7 @@ class AlterTopic(Struct):
 class DeleteTopic(TopicRequest):
     """Delete a topic, its Batches, its notifications and its group offsets.
 
-    With `incarnation`, a retry cannot delete a later topic of that name.
+    With `topic_id`, a retry cannot delete a later topic of that name.
     """
 
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A topic of the queue is a topic of Kafka, named after the cluster and the topic's incarnation, with
+A topic of the queue is a topic of Kafka, named after the cluster and the topic id, with
 its read partitions. Beside them there is one compacted topic, in which brokers say to each other
 what else a queue has to know (`state`). Notifications stay readable with any client of Kafka.
 

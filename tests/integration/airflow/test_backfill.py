@@ -256,7 +256,7 @@ async def test_a_backfill_must_be_told_what(here, asked):
 def test_events_of_a_mapped_task_name_its_range():
     """As those of a run for one range do, so that the group's offsets move over it."""
     outlets = OutletEventAccessors()
-    result = {"partition": 0, "start": 5, "end": 9, "incarnation": "a" * 16, "records": 1}
+    result = {"partition": 0, "start": 5, "end": 9, "topic_id": "a" * 16, "records": 1}
 
     after_range({"task": SimpleNamespace(outlets=[DONE]), "outlet_events": outlets}, result)
 

@@ -32,7 +32,7 @@ class Range:
     """The manifest and the file of a range that some job has processed."""
 
     def __init__(self, here, folder, **fields):
-        of = OffsetRange(0, 0, 2, here.broker.topics.get(TOPIC).topic.incarnation)
+        of = OffsetRange(0, 0, 2, here.broker.topics.get(TOPIC).topic.topic_id)
         rows = fields.get("records", 2)
         pq.write_table(pa.table({"value": [b"v"] * rows, "n": [1] * rows}), folder / "0.parquet")
         counts = {"batches": 2, "messages": 2, "records": rows, "bytes": 9, "crc_sum": 5}
@@ -63,13 +63,13 @@ GOOD = {
 
 @pytest.mark.parametrize("columns", [GOOD["columns"], json.dumps(GOOD["columns"])])
 async def test_what_is_good_counts_as_processed(here, tmp_path, columns):
-    """All limits hold, just: the outlets emit, and say which incarnation the range is of."""
+    """All limits hold, just: the outlets emit, and say which topic id the range is of."""
     found = Range(here, tmp_path)
     result = await here.run(found.gate(**GOOD | {"columns": columns}), partition_key=found.key)
 
     assert (result["range"], result["records"], result["skipped"]) == (found.key, 2, 0)
     (event,) = here.store[DONE]
-    assert event.extra["memq_incarnation"] in found.key
+    assert event.extra["memq_topic_id"] in found.key
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def submissions(tmp_path, monkeypatch):
 
 def place(here):
     """Where the manifest goes, as the server has it: its bucket and key."""
-    incarnation = here.broker.topics.get(TOPIC).topic.incarnation
-    path = manifest_path(MANIFESTS, "/out", TOPIC, parse_key(KEY)._replace(incarnation=incarnation))
+    topic_id = here.broker.topics.get(TOPIC).topic.topic_id
+    path = manifest_path(MANIFESTS, "/out", TOPIC, parse_key(KEY)._replace(topic_id=topic_id))
     return path.removeprefix("s3a:/")
 
 

@@ -388,7 +388,7 @@ def write_manifest(here, start, end):
 
 def restored(here, plans):
     """Have Airflow forget all plans but the first ones, as with its database of that time."""
-    here.life = parse_key(here.store.keys(RANGES)[0]).incarnation
+    here.life = parse_key(here.store.keys(RANGES)[0]).topic_id
     del here.store.events[PLAN.name][plans:]
     here.store.events[RANGES.name].clear()
 
@@ -447,7 +447,7 @@ async def test_what_is_written_beyond_the_group_is_planned_as_it_was_cut(here):
 
 @follows("Run a backfill of these offsets, with `again` where they are done")
 async def test_a_run_with_a_key_that_was_not_planned_is_refused(here, monkeypatch):
-    """Cut otherwise, not planned yet, of another incarnation; one that was forgotten may go on."""
+    """Cut otherwise, not planned yet, of another topic id; one that was forgotten may go on."""
     monkeypatch.setattr(
         "airflow.sdk.execution_time.context.InletEventsAccessors", lambda _: here.store
     )
@@ -473,7 +473,7 @@ async def test_a_run_with_a_key_that_was_not_planned_is_refused(here, monkeypatc
         of._replace(start=1, end=3),
         of._replace(start=4, end=6),
         of._replace(partition=1),
-        of._replace(incarnation="b" * 16),
+        of._replace(topic_id="b" * 16),
     ):
         with pytest.raises(ConfigError, match="was not planned") as refused:
             begin(range_key(wrong))

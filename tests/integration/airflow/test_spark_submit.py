@@ -90,7 +90,7 @@ def test_a_range_into_a_table_needs_a_place_for_its_manifest(tmp_path):
     task.manifest_dir = str(tmp_path / "manifests")
 
     assert task.begin().manifest.startswith(
-        f"{task.manifest_dir}/output=lake.clicks/topic={TOPIC}/incarnation="
+        f"{task.manifest_dir}/output=lake.clicks/topic={TOPIC}/topic_id="
     )
 
 

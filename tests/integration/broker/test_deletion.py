@@ -68,7 +68,7 @@ class Place:
         like = b.topics.get("_memq_audit").topic
         self.topics = [
             msgspec.structs.replace(
-                like, config=TopicConfig.create(name, read_partitions=2), incarnation=f"{n:016x}"
+                like, config=TopicConfig.create(name, read_partitions=2), topic_id=f"{n:016x}"
             )
             for n, name in enumerate(names)
         ]
@@ -86,7 +86,7 @@ class Place:
             BatchKey(
                 cluster_id=self.b.context.config.cluster_id,
                 topic=topic.name,
-                incarnation=topic.incarnation,
+                topic_id=topic.topic_id,
                 write_partition=0,
                 sealed_ms=number,
                 batch_id=f"{number:028x}",

@@ -45,7 +45,7 @@ class Late:
             del p.topics._hosted["t"]
             p.topics.missing = UnknownTopicError
         elif what is TopicRecreatedError:
-            p.hosted.topic = msgspec.structs.replace(self._topic, incarnation="0" * 16)
+            p.hosted.topic = msgspec.structs.replace(self._topic, topic_id="0" * 16)
         elif what is SchemaMismatchError:
             p.hosted.schemas = {}
 
@@ -71,10 +71,10 @@ async def test_a_message_that_is_ahead_of_the_news_waits_for_them(tmp_path, what
     async with broker(tmp_path) as b:
         await b.topics.create(TopicConfig.create("t", **FAST))
         p = Partition(b)
-        incarnation = p.hosted.topic.incarnation
+        topic_id = p.hosted.topic.topic_id
         late = Late(p, what)
         p.it = mock.Mock(write=b.handlers.write)
-        p.write(0, incarnation=incarnation)
+        p.write(0, topic_id=topic_id)
         await turns()
         assert (p.told, late.looked) == ({}, 1)
         if outcome in ("seen", "no lease"):
@@ -202,7 +202,7 @@ async def test_a_range_is_read_of_a_batch_of_the_topic_only(tmp_path):
                 await read(**fields)
         with pytest.raises(InvalidRequestError, match="no Batch of topic"):
             await read(topic="u")
-        p.hosted.topic = msgspec.structs.replace(p.hosted.topic, incarnation="0" * 16)
+        p.hosted.topic = msgspec.structs.replace(p.hosted.topic, topic_id="0" * 16)
         with pytest.raises(InvalidRequestError, match="no Batch of topic"):
             await read()
 
@@ -259,14 +259,14 @@ async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, reques
         found = []
         find = b.topics.find
 
-        async def note(name, incarnation=""):
+        async def note(name, topic_id=""):
             found.append(name)
-            return await find(name, incarnation)
+            return await find(name, topic_id)
 
         b.topics.find = note
         for fields, error in (
             ({"topic": "nope"}, UnknownTopicError),
-            ({"incarnation": "0" * 16}, TopicRecreatedError),
+            ({"topic_id": "0" * 16}, TopicRecreatedError),
         ):
             with pytest.raises(error):
                 await serve(msgspec.structs.replace(request_, **fields))

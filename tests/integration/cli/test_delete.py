@@ -43,7 +43,7 @@ def test_a_topic_is_asked_about_and_deleted(memq, filled, asked):
 
     assert asked == [f"Delete topic {filled} with 1 Batch in 1 partition?"]
     assert (row["topic"], row["partitions"], row["batches"]) == (filled, 1, 1)
-    assert len(row["incarnation"]) == 16
+    assert len(row["topic_id"]) == 16
     assert "no topic" in memq("topic", "describe", filled, code=1)
     assert "no topic" in memq("topic", "delete", filled, code=1)
     assert len(asked) == 1

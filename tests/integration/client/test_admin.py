@@ -105,14 +105,14 @@ async def admin(broker):
 
 @pytest.mark.parametrize("error", [UnknownTopicError("gone"), TopicRecreatedError("another")])
 async def test_a_topic_that_is_gone_by_then_is_deleted(broker, admin, error):
-    """An attempt whose answer was lost may have done it; a given incarnation must be there."""
-    broker.incarnation = "7" * 16
+    """An attempt whose answer was lost may have done it; a given topic id must be there."""
+    broker.topic_id = "7" * 16
     broker.answers[m.DeleteTopic] = error
     await admin.delete_topic("events")
-    assert [each.incarnation for each in broker.asked] == ["7" * 16]
+    assert [each.topic_id for each in broker.asked] == ["7" * 16]
     with pytest.raises(type(error)):
-        await admin.delete_topic("events", incarnation="1" * 16)
-    assert broker.asked[-1].incarnation == "1" * 16
+        await admin.delete_topic("events", topic_id="1" * 16)
+    assert broker.asked[-1].topic_id == "1" * 16
 
 
 async def test_each_creation_has_its_name(broker, admin):

@@ -39,8 +39,8 @@ class Topics:
     def delete(self, short):
         self.admin.delete_topic(self.name(short))
 
-    def incarnation(self, short):
-        return self.admin.describe_topic(self.name(short)).incarnation
+    def topic_id(self, short):
+        return self.admin.describe_topic(self.name(short)).topic_id
 
     @property
     def pattern(self):

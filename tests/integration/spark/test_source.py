@@ -101,12 +101,12 @@ def test_columns_that_outputs_cannot_hold(topics, column):
 
 
 def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):
-    """With the option `incarnation`, another topic of that name is an error; the topic of a
+    """With the option `topicId`, another topic of that name is an error; the topic of a
     DataFrame is the one that its first plan met.
     """
     topics.make("a", "old")
     where = {"topic": topics.name("a")}
-    planned = where | {"incarnation": topics.incarnation("a")}
+    planned = where | {"topicId": topics.topic_id("a")}
     assert values(read(topics.address, **planned)) == [("a", "old")]
     made, schema = reader(topics.address, **where)
     topics.make_again("a", "new")

@@ -18,7 +18,7 @@ SCHEMA = pa.schema(
     [
         ("value", pa.int64()),
         ("topic", pa.string()),
-        ("memq_incarnation", pa.string()),
+        ("memq_topic_id", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
     ]
@@ -42,10 +42,8 @@ def lake_table(folder: Path, schema: pa.Schema = SCHEMA):
     return table
 
 
-def clicks(start: int, end: int, partition: int = 0, incarnation: str = "a1") -> TopicRange:
-    return TopicRange(
-        topic="clicks", incarnation=incarnation, partition=partition, start=start, end=end
-    )
+def clicks(start: int, end: int, partition: int = 0, topic_id: str = "a1") -> TopicRange:
+    return TopicRange(topic="clicks", topic_id=topic_id, partition=partition, start=start, end=end)
 
 
 def rows(wanted: TopicRange, schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -55,7 +53,7 @@ def rows(wanted: TopicRange, schema: pa.Schema = SCHEMA) -> pa.Table:
     columns = {
         "value": [offset * RECORDS + n % RECORDS for n, offset in enumerate(offsets)],
         "topic": [wanted.topic] * count,
-        "memq_incarnation": [wanted.incarnation] * count,
+        "memq_topic_id": [wanted.topic_id] * count,
         "partition": [wanted.partition] * count,
         "offset": offsets,
     }

@@ -48,10 +48,10 @@ def lose_a_row(table):
 
 
 def add_strange_rows(table):
-    """Rows of other offsets, incarnations and of none at all."""
+    """Rows of other offsets, topic ids and of none at all."""
     strange = rows(clicks(4, 5)).slice(0, 1)
     table.load().append(strange)
-    table.load().append(rows(clicks(0, 1, incarnation="b2")))
+    table.load().append(rows(clicks(0, 1, topic_id="b2")))
     nobody = {"offset": pa.int64(), "partition": pa.int32(), "topic": pa.string()}
     for name, kind in nobody.items():
         at = strange.schema.get_field_index(name)

@@ -26,7 +26,7 @@ from tests.integration.tables.lake import (
     values,
 )
 
-EQUAL = {"topic": "clicks", "memq_incarnation": "a1"}
+EQUAL = {"topic": "clicks", "memq_topic_id": "a1"}
 SCORED = SCHEMA.append(pa.field("score", pa.float64()))
 
 

@@ -38,8 +38,8 @@ def table(tmp_path):
     return lake_table(tmp_path)
 
 
-def intervals(table, incarnation="a1"):
-    return table.look().ledger.partition("clicks", incarnation, 0).intervals
+def intervals(table, topic_id="a1"):
+    return table.look().ledger.partition("clicks", topic_id, 0).intervals
 
 
 class Between:

@@ -58,7 +58,7 @@ def test_all_that_is_published(lake, capsys):
         assert values(lake.table) == lake.numbers() == list(range(lake.written))
         lake.produce(3 if expected == 0 else 0)
     assert main(command(lake)) == 0
-    columns = ["TOPIC", "INCARNATION", "PARTITION", "START", "END", "RECORDS"]
+    columns = ["TOPIC", "TOPIC-ID", "PARTITION", "START", "END", "RECORDS"]
     assert capsys.readouterr().out.split() == columns
 
 

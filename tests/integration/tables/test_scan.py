@@ -48,7 +48,7 @@ def test_pinned(lake, until):
 
 
 def test_a_topic_that_was_made_anew(lake):
-    """Rows of another incarnation, or of another topic, are not its rows, though its offsets are
+    """Rows of another topic id, or of another topic, are not its rows, though its offsets are
     the same.
     """
     lake.produce(3)
@@ -72,8 +72,8 @@ def test_a_topic_that_has_lost_what_the_table_has(lake):
     lake.produce(3)
     lake.put(0, 3)
     with AdminClient(lake.address) as admin:
-        incarnation = admin.describe_topic(lake.topic).incarnation
-    there = TopicRange(topic=lake.topic, incarnation=incarnation, partition=0, start=3, end=5)
+        topic_id = admin.describe_topic(lake.topic).topic_id
+    there = TopicRange(topic=lake.topic, topic_id=topic_id, partition=0, start=3, end=5)
     commit_range(lake.table, there, lambda: Written(there, []), attempt="x", job="test")
     lake.produce(1)
 

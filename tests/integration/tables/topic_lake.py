@@ -91,17 +91,17 @@ class TopicLake:
             metadata=True,
         )
         with AdminClient(self.address) as admin:
-            incarnation = admin.describe_topic(self.topic).incarnation
+            topic_id = admin.describe_topic(self.topic).topic_id
         rows = pa.Table.from_arrays(
             [each.combine_chunks().cast(as_spark_has(each.type)) for each in read.columns],
             names=read.schema.names,
         )
-        for name, value in (("topic", self.topic), ("memq_incarnation", incarnation)):
+        for name, value in (("topic", self.topic), ("memq_topic_id", topic_id)):
             rows = rows.append_column(name, pa.repeat(pa.scalar(value), len(rows)))
         table = self.table
         table.create(rows.schema)
         wanted = TopicRange(
-            topic=self.topic, incarnation=incarnation, partition=partition, start=start, end=end
+            topic=self.topic, topic_id=topic_id, partition=partition, start=start, end=end
         )
 
         def write():

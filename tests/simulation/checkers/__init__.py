@@ -1,7 +1,7 @@
 """Checkers: pure functions over a history, each for one kind of promise.
 
 `check` runs all of them. They know the anomalies of Jepsen's Kafka workload, with the key (topic,
-incarnation, read partition), and what else MemQ promises. A checker calls nothing wrong that a
+topic id, read partition), and what else MemQ promises. A checker calls nothing wrong that a
 right system may do: an unknown outcome that took effect, gaps in offsets, rebalances, retries.
 """
 

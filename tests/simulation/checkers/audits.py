@@ -21,16 +21,16 @@ def inexact_audits(log: Log) -> Iterator[Violation]:
         if audit.outcome != OK or audit.end_us is None:
             continue
         must: set[Name] = set()
-        about_it = audit.topic, audit.incarnation
+        about_it = audit.topic, audit.topic_id
         # Without acks=all a crash may lose what was reported as sent: then the audit is right.
         may = {
             send.name
             for send in log.history.sends
-            if send.acks != "all" and (send.topic, send.incarnation) == about_it
+            if send.acks != "all" and (send.topic, send.topic_id) == about_it
         }
         hidden = 0
         for loss in log.history.losses:
-            if (loss.topic, loss.incarnation) != (audit.topic, audit.incarnation):
+            if (loss.topic, loss.topic_id) != (audit.topic, audit.topic_id):
                 continue
             if loss.time_us > audit.end_us:
                 continue
@@ -43,7 +43,7 @@ def inexact_audits(log: Log) -> Iterator[Violation]:
         if log.history.steps:  # clocks may be further apart than an audit can allow for
             may |= _expired(log, audit)
         named = set(_names(audit.lost))
-        about = f"{audit.process}: audit of {audit.topic} ({audit.incarnation}) at {audit.start_us}"
+        about = f"{audit.process}: audit of {audit.topic} ({audit.topic_id}) at {audit.start_us}"
         if audit.verdict == CLEAN and (must or hidden or named):
             yield Violation("audit clean over a loss", f"{about}: {_some(must or may)}")
         elif must - named:
@@ -58,7 +58,7 @@ def _is_due(log: Log, audit: Audit, loss: Loss) -> bool:
     """Whether an audit must find a loss: it lasted for all of the audit, and is in the window."""
     assert audit.end_us is not None
     removed_us = log.removed.get(
-        (Key(loss.topic, loss.incarnation, loss.partition), loss.offset), audit.end_us + 1
+        (Key(loss.topic, loss.topic_id, loss.partition), loss.offset), audit.end_us + 1
     )
     lasted = loss.mended_us is None or loss.mended_us > audit.end_us
     if loss.time_us > audit.start_us or not lasted or removed_us <= audit.end_us:
@@ -72,11 +72,11 @@ def _is_due(log: Log, audit: Audit, loss: Loss) -> bool:
 def _expired(log: Log, audit: Audit) -> set[Name]:
     """What retention has removed by the end of an audit."""
     assert audit.end_us is not None
-    about_it = audit.topic, audit.incarnation
+    about_it = audit.topic, audit.topic_id
     return {
         send.name
         for send in log.history.sends
-        if (send.topic, send.incarnation) == about_it
+        if (send.topic, send.topic_id) == about_it
         and log.removed.get((Key(*about_it, send.partition), send.offset), audit.end_us + 1)
         <= audit.end_us
     }

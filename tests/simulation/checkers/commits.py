@@ -1,4 +1,4 @@
-"""A group's stored offsets are what was committed last, for this topic and incarnation."""
+"""A group's stored offsets are what was committed last, for this topic and topic id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Group(NamedTuple):
 
     group: str
     topic: str
-    incarnation: str
+    topic_id: str
     partition: int
 
 
@@ -50,12 +50,12 @@ def wrong_commits(log: Log) -> Iterator[Violation]:
         if each.outcome != OK or each.end_us is None:
             continue
         offsets = dict(each.offsets)
-        name = each.group, each.topic, each.incarnation
+        name = each.group, each.topic, each.topic_id
         for partition in sorted(offsets.keys() | fetched[name]):
             at, offset = _Group(*name, partition), offsets.get(partition)
             floor = floors[at].before(each.start_us, each.end_us) if at in floors else None
             if offset is None:
-                if floor is not None and (each.topic, each.incarnation) not in log.deleted:
+                if floor is not None and (each.topic, each.topic_id) not in log.deleted:
                     yield Violation("commit lost", f"{at}: {floor} was acked, nothing is stored")
             elif at not in floors or not floors[at].may_be(offset, each.end_us):
                 yield Violation("commit from nowhere", f"{at}: {offset} was never committed")
@@ -116,7 +116,7 @@ def _stored(history: History) -> tuple[dict[_Group, list[_Stored]], dict[_Group,
             continue
         end_us = _NEVER if commit.end_us is None else commit.end_us
         for partition, offset in commit.offsets:
-            at = _Group(commit.group, commit.topic, commit.incarnation, partition)
+            at = _Group(commit.group, commit.topic, commit.topic_id, partition)
             proven = commit.outcome == OK
             stored[at].append(
                 _Stored(commit.start_us, end_us if proven else _NEVER, offset, proven, commit.reset)
@@ -127,6 +127,6 @@ def _stored(history: History) -> tuple[dict[_Group, list[_Stored]], dict[_Group,
     for each in history.assignments:
         if each.event == SOUGHT and each.group:
             for partition in each.partitions:
-                at = _Group(each.group, each.topic, each.incarnation, partition)
+                at = _Group(each.group, each.topic, each.topic_id, partition)
                 sought[at].append(each.time_us)
     return stored, sought

@@ -48,7 +48,7 @@ def shared_partitions(log: Log) -> Iterator[Violation]:
 
 
 def _held(history: History) -> dict[tuple, list[_Held]]:
-    """All stretches of holding, by group, topic, incarnation and partition."""
+    """All stretches of holding, by group, topic, topic id and partition."""
     crashes: dict[str, list[int]] = defaultdict(list)
     for life in history.lives:
         if life.event == CRASHED:
@@ -63,7 +63,7 @@ def _held(history: History) -> dict[tuple, list[_Held]]:
     for time_us, _, each in sorted(events):
         until_us = _NEVER if each.until_us is None else each.until_us
         for partition in each.partitions:
-            key = each.group, each.topic, each.incarnation, partition
+            key = each.group, each.topic, each.topic_id, partition
             whose = each.process, each.member, key
             held = open_ones.pop(whose, None)
             if each.event == RELEASED:

@@ -60,7 +60,7 @@ class Log:
     def _key_of_rows(self, lengths: np.ndarray) -> np.ndarray:
         polls = self.history.polls
         topics: dict[tuple[str, str], int] = {}
-        of_poll = [topics.setdefault((p.topic, p.incarnation), len(topics)) for p in polls]
+        of_poll = [topics.setdefault((p.topic, p.topic_id), len(topics)) for p in polls]
         topic = np.repeat(np.array(of_poll, np.int64), lengths)
         partition = _flat(poll.partitions for poll in polls)
         distinct, key = np.unique(topic * _WIDE + partition, return_inverse=True)
@@ -102,7 +102,7 @@ class Log:
         """When a notification or its object was removed first, by key and offset."""
         times: dict[tuple[Key, int], int] = {}
         for each in self.history.removals:
-            at = Key(each.topic, each.incarnation, each.partition), each.offset
+            at = Key(each.topic, each.topic_id, each.partition), each.offset
             times[at] = min(each.time_us, times.get(at, each.time_us))
         return times
 
@@ -110,17 +110,17 @@ class Log:
     def destroyed(self) -> set[tuple[Key, int]]:
         """Key and offset of Batches that were destroyed on purpose."""
         return {
-            (Key(each.topic, each.incarnation, each.partition), each.offset)
+            (Key(each.topic, each.topic_id, each.partition), each.offset)
             for each in self.history.losses
         }
 
     @cached_property
     def deleted(self) -> dict[tuple[str, str], int]:
-        """When the deletion of an incarnation of a topic began, if it may have taken effect."""
+        """When the deletion of a topic id began, if it may have taken effect."""
         times: dict[tuple[str, str], int] = {}
         for each in self.history.topics:
             if each.action == DELETE and each.outcome != FAIL:
-                at = each.topic, each.incarnation
+                at = each.topic, each.topic_id
                 times[at] = min(each.start_us, times.get(at, each.start_us))
         return times
 
@@ -128,16 +128,14 @@ class Log:
         """Whether a Batch may be gone: removed, destroyed on purpose, or its topic deleted."""
         at = key, offset
         return (
-            at in self.removed
-            or at in self.destroyed
-            or (key.topic, key.incarnation) in self.deleted
+            at in self.removed or at in self.destroyed or (key.topic, key.topic_id) in self.deleted
         )
 
     def stored_at(self, number: int) -> tuple[Key, int] | None:
         """Key and offset of the Message of a send, by its ack or by who read it; None: unknown."""
         send = self.history.sends[number]
         if send.outcome == OK and send.partition != NOWHERE:
-            return Key(send.topic, send.incarnation, send.partition), send.offset
+            return Key(send.topic, send.topic_id, send.partition), send.offset
         for value in send.values:
             row = self.first_row[self._number[value]]
             if row >= 0:
@@ -146,9 +144,9 @@ class Log:
 
     def where(self, row: int) -> str:
         """A row for a sentence."""
-        topic, incarnation, partition = self.keys[self.key[row]]
+        topic, topic_id, partition = self.keys[self.key[row]]
         return (
-            f"{self.values[self.value[row]]!r} at {topic}/{partition} ({incarnation}) offset "
+            f"{self.values[self.value[row]]!r} at {topic}/{partition} ({topic_id}) offset "
             f"{self.offset[row]} position {self.position[row]}"
         )
 
@@ -160,7 +158,7 @@ def shown(name: Name, send: Send) -> str:
     """A Message for a sentence."""
     return (
         f"sequence {name.sequence} of {name.producer_id!r} epoch {name.epoch} in write partition "
-        f"{name.write_partition} of {send.topic} ({send.incarnation})"
+        f"{name.write_partition} of {send.topic} ({send.topic_id})"
     )
 
 

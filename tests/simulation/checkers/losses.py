@@ -42,11 +42,11 @@ def unseen(log: Log) -> Iterator[Violation]:
     """Acked, and never read by anybody though the topic was read to its end."""
     drained: dict[tuple[str, str], int] = {}
     for each in log.history.drained:
-        drained[each.topic, each.incarnation] = each.time_us
-    removed = {(key.topic, key.incarnation) for key, _ in log.removed}
+        drained[each.topic, each.topic_id] = each.time_us
+    removed = {(key.topic, key.topic_id) for key, _ in log.removed}
     for number in _unread_sends(log):
         send = log.history.sends[number]
-        topic = send.topic, send.incarnation
+        topic = send.topic, send.topic_id
         time_us = drained.get(topic)
         if time_us is None or send.end_us is None or send.end_us > time_us:
             continue
@@ -83,7 +83,7 @@ def _covered(log: Log) -> dict[Key, tuple[np.ndarray, np.ndarray]]:
     for poll in log.history.polls:
         if poll.outcome == OK:
             for partition, begin, stop in poll.asked:
-                spans[Key(poll.topic, poll.incarnation, partition)].append((begin, stop))
+                spans[Key(poll.topic, poll.topic_id, partition)].append((begin, stop))
     result = {}
     for key, parts in spans.items():
         array = np.array(sorted(parts), np.int64)

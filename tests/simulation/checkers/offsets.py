@@ -33,7 +33,7 @@ def reused_offsets(log: Log) -> Iterator[Violation]:
         elif before.digest != each.digest and not _is_excused(log, each):
             yield Violation("changed", f"{_where(each)} is not what it was")
         place = each.partition, each.offset
-        other = places.setdefault((each.topic, each.incarnation, each.batch_id), place)
+        other = places.setdefault((each.topic, each.topic_id, each.batch_id), place)
         if other != place:
             yield Violation("duplicate", f"Batch {each.batch_id} is at {other} and at {place}")
 
@@ -74,7 +74,7 @@ def by_key(found: Iterable[Keyed]) -> dict[Key, list[Keyed]]:
     parts: dict[tuple[str, str, int], list[Keyed]] = defaultdict(list)
     for each in found:
         if type(each) is Batch or each.outcome == OK:
-            parts[each.topic, each.incarnation, each.partition].append(each)
+            parts[each.topic, each.topic_id, each.partition].append(each)
     return {Key(*key): answers for key, answers in parts.items()}
 
 
@@ -92,10 +92,10 @@ def gone_back(answers: Iterable, value) -> Iterator[tuple[float, object]]:
 
 def _is_excused(log: Log, batch: Batch) -> bool:
     """Whether it was destroyed on purpose, or was not read and may be gone."""
-    key = Key(batch.topic, batch.incarnation, batch.partition)
+    key = Key(batch.topic, batch.topic_id, batch.partition)
     destroyed = (key, batch.offset) in log.destroyed
     return destroyed or (not batch.digest and log.excused(key, batch.offset))
 
 
 def _where(batch: Batch) -> str:
-    return f"{batch.topic}/{batch.partition} ({batch.incarnation}) offset {batch.offset}"
+    return f"{batch.topic}/{batch.partition} ({batch.topic_id}) offset {batch.offset}"

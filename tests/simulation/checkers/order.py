@@ -53,7 +53,7 @@ def nonmonotonic_sends(log: Log) -> Iterator[Violation]:
             numbers.setdefault(
                 (
                     sends[number].topic,
-                    sends[number].incarnation,
+                    sends[number].topic_id,
                     sends[number].name[:3],
                     # Without order a producer is looked at in each read partition by itself.
                     -1 if sends[number].ordered else int(log.key[first_row[number]]),
@@ -86,7 +86,7 @@ def moved_keys(log: Log) -> Iterator[Violation]:
     places: dict[tuple, int] = {}
     for send in log.history.sends:
         for key in send.keys:
-            of = (send.topic, send.incarnation, send.name.producer_id, send.name.epoch, key)
+            of = (send.topic, send.topic_id, send.name.producer_id, send.name.epoch, key)
             place = places.setdefault(of, send.name.write_partition)
             if place != send.name.write_partition:
                 yield Violation(

@@ -30,7 +30,7 @@ def duplicates(log: Log) -> Iterator[Violation]:
         if send.outcome != OK or send.duplicate or send.offset == NOWHERE:
             continue
         said = send.partition, send.offset
-        before = places.setdefault((send.topic, send.incarnation, send.name), said)
+        before = places.setdefault((send.topic, send.topic_id, send.name), said)
         if before != said:
             yield Violation("duplicate", f"{send.name} was acked as new at {before} and at {said}")
 
@@ -40,13 +40,13 @@ def misplaced(log: Log) -> Iterator[Violation]:
     if not len(log.key):
         return
     sends = log.history.sends
-    topics = {(key.topic, key.incarnation): number for number, key in enumerate(log.keys)}
+    topics = {(key.topic, key.topic_id): number for number, key in enumerate(log.keys)}
     keys = {key: number for number, key in enumerate(log.keys)}
-    topic_of_key = np.array([topics[key.topic, key.incarnation] for key in log.keys], np.int64)
-    topic = np.array([topics.get((send.topic, send.incarnation), -1) for send in sends], np.int64)
+    topic_of_key = np.array([topics[key.topic, key.topic_id] for key in log.keys], np.int64)
+    topic = np.array([topics.get((send.topic, send.topic_id), -1) for send in sends], np.int64)
     said_key = np.array(
         [
-            keys.get(Key(send.topic, send.incarnation, send.partition), -1)
+            keys.get(Key(send.topic, send.topic_id, send.partition), -1)
             if send.outcome == OK and send.offset != NOWHERE
             else -2
             for send in sends
@@ -60,7 +60,7 @@ def misplaced(log: Log) -> Iterator[Violation]:
     elsewhere = read & (topic_of_key[log.key[row]] != topic[send])
     for at in np.flatnonzero(elsewhere):
         one = sends[send[at]]
-        known = one.incarnation or one.topic != log.keys[log.key[row[at]]].topic
+        known = one.topic_id or one.topic != log.keys[log.key[row[at]]].topic
         if known:
             yield Violation("misplaced", f"{log.where(row[at])} was sent to {one.topic!r}")
     other = (said_key[send] != log.key[row]) | (said_offset[send] != log.offset[row])

@@ -52,7 +52,7 @@ def precommitted_reads(log: Log) -> Iterator[Violation]:
         yield Violation("precommitted read", f"{log.where(row)} was read before it was sent")
     durable: dict[tuple[str, str, int], dict[int, int]] = defaultdict(dict)
     for each in reversed(history.durables):
-        durable[each.topic, each.incarnation, each.partition][each.offset] = each.time_us
+        durable[each.topic, each.topic_id, each.partition][each.offset] = each.time_us
     if not durable:
         return
     times = [durable.get(key) for key in log.keys]
@@ -63,7 +63,7 @@ def precommitted_reads(log: Log) -> Iterator[Violation]:
     for send in history.sends:
         if send.outcome != OK or send.acks != "all" or send.offset == NOWHERE:
             continue
-        known = durable.get((send.topic, send.incarnation, send.partition))
+        known = durable.get((send.topic, send.topic_id, send.partition))
         if known is not None and (send.end_us or 0) < known.get(send.offset, _NEVER):
             yield Violation("precommitted ack", f"{send.name} was acked and was not durable")
 

@@ -20,10 +20,10 @@ def early_removals(log: Log) -> Iterator[Violation]:
     notified: dict[tuple[Key, int], int] = {}
     for each in log.history.removals:
         if each.what == "notification":
-            notified[Key(each.topic, each.incarnation, each.partition), each.offset] = each.time_us
+            notified[Key(each.topic, each.topic_id, each.partition), each.offset] = each.time_us
     for each in log.history.removals:
-        name = each.topic, each.incarnation
-        where = f"{each.what} {each.topic}/{each.partition} ({each.incarnation}) {each.offset}"
+        name = each.topic, each.topic_id
+        where = f"{each.what} {each.topic}/{each.partition} ({each.topic_id}) {each.offset}"
         if log.deleted.get(name, each.time_us + 1) <= each.time_us:
             continue
         since_us = each.begun_us if each.published_us is None else each.published_us
@@ -42,17 +42,17 @@ def left_behind(log: Log) -> Iterator[Violation]:
     """At the end there is something that nothing names and nobody will remove."""
     changes = _changes(log)
     deleted = {
-        (each.topic, each.incarnation)
+        (each.topic, each.topic_id)
         for each in log.history.topics
         if each.action == DELETE and each.outcome == OK
     }
     for each in log.history.left:
-        name = each.topic, each.incarnation
+        name = each.topic, each.topic_id
         if name in deleted:
             yield _left(each, "its topic was deleted")
         elif not each.named:
             retention_us = _least_retention_us(changes[name], log.history.end_us)
-            if not each.incarnation:
+            if not each.topic_id:
                 yield _left(each, "nothing names it")
             elif retention_us is not None and each.written_us + retention_us < log.history.end_us:
                 yield _left(each, "nothing names it, and it is older than retention")
@@ -63,11 +63,11 @@ def _left(each: Left, why: str) -> Violation:
 
 
 def _changes(log: Log) -> dict[tuple[str, str], list[TopicChange]]:
-    """What was said of retention, by topic and incarnation."""
+    """What was said of retention, by topic and topic id."""
     changes: dict[tuple[str, str], list[TopicChange]] = defaultdict(list)
     for each in log.history.topics:
         if each.retention_us is not None and each.outcome != FAIL:
-            changes[each.topic, each.incarnation].append(each)
+            changes[each.topic, each.topic_id].append(each)
     return changes
 
 

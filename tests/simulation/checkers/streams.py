@@ -47,7 +47,7 @@ def _streams_of(log: Log) -> Streams:
     resets: dict[tuple, list[int]] = defaultdict(list)
     for each in log.history.assignments:
         if each.event in (GRANTED, SOUGHT):
-            reader = each.process, each.group, each.member, each.topic, each.incarnation
+            reader = each.process, each.group, each.member, each.topic, each.topic_id
             for partition in each.partitions:
                 resets[*reader, partition].append(each.time_us)
     for times in resets.values():
@@ -58,7 +58,7 @@ def _streams_of(log: Log) -> Streams:
     reset_readers = {key[:-1] for key in resets}
     cut: list[int] = []  # polls of readers that were sent anew at some time
     for number, poll in enumerate(polls):
-        reader = poll.process, poll.group, poll.member, poll.topic, poll.incarnation
+        reader = poll.process, poll.group, poll.member, poll.topic, poll.topic_id
         if poll.mode in (ASSIGNED, GROUP):
             of_poll[number] = numbers.setdefault((*reader, poll.mode), len(numbers))
             if reader in reset_readers:
@@ -69,7 +69,7 @@ def _streams_of(log: Log) -> Streams:
     begin = np.searchsorted(log.poll, cut)
     for number, row in zip(cut, begin, strict=True):
         poll = polls[number]
-        reader = poll.process, poll.group, poll.member, poll.topic, poll.incarnation
+        reader = poll.process, poll.group, poll.member, poll.topic, poll.topic_id
         partitions = set(poll.partitions)
         of = {
             partition: _segment(resets.get((*reader, partition)), poll) for partition in partitions
@@ -128,7 +128,7 @@ def inexact_ranges(log: Log) -> Iterator[Violation]:
             continue
         inside = 0
         for asked in poll.asked:
-            known = numbers.get(Key(poll.topic, poll.incarnation, asked.partition))
+            known = numbers.get(Key(poll.topic, poll.topic_id, asked.partition))
             if known is None:
                 continue
             part = slice(begins[known], begins[known + 1])

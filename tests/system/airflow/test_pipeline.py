@@ -174,7 +174,7 @@ def test_the_page_of_a_topic_shows_every_range_with_its_run_manifest_and_snapsho
 
 def test_a_run_with_a_key_that_nobody_planned_is_refused_and_cannot_be_marked_processed(pipeline):
     """It fails in its first try, though it has retries, and its mark makes no range of the page."""
-    life = orders.json_of(pipeline)["incarnation"]
+    life = orders.json_of(pipeline)["topic_id"]
     key = f"00000:000000000001-000000000003@{life}"
     run_id = pipeline.rest.trigger(orders.TABLE, partition_key=key)
     assert pipeline.rest.wait_for_run(orders.TABLE, run_id)["state"] == "failed"

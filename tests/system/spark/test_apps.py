@@ -61,8 +61,8 @@ def values_in(address, topic, start, end):
 def place_of(address, topic):
     """Folder of the ranges of a topic, in that of the output."""
     with AdminClient(address) as admin:
-        life = admin.describe_topic(topic).incarnation
-    return f"memq_topic={topic}/memq_incarnation={life}/memq_partition=0", life
+        life = admin.describe_topic(topic).topic_id
+    return f"memq_topic={topic}/memq_topic_id={life}/memq_partition=0", life
 
 
 # -- range_to_parquet -----------------------------------------------------------------------

@@ -62,17 +62,17 @@ def test_the_table_has_each_record_once(lake, monkeypatch):
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # else Polars warns, here an error
     with SyncTopicClient(lake.broker.address, lake.topic) as client:
         client.info()
-        incarnation = client.incarnation
+        topic_id = client.topic_id
     for start, end in [(2, 6), (0, 2), (2, 6), (0, 2)]:
         there = lake.folder.joinpath(f"{start}-{end}.json").exists()
         manifest = lake.put(start, end)
-        check_manifest(manifest, lake.topic, OffsetRange(0, start, end, incarnation))
+        check_manifest(manifest, lake.topic, OffsetRange(0, start, end, topic_id))
         assert (manifest.records, manifest.batches) == ((end - start) * RECORDS, end - start)
         assert manifest.output == lake.table.location
         assert bool(manifest.files) != there
     lake.check(6)
 
-    held = lake.table.look().ledger.partition(lake.topic, incarnation, 0)
+    held = lake.table.look().ledger.partition(lake.topic, topic_id, 0)
     assert (held.intervals, held.records) == ([Interval(0, 6)], 6 * RECORDS)
     loaded = lake.table.load()
     rows = loaded.scan().to_arrow()
@@ -86,7 +86,7 @@ def test_the_table_has_each_record_once(lake, monkeypatch):
         order = [("value", "ascending")]
         stored, read = rows.sort_by(order)[name], direct.sort_by(order)[name]
         assert stored.to_pylist() == read.to_pylist(), name
-    assert pc.all(pc.equal(rows["memq_incarnation"], incarnation)).as_py()
+    assert pc.all(pc.equal(rows["memq_topic_id"], topic_id)).as_py()
     assert pc.all(pc.equal(rows["topic"], lake.topic)).as_py()
 
 

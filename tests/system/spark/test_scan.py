@@ -67,7 +67,7 @@ def test_the_rows_are_those_of_the_format(spark, lake):
 
 
 def test_rows_of_other_topics_and_lives(spark, broker, lake, tmp_path):
-    """Rows of another topic, or of another incarnation, in the same table are not its rows."""
+    """Rows of another topic, or of another topic id, in the same table are not its rows."""
     lake.produce(3)
     lake.put(0, 2)
     with AdminClient(lake.address) as admin:

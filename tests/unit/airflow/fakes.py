@@ -22,7 +22,7 @@ class FakeTopic:
         starts=None,
         watermark_ms=0,
         committed=None,
-        incarnation="a" * 16,
+        topic_id="a" * 16,
         fails_after=None,
     ):
         self.topic = "t"
@@ -31,7 +31,7 @@ class FakeTopic:
         self.watermark_ms = watermark_ms
         self.group = committed or {}
         self.read = 0
-        self.incarnation = incarnation
+        self.topic_id = topic_id
         self.fails_after = fails_after
 
     async def watermark(self):
@@ -68,11 +68,11 @@ class FakeHook:
         self.looks = list(looks)
         self.open = 0
 
-    async def atopic(self, topic, incarnation=""):
+    async def atopic(self, topic, topic_id=""):
         look = self.looks.pop(0)
         if isinstance(look, Exception):
             raise look
-        if incarnation not in ("", look.incarnation):
+        if topic_id not in ("", look.topic_id):
             raise TopicRecreatedError(topic)
         return self._opened(look)
 
@@ -88,9 +88,9 @@ class FakeHook:
 def published(offset, timestamp_ms=0, size_bytes=100, records=1, *, partition=0):
     """A Batch of one Message."""
     notification = Notification(
-        version=1,
+        version=2,
         topic="t",
-        incarnation="0" * 16,
+        topic_id="0" * 16,
         write_partition=0,
         batch_id="b",
         uri="file:///b",

@@ -135,7 +135,7 @@ class World:
         cuts = []
         for partition, found in enumerate(self.batches):
             start = begin.ends[partition]
-            unplanned = OffsetRange(partition, start, len(found), begin.incarnation)
+            unplanned = OffsetRange(partition, start, len(found), begin.topic_id)
             cuts.append(cut(unplanned, found[start:], self.limits))
         return finish(cuts, self.limits, self.now_ms, held=held)
 

@@ -39,7 +39,7 @@ def gap(partition, start, end):
 
 
 def ledger(**changes) -> PlanLedger:
-    fields = {"topic": "clicks", "incarnation": OLD, "origins": {0: 0}, "ends": {0: 10}}
+    fields = {"topic": "clicks", "topic_id": OLD, "origins": {0: 0}, "ends": {0: 10}}
     return PlanLedger(**{**fields, **changes})
 
 
@@ -66,7 +66,7 @@ def test_a_ledger_that_makes_no_sense_is_an_error(plan):
 def test_the_newest_ledger_is_found_in_any_order():
     """Events come by their time, and clocks differ: how far they reach decides."""
     early, late = ledger(), ledger(ends={0: 20})
-    other_topic = ledger(incarnation=NEW, life=1, ends={0: 1})
+    other_topic = ledger(topic_id=NEW, life=1, ends={0: 1})
 
     assert newest([late, early]) == newest([early, late]) == late
     assert newest([late, other_topic, early]) == other_topic
@@ -132,7 +132,7 @@ def test_an_added_read_partition_is_planned_from_its_very_first_offset():
 
 def test_another_topic_of_the_same_name_is_refused():
     """A topic that was recreated has other data at the same offsets."""
-    again = topic(p0=(0, 50))._replace(incarnation=NEW)
+    again = topic(p0=(0, 50))._replace(topic_id=NEW)
     with pytest.raises(TopicRecreatedError, match="on_recreated='begin'"):
         carried_on(ledger(), again, skip_removed=True)
 

@@ -10,7 +10,7 @@ from airflow_provider_memq.operators.progress import moved_ends
 from airflow_provider_memq.planning import ledger
 from airflow_provider_memq.planning.backfill import Cuts, cuts_of
 from airflow_provider_memq.planning.ledger import (
-    INCARNATION_KEY,
+    TOPIC_ID_KEY,
     PlanLedger,
     StoredPlan,
     is_planned,
@@ -44,9 +44,7 @@ class World:
 
     def __init__(self):
         self.store = CountingStore()
-        self.ledger = PlanLedger(
-            topic="t", incarnation=OLD, origins={0: 0, 1: 0}, ends={0: 0, 1: 0}
-        )
+        self.ledger = PlanLedger(topic="t", topic_id=OLD, origins={0: 0, 1: 0}, ends={0: 0, 1: 0})
 
     def plan(self, partition, lengths):
         """Emit ranges of these lengths by one plan; returns them."""
@@ -82,15 +80,15 @@ def test_only_ranges_of_the_topic_that_there_is_count():
     """
     world = World()
     ranges = world.plan(0, [1] * 5)
-    without = [range_key(each._replace(incarnation="")) for each in ranges]
-    old, new = ({INCARNATION_KEY: incarnation} for incarnation in (OLD, NEW))
+    without = [range_key(each._replace(topic_id="")) for each in ranges]
+    old, new = ({TOPIC_ID_KEY: topic_id} for topic_id in (OLD, NEW))
     for key, extra in [
         (range_key(ranges[0]), new),
         (None, old),
         (without[1], new),
         ("a person's", None),
         (without[2], old),
-        (range_key(ranges[3]._replace(incarnation=NEW)), old),
+        (range_key(ranges[3]._replace(topic_id=NEW)), old),
         (without[4], None),
     ]:
         world.store.add(DONE, key, extra)
@@ -144,16 +142,16 @@ class History:
         self.ledgers: list[PlanLedger] = []
         self.cuts: set[OffsetRange] = set()
         self.plans: list[StoredPlan] = []
-        for life, incarnation in enumerate([OLD, NEW][: draw(st.integers(1, 2))]):
+        for life, topic_id in enumerate([OLD, NEW][: draw(st.integers(1, 2))]):
             origins = {0: self.BEGUN, 1: self.BEGUN}
             last = PlanLedger(
-                topic="t", incarnation=incarnation, life=life, origins=origins, ends=origins
+                topic="t", topic_id=topic_id, life=life, origins=origins, ends=origins
             )
             for what in draw(st.lists(st.sampled_from("ppppbx"), min_size=1, max_size=8)):
                 if what == "p":
                     last = self.plan(last, draw(st.lists(st.integers(0, 1), max_size=3)))
                 elif what == "b":
-                    self.cut(draw(st.integers(0, self.BEGUN - 3)), incarnation)
+                    self.cut(draw(st.integers(0, self.BEGUN - 3)), topic_id)
                 else:
                     self.store.add(PLAN, None, {"from": "a person"})
 
@@ -162,17 +160,17 @@ class History:
         for partition in partitions:
             ranges.append(OffsetRange(partition, ends[partition], ends[partition] + 2, OLD))
             ends[partition] += 2
-        ranges = [each._replace(incarnation=last.incarnation) for each in ranges]
+        ranges = [each._replace(topic_id=last.topic_id) for each in ranges]
         self.ledgers.append(last.advanced(ranges))
         self.store.add(PLAN, None, self.ledgers[-1].to_extra())
         self.plans.append(StoredPlan(self.store.clock, self.ledgers[-1]))
         return self.ledgers[-1]
 
-    def cut(self, start, incarnation):
-        ranges = [OffsetRange(0, start, start + 1, incarnation)]
-        ranges.append(OffsetRange(0, start + 1, start + 3, incarnation))
+    def cut(self, start, topic_id):
+        ranges = [OffsetRange(0, start, start + 1, topic_id)]
+        ranges.append(OffsetRange(0, start + 1, start + 3, topic_id))
         self.cuts.update(ranges)
-        self.store.add(PLAN, None, Cuts.of(ranges, incarnation).to_extra())
+        self.store.add(PLAN, None, Cuts.of(ranges, topic_id).to_extra())
 
     def ranges(self):
         return self.cuts.union(*(each.ranges for each in self.ledgers))
@@ -204,7 +202,7 @@ def test_what_is_known_of_plans(data):
     for since in (BEGIN, *(at for at, _ in history.plans)):
         later = [each for each in left if each.at >= since]
         assert plans_since(history.store, PLAN, since) == later
-    of_last = {each for each in there if last and each.incarnation == last.incarnation}
+    of_last = {each for each in there if last and each.topic_id == last.topic_id}
     assert known_ranges(history.store, PLAN) == (last, of_last)
     asked = {OffsetRange(p, start, start + 2, OLD) for p in (0, 1) for start in (0, 20, 22, 90)}
     for each in planned:
@@ -213,7 +211,7 @@ def test_what_is_known_of_plans(data):
         found = is_planned(history.store, PLAN, wanted)
         assert (found is True) == (wanted in there)
         assert found is not False or wanted not in planned
-        if not forgotten and any(each.incarnation == wanted.incarnation for each in ledgers):
+        if not forgotten and any(each.topic_id == wanted.topic_id for each in ledgers):
             assert found is not None or wanted.start < history.BEGUN
         if wanted in of_last:
-            assert is_planned(history.store, PLAN, wanted._replace(incarnation=""))
+            assert is_planned(history.store, PLAN, wanted._replace(topic_id=""))

@@ -103,7 +103,7 @@ def test_outputs_share_a_folder_of_manifests_and_no_manifest():
     ]
     paths = [manifest_path("s3://m/", each, "clicks", planned) for each in outputs]
 
-    end = "/topic=clicks/incarnation=aaaaaaaaaaaaaaaa/partition=0/000000000001-000000000003.json"
+    end = "/topic=clicks/topic_id=aaaaaaaaaaaaaaaa/partition=0/000000000001-000000000003.json"
     assert paths[0] == f"s3://m/output=lake.clicks{end}"
     assert len(set(paths)) == len(outputs)
     assert manifest_path("s3://m", "/lake/clicks/", "clicks", planned) == paths[3]

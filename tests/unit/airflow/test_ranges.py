@@ -22,7 +22,7 @@ from memq.errors import ConfigError
 from tests.unit.airflow.fakes import published
 
 CREATED_MS = 1_700_000_000_000
-INCARNATION = "0123456789abcdef"
+TOPIC_ID = "0123456789abcdef"
 
 limits = st.builds(
     Limits,
@@ -62,8 +62,8 @@ def planned(
 def test_a_key_names_its_range(partition, start, data):
     """What is made of a key is the range that it was made of, and keys sort as ranges do."""
     end = data.draw(st.integers(start + 1, MAX_OFFSET - 1))
-    for incarnation in ("", INCARNATION):
-        of = OffsetRange(partition, start, end, incarnation)
+    for topic_id in ("", TOPIC_ID):
+        of = OffsetRange(partition, start, end, topic_id)
 
         assert parse_key(range_key(of)) == of
         assert range_key(of) < range_key(of._replace(partition=partition + 1))

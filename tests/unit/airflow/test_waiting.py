@@ -59,7 +59,7 @@ async def test_a_condition_holds_from_equality_on(condition, topic, done):
 async def test_a_look_says_where_the_topic_stands():
     """Its ends and watermark, and what the condition counts, by read partition."""
     topic = FakeTopic({0: 10, 1: 4}, watermark_ms=7, **LAGGING)
-    stands = {"topic": "t", "incarnation": "a" * 16, "offsets": {"0": 10, "1": 4}}
+    stands = {"topic": "t", "topic_id": "a" * 16, "offsets": {"0": 10, "1": 4}}
 
     outcome = await OffsetsReached("t", {0: 11, 1: 1}).look(topic)
     assert outcome.value == stands | {"watermark_ms": 7}
@@ -104,12 +104,12 @@ CONDITIONS = (
 @pytest.mark.parametrize("condition", CONDITIONS)
 async def test_a_topic_that_is_made_again_is_another_one(condition):
     """What is waited for is of the topic of the first look, or of the one that was named."""
-    old, new = FakeTopic({0: 1}, incarnation="a" * 16), FakeTopic({0: 9}, incarnation="b" * 16)
+    old, new = FakeTopic({0: 1}, topic_id="a" * 16), FakeTopic({0: 9}, topic_id="b" * 16)
 
     with pytest.raises(TopicRecreatedError):
         await wait(FakeHook(old, new), [], condition())
     with pytest.raises(TopicRecreatedError):
-        await wait(FakeHook(new), [], condition(incarnation="a" * 16))
+        await wait(FakeHook(new), [], condition(topic_id="a" * 16))
 
 
 # -- the loop -------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class World(FakeHook):
     def __init__(self):
         super().__init__()
         self.now_s = 0.0
-        self.topic = FakeTopic({0: 0}, incarnation=A)
+        self.topic = FakeTopic({0: 0}, topic_id=A)
         self.store = Store()
         self.down = None
         self.changes = []
@@ -60,12 +60,12 @@ class World(FakeHook):
         self.at(second, lambda: self.topic.ends.update({0: self.topic.ends[0] + batches}))
 
     def make_again(self, end):
-        self.topic = FakeTopic({0: end}, incarnation=B)
+        self.topic = FakeTopic({0: end}, topic_id=B)
 
-    async def atopic(self, topic, incarnation=""):
+    async def atopic(self, topic, topic_id=""):
         self.looked_s.append(self.now_s)
-        self.looks = [self.down or FakeTopic(self.topic.ends, incarnation=self.topic.incarnation)]
-        return await super().atopic(topic, incarnation)
+        self.looks = [self.down or FakeTopic(self.topic.ends, topic_id=self.topic.topic_id)]
+        return await super().atopic(topic, topic_id)
 
     async def sleep(self, seconds):
         assert self.open == 0, "a connection is held while it waits"
@@ -115,7 +115,7 @@ async def test_a_burst_is_one_event(world):
 
     events = await world.watch(200)
 
-    assert events == [{"topic": "t", "incarnation": A, "offsets": {"0": 60}, "new": 60}]
+    assert events == [{"topic": "t", "topic_id": A, "offsets": {"0": 60}, "new": 60}]
     fired_s = world.events[0][0]
     assert 26 <= fired_s <= 26 + 2 * LINGER_S
     assert world.looked_s.count(fired_s) == 1
@@ -146,7 +146,7 @@ async def test_nothing_is_announced_again_by_the_next_triggerer(world):
     world.publish(world.now_s, 2)
     assert [each["new"] for each in await world.watch(60)] == [2]
     world.make_again(5)
-    assert [(each["incarnation"], each["new"]) for each in await world.watch(60)] == [(B, 5)]
+    assert [(each["topic_id"], each["new"]) for each in await world.watch(60)] == [(B, 5)]
     assert await world.watch(60) == []
 
 
@@ -177,7 +177,7 @@ async def test_an_outage_is_ridden_out_and_told(world, outages):
 
 async def test_a_state_store_that_does_not_answer_is_waited_for(world):
     """What was announced is not known without it, so nothing is announced meanwhile."""
-    world.store.update(position={"0": 3}, incarnation=A)
+    world.store.update(position={"0": 3}, topic_id=A)
     world.topic.ends[0] = 4
     world.store.error = RuntimeError("api server")
     world.at(100, lambda: setattr(world.store, "error", None))

@@ -18,10 +18,10 @@ from memq.errors import (
 )
 
 
-def topic(name="t", incarnation="1" * 16, **options):
+def topic(name="t", topic_id="1" * 16, **options):
     """One that could be stored."""
     config = TopicConfig.create(name, **options)
-    return new_topic(config, (), now_ms=1, incarnation=incarnation, request_id="r")
+    return new_topic(config, (), now_ms=1, topic_id=topic_id, request_id="r")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_topic_that_cannot_be_saved_is_as_it_was(catalog, refuse, refused):
 
 def test_what_is_doomed_is_what_does_not_exist(catalog):
     """An announcement of what was made is forgotten; another life of the name is not."""
-    earlier, other = topic(incarnation="0" * 16), topic("u")
+    earlier, other = topic(topic_id="0" * 16), topic("u")
     for each in (topic(), earlier, other):
         catalog.announce(each)
     assert opened(catalog) == ({"t": topic()}, [earlier.queue_topic, other.queue_topic])
@@ -124,7 +124,7 @@ def test_what_is_damaged_costs_only_itself(catalog, caplog):
 @pytest.mark.parametrize("file", ["of this life", "of another life", "none"])
 def test_only_what_was_never_made_is_withdrawn(catalog, refuse, file):
     """A file that its failed creation has left goes, durably; that of another topic stays."""
-    made = topic("u", incarnation=("2" if file == "of another life" else "1") * 16)
+    made = topic("u", topic_id=("2" if file == "of another life" else "1") * 16)
     if file != "none":
         module.replace_durably(catalog._path("u"), module._text(made))
     for refused in (True, False):

@@ -29,7 +29,7 @@ TOPIC = Topic(
     config=TopicConfig.create("t", read_partitions=2),
     schemas={},
     created_ms=0,
-    incarnation="0123456789abcdef",
+    topic_id="0123456789abcdef",
     named_partitions=1,
 )
 
@@ -40,7 +40,7 @@ def payload(records=1, size_bytes=10, oldest_us=1, newest_us=2):
         Notification(
             version=NOTIFICATION_VERSION,
             topic="t",
-            incarnation=TOPIC.incarnation,
+            topic_id=TOPIC.topic_id,
             write_partition=0,
             batch_id="b",
             uri="file:///b",

@@ -36,9 +36,9 @@ def notification(uri, producer_id="p"):
     """A notification whose object has that URI."""
     run = ProducerRun(producer_id=producer_id, epoch=0, first=0, last=1, records=2, crc_sum=9)
     return Notification(
-        version=1,
+        version=2,
         topic="clicks",
-        incarnation="0" * 16,
+        topic_id="0" * 16,
         write_partition=3,
         batch_id="batch-1",
         uri=uri,

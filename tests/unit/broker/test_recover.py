@@ -32,7 +32,7 @@ from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
 
 PAGES = {"page_bytes": 1 << 16, "index_page_items": 64}
-INCARNATION = "0123456789abcdef"
+TOPIC_ID = "0123456789abcdef"
 SCHEMA = serialize_schema(DEFAULT_SCHEMA)
 
 
@@ -48,8 +48,8 @@ class Message(NamedTuple):
 class Data:
     """A data directory with a topic of two read partitions, filled by hand."""
 
-    def __init__(self, path, name="t", *, incarnation=INCARNATION, read_partitions=2):
-        self.path, self.name, self.incarnation = path, name, incarnation
+    def __init__(self, path, name="t", *, topic_id=TOPIC_ID, read_partitions=2):
+        self.path, self.name, self.topic_id = path, name, topic_id
         self.root = ""
         self.storage = LocalStorage(path / "objects")
         (path / "queue/topics").mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Data:
             TopicConfig.create(name, read_partitions=read_partitions, write_partitions=2),
             (),
             now_ms=1,
-            incarnation=incarnation,
+            topic_id=topic_id,
             request_id="",
         )
         catalog.save(self.topic)
@@ -75,7 +75,7 @@ class Data:
         key = BatchKey(
             "memq",
             self.name,
-            self.incarnation,
+            self.topic_id,
             messages[0].write_partition,
             sealed_ms,
             f"b{self.batches}",
@@ -142,7 +142,7 @@ class Data:
             with open_partition(self.folders, topic.queue_topic, number) as array:
                 for offset in range(array.start, array.end):
                     notification = decode_notification(payload_of(array.get(offset)))
-                    assert notification.incarnation == topic.incarnation
+                    assert notification.topic_id == topic.topic_id
                     reader = BatchReader(self.storage.get(key_of_uri(notification.uri)))
                     found += [
                         row["value"].as_py().decode()
@@ -201,7 +201,7 @@ def test_an_object_with_some_messages_of_another_is_refused(data):
     for execute in (False, True):
         with pytest.raises(DataLossError, match=f"^{cut} shares 1 of its 2 Messages .* away"):
             data.recover(execute=execute)
-    assert Catalog(data.path / "topics").get("t").incarnation == INCARNATION
+    assert Catalog(data.path / "topics").get("t").topic_id == TOPIC_ID
     data.storage.delete(cut)
     assert data.recover().messages == 2
 
@@ -263,7 +263,7 @@ def test_a_power_cut_anywhere_in_a_rebuild_loses_nothing(tmp_path):
 @pytest.mark.parametrize("lost", [(0,), (1,), (0, 1)])
 def test_notifications_of_every_read_partition_are_restored(data, root, lost):
     """What the lost ones said of broker and root is known from others, of any topic."""
-    other = Data(data.path, "other", incarnation="f" * 16)
+    other = Data(data.path, "other", topic_id="f" * 16)
     other.root = data.root = root
     other.store(Message("p", 0), publish_to=1)
     for sequence in range(6):
@@ -363,7 +363,7 @@ def test_an_object_that_cannot_be_read_stops_no_other(data, spoil, place):
 def test_a_dry_run_says_what_is_done(tmp_path, seed):
     """Of any topic, whatever is lost of it; once it is done nothing is left to do."""
     rng = random.Random(seed)
-    data, other = Data(tmp_path / "data"), Data(tmp_path / "data", "t2", incarnation="f" * 16)
+    data, other = Data(tmp_path / "data"), Data(tmp_path / "data", "t2", topic_id="f" * 16)
     for topic in (data, other):
         for _ in range(8):
             producer, pair = rng.choice("pq"), 2 * rng.randrange(3)
@@ -375,8 +375,8 @@ def test_a_dry_run_says_what_is_done(tmp_path, seed):
     done = run(data.path)
     assert [each.topic for each in done] == ["t", "t2"]
     for plan, outcome in zip(planned, done, strict=True):
-        assert (outcome.incarnation == plan.incarnation) is (outcome.action != "rebuild")
-        plan.incarnation = outcome.incarnation
+        assert (outcome.topic_id == plan.topic_id) is (outcome.action != "rebuild")
+        plan.topic_id = outcome.topic_id
         assert plan == outcome
     for topic, outcome in zip((data, other), done, strict=True):
         if outcome.action == "rebuild":
@@ -390,7 +390,7 @@ def test_a_dry_run_says_what_is_done(tmp_path, seed):
 
 def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     """Nobody knows what it is, so nothing of it is changed; the others are recovered."""
-    other = Data(data.path, "a", incarnation="f" * 16)
+    other = Data(data.path, "a", topic_id="f" * 16)
     for topic in (data, other):
         topic.store(Message("p", 0))
         shutil.rmtree(topic.folders.partition(topic.topic.queue_topic, 1))

@@ -74,7 +74,7 @@ class Hosted:
             upload_deadline="1s",
             read_partitions=PARTITIONS,
         )
-        self.topic = SimpleNamespace(name="t", incarnation=LIFE, config=config, queue_topic="q")
+        self.topic = SimpleNamespace(name="t", topic_id=LIFE, config=config, queue_topic="q")
         self.partitions = {}
         self.expired_before_ms = 0
         self.queue, self.storage = InMemoryQueue(), InMemoryStorage()

@@ -59,7 +59,7 @@ class Broker:
     """A broker that has the groups of some topics, until it loses them.
 
     Attributes:
-        mine: the topics whose groups it has, with the incarnation of each.
+        mine: the topics whose groups it has, with the topic id of each.
         now_ms: its clock.
     """
 
@@ -76,7 +76,7 @@ class Broker:
         """As whoever asked has met it."""
         return SimpleNamespace(
             name=name,
-            incarnation="i",
+            topic_id="i",
             queue_topic=f"{name}.i",
             config=SimpleNamespace(read_partitions=2),
         )
@@ -84,10 +84,10 @@ class Broker:
     def coordinated_names(self):
         return list(self.mine)
 
-    def coordinated(self, name, incarnation=""):
+    def coordinated(self, name, topic_id=""):
         if name not in self.mine:
             raise NotHostedError(f"the groups of {name!r} are not here")
-        if incarnation not in ("", self.mine[name]):
+        if topic_id not in ("", self.mine[name]):
             raise TopicRecreatedError(f"topic {name!r} was recreated")
         return SimpleNamespace(topic=self.topic(name))
 

@@ -43,7 +43,7 @@ class Reader:
     """Reads the pieces from nowhere; what `before` raises comes instead of a piece."""
 
     schema = pa.schema([("partition", pa.int64()), ("offset", pa.int64())])
-    schema_id, incarnation = "s", "i"
+    schema_id, topic_id = "s", "i"
 
     def __init__(self, before=lambda _: None, pieces=PIECES):
         self.before, self.pieces = before, pieces

@@ -51,24 +51,24 @@ class Brokers:
 
     Attributes:
         addresses: where the topic was and is; the last one is only told to who looks again.
-        incarnations: of the topic, likewise; none when it does not exist any more.
+        topic_ids: of the topic, likewise; none when it does not exist any more.
         outcomes: what the next calls give: an answer with its body, or an error.
         asked: addresses that were asked.
-        incarnations_asked: with which incarnation.
+        topic_ids_asked: with which topic id.
         requests: that were sent.
     """
 
     request_timeout_s = 5.0
     runtime = SYSTEM
 
-    def __init__(self, *outcomes, addresses=("a:1",), incarnations=("1",)):
+    def __init__(self, *outcomes, addresses=("a:1",), topic_ids=("1",)):
         self.addresses, self.outcomes, self.asked = list(addresses), list(outcomes), []
-        self.incarnations, self.incarnations_asked = list(incarnations), []
+        self.topic_ids, self.topic_ids_asked = list(topic_ids), []
         self.requests = []
 
     async def topic(self, name, *, timeout_s=None):
         """The topic as it is known."""
-        if self.incarnations[0] is None:
+        if self.topic_ids[0] is None:
             raise UnknownTopicError("gone")
         return TopicInfo(
             config=TopicConfig.create(name),
@@ -77,12 +77,12 @@ class Brokers:
             hosts=self.addresses[0].split(" "),
             named_partitions=1,
             queue_address=self.addresses[0],
-            incarnation=self.incarnations[0],
+            topic_id=self.topic_ids[0],
         )
 
     def forget(self, name):
         """Look again."""
-        for known in (self.addresses, self.incarnations):
+        for known in (self.addresses, self.topic_ids):
             if len(known) > 1:
                 known.pop(0)
 
@@ -96,7 +96,7 @@ class Brokers:
 
     async def attempt(self, address, request, body=b"", *, body_crc=None, timeout_s):
         """The next outcome."""
-        self.incarnations_asked.append(getattr(request, "incarnation", None))
+        self.topic_ids_asked.append(getattr(request, "topic_id", None))
         self.asked.append(address)
         self.requests.append(request)
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
@@ -129,23 +129,23 @@ async def test_a_broker_may_be_the_last_to_hear(error):
 
 
 async def test_a_topic_that_is_gone():
-    """When no broker knows it any more, or another incarnation, that is raised."""
-    brokers = Brokers(UnknownTopicError("no"), incarnations=["1", None])
+    """When no broker knows it any more, or another topic id, that is raised."""
+    brokers = Brokers(UnknownTopicError("no"), topic_ids=["1", None])
     with pytest.raises(UnknownTopicError, match="gone"):
         await TopicClient(brokers, "t", "1").ask(Done())
-    brokers = Brokers(TopicRecreatedError("other"), incarnations=["1", "2"])
+    brokers = Brokers(TopicRecreatedError("other"), topic_ids=["1", "2"])
     with pytest.raises(TopicRecreatedError, match="other"):
         await TopicClient(brokers, "t", "1").ask(FetchOffsets(topic="t"))
-    assert brokers.incarnations_asked == ["1"]
+    assert brokers.topic_ids_asked == ["1"]
 
 
 async def test_what_is_remembered_may_be_over():
-    """Who has not relied on an incarnation yet takes the one that there is."""
-    brokers = Brokers(TopicRecreatedError("other"), (Done(), b""), incarnations=["1", "2"])
+    """Who has not relied on a topic id yet takes the one that there is."""
+    brokers = Brokers(TopicRecreatedError("other"), (Done(), b""), topic_ids=["1", "2"])
     client = TopicClient(brokers, "t")
     await client.ask(FetchOffsets(topic="t"))
-    assert brokers.incarnations_asked == ["1", "2"]
-    assert client.incarnation == "2"
+    assert brokers.topic_ids_asked == ["1", "2"]
+    assert client.topic_id == "2"
 
 
 @pytest.mark.parametrize(
@@ -289,15 +289,15 @@ async def test_a_message_goes_to_the_owner_of_its_write_partition():
     assert brokers.asked == []
 
 
-async def test_a_call_is_about_the_incarnation_that_was_met_first():
+async def test_a_call_is_about_the_topic_id_that_was_met_first():
     """Whatever the topic is by now: a broker that has the new one must be able to refuse."""
-    brokers = Brokers((Done(), b""), incarnations=["1", "2"])
+    brokers = Brokers((Done(), b""), topic_ids=["1", "2"])
     client = TopicClient(brokers, "t")
     await client.ask(FetchOffsets(topic="t"))
     brokers.forget("t")
     await client.ask(FetchOffsets(topic="t"))
-    assert brokers.incarnations_asked == ["1", "1"]
-    assert client.incarnation == "1"
+    assert brokers.topic_ids_asked == ["1", "1"]
+    assert client.topic_id == "1"
 
 
 # -- what a client reads of a topic's queue -----------------------------------------------------

@@ -15,12 +15,12 @@ from memq.core.notification import Notification, encode_notification
 from tests.unit.core.audit.test_reports import CONSUMED, REPORT
 
 PRODUCED = (
-    b'{"version":1,"topic":"t","write_partition":0,"producer_id":"p","epoch":0,"first":0,"last":9,'
+    b'{"version":2,"topic":"t","write_partition":0,"producer_id":"p","epoch":0,"first":0,"last":9,'
     b'"records":50,"size_bytes":500,"crc_sum":9223372036854775808,"failed":[[1,1],[3,4],[5,5]],'
     b'"window_start_ms":0,"window_end_ms":10'
 )
 SECOND = msgspec.structs.replace(REPORT, write_partition=1)
-NAMES = {"topic": "t", "incarnation": "i"}
+NAMES = {"topic": "t", "topic_id": "i"}
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ NAMES = {"topic": "t", "incarnation": "i"}
         (
             encode_notification(
                 Notification(
-                    **NAMES, version=1, write_partition=2, batch_id="b", uri="s3://b/k",
+                    **NAMES, version=2, write_partition=2, batch_id="b", uri="s3://b/k",
                     size_bytes=9, index_offset=5, messages=2, records=4, min_timestamp_us=1,
                     max_timestamp_us=3, producers=[ProducerRun("p", 0, 1, 2, 4, 7)], schema_id="s",
                     broker_id="b1", sealed_ms=8, stored_through_ms=8,
                 )
             ),
-            (b'{"version":1,"topic":"t","incarnation":"i","write_partition":2,"batch_id":"b",'
+            (b'{"version":2,"topic":"t","topic_id":"i","write_partition":2,"batch_id":"b",'
             b'"uri":"s3://b/k","size_bytes":9,"index_offset":5,"messages":2,"records":4,'
             b'"min_timestamp_us":1,"max_timestamp_us":3,"producers":[["p",0,1,2,4,7]],'
             b'"schema_id":"s","broker_id":"b1","sealed_ms":8,"stored_through_ms":8}'),
@@ -47,10 +47,10 @@ NAMES = {"topic": "t", "incarnation": "i"}
         ),
         (
             encode_report(CONSUMED),
-            (b'{"kind":"consumed","version":1,"topic":"t","consumer":"g","partition":3,"start":5,'
+            (b'{"kind":"consumed","version":2,"topic":"t","consumer":"g","partition":3,"start":5,'
             b'"end":9,"batches":4,"messages":40,"records":400,"crc_sum":18446744073709551615,'
             b'"window_start_ms":1,"window_end_ms":2,"skipped":0,"began":false,"moved":false,'
-            b'"final":true,"incarnation":"","client":""}'),
+            b'"final":true,"topic_id":"","client":""}'),
         ),
         (
             msgspec.json.format(
@@ -63,7 +63,7 @@ NAMES = {"topic": "t", "incarnation": "i"}
                 ),
                 indent=-1,
             ),
-            (b'{"version":1,"job":"j","topic":"t","incarnation":"i","partition":0,"start":5,"end":9,'
+            (b'{"version":2,"job":"j","topic":"t","topic_id":"i","partition":0,"start":5,"end":9,'
             b'"batches":4,"messages":40,"records":99,"bytes":7,"skipped_messages":0,'
             b'"skipped_records":0,"left_out":[],"unnamed_messages":0,"crc_sum":3,'
             b'"left_out_crc_sum":0,"output":"out","files":["a"],"started_ms":1,"finished_ms":2}'),
@@ -78,8 +78,8 @@ NAMES = {"topic": "t", "incarnation": "i"}
             b'"consumers":[],"beyond":[]}'),
         ),
         (
-            ASSIGNMENTS.encode(Assignment(incarnation="i1", epoch=3, owners=("a", ""))),
-            b'{"incarnation":"i1","epoch":3,"owners":["a",""]}',
+            ASSIGNMENTS.encode(Assignment(topic_id="i1", epoch=3, owners=("a", ""))),
+            b'{"topic_id":"i1","epoch":3,"owners":["a",""]}',
         ),
         (LOADS.encode(LoadsNode(loads={"t": {2: 0.5}})), b'{"loads":{"t":{"2":0.5}}}'),
         (

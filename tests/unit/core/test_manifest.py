@@ -48,7 +48,7 @@ GONE = LeftOut(
 MANIFEST = Manifest(
     job="range_to_parquet",
     topic="clicks",
-    incarnation=LIFE,
+    topic_id=LIFE,
     partition=3,
     start=5,
     end=9,
@@ -134,13 +134,13 @@ def test_numbers_that_make_no_sense_are_refused(changes):
 
 def test_a_later_version_is_refused():
     """A manifest of a version that is not known says which one is."""
-    with pytest.raises(CorruptDataError, match="version 2; this reader knows 1"):
-        decode_manifest(changed(version=2))
+    with pytest.raises(CorruptDataError, match="version 3; this reader knows 2"):
+        decode_manifest(changed(version=3))
 
 
 def test_a_manifest_of_the_topic_before_is_refused():
     """The same offsets of a topic that was deleted are other data."""
-    with pytest.raises(TopicRecreatedError, match=f"incarnation {LIFE}, and fedc"):
+    with pytest.raises(TopicRecreatedError, match=f"topic id {LIFE}, and fedc"):
         check_manifest(MANIFEST, "clicks", OffsetRange(3, 5, 9, "fedcba9876543210"))
 
 

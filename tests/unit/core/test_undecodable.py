@@ -104,7 +104,7 @@ def test_a_topic_that_is_damaged_stops_no_other(tmp_path):
     catalog = Catalog(tmp_path)
     for name in ("a", "t"):
         config = TopicConfig.create(name)
-        catalog.save(new_topic(config, (), now_ms=1, incarnation="0" * 16, request_id=""))
+        catalog.save(new_topic(config, (), now_ms=1, topic_id="0" * 16, request_id=""))
     path = tmp_path / "t.json"
     whole = path.read_bytes()
     for each in islice(damaged(whole), 0, None, 9):  # each opens a catalog

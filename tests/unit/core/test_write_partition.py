@@ -50,7 +50,7 @@ def processor(**options) -> TopicProcessor:
     return TopicProcessor(
         TopicConfig.create("t", **options),
         0,
-        incarnation="0" * 16,
+        topic_id="0" * 16,
         broker_id="b",
         schemas=SCHEMAS,
         new_batch_id=lambda ms: f"{ms:012x}-{next(ids)}",
@@ -475,7 +475,7 @@ def test_all_that_is_written_down_of_a_batch() -> None:
         TopicProcessor(
             TopicConfig.create("t", write_partitions=3, read_partitions=6),
             2,
-            incarnation="1" * 16,
+            topic_id="1" * 16,
             broker_id="b7",
             schemas=SCHEMAS,
             new_batch_id=lambda ms: f"id at {ms}",
@@ -505,7 +505,7 @@ def test_all_that_is_written_down_of_a_batch() -> None:
     assert told == {
         "version": NOTIFICATION_VERSION,
         "topic": "t",
-        "incarnation": "1" * 16,
+        "topic_id": "1" * 16,
         "write_partition": 2,
         "batch_id": "id at 702",
         "uri": "mem://key",

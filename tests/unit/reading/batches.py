@@ -54,7 +54,7 @@ def notify(sealed: SealedBatch, uri: str = "memory:b") -> Notification:
     return Notification(
         version=NOTIFICATION_VERSION,
         topic=sealed.metadata.topic,
-        incarnation="0" * 16,
+        topic_id="0" * 16,
         write_partition=sealed.metadata.write_partition,
         batch_id=sealed.metadata.batch_id,
         uri=uri,

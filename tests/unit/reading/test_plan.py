@@ -118,7 +118,7 @@ class Topic:
         since_ms: since when each partition is retained, by partition.
     """
 
-    topic, incarnation = "t", "i"
+    topic, topic_id = "t", "i"
 
     def __init__(self, *times, starts=None):
         self.times, self.starts = times, starts or [0] * len(times)
@@ -139,8 +139,8 @@ class Topic:
         ]
 
     async def batches(self, ranges):
-        for partition, start, end, incarnation in ranges:
-            assert incarnation == "i"
+        for partition, start, end, topic_id in ranges:
+            assert topic_id == "i"
             for offset in range(start, end):
                 if self.overtaken and offset:
                     self.overtaken -= 1
@@ -179,7 +179,7 @@ async def test_all_that_is_retained_is_one_piece_for_each_partition():
     plan = await plan_read(topic, Selection())
     assert shown(plan) == [(0, 1, 3, 2, 20, 200), (2, 0, 5, 5, 50, 500)]
     assert plan.size_bytes == 700
-    assert [each.range.incarnation for each in plan.pieces] == ["i", "i"]
+    assert [each.range.topic_id for each in plan.pieces] == ["i", "i"]
     assert (plan.times, plan.incomplete_before_ms) == (None, None)
 
 

@@ -13,7 +13,7 @@ from tests.simulation.checkers import check
 from tests.simulation.checkers.violation import MAX_EACH, Violation
 from tests.simulation.legal import legal_history
 
-T = {"topic": "t", "incarnation": "i"}
+T = {"topic": "t", "topic_id": "i"}
 FOREVER_US = 10**15
 
 
@@ -133,8 +133,8 @@ def removal(at, published, *, what="notification", offset=0, begun=0):
                      begun_us=begun)  # fmt: skip
 
 
-def left(name, *, named, written=0, incarnation="i"):
-    return h.Left(90, "object", name, "t", incarnation, written, named)
+def left(name, *, named, written=0, topic_id="i"):
+    return h.Left(90, "object", name, "t", topic_id, written, named)
 
 
 def durable(at, offset=0):
@@ -148,7 +148,7 @@ CRASH = h.Life(5, "m1", h.CRASHED)
 
 ILLEGAL = {
     "ack names another offset": ([send(1, offset=4), poll((0, 1))], {"misplaced"}),
-    "read in a later incarnation": ([send(1), poll((0, 1), incarnation="j")], {"misplaced"}),
+    "read in a later topic_id": ([send(1), poll((0, 1), topic_id="j")], {"misplaced"}),
     "acked, and readers went past it": (
         [send(1), send(2, offset=1), send(3, offset=2), poll((0, 1), (2, 3))],
         {"lost write"},
@@ -232,8 +232,8 @@ ILLEGAL = {
     ),
     "a commit that was forgotten": ([commit(5, at=1), fetched(at=9)], {"commit lost"}),
     "an offset nobody committed": ([commit(5, at=1), fetched(6, at=9)], {"commit from nowhere"}),
-    "an offset of another incarnation": (
-        [commit(5, at=1), fetched(5, at=9, incarnation="j")],
+    "an offset of another topic_id": (
+        [commit(5, at=1), fetched(5, at=9, topic_id="j")],
         {"commit from nowhere"},
     ),
     "a reset that was undone": (

@@ -90,7 +90,7 @@ class World:
 
     def __init__(self, monkeypatch):
         self.disk = DyingDisk().replaces(monkeypatch)
-        self.incarnation = LIFE
+        self.topic_id = LIFE
         self.starts, self.ends = [2, 0], [7, 4]
         self.outputs = {}
         self.again = []
@@ -109,7 +109,7 @@ class World:
 
     def write(self, _, task):
         """As `range_to_parquet`: the folder of the range is replaced, then its manifest written."""
-        assert task.range.incarnation == LIFE
+        assert task.range.topic_id == LIFE
         assert f"{task.manifest.removesuffix('.json')}.intended" in self.disk.files
         if task.manifest in self.disk.files:
             self.again.append(task.range)
@@ -193,7 +193,7 @@ def test_nothing_of_a_topic_made_again_is_compacted(monkeypatch):
     world = World(monkeypatch)
     world.run(partitions=[1])
     done = dict(world.outputs)
-    world.incarnation = "fedcba9876543210"
+    world.topic_id = "fedcba9876543210"
 
     with pytest.raises(TopicRecreatedError, match="Use another --output"):
         world.run(partitions=[0])

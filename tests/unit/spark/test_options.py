@@ -151,7 +151,7 @@ def test_a_wrong_option_is_named(given, message):
             },
             "'endingOffsets' = 4 for read partition 0: it is before",
         ),
-        ({"subscribe": "a", "incarnation": LIFE}, "which 'topic' has to name"),
+        ({"subscribe": "a", "topicId": LIFE}, "which 'topic' has to name"),
     ],
 )
 def test_a_wrong_choice_of_topics_is_named(given, message):
@@ -172,7 +172,7 @@ def test_options_of_one_of_several_topics():
     assert [name for name in "abc" if several.covers(name)] == ["a", "b"]
     assert [name for name in "abc" if pattern.covers(name)] == ["a"]
     assert not parse_read_options({"subscribePattern": ".*"}).covers("_memq_audit")
-    assert (one.topic, one.incarnation, one.subscribe_pattern) == ("a", LIFE, None)
+    assert (one.topic, one.topic_id, one.subscribe_pattern) == ("a", LIFE, None)
     assert one.starting_offsets == Bound(partitions={0: 5})
     assert parse_read_options(by_topic | {"topic": "a"}).starting_offsets == Bound(
         partitions={0: 5}

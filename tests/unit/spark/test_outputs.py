@@ -16,7 +16,7 @@ from memq.spark.outputs import RangeJob, range_to_parquet
 from tests.unit.spark.dying_disk import DyingDisk, KilledError
 
 RANGE_NAME = "memq_range=000000000003-000000000009"
-FOLDER = f"/lake/memq_topic=t/memq_incarnation={'a' * 16}/memq_partition=0"
+FOLDER = f"/lake/memq_topic=t/memq_topic_id={'a' * 16}/memq_partition=0"
 WHOLE = RangeJob(
     name="j",
     topic="t",

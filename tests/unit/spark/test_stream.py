@@ -39,7 +39,7 @@ class Brokers:
     """Topics by name; the call of a number may fail.
 
     Attributes:
-        topics: incarnation, starts and Batches of each topic.
+        topics: topic id, starts and Batches of each topic.
         fails: kind of the calls that fail, "" for any; with after how many.
         asked: how often, by kind.
         hidden: topics that a broker does not tell of, though it has them.
@@ -57,7 +57,7 @@ class Brokers:
     def create(self, name, partitions=1, schema=SCHEMA):
         self.lives += 1
         self.topics[name] = SimpleNamespace(
-            incarnation=f"{self.lives:016x}",
+            topic_id=f"{self.lives:016x}",
             schema=schema,
             starts=[0] * partitions,
             batches=[[] for _ in range(partitions)],
@@ -86,7 +86,7 @@ class Brokers:
     def names(self):
         """Every Batch there is, by name."""
         return {
-            (name, topic.incarnation, partition, batch.offset)
+            (name, topic.topic_id, partition, batch.offset)
             for name, topic in self.topics.items()
             for partition, held in enumerate(topic.batches)
             for batch in held
@@ -102,7 +102,7 @@ class Topics:
     def look_up(self):
         self.brokers.call("look up")
         return {
-            name: SimpleNamespace(incarnation=it.incarnation, schemas={1: it.schema}, schema_id=1)
+            name: SimpleNamespace(topic_id=it.topic_id, schemas={1: it.schema}, schema_id=1)
             for name, it in sorted(self.brokers.topics.items())
             if self.options.covers(name) and name not in self.brokers.hidden
         }
@@ -118,14 +118,14 @@ class Topic:
     """As `SparkTopic`."""
 
     def __init__(self, brokers, options):
-        self.brokers, self.name, self.incarnation = brokers, options.topic, options.incarnation
+        self.brokers, self.name, self.topic_id = brokers, options.topic, options.topic_id
 
     def _there(self, what):
         self.brokers.call(what)
         found = self.brokers.topics.get(self.name)
         if found is None:
             raise UnknownTopicError(self.name)
-        if found.incarnation != self.incarnation:
+        if found.topic_id != self.topic_id:
             raise TopicRecreatedError(self.name)
         return found
 
@@ -203,7 +203,7 @@ class Query:
 
     def name_of(self, batch):
         name = batch.notification.topic
-        return name, self.brokers.topics[name].incarnation, batch.partition, batch.offset
+        return name, self.brokers.topics[name].topic_id, batch.partition, batch.offset
 
     def run(self):
         """Micro-batches until there is nothing more; the Batches of all of them."""
@@ -302,7 +302,7 @@ def test_each_batch_is_in_one_micro_batch(events, limited, reports):
     told = Counter()
     for each in stream.told:
         offsets = range(each.start, each.end)
-        told.update((each.topic, each.incarnation, each.partition, n) for n in offsets)
+        told.update((each.topic, each.topic_id, each.partition, n) for n in offsets)
         counts = Totals()
         for n in offsets:
             counts = counts.plus(brokers.topics[each.topic].batches[each.partition][n].notification)

@@ -12,7 +12,7 @@ from memq.tables import commit
 from memq.tables.commit import ATTEMPTS, CommitOutcome, TableState, Written, commit_range
 from memq.tables.ledger import EMPTY, TopicRange
 
-WANTED = TopicRange(topic="clicks", incarnation="a" * 16, partition=0, start=3, end=9)
+WANTED = TopicRange(topic="clicks", topic_id="a" * 16, partition=0, start=3, end=9)
 WRITTEN = Written(msgspec.structs.replace(WANTED, records=7), ["a.parquet"])
 
 

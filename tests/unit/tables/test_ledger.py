@@ -22,10 +22,10 @@ from memq.tables.ledger import (
 )
 
 
-def clicks(start, end, partition=0, incarnation="a1", **counts):
+def clicks(start, end, partition=0, topic_id="a1", **counts):
     return TopicRange(
         topic="clicks",
-        incarnation=incarnation,
+        topic_id=topic_id,
         partition=partition,
         start=start,
         end=end,

@@ -20,10 +20,8 @@ from memq.tables.scan import ATTEMPTS, seam_of, settle
 A, B = "a" * 16, "b" * 16
 
 
-def clicks(partition, start, end, incarnation=A):
-    return TopicRange(
-        topic="clicks", incarnation=incarnation, partition=partition, start=start, end=end
-    )
+def clicks(partition, start, end, topic_id=A):
+    return TopicRange(topic="clicks", topic_id=topic_id, partition=partition, start=start, end=end)
 
 
 def ledger(held):
@@ -97,13 +95,13 @@ def test_each_offset_comes_from_one_of_the_two(found, looked_before):
         stored
     )
     assert sorted((p, n) for p, s, e, _ in seam.rest for n in range(s, e)) == sorted(rest)
-    assert {each.incarnation for each in seam.rest} <= {A}
+    assert {each.topic_id for each in seam.rest} <= {A}
 
 
 class Looked:
     """A table and its topic, and in which order they are looked at."""
 
-    incarnation = A
+    topic_id = A
 
     def __init__(self):
         self.asked = []

@@ -15,10 +15,10 @@ from memq.zookeeper.governor_runner import GovernorRunner
 LONG_S = 60  # a wait that ends sooner, or the test has failed
 
 
-def topic_of(name="t", write_partitions=6, incarnation="01" * 8):
+def topic_of(name="t", write_partitions=6, topic_id="01" * 8):
     """A topic as it is stored."""
     config = TopicConfig.create(name, write_partitions=write_partitions)
-    return new_topic(config, (), now_ms=0, incarnation=incarnation, request_id="")
+    return new_topic(config, (), now_ms=0, topic_id=topic_id, request_id="")
 
 
 async def create_topic(session, topic):

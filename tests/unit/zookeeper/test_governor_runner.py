@@ -226,14 +226,14 @@ async def test_an_election_that_nobody_else_wins_is_held_again(service, person, 
 
 
 async def test_topics_that_come_change_and_go_are_followed(service, person):
-    """Owners come with them; a topic created anew has those of its incarnation."""
+    """Owners come with them; a topic created anew has those of its topic id."""
     await governed(service, person, "a", "b")
     await person.set(TOPICS.child("t"), TOPICS.encode(topic_of(write_partitions=8)), 0)
     await until_owned(person, 8, by=["a", "b"])
     await delete(person, TOPICS.child("t"))
-    await create_topic(person, topic_of(write_partitions=3, incarnation="02" * 8))
+    await create_topic(person, topic_of(write_partitions=3, topic_id="02" * 8))
     await until_owned(person, 3, by=["a", "b"])
-    assert (await assignments(person))["t"].incarnation == "02" * 8
+    assert (await assignments(person))["t"].topic_id == "02" * 8
     await delete(person, TOPICS.child("t"))
     await until_owned(person, 0, by=[])
 

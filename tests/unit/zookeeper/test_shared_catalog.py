@@ -41,8 +41,8 @@ class Looked(Slow):
     """Servers that look whether the rules are kept, whatever the brokers do.
 
     Attributes:
-        made: incarnations of which something was made and not removed.
-        lived: what each incarnation that ever existed has held.
+        made: topic ids of which something was made and not removed.
+        lived: what each topic id that ever existed has held.
         wrong: what should not have been.
     """
 
@@ -69,34 +69,34 @@ class Looked(Slow):
 
     def look(self, before, after):
         for name, (topic, node) in after.items():
-            incarnation = topic.incarnation
-            if incarnation not in self.made:
+            topic_id = topic.topic_id
+            if topic_id not in self.made:
                 self.wrong.append(f"{name} exists, and nothing of it was made")
             if DOOMED.child(topic.queue_topic) in self._tree.nodes:
                 self.wrong.append(f"{name} exists and is doomed")
             if name in before and before[name][1].created == node.created:
-                if before[name][0].incarnation != incarnation:
-                    self.wrong.append(f"{name} was altered to another incarnation")
-            elif incarnation in self.lived:
+                if before[name][0].topic_id != topic_id:
+                    self.wrong.append(f"{name} was altered to another topic_id")
+            elif topic_id in self.lived:
                 self.wrong.append(f"{name} has come back")
-            self.lived.setdefault(incarnation, []).append(topic)
+            self.lived.setdefault(topic_id, []).append(topic)
 
 
 class Broker:
     """A broker that makes topics and removes what is left of them."""
 
-    incarnations = 0
+    topic_ids = 0
 
     def __init__(self, service, session, name="a", runtime=RUNTIME) -> None:
         self.service, self.session = service, session
         self.catalog = SharedCatalog(session, name, runtime)
 
     async def new(self, name, **options):
-        Broker.incarnations += 1
+        Broker.topic_ids += 1
         return await self.catalog.new(
             TopicConfig.create(name, **options),
             now_ms=5,
-            incarnation=f"{Broker.incarnations:016x}",
+            topic_id=f"{Broker.topic_ids:016x}",
             request_id="",
         )
 
@@ -104,7 +104,7 @@ class Broker:
         """Announce a topic, and make what belongs to it."""
         topic = await self.new(name, **options)
         await self.catalog.announce(topic)
-        self.service.made[topic.incarnation] = None
+        self.service.made[topic.topic_id] = None
         return topic
 
     async def create(self, name="t", **options):
@@ -119,7 +119,7 @@ class Broker:
     async def remove(self, topic):
         """Remove what is left of a topic, if there is anything to remove."""
         if await self.catalog.claim_removal(topic):
-            self.service.made.pop(topic.incarnation, None)
+            self.service.made.pop(topic.topic_id, None)
             await self.catalog.forget(topic)
 
     async def remove_all(self):
@@ -150,7 +150,7 @@ def doomed(broker):
     """What is doomed, with its maker."""
 
     async def found():
-        return {each.topic.incarnation: each.by for each in await broker.catalog.doomed()}
+        return {each.topic.topic_id: each.by for each in await broker.catalog.doomed()}
 
     return found()
 
@@ -200,7 +200,7 @@ async def test_what_was_not_claimed_is_not_forgotten(broker, other):
     await broker.catalog.save_new(topic)
 
 
-async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, other, service):
+async def test_a_later_topic_id_is_not_deleted_for_an_earlier_one(broker, other, service):
     """Neither when it is named nor when it comes in between."""
     topic = await broker.create()
     service.hold(of(broker.session, Transaction))
@@ -210,10 +210,10 @@ async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, oth
     await other.catalog.delete("t")
     later = await other.create()
     service.release()
-    with pytest.raises(TopicRecreatedError, match=later.incarnation):
+    with pytest.raises(TopicRecreatedError, match=later.topic_id):
         await late
     with pytest.raises(TopicRecreatedError):
-        await broker.catalog.delete("t", topic.incarnation)
+        await broker.catalog.delete("t", topic.topic_id)
     assert (await other.catalog.get("t")).topic == later
 
 
@@ -389,33 +389,33 @@ class History:
 
     def is_live(self, topic):
         live = self.service.live().get(topic.name)
-        return live is not None and live[0].incarnation == topic.incarnation
+        return live is not None and live[0].topic_id == topic.topic_id
 
     async def create(self, broker, name):
         topic = await broker.new(name)
-        incarnation = topic.incarnation
-        self.making[incarnation] = None
+        topic_id = topic.topic_id
+        self.making[topic_id] = None
         try:
             await broker.catalog.announce(topic)
-            self.service.made[incarnation] = None
+            self.service.made[topic_id] = None
             await broker.catalog.save_new(topic)
-            assert incarnation in self.service.lived, "told that it exists"
+            assert topic_id in self.service.lived, "told that it exists"
         except (TopicExistsError, UnavailableError):
             assert not self.is_live(topic), "told that it does not exist"
             raise
         finally:
-            self.making.pop(incarnation)
+            self.making.pop(topic_id)
 
     async def alter(self, broker, name):
         stored = await broker.catalog.get(name)
         options = {"batch_age": f"{1 + int(self.runtime.random() * 500)}ms"}
         altered = altered_topic(stored.topic, options, None, 0)
-        before = len(self.service.lived[altered.incarnation])
+        before = len(self.service.lived[altered.topic_id])
         try:
             await broker.catalog.alter(stored, altered)
-            assert altered in self.service.lived[altered.incarnation]
+            assert altered in self.service.lived[altered.topic_id]
         except VersionConflictError:
-            since = self.service.lived[altered.incarnation][before - 1 :]
+            since = self.service.lived[altered.topic_id][before - 1 :]
             assert len(since) > 1 or not self.is_live(altered), "nothing has changed"
             raise
 
@@ -426,7 +426,7 @@ class History:
     async def remove(self, broker, _):
         """As the broker does that governs: not what somebody is making, unless he may be gone."""
         for node in await broker.catalog.doomed():
-            making = node.by and node.topic.incarnation in self.making
+            making = node.by and node.topic.topic_id in self.making
             if not making or self.runtime.random() < 0.3:
                 await broker.remove(node.topic)
 
@@ -438,7 +438,7 @@ class History:
         await asyncio.sleep(1)  # for what is still on its way
         successor = await self.open(0)
         await successor.remove_all()
-        live = sorted(topic.incarnation for topic, _ in self.service.live().values())
+        live = sorted(topic.topic_id for topic, _ in self.service.live().values())
         assert sorted(self.service.made) == live
         assert await doomed(successor) == {}
 

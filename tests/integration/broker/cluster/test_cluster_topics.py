@@ -32,10 +32,10 @@ from tests.integration.broker.support import until
 FIRST, SECOND = "1" * 16, "2" * 16
 
 
-def topic(name="t", incarnation=FIRST, **options):
+def topic(name="t", topic_id=FIRST, **options):
     """One as the node says it."""
     config = TopicConfig.create(name, write_partitions=2)
-    found = new_topic(config, (), now_ms=1, incarnation=incarnation, request_id="")
+    found = new_topic(config, (), now_ms=1, topic_id=topic_id, request_id="")
     return msgspec.structs.replace(found, config=config.altered(**options)) if options else found
 
 
@@ -57,7 +57,7 @@ def served(topics, name="t"):
 
 
 OLD, NEW = topic(retention="1h"), topic(retention="2h")
-OTHER = topic(incarnation=SECOND, retention="3h")
+OTHER = topic(topic_id=SECOND, retention="3h")
 
 
 @pytest.mark.parametrize(

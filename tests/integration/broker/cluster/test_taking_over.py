@@ -120,7 +120,7 @@ async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(clus
     await until(lambda: len(one.topics.brokers()) == 2)
     for name, by in (("mine", "one"), ("theirs", "two")):
         config = TopicConfig.create(name)
-        topic = new_topic(config, (), now_ms=1, incarnation="1" * 16, request_id="")
+        topic = new_topic(config, (), now_ms=1, topic_id="1" * 16, request_id="")
         doomed = DoomedNode(topic=topic, by=by)
         await session.create(DOOMED.child(topic.queue_topic), DOOMED.encode(doomed))
     monkeypatch.setattr("memq.broker.retention.LANDING_S", 0.01)

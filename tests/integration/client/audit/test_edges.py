@@ -177,12 +177,12 @@ async def test_late_report_about_an_earlier_topic_neither_alarms_nor_hides(tmp_p
         await here.produce(3)
         old = await here.report_of(2)
         async with AsyncAdminClient(here.address) as admin:
-            old_incarnation = (await admin.describe_topic("t")).incarnation
+            old_topic_id = (await admin.describe_topic("t")).topic_id
             await admin.delete_topic("t")
         await here.create()
         await here.produce(2)
         late = {"window_start_ms": old.window_start_ms + 60_000, "last": 5, "records": 6}
-        await here.tell(msgspec.structs.replace(old, incarnation=old_incarnation, **late))
+        await here.tell(msgspec.structs.replace(old, topic_id=old_topic_id, **late))
         result = await here.audit()
         assert (only(result).produced_messages, result.clean) == (2, True)
         await here.delete(1)

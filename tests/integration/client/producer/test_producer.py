@@ -357,7 +357,7 @@ async def test_a_topic_that_was_recreated_is_another_one(broker, how):
         p = await producer(broker).start()
         await (await p.write(b"a"))
         await broker.until(lambda: broker.waiting)
-        broker.incarnation = "1" * 16
+        broker.topic_id = "1" * 16
         broker.hosts = [other.address]
         if how == "told":
             before = broker.metadata_requests

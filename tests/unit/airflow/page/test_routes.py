@@ -61,13 +61,13 @@ class Database:
         values = {"extra": extra or {}, "partition_key": key, "timestamp": at(minute)}
         self.add(models.AssetEvent, asset_id=asset_id, **source, **values)
 
-    def plan(self, minute, *sizes, incarnation=LIFE, life=0):
+    def plan(self, minute, *sizes, topic_id=LIFE, life=0):
         """A plan of ranges of such sizes, which go on where the last one ended."""
         cuts = list(itertools.accumulate(sizes, initial=self.ends))
         self.ends = cuts[-1]
         ledger = PlanLedger(
             topic=TOPIC,
-            incarnation=incarnation,
+            topic_id=topic_id,
             life=life,
             origins={0: 0},
             ends={0: self.ends},
@@ -170,8 +170,8 @@ def test_who_processes_is_known_by_airflow_itself(database, reader):
 
 
 def test_plans_come_with_their_runs_and_what_is_done(database, reader):
-    """A replay adds a run to its range; other DAGs, people and an earlier incarnation do not."""
-    database.plan(-1, 2, incarnation="b" * 16)
+    """A replay adds a run to its range; other DAGs, people and an earlier topic id do not."""
+    database.plan(-1, 2, topic_id="b" * 16)
     database.ends = 0
     database.plan(0, 2, 2, life=1)
     database.plan(1, 3, life=1)

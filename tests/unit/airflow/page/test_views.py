@@ -32,7 +32,7 @@ def plans(*cuts, minutes_ago=60, skipped=(), **states):
     """One plan of partition 0, cut there; runs as `r0_2="failed"`, or "done"."""
     made = PlanLedger(
         topic="clicks",
-        incarnation=LIFE,
+        topic_id=LIFE,
         origins={0: 0},
         ends={0: cuts[-1]},
         cuts={0: list(cuts)},

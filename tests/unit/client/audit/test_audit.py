@@ -17,9 +17,9 @@ from memq.errors import InvalidRequestError
 from tests.unit.client.audit.test_stored import JOB, NOTIFICATION, each
 from tests.unit.core.audit.test_produced import report
 
-LIFE = NOTIFICATION.incarnation
+LIFE = NOTIFICATION.topic_id
 INFO = SimpleNamespace(
-    incarnation=LIFE,
+    topic_id=LIFE,
     created_ms=1_000,
     config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000),
 )
@@ -87,12 +87,12 @@ def test_a_window_that_begins_too_early_is_named(start_ms, partition):
 
 
 @pytest.mark.parametrize(
-    ("incarnation", "stored_ms", "about"),
+    ("topic_id", "stored_ms", "about"),
     [(LIFE, 0, True), ("f" * 16, 2_000, False), ("", 999, False), ("", 1_000, True)],
 )
-def test_a_report_is_about_one_life_of_a_topic(incarnation, stored_ms, about):
+def test_a_report_is_about_one_life_of_a_topic(topic_id, stored_ms, about):
     """By what it says, or else by when it was stored."""
-    stored = StoredReport(report(0, 0, incarnation=incarnation), stored_ms)
+    stored = StoredReport(report(0, 0, topic_id=topic_id), stored_ms)
     assert audit._is_about(INFO, stored) is about
 
 
@@ -128,7 +128,7 @@ async def test_only_reports_that_are_alike_are_joined(monkeypatch):
                 for _ in range(2):
                     at = next(first)
                     fields = {"window_start_ms": began_ms, "window_end_ms": began_ms}
-                    about = report(at, at, producer_id=producer_id, incarnation=LIFE, **fields)
+                    about = report(at, at, producer_id=producer_id, topic_id=LIFE, **fields)
                     reports.append(StoredReport(about, began_ms + judged * 10**7))
     reports.append(StoredReport(JOB, 10**7))
     suspects = {

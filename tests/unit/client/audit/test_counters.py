@@ -208,7 +208,7 @@ def test_report_counts_what_was_settled(counters):
         counters.settled(one, ERROR if one.sequence in (1, 2, 4) else outcome)
     told = {"records": 20, "size_bytes": 200, "crc_sum": 2 * (2**32 - 1), "client": "client"}
     times = {"window_start_ms": 1_000, "window_end_ms": 2_000}
-    options = {"duplicates": 1, "incarnation": OPTIONS.incarnation}  # it may be older than that
+    options = {"duplicates": 1, "topic_id": OPTIONS.topic_id}  # it may be older than that
     assert counters.take_reports_at(2_000) == [
         report(0, 4, failed={1, 2, 4}, **told, **times, **options)
     ]

@@ -35,7 +35,7 @@ from tests.unit.core.audit.test_produced import report
 
 OPTIONS = StateMachineOptions(
     topic="t",
-    incarnation="0" * 16,
+    topic_id="0" * 16,
     producer_id="p",
     epoch=0,
     acks=-1,

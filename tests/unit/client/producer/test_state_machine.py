@@ -61,7 +61,7 @@ class Rig:
         self.core = ProducerStateMachine(
             StateMachineOptions(
                 topic="events",
-                incarnation="0" * 16,
+                topic_id="0" * 16,
                 producer_id=producer_id,
                 epoch=3,
                 acks=acks,

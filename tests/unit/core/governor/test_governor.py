@@ -30,8 +30,8 @@ def brokers(*names, **more):
     return [BrokerResources(name, **more) for name in names]
 
 
-def topic(name="t", write_partitions=6, incarnation="i1"):
-    return TopicPartitions(name, incarnation, write_partitions)
+def topic(name="t", write_partitions=6, topic_id="i1"):
+    return TopicPartitions(name, topic_id, write_partitions)
 
 
 def counts(cluster):
@@ -128,7 +128,7 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     store = Store()
     store.nodes = {
         "t": StoredNode(b"?", 6),
-        "u": StoredNode(b'{"incarnation":"i1","epoch":1,"owners":["a"]}', 0),
+        "u": StoredNode(b'{"topic_id":"i1","epoch":1,"owners":["a"]}', 0),
     }
     cluster = Cluster(Governor(), brokers("a"), [topic("t", 1), topic("u", 1)], store=store)
     (transaction,) = cluster.settle()
@@ -160,7 +160,7 @@ def test_what_is_refused_is_read_again():
     governor = cluster.governor
     transaction = governor.tick(0)
     cluster.store.nodes["t"] = StoredNode(
-        ASSIGNMENTS.encode(TopicAssignment(incarnation="i1", epoch=5, owners=("gone",))), 4
+        ASSIGNMENTS.encode(TopicAssignment(topic_id="i1", epoch=5, owners=("gone",))), 4
     )
     assert not cluster.store.apply(transaction)
     governor.refused(transaction.number)

@@ -50,10 +50,10 @@ class Governing(RuleBasedStateMachine):
         self.topics: dict[str, TopicPartitions] = {}
         self.draining: dict[str, None] = {}
         self.late: list = []
-        self.incarnations = 0
+        self.topic_ids = 0
         self.moves: dict = {}  # by transaction: what it moves for balance, by its sender's account
         self.may_move: dict = {}  # write partitions of which an owner was lost or did not accept
-        self.newest: dict = {}  # epoch by topic and incarnation
+        self.newest: dict = {}  # epoch by topic and topic_id
         self.loads: dict = {}
         for name, zone in (("a", "x"), ("b", "y"), ("c", "x")):
             self.brokers[name] = BrokerResources(name, 1.0, zone)
@@ -113,8 +113,8 @@ class Governing(RuleBasedStateMachine):
     def topic_is_created_or_grows(self, name, write_partitions):
         old = self.topics.get(name)
         if old is None:
-            self.incarnations += 1
-            topic = TopicPartitions(name, f"i{self.incarnations}", write_partitions)
+            self.topic_ids += 1
+            topic = TopicPartitions(name, f"i{self.topic_ids}", write_partitions)
         else:
             topic = old._replace(write_partitions=max(write_partitions, old.write_partitions))
         self.topics[name] = topic
@@ -128,8 +128,8 @@ class Governing(RuleBasedStateMachine):
         if not anew:
             self.tell("topic_deleted", name)
             return
-        self.incarnations += 1
-        self.topics[name] = old._replace(incarnation=f"i{self.incarnations}")
+        self.topic_ids += 1
+        self.topics[name] = old._replace(topic_id=f"i{self.topic_ids}")
         self.tell("topic_changed", self.topics[name])
 
     @rule(data=st.data(), load=st.sampled_from([0.0, 1.0, 10.0, 30.0]))
@@ -283,7 +283,7 @@ class Governing(RuleBasedStateMachine):
         assert not done or check == self.store.election, "a deposed Governor has written"
         for topic, found in after.items():
             if before.get(topic) != found:
-                life = topic, found.incarnation
+                life = topic, found.topic_id
                 assert found.epoch > self.newest.get(life, 0)
                 if topic in before:
                     assert found.epoch > before[topic].epoch
@@ -293,7 +293,7 @@ class Governing(RuleBasedStateMachine):
         return done
 
     def check_moves(self, before, after, topic, old, balance):
-        if before is None or before.incarnation != after.incarnation:
+        if before is None or before.topic_id != after.topic_id:
             return
         for number, owner in enumerate(after.owners):
             key = topic, number
@@ -338,7 +338,7 @@ class Governing(RuleBasedStateMachine):
         assert found.keys() == self.topics.keys()
         somebody = any(self.accepts(name) for name in self.brokers)
         for name, topic in self.topics.items():
-            assert found[name].incarnation == topic.incarnation
+            assert found[name].topic_id == topic.topic_id
             assert len(found[name].owners) == topic.write_partitions
             for owner in found[name].owners:
                 assert self.accepts(owner) if somebody else owner in (*self.brokers, "")

@@ -21,12 +21,12 @@ from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import CorruptDataError
 
-TOPIC = new_topic(TopicConfig.create("t"), (), now_ms=5, incarnation="ab" * 8, request_id="r")
+TOPIC = new_topic(TopicConfig.create("t"), (), now_ms=5, topic_id="ab" * 8, request_id="r")
 EACH = [
     (BROKERS, "a", BrokerNode(id="a", address="h:1", zone="z", rack="r", capacity=2.0)),
     (TOPICS, "t", TOPIC),
     (DOOMED, TOPIC.queue_topic, DoomedNode(topic=TOPIC, by="a")),
-    (ASSIGNMENTS, "t", TopicAssignment(incarnation="i1", epoch=3, owners=("a", ""))),
+    (ASSIGNMENTS, "t", TopicAssignment(topic_id="i1", epoch=3, owners=("a", ""))),
     (LOADS, "a", LoadsNode(loads={"t": {0: 1.5, 7: 0.0}})),
 ]
 

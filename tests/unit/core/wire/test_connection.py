@@ -76,7 +76,7 @@ def test_handshake_opens_both_ends():
     pair = ConnectionPair(max_header_bytes=5_000, max_body_bytes=6_000)
 
     assert pair.limits == HandshakeAnswer(
-        version=1, cluster_id="c", broker_id="b", max_header_bytes=5_000, max_body_bytes=6_000
+        version=2, cluster_id="c", broker_id="b", max_header_bytes=5_000, max_body_bytes=6_000
     )
     assert repr(pair.client) == "<ClientConnection open, 0 pending, 0 forgotten>"
     assert repr(pair.server) == "<ServerConnection open, client 'tester', 0 in flight>"
@@ -85,12 +85,12 @@ def test_handshake_opens_both_ends():
 def test_no_common_version():
     """A client that speaks no version of the broker is told both lists."""
     server = new_server()
-    with pytest.raises(UnsupportedVersionError, match=r"versions \[7, 8\], the broker \[1\]") as no:
+    with pytest.raises(UnsupportedVersionError, match=r"versions \[7, 8\], the broker \[2\]") as no:
         server.receive(frame(1, 1, encode(Handshake(versions=[7, 8]))))
 
     client = ClientConnection("tester")
     client.open()
-    with pytest.raises(UnsupportedVersionError, match=r"\[7, 8\].*\[1\]"):
+    with pytest.raises(UnsupportedVersionError, match=r"\[7, 8\].*\[2\]"):
         client.receive(reader().feed(b"".join(server.goodbye(no.value)))[0])
 
 
