@@ -548,7 +548,7 @@ class ConfluentTransactions:
             raise self._given_up(exc.__cause__ or exc) from exc
         self._end()
         if any(each < 0 for each in offsets):  # of what was sent twice Kafka may know no offset
-            raise self._uncertain("it was, without the offset of each record")
+            raise self._uncertain("Kafka has not told the offset of each record")
         return offsets
 
     def _produce(self, record: NewRecord, noted: Callable[[Any, Any], None]) -> None:

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A topic of the queue is a topic of Kafka, named after the cluster and the topic id, with
-its read partitions. Beside them there is one compacted topic, in which brokers say to each other
-what else a queue has to know (`state`). Notifications stay readable with any client of Kafka.
+A topic of the queue is a topic of Kafka, named after the cluster and the topic id, with its read
+partitions. Beside them there is one compacted topic, in which brokers say to each other what else a
+queue has to know (`state`). Notifications stay readable with any client of Kafka.
 
 *Publishing.* A broker has one transactional producer. All that it has to write at a time goes into
 one transaction, in the order of the calls: notifications of many write partitions, group offsets,
@@ -40,11 +40,12 @@ offset. The end of a partition is one past its last notification, whatever marke
 killed after a commit may forget to write its markers. The records then stay hidden, and the next
 transaction of the same producer that is aborted takes them along. So a publication ends when its
 entries are seen, and is in doubt when they are not. A reader at another broker asks Kafka how far
-the partition was written, and waits for that. A broker that dies may leave a
-transaction open, and nobody sees what others have written after it until it is fenced or Kafka
-gives it up, after ten seconds or twenty. So a broker that starts waits for
-that: it must know what an earlier life of its own has claimed, and release it, or those who wait
-for it to let go, for it lives, would wait in vain.
+the partition was written, and waits for that.
+
+A broker that dies may leave a transaction open, and nobody sees what others have written after it
+until it is fenced or Kafka gives it up, after ten seconds or twenty. So a broker that starts waits
+for that: it must know what an earlier life of its own has claimed, and release it, or those who
+wait for it to let go, for it lives, would wait in vain.
 
 *A Kafka that has lost what it has confirmed*, as after an election that was not clean, has less of
 a partition than was written or read here. That is noticed when it is asked how far the partition
@@ -364,8 +365,8 @@ class KafkaQueue:
             written.setdefault(publication.partition, []).append(offset)
         for partition, wanted in written.items():
             tail = await self._tail(topic, partition)
-            missing = {*wanted}
-            at, end = wanted[0], wanted[-1] + 1
+            missing = {each for each in wanted if each >= tail.start}  # else seen, and truncated
+            at, end = max(wanted[0], tail.start), wanted[-1] + 1
             while at < end and (page := await self._entries(tail, at, end, AT_ONCE, AT_ONCE_BYTES)):
                 missing -= {each.offset for each in page}
                 at = page[-1].offset + 1

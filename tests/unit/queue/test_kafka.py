@@ -72,6 +72,15 @@ async def test_what_kafka_hides_after_its_commit_is_not_acked(queue, kafka, comm
     assert await payloads(queue) == [b"a"]
 
 
+async def test_what_was_truncated_was_seen(queue):
+    """An entry that retention has removed before it is looked for is not published again."""
+    publications = [Publication(0, each, 1) for each in (b"a", b"b")]
+    offsets = await queue.publish("t", 0, publications)
+    for end in (offsets[1], offsets[1] + 1):
+        await queue.truncate("t", 0, end)
+        await queue._see_entries("t", publications, offsets)
+
+
 @pytest.mark.parametrize("fault", ["loses", "drops"])
 async def test_doubt_of_a_commit_stops_no_publication(queue, kafka, fault):
     """A group's offsets in doubt are committed again; Batches of the coordinator's are not held."""
