@@ -297,9 +297,10 @@ class Call(Generic[T]):
         """Make the thread that waits look whether there is something to do meanwhile."""
         self._woken.put(None)
 
-    async def ended(self) -> None:
-        """On the loop: wait until it has ended."""
+    async def end(self) -> None:
+        """On the loop: cancel it, and wait until it has ended."""
         if self._task is not None:
+            self._task.cancel()  # also where a second interrupt kept `result` from doing so
             await asyncio.wait({self._task})
 
     def _begin(self) -> None:
@@ -551,9 +552,9 @@ async def _next(items: AsyncGenerator[T, None]) -> T:
 
 
 async def _close(items: AsyncGenerator[T, None], step: Call[T] | None) -> None:
-    """Close what yields, once its last step, which may have been interrupted, has ended."""
+    """Close what yields, after its last step, which may have been interrupted."""
     if step is not None:
-        await step.ended()
+        await step.end()
     await items.aclose()
 
 

@@ -371,9 +371,20 @@ def test_callback_that_is_interrupted():
         echo.ask("quick")
 
 
-def test_interrupted_iteration():
-    """A Ctrl-C in an iteration is raised as it is, also while the item is still being made."""
+@pytest.mark.parametrize("twice", [False, True])
+def test_interrupted_iteration(monkeypatch, twice):
+    """A Ctrl-C in an iteration is raised as it is, also while the item is still being made; a
+    second one, as the first is handled, keeps nothing from its end.
+    """
     waiting, left = threading.Event(), []
+    real, second = EventLoopThread.call, [KeyboardInterrupt()] if twice else []
+
+    def call(self, function, *args):
+        if second and function.__name__ == "_cancel":
+            raise second.pop()
+        real(self, function, *args)
+
+    monkeypatch.setattr(EventLoopThread, "call", call)
 
     class Slow(AsyncEcho):
         async def count(self):
