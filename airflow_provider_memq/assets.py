@@ -25,7 +25,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")  # as memq.core.topic 
 
 
 def asset_uri(cluster: str, topic: str) -> str:
-    """The URI of a topic.
+    """Return the URI of a topic.
 
     Args:
         cluster: `host:port` of a broker, or a name of the cluster.
@@ -38,7 +38,7 @@ def asset_uri(cluster: str, topic: str) -> str:
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """A URI in its one form: the cluster in lower case.
+    """Return a URI in its one form: the cluster in lower case.
 
     Raises:
         ValueError: it is not the URI of a topic; the message says why.
@@ -61,7 +61,7 @@ def create_asset(
     group: str = "asset",
     extra: dict[str, Any] | None = None,
 ) -> Asset:
-    """A topic as an asset.
+    """Make an asset of a topic.
 
     Args:
         cluster: `host:port` of a broker, or a name of the cluster.
@@ -85,7 +85,7 @@ def watched_asset(
     memq_conn_id: str = DEFAULT_CONN_ID,
     **watch: Any,
 ) -> Asset:
-    """A topic as an asset that wakes DAGs scheduled on it when something was published.
+    """Make an asset of a topic that wakes DAGs scheduled on it when something was published.
 
     Args:
         cluster: `host:port` of a broker, or a name of the cluster.
@@ -107,7 +107,7 @@ def watched_asset(
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:  # noqa: ARG001
-    """The OpenLineage dataset of a topic's asset."""
+    """Return the OpenLineage dataset of a topic's asset."""
     from airflow_provider_memq.lineage import topic_dataset  # noqa: PLC0415 - needs a package
 
     uri = urlsplit(asset.uri)

@@ -39,7 +39,7 @@ def s3_hook(aws_conn_id: str | None) -> Any:
 
 
 def storage_options_of(settings: ClientSettings) -> NamedValues:
-    """The options of the storage from the `aws` connection that a connection names, if it does.
+    """Return the storage options of the `aws` connection that a connection names, if it names one.
 
     Secrets among them are masked in the log of the task.
 

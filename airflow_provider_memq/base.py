@@ -118,7 +118,7 @@ class MemqTopicOperator(FailsAtOnce):
         return MemqHook(self.memq_conn_id)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
-        """The topic that was asked about."""
+        """Report the topic that was asked about."""
         return lineage([topic_read(self.hook.settings().cluster, self.topic, [])])
 
 

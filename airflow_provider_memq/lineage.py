@@ -54,7 +54,7 @@ _SCHEMA_URL = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/InputDa
 
 
 def topic_dataset(cluster: str, topic: str) -> Dataset:
-    """The dataset of a topic.
+    """Return the dataset of a topic.
 
     Args:
         cluster: its name, or `host:port` of a broker.
@@ -68,7 +68,7 @@ def topic_dataset(cluster: str, topic: str) -> Dataset:
 def topic_read(
     cluster: str, topic: str, ranges: Sequence[OffsetRange], assertion: Any = None
 ) -> InputDataset:
-    """A topic as the input of a run.
+    """Describe a topic as the input of a run.
 
     Args:
         cluster: its name, or `host:port` of a broker.
@@ -87,7 +87,7 @@ def topic_read(
 
 
 def assertion(name: str, *, success: bool, actual: str) -> Any:
-    """A facet of quality with one assertion.
+    """Make a facet of quality with one assertion.
 
     Args:
         name: what is asserted, such as "audit".
@@ -104,7 +104,7 @@ def assertion(name: str, *, success: bool, actual: str) -> Any:
 
 
 def folder_written(folder: str, records: int | None = None) -> OutputDataset:
-    """A folder, or the location of a table, as the output of a run.
+    """Describe a folder, or the location of a table, as the output of a run.
 
     Args:
         folder: a URI, or an absolute path.
@@ -130,7 +130,7 @@ def range_lineage(
     output: str,
     manifest: Mapping[str, Any] | None = None,
 ) -> OperatorLineage[Any, Any]:
-    """The lineage of a task that has a program read one range.
+    """Describe the lineage of a task that has a program read one range.
 
     Args:
         cluster: name of it.
@@ -150,7 +150,7 @@ def range_lineage(
 def lineage(
     inputs: Sequence[InputDataset], outputs: Sequence[OutputDataset] = ()
 ) -> OperatorLineage[Any, Any]:
-    """What a task returns to the integration of Airflow."""
+    """Make what a task returns to the integration of Airflow."""
     with from_extra("openlineage"):
         from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415
 
@@ -174,7 +174,7 @@ def name_of_folder(folder: str) -> tuple[str, str]:
 
 
 def _without_partitions(path: str) -> str:
-    """A path without what stands at its end as `column=value`; its first part always stays."""
+    """Drop the parts `column=value` from the end of a path; its first part always stays."""
     parts = path.split("/")
     while len(parts) > 1 and "=" in parts[-1]:
         parts.pop()
@@ -183,7 +183,7 @@ def _without_partitions(path: str) -> str:
 
 @cache
 def _ranges_facet() -> Any:
-    """The class of the facet; it needs the optional package."""
+    """Return the class of the facet; it needs the optional package."""
     import attrs  # noqa: PLC0415 - with the package
     from openlineage.client.generated.base import InputDatasetFacet  # noqa: PLC0415
 

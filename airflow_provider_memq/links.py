@@ -23,7 +23,7 @@ class MemqTopicLink(BaseOperatorLink):
         return "Topic offsets"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
-        """The address; empty when the connection is wrong, which the task itself says louder."""
+        """Return the address; empty when the connection is wrong, which the task itself reports."""
         conn_id = getattr(operator, "memq_conn_id", DEFAULT_CONN_ID)
         try:
             settings = MemqHook(conn_id).settings()
@@ -45,5 +45,5 @@ class MemqManifestLink(BaseOperatorLink):
         return "Range manifest"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
-        """The address; empty where the task did not get as far as a manifest."""
+        """Return the address; empty where the task did not get as far as a manifest."""
         return str(getattr(operator, "manifest_url", "") or "")

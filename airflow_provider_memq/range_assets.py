@@ -6,17 +6,17 @@ from airflow.sdk import Asset
 
 
 def ranges_asset(topic: str) -> Asset:
-    """The ranges of a topic that are planned: its partition keys name them."""
+    """Make the asset of a topic's planned ranges: its partition keys name them."""
     return Asset(name=f"memq_ranges.{topic}", uri=f"memq-ranges://{topic}")
 
 
 def processed_asset(topic: str, job: str) -> Asset:
-    """The ranges of a topic that a job has processed."""
+    """Make the asset of a topic's ranges that a job has processed."""
     return Asset(name=f"memq_processed.{topic}.{job}", uri=f"memq-processed://{topic}/{job}")
 
 
 def plan_asset(ranges: Asset) -> Asset:
-    """Where the planner of some ranges keeps how far it has planned: one event for each plan.
+    """Make the asset where a planner keeps how far it has planned: one event for each plan.
 
     It is an asset of its own, on which no DAG is to be scheduled. Airflow 3.3.2 cannot give a task
     the events of an asset while a DAG run that one of them created is queued
@@ -27,5 +27,5 @@ def plan_asset(ranges: Asset) -> Asset:
 
 
 def audited_asset(topic: str) -> Asset:
-    """Where the audit of a topic keeps which windows of time it has audited: in its state store."""
+    """Make the asset in whose state store an audit keeps which windows it has audited."""
     return Asset(name=f"memq_audited.{topic}", uri=f"memq-audited://{topic}")

@@ -43,7 +43,7 @@ def parse_offsets(name: str, given: Offsets) -> dict[int, int]:
 
 
 def parse_count(name: str, given: object) -> int:
-    """A whole number from 0 on, or the text of one.
+    """Parse a whole number from 0 on, or the text of one.
 
     Raises:
         ConfigError: it is none.
@@ -74,7 +74,7 @@ def parse_time_ms(name: str, given: datetime | str) -> int:
 
 
 def parse_flag(name: str, given: object) -> bool:
-    """A flag, or the text of one.
+    """Parse a flag, or the text of one.
 
     Raises:
         ConfigError: it is neither true nor false.
@@ -86,7 +86,7 @@ def parse_flag(name: str, given: object) -> bool:
 
 
 def skips_removed(on_removed: str) -> bool:
-    """Whether to go on without what retention has removed, in place of failing.
+    """Return whether to go on without what retention has removed, in place of failing.
 
     Raises:
         ConfigError: it is neither "fail" nor "skip".
@@ -100,7 +100,7 @@ def skips_removed(on_removed: str) -> bool:
 
 
 def count_or(default: D, name: str, given: object) -> int | D:
-    """A whole number from 0 on.
+    """Parse a whole number from 0 on; None becomes the default.
 
     Raises:
         ConfigError: it is none.
@@ -174,5 +174,5 @@ def _is_nothing(given: object) -> bool:
 
 
 def iso(time_ms: int) -> str:
-    """A time as ISO text in UTC."""
+    """Format a time as ISO text in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

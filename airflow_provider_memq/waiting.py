@@ -80,7 +80,7 @@ class Condition(ABC):
 
     @abstractmethod
     async def look(self, client: TopicClient) -> WaitOutcome:
-        """Whether it holds now.
+        """Check whether it holds now.
 
         Args:
             client: of this topic id.
@@ -105,7 +105,7 @@ class OffsetsReached(Condition):
             raise ConfigError('offsets names no read partition; write it like {"0": 5}')
 
     async def look(self, client: TopicClient) -> WaitOutcome:
-        """Whether all are reached; see `Condition`."""
+        """Check whether all are reached; see `Condition`."""
         state = await self._state(client)
         check_partitions(state, self._targets)
         short = {p: end for p, end in self._targets.items() if state.ends[p] < end}
@@ -127,7 +127,7 @@ class WatermarkPassed(Condition):
         self._at_ms = parse_time_ms("at", at)
 
     async def look(self, client: TopicClient) -> WaitOutcome:
-        """Whether the watermark passed the time; see `Condition`."""
+        """Check whether the watermark passed the time; see `Condition`."""
         state = await self._state(client)
         note = (
             f"{self.topic} is stored through {iso(state.watermark_ms)}, awaited is "
@@ -166,7 +166,7 @@ class NewData(Condition):
         self._next: dict[int, int] = {}
 
     async def look(self, client: TopicClient) -> WaitOutcome:
-        """Whether there is enough; see `Condition`."""
+        """Check whether there is enough; see `Condition`."""
         state = await self._state(client)
         check_partitions(state, self._since)
         for partition, end in state.ends.items():
@@ -192,7 +192,7 @@ class LagBelow(Condition):
         self._max_lag = parse_count("max_lag", max_lag)
 
     async def look(self, client: TopicClient) -> WaitOutcome:
-        """Whether the group is near enough; see `Condition`."""
+        """Check whether the group is near enough; see `Condition`."""
         # First the offsets of the group: it may go on meanwhile, and is then only nearer.
         committed = await client.committed(self._group)
         state = await self._state(client)
@@ -237,7 +237,9 @@ class RangeDue(Condition):
         self._until_ms = parse_count("until_ms", until_ms)
 
     async def look(self, client: TopicClient) -> WaitOutcome:
-        """Whether one is due; see `Condition`. The note is the same at each look, for the log."""
+        """Check whether a range is due; see `Condition`. The note is the same at each check, for
+        the log.
+        """
         state = await self._state(client)
         check_partitions(state, self._since)
         found = await client.lag({p: self._since.get(p, 0) for p in state.ends})
@@ -270,7 +272,7 @@ def interval_s(poll_interval_s: float, randomness: Callable[[], float]) -> float
 
 
 def may_pass(error: Exception, *, known: bool) -> bool:
-    """Whether an error may go away by itself: an outage of brokers, or of what Airflow asks.
+    """Return whether an error may go away by itself: an outage of brokers, or of what Airflow asks.
 
     Args:
         error: of a look.

@@ -323,7 +323,9 @@ _BY_CODE: dict[str, type[MemqError]] = {cls.code: cls for cls in _leaves(MemqErr
 
 
 def from_code(code: str, message: str, address: str = "") -> MemqError:
-    """The error that a peer named by `code`; an unknown code becomes the root, keeping its text."""
+    """Make the error that a peer named by `code`; an unknown code becomes the root, keeping its
+    text.
+    """
     cls = _BY_CODE.get(code, MemqError)
     if cls is NotHostedError:
         return NotHostedError(message, address)

@@ -60,7 +60,7 @@ class MemqHook(BaseHook):
     # -- the connection ---------------------------------------------------------------------
 
     def settings(self) -> ClientSettings:
-        """What the connection says.
+        """Read what the connection says.
 
         Raises:
             ConfigError: it is malformed.
@@ -91,25 +91,25 @@ class MemqHook(BaseHook):
         return storage_options_of(self.settings())
 
     async def asettings(self) -> ClientSettings:
-        """What the connection says; as `settings`."""
+        """Read what the connection says; like `settings`."""
         return settings_of(await self.aget_connection(self.memq_conn_id))
 
     # Function-level imports from here on: loading the client is for those who ask something.
 
     def get_conn(self) -> AdminClient:
-        """A client that administers the cluster; close it, or use it with `with`."""
+        """Open a client that administers the cluster; close it, or use it with `with`."""
         from memq.client.admin import AdminClient  # noqa: PLC0415
 
         return AdminClient(**_client_options(self.settings()))
 
     async def aget_conn(self) -> AsyncAdminClient:
-        """A client that administers the cluster from an event loop; use it with `async with`."""
+        """Open a client that administers the cluster from an event loop; use `async with`."""
         from memq.client.admin import AsyncAdminClient  # noqa: PLC0415
 
         return AsyncAdminClient(**_client_options(await self.asettings()))
 
     def topic(self, topic: str, topic_id: str = "") -> SyncTopicClient:
-        """A client of one topic; close it, or use it with `with`.
+        """Open a client of one topic; close it, or use it with `with`.
 
         Args:
             topic: the topic.
@@ -122,7 +122,7 @@ class MemqHook(BaseHook):
         return SyncTopicClient(topic=topic, topic_id=topic_id, **options)
 
     async def atopic(self, topic: str, topic_id: str = "") -> TopicClient:
-        """A client of one topic for an event loop, as `topic`; use it with `async with`."""
+        """Open a client of one topic for an event loop, like `topic`; use it with `async with`."""
         from memq.client.cluster import Cluster  # noqa: PLC0415
         from memq.client.topic import TopicClient  # noqa: PLC0415
 
@@ -168,7 +168,7 @@ class MemqHook(BaseHook):
             loop.close()
 
     def test_connection(self) -> tuple[bool, str]:
-        """What *Test connection* shows: whether a broker answers, or why not."""
+        """Tell *Test connection* whether a broker answers, or why not."""
         try:
             answer = self.ask(lambda cluster: cluster.metadata(None))
         except MemqError as exc:
@@ -181,7 +181,7 @@ class MemqHook(BaseHook):
     # -- what is asked ----------------------------------------------------------------------
 
     def state(self, topic: str) -> TopicState:
-        """What a topic retains now, and how far it is stored.
+        """Return what a topic retains now, and how far it is stored.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -200,7 +200,7 @@ class MemqHook(BaseHook):
             return admin.offsets(topic, at)
 
     def offsets_for_time(self, topic: str, at: datetime) -> dict[int, int]:
-        """The first offset published at a time or later, by read partition.
+        """Return the first offset published at a time or later, by read partition.
 
         It is the end of the partition where nothing was published since.
 
@@ -214,7 +214,7 @@ class MemqHook(BaseHook):
         }
 
     def watermark_ms(self, topic: str) -> int:
-        """Every Message received before this time and acked is published; ms since 1970 UTC.
+        """Return the time before which every acked Message is published; ms since 1970 UTC.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -233,7 +233,7 @@ class MemqHook(BaseHook):
     def notifications(
         self, topic: str, partition: int, start: int, end: int
     ) -> Iterator[PublishedBatch]:
-        """The notifications of a range with their offsets, a page in memory at a time.
+        """Yield the notifications of a range with their offsets, a page in memory at a time.
 
         Raises:
             InvalidRequestError: the topic has no such partition, or the range is none.
@@ -257,7 +257,7 @@ class MemqHook(BaseHook):
         read_through: ReadThrough = "storage",
         timeout: float = READ_TIMEOUT_S,
     ) -> pa.Table:
-        """The records of a range, as one table in memory; see `memq.read_range`.
+        """Return the records of a range, as one table in memory; see `memq.read_range`.
 
         Args:
             topic: the topic.
@@ -296,7 +296,7 @@ class MemqHook(BaseHook):
 
 
 def _client_options(settings: ClientSettings) -> dict[str, Any]:
-    """How every client is opened."""
+    """Return the options with which every client is opened."""
     return {
         "bootstrap": settings.bootstrap,
         "client": "airflow",  # in the brokers' logs

@@ -108,7 +108,7 @@ class AwsRangeJobMixin(RangeJobMixin, AwsBaseOperator[Any]):
         return self._judge(context, note)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """The same, from where the task was deferred."""
+        """Do the same, from where the task was deferred."""
         note = _recall(context["task_state_store"])
         if event is not None and event.get("status") == "failure":  # what else Airflow drops
             raise AirflowException(f"job {note.job if note else '?'}: {event.get('message')}")

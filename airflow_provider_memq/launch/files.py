@@ -32,13 +32,13 @@ _NO_OBJECT = ("NoSuchKey", "404")  # a missing bucket is an error: nothing can b
 
 
 def scheme_of(uri: str) -> str:
-    """The scheme of a URI in small letters; empty for a path."""
+    """Return the scheme of a URI in small letters; empty for a path."""
     scheme, separator, _ = uri.partition("://")
     return scheme.lower() if separator else ""
 
 
 def read_if_any(uri: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> bytes | None:
-    """What a file holds; None when the storage says that there is none.
+    """Read a file; None when the storage says that there is none.
 
     Args:
         uri: path or URI.
@@ -89,7 +89,7 @@ def names_in(
 
 
 def read_end(uri: str, size: int, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> bytes:
-    """The last bytes of a file, or all of it when it is no larger.
+    """Read the last bytes of a file, or all of it when it is no larger.
 
     Args:
         uri: path or URI.

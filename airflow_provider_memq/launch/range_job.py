@@ -192,7 +192,7 @@ class RangeJobMixin(FailsAtOnce):
         return RangeRun(expected, path, digest_of(files.read_if_any(path, self.aws_conn_id)))
 
     def arguments(self, run: RangeRun) -> list[str]:
-        """The arguments of the program, all text; those of `spark_apps/range_to_parquet.py`.
+        """Return the arguments of the program, all text; those of `spark_apps/range_to_parquet.py`.
 
         A token is not among them, but `--token-env`, the variable that must hold it.
         """
@@ -235,7 +235,9 @@ class RangeJobMixin(FailsAtOnce):
         return self._done
 
     def _manifest(self, run: RangeRun) -> Manifest:
-        """What the program wrote. Another try would run it again, and could read no more."""
+        """Read the manifest that the program wrote. Another try would run it again, and could read
+        no more.
+        """
         try:
             return read_manifest(run.manifest, run.earlier, self.aws_conn_id)
         except (StorageError, ConfigError, CorruptDataError) as exc:
@@ -246,7 +248,7 @@ class RangeJobMixin(FailsAtOnce):
             ) from exc
 
     def get_openlineage_facets_on_start(self) -> Any:
-        """The exact range that is read, and the folder that is written."""
+        """Report the exact range that is read, and the folder that is written."""
         cluster = MemqHook(self.memq_conn_id).settings().cluster
         offsets = parse_key(self.range_key)
         return range_lineage(
@@ -254,7 +256,7 @@ class RangeJobMixin(FailsAtOnce):
         )
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
-        """The same, and how much was written, when it was."""
+        """Report the same, and how much was written, when it was."""
         return self.get_openlineage_facets_on_start()
 
 
@@ -262,7 +264,7 @@ _MANIFEST_NAME = re.compile(r"(\d{12,})-(\d{12,})\.json")
 
 
 def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: OffsetRange) -> str:
-    """Where a range's manifest stands: apart for each output, topic and topic id.
+    """Return where a range's manifest stands: apart for each output, topic and topic id.
 
     Args:
         manifest_dir: folder or URI of all manifests; None or empty for one in the output.
@@ -293,7 +295,7 @@ def written_ranges(
     starts: Mapping[int, int],
     aws_conn_id: str | None,
 ) -> list[OffsetRange]:
-    """The ranges that have manifests, whatever these say, sorted.
+    """Return the ranges that have manifests, whatever these say, sorted.
 
     Args:
         of: folder of manifests, output and topic, as in `manifest_path`.
@@ -316,14 +318,14 @@ def written_ranges(
 
 
 def _as_name(output: str) -> str:
-    """An output as the name of a folder: readable, and another one for each output."""
+    """Return an output as the name of a folder: readable, and different for each output."""
     plain = re.sub(r"[^\w.-]+", "-", output, flags=re.ASCII)
     digest = hashlib.sha256(output.encode()).hexdigest()[:8]
     return plain if plain == output else f"{plain.strip('-')}-{digest}"
 
 
 def digest_of(payload: bytes | None) -> str | None:
-    """What a file held, in short; None when there was none."""
+    """Return a digest of what a file held; None when there was none."""
     return None if payload is None else hashlib.sha256(payload).hexdigest()
 
 
@@ -332,7 +334,7 @@ def read_manifest(
     earlier: str | None = None,
     aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
 ) -> Manifest:
-    """A manifest from a file or URI.
+    """Read a manifest from a file or URI.
 
     Args:
         path: the file or URI.
@@ -375,7 +377,9 @@ def check(manifest: Manifest, topic: str, expected: RangeContents) -> None:
 
 
 def _result(manifest: Manifest, path: str) -> dict[str, Any]:
-    """The manifest as an XCom: small, and plain JSON. CRC sums may pass 2**63, so they are text."""
+    """Return the manifest as an XCom: small, and plain JSON. CRC sums may pass 2**63, so they are
+    text.
+    """
     plain: dict[str, Any] = msgspec.to_builtins(manifest)
     del plain["files"], plain["left_out"]
     sums = {name: str(plain[name]) for name in ("crc_sum", "left_out_crc_sum")}

@@ -69,7 +69,7 @@ def prepare(
 
 
 def credentials_of(settings: ClientSettings) -> dict[str, str]:
-    """What a program shows to the brokers and the storage, by variable.
+    """Return the credentials of a program for the brokers and the storage, by variable.
 
     Raises:
         ConfigError: as `storage_options_of`; or the variable cannot hold what it gives.

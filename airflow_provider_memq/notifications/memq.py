@@ -88,7 +88,7 @@ class MemqNotifier(BaseNotifier):
 
 
 def failure_of(context: Context) -> dict[str, str]:
-    """What a failure is about, from the context of its callback; empty where that is not known.
+    """Describe a failure from the context of its callback; empty where that is not known.
 
     The callback of a task whose worker died runs in the DAG processor, where templates are not
     rendered: there the range is the partition key of the run.
@@ -116,7 +116,9 @@ def message_of(failure: dict[str, str]) -> str:
 
 
 def _of(thing: Any, name: str) -> str:
-    """An attribute as text; empty when there is none, or it is a template that is not rendered."""
+    """Return an attribute as text; empty when there is none, or it is a template that is not
+    rendered.
+    """
     if isinstance(thing, dict):  # the triggerer has a context of plain JSON
         text = str(thing.get(name) or "")
     else:

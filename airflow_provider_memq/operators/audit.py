@@ -215,7 +215,7 @@ class MemqAuditOperator(MemqTopicOperator):
         return _JudgedWindow(window, verdict, plain, lines)
 
     def _record(self, context: Context) -> AuditedWindows | None:
-        """Which windows were audited, if this run is one that makes up for others."""
+        """Record which windows were audited, if this run is one that makes up for others."""
         asked = self.last or self.start or self.end
         if self.audited is None or asked or context["dag_run"].run_type != "scheduled":
             return None
@@ -228,7 +228,9 @@ class MemqAuditOperator(MemqTopicOperator):
             self._submitted.on_kill()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
-        """The topic, with what the audit found of it, and the table. Failures are told as well."""
+        """Report the topic, what the audit found of it, and the table. Failures are reported as
+        well.
+        """
         found, outputs = None, []
         if self._own is not None:
             clean = self._own.verdict is Verdict.CLEAN

@@ -165,9 +165,8 @@ class MemqBackfillOperator(MemqTopicOperator):
     def _find(
         self, context: Context
     ) -> tuple[list[RangeContents], list[OffsetRange], list[OffsetRange], str]:
-        """The ranges that touch what is wanted and are retained, the oldest first; those of them
-        that are cut now; those of which retention has removed the beginning, or all; and the
-        topic id.
+        """Find the retained ranges that touch what is wanted, oldest first; those that are cut now;
+        those whose beginning retention has removed; and the topic id.
         """
         last, known = known_ranges(context["inlet_events"], plan_asset(self.ranges))
         limits = Limits.read({"max_bytes": self.max_bytes})
@@ -247,13 +246,13 @@ class MemqBackfillOperator(MemqTopicOperator):
         return wanted
 
     def _unwritten(self, found: list[RangeContents]) -> list[RangeContents]:
-        """Those whose manifest is not there, or does not account for all of the range."""
+        """Return the ranges whose manifest is missing or does not account for all of the range."""
         with ThreadPoolExecutor(READERS) as readers:
             written = readers.map(self._is_written, found)
             return [each for each, done in zip(found, written, strict=True) if not done]
 
     def _is_written(self, expected: RangeContents) -> bool:
-        """Whether a manifest accounts for a range; one that does not is told of."""
+        """Return whether a manifest accounts for a range; log one that does not."""
         path = manifest_path(self.manifest_dir, self.output_dir, self.topic, expected.range)
         payload = files.read_if_any(path, self.aws_conn_id)
         if payload is None:

@@ -263,7 +263,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
             time.sleep(CLAIM_S)
 
     def _is_over(self, context: Context, planner: str) -> bool:
-        """Whether another planner is deleted, or paused, and plans no more."""
+        """Return whether another planner is deleted, or paused, and plans no more."""
         ti: Any = context["ti"]
         dag_id, _, task_id = planner.rpartition(".")
         try:
@@ -274,7 +274,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         return bool(over) and not any({"queued", "running"} & {*run.values()} for run in runs)
 
     def _written(self, begin: PlanLedger, starts: Mapping[int, int]) -> list[OffsetRange]:
-        """The ranges that have manifests, and begin at some offsets or after them."""
+        """Return the ranges that have manifests, and begin at some offsets or after them."""
         if not self.output_dir:
             return []
         of = self.manifest_dir, self.output_dir, self.topic
@@ -293,7 +293,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
             )
 
     def _is_held(self, context: Context) -> bool:
-        """Whether more runs would only wait behind others."""
+        """Return whether more runs would only wait behind others."""
         most = count_or(0, "max_pending", self.max_pending)
         if not most:
             return False
@@ -334,7 +334,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         return MissedRanges(context, plan_asset(self.ranges), self.process_dag_id, after)
 
     def _begin(self, last: PlanLedger | None, state: TopicState) -> PlanLedger:
-        """The ledger that this plan goes on from."""
+        """Load the ledger that this plan goes on from."""
         if last is None:
             return first_ledger(state, start_of(self.start))
         if self._begins_anew() and not is_same_topic(last, state):
@@ -348,7 +348,8 @@ class MemqPlanRangesOperator(MemqTopicOperator):
 
 
 def start_of(value: Offsets) -> str | dict[int, int]:
-    """Where to begin: a word, or offsets by read partition, also as the text of a JSON object.
+    """Parse where to begin: a word, or offsets by read partition, also as the text of a JSON
+    object.
 
     Raises:
         ConfigError: it is neither.
@@ -361,7 +362,7 @@ def start_of(value: Offsets) -> str | dict[int, int]:
 def _result(
     last: PlanLedger | None, ledger: PlanLedger, plan: Plan, *, dry_run: bool
 ) -> dict[str, Any]:
-    """A plan as plain JSON, with what it skipped itself."""
+    """Return a plan as plain JSON, with what it skipped itself."""
     earlier = last.skipped if last is not None else []
     return {
         "topic": ledger.topic,

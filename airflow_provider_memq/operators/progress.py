@@ -107,7 +107,7 @@ def moved_ends(
 
 
 def why_not_moved(ledger: PlanLedger, stored: Mapping[int, int]) -> str:
-    """What a group waits for that does not move."""
+    """Say what a group waits for that does not move."""
     held = [
         f"offset {stored.get(partition, origin)} of read partition {partition}"
         for partition, origin in sorted(ledger.origins.items())
@@ -141,7 +141,7 @@ class PartitionProgress(NamedTuple):
     left_ms: int | None
 
     def alarm(self, margin_ms: int) -> str | None:
-        """What is wrong; None when nothing is."""
+        """Say what is wrong; None when nothing is."""
         if self.removed:
             return (
                 f"partition {self.partition}, {offsets_in_words(self.settled, self.held_start)}: "
@@ -217,7 +217,7 @@ class MemqRetentionOperator(MemqTopicOperator):
         return result
 
     def _way_out(self) -> str:
-        """How to go on after what is gone."""
+        """Say how to go on after what is gone."""
         plan = "what was never planned is gone for good, and a plan with on_removed='skip' says so"
         if not self._watched:
             return plan

@@ -75,7 +75,7 @@ class MemqWindowRangesOperator(MemqTopicOperator):
 def window_of(
     context: Context, start: datetime | str | None, end: datetime | str | None
 ) -> tuple[int, int]:
-    """A window in milliseconds since 1970 UTC: what is given, or else the run's data interval.
+    """Return a window in ms since 1970 UTC: the given one, or else the run's data interval.
 
     Raises:
         ConfigError: there is none, or it does not end after it starts.

@@ -132,11 +132,11 @@ class TopicProgress(NamedTuple):
         ]
 
     def _is_passed(self, offsets: OffsetRange) -> bool:
-        """Whether the group has come past a range: by commits, or because it was moved."""
+        """Return whether the group has passed a range: by commits, or because it was moved."""
         return offsets.end <= self.brokers.stored.get(offsets.partition, 0)
 
     def _is_late(self, offsets: OffsetRange) -> bool:
-        """Whether a range would have its run by now."""
+        """Return whether a range should have its run by now."""
         waited = self.now - self.planned.planned_at[offsets]
         return waited >= timedelta(milliseconds=self.planned.pipeline.missed_after_ms)
 

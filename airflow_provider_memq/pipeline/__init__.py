@@ -70,7 +70,8 @@ class MemqPipeline:
     def from_yaml(
         cls, path: str | Path, *, notifiers: Sequence[Callable[[Any], object]] = ()
     ) -> Self:
-        """The pipeline that a file describes, with `topic` or `topics`, and settings beside it.
+        """Make the pipeline that a file describes, with `topic` or `topics`, and settings beside
+        it.
 
         Args:
             path: of the file.
@@ -86,7 +87,7 @@ class MemqPipeline:
         return f"<MemqPipeline of {len(self.topics)} topics>"
 
     def dags(self) -> list[DAG]:
-        """All DAGs that the setting `dags` of each topic names."""
+        """Make all DAGs that the setting `dags` of each topic names."""
         return [
             dag
             for topic in self.topics

@@ -271,12 +271,12 @@ def _since(time: datetime | None) -> dict[str, Any]:
 
 
 def _at(topic: TopicSettings) -> dict[str, Any]:
-    """Where the topic is."""
+    """Return the arguments that name the topic."""
     return {"topic": topic.topic, "memq_conn_id": topic.memq_conn_id}
 
 
 def _places(topic: TopicSettings) -> dict[str, Any]:
-    """Where the planned ranges of the topic go, and their manifests."""
+    """Return the arguments that name the output of planned ranges, and their manifests."""
     if topic.table:
         return {"output_dir": topic.table, "manifest_dir": topic.output}
     return {"output_dir": topic.output}
@@ -291,12 +291,12 @@ def _processed(topic: TopicSettings) -> Asset:
 
 
 def _range_job(topic: TopicSettings) -> dict[str, Any]:
-    """What processes a planned range of the topic."""
+    """Return the arguments of the job that processes a planned range of the topic."""
     return {**_spark(topic, _job(topic)), **_places(topic), "job": _job(topic)}
 
 
 def _spark(topic: TopicSettings, program: str = TO_FILES) -> dict[str, Any]:
-    """How Spark runs a program over a range of the topic."""
+    """Return the arguments with which Spark runs a program over a range of the topic."""
     return {
         **_at(topic),
         "application": f"{topic.spark_apps}/{program}.py",
@@ -308,7 +308,7 @@ def _spark(topic: TopicSettings, program: str = TO_FILES) -> dict[str, Any]:
 
 
 def _audit(topic: TopicSettings) -> dict[str, Any]:
-    """What both audits of the topic have."""
+    """Return the arguments that both audits of the topic share."""
     return {
         **_at(topic),
         "consumers": topic.audit_consumers,

@@ -80,7 +80,7 @@ _folder = _or_template(_check_folder)
 
 
 def _texts(value: Any) -> list[str]:
-    """A list of texts, or one text with commas."""
+    """Parse a list of texts, or one text with commas."""
     if not isinstance(value, str | list | tuple) or not all(isinstance(e, str) for e in value):
         raise ConfigError('must be a list of texts, such as [one, two], or one: "one,two"')
     return names_in(value)
@@ -98,7 +98,7 @@ def _named_texts(value: Any) -> dict[str, str]:
 
 
 def _time(value: Any) -> datetime | None:
-    """A time; of what looks like one, or like a day, YAML makes one by itself."""
+    """Parse a time. YAML itself makes one of text that looks like a time or a day."""
     if value == "":
         return None
     if isinstance(value, date) and not isinstance(value, datetime):
@@ -240,7 +240,7 @@ class Source(NamedTuple):
 
 
 def read_yaml(path: str | Path) -> Source:
-    """The settings in a file.
+    """Read the settings in a file.
 
     Raises:
         ConfigError: there is no such file, or it is not YAML with a `topic` or `topics`.
@@ -264,7 +264,7 @@ def read_yaml(path: str | Path) -> Source:
 
 
 def settings_of(source: Source) -> list[TopicSettings]:
-    """The settings of each topic.
+    """Return the settings of each topic.
 
     Raises:
         ConfigError: something is wrong; a line for each, with file, topic, setting and value.
@@ -284,7 +284,7 @@ def settings_of(source: Source) -> list[TopicSettings]:
 
 
 def _of_topic(source: Source, topic: str, own: Mapping[str, Any]) -> TopicSettings:
-    """What holds for a topic: its own, or that of all, or the default."""
+    """Return what holds for a topic: its own settings, or those of all, or the defaults."""
     fields = defaults(OPTIONS.values()) | _read(source.common)[0] | dict(own)
     if not fields["spark_apps"] and source.folder:
         fields["spark_apps"] = str(source.folder.parent / "spark_apps")
@@ -293,7 +293,7 @@ def _of_topic(source: Source, topic: str, own: Mapping[str, Any]) -> TopicSettin
 
 
 def _at_odds(topic: TopicSettings) -> list[str]:
-    """What is wrong with settings that are right one by one."""
+    """List the conflicts between settings that are right one by one."""
     wrong = []
     if not topic.spark_apps:
         wrong.append("spark_apps = '': must name the folder with MemQ's Spark programs")
@@ -312,7 +312,7 @@ def _at_odds(topic: TopicSettings) -> list[str]:
 
 
 def _topics(source: Source, problems: list[str]) -> dict[str, Mapping[str, Any]]:
-    """The topics with their own settings; says what cannot be one."""
+    """Return the topics with their own settings; refuse what cannot be one."""
     given = source.topics
     if isinstance(given, str):
         given = [given]

@@ -43,7 +43,7 @@ class AuditedWindows:
         return f"<AuditedWindows {self._key}>"
 
     def read(self) -> list[Interval]:
-        """What was audited, as intervals that do not meet, sorted.
+        """Read what was audited, as intervals that do not meet, sorted.
 
         Raises:
             CorruptDataError: what is kept makes no sense.
@@ -65,7 +65,7 @@ class AuditedWindows:
 
 
 def left_out(audited: Iterable[Interval], own: Interval) -> list[Interval]:
-    """The windows before a run's own that none has audited, the oldest first.
+    """Return the windows before a run's own that none has audited, the oldest first.
 
     They are as wide as the run's own, or less at the end of a gap; `MAX_MADE_UP` at most. Nothing
     is known of what lies before the first window that was audited.

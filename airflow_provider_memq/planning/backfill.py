@@ -45,7 +45,7 @@ class Cuts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, ranges: Iterable[OffsetRange], topic_id: str) -> Cuts:
-        """Of some ranges."""
+        """Return the cuts of some ranges."""
         stretches: dict[int, list[list[int]]] = {}
         for each in sorted(ranges):
             mine = stretches.setdefault(each.partition, [])
@@ -66,13 +66,13 @@ class Cuts(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def to_extra(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the cuts as plain JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         return {CUTS_KEY: plain}
 
 
 def cuts_of(extra: object) -> Cuts | None:
-    """What an event's extra says that a backfill has cut; None in another event.
+    """Return what an event's extra says that a backfill has cut; None in another event.
 
     Raises:
         CorruptDataError: it is damaged.
@@ -88,7 +88,7 @@ def cuts_of(extra: object) -> Cuts | None:
 def uncut(
     wanted: Iterable[OffsetRange], known: Collection[OffsetRange], origins: Mapping[int, int]
 ) -> list[OffsetRange]:
-    """What is wanted, lies before the first plan, and was never cut.
+    """Return what is wanted, lies before the first plan, and was never cut.
 
     Args:
         wanted: offsets.
@@ -104,7 +104,7 @@ def forgotten(
     origins: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> list[OffsetRange]:
-    """What is wanted and was planned, in ranges of which nothing is known any more.
+    """Return what is wanted and was planned, in ranges of which Airflow remembers nothing.
 
     Args:
         wanted: offsets.

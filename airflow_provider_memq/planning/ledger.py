@@ -88,7 +88,7 @@ class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
     version: int = LEDGER_VERSION
 
     def to_extra(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the ledger as plain JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         return {"memq_plan": plain}
 
@@ -107,7 +107,7 @@ class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
         return [OffsetRange(**row) for row in self.skipped]
 
     def advanced(self, ranges: Iterable[OffsetRange], again: Iterable[str] = ()) -> PlanLedger:
-        """The ledger when these ranges are planned as well, and those keys emitted again.
+        """Return the ledger after these ranges were planned, and those keys emitted again.
 
         Raises:
             CorruptDataError: a range does not begin where its partition ends.
@@ -124,7 +124,7 @@ class PlanLedger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(extra: object) -> PlanLedger | None:
-    """The ledger in an event's extra; None in one that a plan did not emit.
+    """Return the ledger in an event's extra; None in one that a plan did not emit.
 
     Raises:
         CorruptDataError: there is one, and it is damaged.
@@ -144,7 +144,7 @@ def ledger_of(extra: object) -> PlanLedger | None:
 
 
 def newest(ledgers: Iterable[PlanLedger]) -> PlanLedger | None:
-    """The last of some ledgers, in whatever order: ends never go back while a topic lives."""
+    """Return the last of some ledgers, in any order: ends never go back while a topic lives."""
     return max(ledgers, key=lambda each: (each.life, sum(each.ends.values())), default=None)
 
 
@@ -152,7 +152,7 @@ def newest(ledgers: Iterable[PlanLedger]) -> PlanLedger | None:
 
 
 def first_ledger(topic: TopicState, start: str | Mapping[int, int], life: int = 0) -> PlanLedger:
-    """The ledger of a topic of which nothing is planned yet.
+    """Return the ledger of a topic of which nothing is planned yet.
 
     Args:
         topic: the topic.
@@ -195,7 +195,7 @@ def _check_start(topic: TopicState, partition: int, offset: int) -> None:
 
 
 def is_same_topic(last: PlanLedger, topic: TopicState) -> bool:
-    """Whether what was planned is about the topic that there is."""
+    """Return whether the plan is about the topic that exists now."""
     return (last.topic, last.topic_id) == (topic.topic, topic.topic_id)
 
 
@@ -215,7 +215,8 @@ def check_same_topic(last: PlanLedger, topic: TopicState) -> None:
 
 
 def carried_on(last: PlanLedger, topic: TopicState, *, skip_removed: bool) -> PlanLedger:
-    """The ledger that the next plan goes on from, checked against what the topic retains now.
+    """Return the ledger that the next plan goes on from, checked against what the topic retains
+    now.
 
     Raises:
         TopicRecreatedError: the topic is not the one that was planned.
@@ -250,7 +251,7 @@ def carried_on(last: PlanLedger, topic: TopicState, *, skip_removed: bool) -> Pl
 def processed_ahead(
     ledger: PlanLedger, stored: Mapping[int, int], written: Iterable[OffsetRange]
 ) -> str:
-    """What is processed of offsets that are not planned, in words; empty for nothing.
+    """Describe in words what is processed beyond the plan; empty for nothing.
 
     Args:
         ledger: how far is planned.
@@ -271,7 +272,8 @@ def processed_ahead(
 def taken_over(
     ledger: PlanLedger, stored: Mapping[int, int], written: Iterable[OffsetRange]
 ) -> tuple[PlanLedger, list[OffsetRange]]:
-    """The ledger that goes on after what a group has committed, and what is written beyond that.
+    """Return the ledger that goes on after what a group has committed, and what is written beyond
+    that.
 
     Args:
         ledger: how far is planned.
@@ -317,7 +319,8 @@ class StoredPlan(NamedTuple):
 
 
 def last_ledger(inlet_events: Any, plan: Asset) -> PlanLedger | None:
-    """How far is planned, by the newest events of a plan's asset; None before the first plan.
+    """Return how far is planned, by the newest events of a plan's asset; None before the first
+    plan.
 
     Events that a person created carry no ledger and are passed over.
     """
@@ -345,7 +348,9 @@ def known_ranges(inlet_events: Any, plan: Asset) -> tuple[PlanLedger | None, set
 
 
 def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | None:
-    """Whether a range was planned, or cut by a backfill; None where Airflow may have forgotten."""
+    """Return whether a range was planned, or cut by a backfill; None where Airflow may have
+    forgotten.
+    """
     oldest = None
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
@@ -365,7 +370,7 @@ def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | No
 
 
 def plans_since(inlet_events: Any, plan: Asset, since: datetime) -> list[StoredPlan]:
-    """The plans that were stored since a time, the oldest first."""
+    """Return the plans that were stored since a time, the oldest first."""
     found: dict[datetime, PlanLedger] = {}
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
@@ -388,7 +393,7 @@ def mark_events(outlet_events: Any, outlets: Iterable[Any], topic_id: str) -> No
 def unstored_ranges(
     inlet_events: Any, plan: Asset, done: Asset, ledger: PlanLedger, stored: Mapping[int, int]
 ) -> set[OffsetRange]:
-    """The processed ranges that reach beyond what is stored and what is left out on purpose.
+    """Return the processed ranges that reach beyond what is stored and what is left out on purpose.
 
     A range may be processed long after those that follow it, and an old one once more. So it looks
     back to the last plan that had nothing beyond: what was processed before that plan was planned
@@ -422,7 +427,9 @@ def unstored_ranges(
 def _settled_since(
     inlet_events: Any, plan: Asset, ledger: PlanLedger, starts: Mapping[int, int]
 ) -> datetime | None:
-    """A time before which no range beyond some offsets was planned; None where none is known."""
+    """Return a time before which no range beyond some offsets was planned; None where none is
+    known.
+    """
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
             found = ledger_of(event.extra)
@@ -435,15 +442,15 @@ def _settled_since(
 
 
 def _is_of(event: Any, found: OffsetRange, topic_id: str) -> bool:
-    """Whether an event is about a topic id, by its key or else by its mark; one
-    that says neither is about whichever there is.
+    """Return whether an event is about a topic id, by its key or its mark. One without either
+    matches any topic id.
     """
     marked = event.extra.get(TOPIC_ID_KEY, "") if isinstance(event.extra, dict) else ""
     return (found.topic_id or marked or topic_id) == topic_id
 
 
 def _range_of(event: Any) -> OffsetRange | None:
-    """The range that an event's partition key names; None in an event about no range."""
+    """Return the range that an event's partition key names; None in an event about no range."""
     try:
         return parse_key(event.partition_key)
     except ConfigError:
@@ -455,7 +462,7 @@ def _ledgers(page: list[Any]) -> Iterator[PlanLedger]:
 
 
 def _pages(inlet_events: Any, asset: Asset, size: int) -> Iterator[list[Any]]:
-    """The events of an asset, the newest first; those at the seam of two pages may come twice."""
+    """Yield the events of an asset, newest first; those where two pages meet may come twice."""
     accessor = inlet_events[asset].ascending(False).limit(size)
     oldest = None
     while page := list(accessor):

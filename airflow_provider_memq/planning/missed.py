@@ -74,7 +74,7 @@ class RangesWithoutRun(NamedTuple):
 def ranges_without_run(
     plans: Iterable[StoredPlan], with_run: Collection[str], settled: datetime
 ) -> RangesWithoutRun:
-    """Which ranges have no run.
+    """Find the ranges that have no run.
 
     Args:
         plans: of one topic, the oldest first.
@@ -195,7 +195,7 @@ class MissedRanges:
 
 
 def is_paused(ti: Any, dag_id: str) -> bool:
-    """Whether a DAG is paused.
+    """Return whether a DAG is paused.
 
     Args:
         ti: the task that asks.
@@ -220,7 +220,7 @@ def _time(mark: dict[str, Any], name: str) -> datetime:
 
 
 def _dag_run(dag_id: str, run_id: str) -> Any:
-    """A DAG run; of its key no public call tells."""
+    """Find a DAG run; no public call finds it by its key."""
     from airflow.sdk.execution_time.comms import GetDagRun  # noqa: PLC0415 - only in a task
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS  # noqa: PLC0415 - likewise
 

@@ -31,7 +31,7 @@ _KEY = re.compile(r"(\d{5}):(\d{12})-(\d{12})(?:@([0-9a-f]{16}))?")
 
 
 def range_key(offsets: OffsetRange) -> str:
-    """The name of a range as an asset partition key, such as
+    """Return the name of a range as an asset partition key, such as
     `00000:000000000005-000000000009@0123456789abcdef`.
     """
     of = f"@{offsets.topic_id}" if offsets.topic_id else ""
@@ -39,7 +39,7 @@ def range_key(offsets: OffsetRange) -> str:
 
 
 def parse_key(key: str | None) -> OffsetRange:
-    """The range that a key names.
+    """Parse the range that a key names.
 
     Raises:
         ConfigError: it names none.
@@ -66,7 +66,7 @@ class RangeRow(TypedDict):
 
 
 def to_row(offsets: OffsetRange) -> RangeRow:
-    """A range as plain JSON."""
+    """Return a range as plain JSON."""
     return {"partition": offsets.partition, "start": offsets.start, "end": offsets.end}
 
 
@@ -141,7 +141,7 @@ class RangeContents(NamedTuple):
     last_ms: int = 0
 
     def with_batch(self, batch: PublishedBatch) -> RangeContents:
-        """The range with the next Batch, up to which it reaches at least."""
+        """Return the range with the next Batch, up to which it reaches at least."""
         it = batch.notification
         return RangeContents(
             self.range._replace(end=max(self.range.end, batch.offset + 1)),
@@ -155,7 +155,7 @@ class RangeContents(NamedTuple):
         )
 
     def fits(self, limits: Limits) -> bool:
-        """Whether it is within all limits."""
+        """Return whether it is within all limits."""
         return (
             self.batches <= limits.max_offsets
             and self.size_bytes <= limits.max_bytes
@@ -164,7 +164,7 @@ class RangeContents(NamedTuple):
         )
 
     def to_row(self) -> dict[str, Any]:
-        """As plain JSON, for XComs and logs."""
+        """Return the contents as plain JSON, for XComs and logs."""
         amounts = {"batches": self.batches, "bytes": self.size_bytes, "records": self.records}
         return {"key": range_key(self.range)} | amounts
 
@@ -262,7 +262,7 @@ def _is_full(tail: RangeContents, limits: Limits, full_bytes: int) -> bool:
 
 
 def touching(ranges: Iterable[OffsetRange], wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The ranges that share an offset with a wanted one of their topic, sorted, each once.
+    """Return the ranges that share an offset with a wanted one of their topic, sorted, each once.
 
     A backfill runs whole ranges as they were planned: then each run replaces its own output, and no
     other output holds the same rows.
@@ -284,7 +284,7 @@ def touching(ranges: Iterable[OffsetRange], wanted: Iterable[OffsetRange]) -> li
 
 
 def contiguous_end(start: int, done: Iterable[OffsetRange]) -> int:
-    """How far ranges of one partition reach from `start` on without a gap."""
+    """Return how far ranges of one partition reach from `start` on without a gap."""
     end = start
     for each in sorted(done, key=lambda r: r.start):
         if each.start > end:

@@ -57,7 +57,7 @@ class TopicState(NamedTuple):
 
 
 async def topic_state(client: TopicClient) -> TopicState:
-    """What a topic has now, and how far it is stored.
+    """Look up what a topic has now, and how far it is stored.
 
     Raises:
         TopicRecreatedError: it is of another topic id than the client's.
@@ -69,7 +69,7 @@ async def topic_state(client: TopicClient) -> TopicState:
 
 
 def read_state(topic: str, client: SyncTopicClient) -> TopicState:
-    """As `topic_state`, for threads."""
+    """Do as `topic_state`, for threads."""
     watermark = client.watermark()
     return _state(topic, watermark, client.offsets(), client.topic_id)
 
@@ -96,7 +96,7 @@ def next_ranges(
     held: bool = False,
     written: Sequence[OffsetRange] = (),
 ) -> Plan:
-    """The ranges that come after what is planned, up to what the topic had when it was looked up.
+    """Cut the ranges that follow the plan, up to what the topic had when it was looked up.
 
     Args:
         client: of the topic.
@@ -137,7 +137,7 @@ def cut_all(client: SyncTopicClient, stretch: OffsetRange, limits: Limits) -> li
 
 
 def contents_of(client: SyncTopicClient, wanted: OffsetRange) -> RangeContents:
-    """What a job over a range will read.
+    """Look up what a job over a range will read.
 
     Raises:
         TopicRecreatedError: the topic is of another topic id than the client's.

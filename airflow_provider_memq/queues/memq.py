@@ -21,5 +21,5 @@ class MemqMessageQueueProvider(BaseMessageQueueProvider):
     scheme = "memq"
 
     def trigger_class(self) -> type[BaseEventTrigger]:
-        """The trigger that watches a topic."""
+        """Return the trigger that watches a topic."""
         return MemqWatchTrigger

@@ -177,7 +177,7 @@ class MemqSensor(BaseSensorOperator, TakesArguments):
             raise AirflowFailException(f"{self.task_id}: {exc}") from exc
 
     def _rescheduled(self, context: Context) -> bool:
-        """Whether an earlier look of this try was answered: else it would have failed."""
+        """Return whether an earlier check of this try was answered: else it would have failed."""
         return self.reschedule and bool(context["ti"].get_first_reschedule_date(context))
 
     def _trigger_arguments(self) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _to_json(ends: Ends) -> dict[str, int]:
 
 
 def _from_json(stored: object) -> Ends:
-    """What `_to_json` made; nothing for what a person broke: then all is announced again."""
+    """Decode what `_to_json` made; nothing for what a person broke: then all is announced again."""
     try:
         return msgspec.convert(stored, Ends, strict=False, str_keys=True)
     except msgspec.ValidationError:

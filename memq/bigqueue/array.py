@@ -252,7 +252,8 @@ class BigArray:
         return first
 
     def length(self, index: int) -> int:
-        """The bytes of an item by its entry, which may be damaged; 0 when there is none.
+        """Return the size of an item in bytes by its entry, which may be damaged; 0 when there is
+        none.
 
         Raises:
             OffsetOutOfRangeError: `index` is outside `[start, end)`.
@@ -264,7 +265,7 @@ class BigArray:
             return 0
 
     def was(self, index: int, data: bytes) -> bool:
-        """Whether these bytes are the item at `index`, by the check that its entry holds.
+        """Return whether these bytes are the item at `index`, by the check that its entry holds.
 
         Raises:
             OffsetOutOfRangeError: `index` is outside `[start, end)`.
@@ -363,7 +364,7 @@ class BigArray:
         return self._tail.timestamp_ms
 
     def get(self, index: int) -> bytes:
-        """The item at `index`, its CRC32C verified.
+        """Read the item at `index` and verify its CRC32C.
 
         Raises:
             OffsetOutOfRangeError: `index` is outside `[start, end)`.
@@ -387,7 +388,7 @@ class BigArray:
         return self._read(start, lambda: self._cursor.read_many(start, stop, max_bytes))
 
     def timestamp_ms(self, index: int) -> int:
-        """The timestamp of the item at `index`, verified together with the item.
+        """Read the timestamp of the item at `index`, verified together with the item.
 
         Raises: as `get`.
         """
@@ -395,7 +396,8 @@ class BigArray:
         return self._read(index, lambda: self._stamp_of(index))
 
     def find_timestamp(self, timestamp_ms: int) -> int:
-        """The first index with a timestamp at or after `timestamp_ms`; `end` when there is none.
+        """Find the first index with a timestamp at or after `timestamp_ms`; `end` when there is
+        none.
 
         A binary search over the index pages, which does not read the items.
 
@@ -413,7 +415,7 @@ class BigArray:
     # -- the rest ---------------------------------------------------------------------------
 
     def cursor(self) -> Cursor:
-        """A reader of its own place, for an owner that locks it and checks the range."""
+        """Open a reader with its own position, for an owner that locks it and checks the range."""
         return Cursor(self._layout, self._pool)
 
     def close(self) -> None:
@@ -465,7 +467,9 @@ class BigArray:
             self._files.delete_before(keep)
 
     def _page_of_whole(self, index: int) -> int:
-        """The data page of an item, which must be whole: a wrong one would delete good pages."""
+        """Return the data page of an item, which must be whole: a wrong one would delete good
+        pages.
+        """
         cursor = self.cursor()
         cursor.read(index)
         return cursor.entry(index).page

@@ -69,7 +69,7 @@ class Cursor:
         self.moves = 0
 
     def read(self, index: int) -> bytes:
-        """The item at `index`.
+        """Read the item at `index`.
 
         Raises:
             CorruptDataError: the item, its entry or one of its page files is damaged.
@@ -94,7 +94,8 @@ class Cursor:
         return data
 
     def read_many(self, start: int, stop: int, max_bytes: int | None = None) -> list[bytes]:
-        """The items `[start, stop)`, or as many of the first as fit `max_bytes`, but at least one.
+        """Read the items `[start, stop)`, or as many of the first as fit `max_bytes`, but at least
+        one.
 
         Raises:
             CorruptDataError: as `read`, for the first damaged item among them.
@@ -113,7 +114,7 @@ class Cursor:
         return found
 
     def entry(self, index: int) -> ItemEntry:
-        """The index entry, unverified.
+        """Read the index entry, unverified.
 
         Raises:
             CorruptDataError: its index page is missing or too short.
@@ -189,7 +190,7 @@ class Cursor:
         return (index // self._items + 1) * self._items
 
     def _map(self, kind: Kind, number: int, index: int) -> mmap.mmap:
-        """The mapped page that item `index` needs."""
+        """Map the page that item `index` needs."""
         try:
             return self._pool.map(kind, number)
         except CorruptDataError as exc:
@@ -206,7 +207,7 @@ class Cursor:
 
 
 def _seeds(stamps: list[int], start: int) -> Iterable[int]:
-    """What the check of each item starts from. Timestamps are in order and mostly the same."""
+    """Return where the check of each item starts. Timestamps are in order and mostly the same."""
     count = len(stamps)
     if stamps[0] == stamps[-1]:
         seed = seed_of(stamps[0]) + start

@@ -75,7 +75,7 @@ class Front:
             return self._cells[POSITION]
 
     def take(self) -> bytes | None:
-        """The next item, moving past it; None when there is none yet.
+        """Take the next item and move past it; None when there is none yet.
 
         Raises:
             CorruptDataError: the item is damaged; the front stays before it. `seek` passes it.
@@ -118,7 +118,7 @@ class Front:
             return items
 
     def peek(self) -> bytes | None:
-        """The next item without moving past it; None when there is none yet.
+        """Read the next item without moving past it; None when there is none yet.
 
         Raises:
             CorruptDataError: the item is damaged.

@@ -66,7 +66,7 @@ MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 
 def seed_of(timestamp_ms: int) -> int:
-    """The CRC32C that the check of an item with this timestamp starts from (plus its index).
+    """Return the CRC32C that the check of an item with this timestamp starts from (plus its index).
 
     Starting from timestamp and index makes the check cover them too: a flipped timestamp, a
     misplaced page file and an entry of zeros are all seen, at no cost for each item.
@@ -97,22 +97,22 @@ class Layout:
     index_page_items: int
 
     def file(self, kind: Kind, number: int) -> Path:
-        """The file of page `number`."""
+        """Return the file of page `number`."""
         return self.path / kind / f"{number:012d}{PAGE_SUFFIX}"
 
     def size_bytes(self, kind: Kind) -> int:
-        """The size of a whole page file of that kind."""
+        """Return the size of a whole page file of that kind, in bytes."""
         return self.page_bytes if kind == DATA else self.index_page_items * ENTRY_BYTES
 
     def numbers(self, kind: Kind) -> list[int]:
-        """The page numbers for which a file exists, ascending."""
+        """Return the page numbers for which a file exists, ascending."""
         names = (file.name for file in (self.path / kind).glob("*" + PAGE_SUFFIX))
         stems = (name.removesuffix(PAGE_SUFFIX) for name in names)
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def new_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
-    """The layout of an array that does not exist yet; None picks the default size.
+    """Return the layout for a new array; None picks the default size.
 
     Raises:
         ConfigError: a size is out of its limits.
@@ -186,7 +186,7 @@ def claim_folder(path: Path, opened: ExitStack) -> None:
 
 
 def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
-    """The layout of the array at `path`, which is made when there is none.
+    """Load the layout of the array at `path`, or make one when there is none.
 
     Raises:
         QueueError: the file system refused; and as `load_layout` and `new_layout`.

@@ -63,7 +63,7 @@ class PagePool:
         self._pages: OrderedDict[tuple[Kind, int], tuple[mmap.mmap, float]] = OrderedDict()
 
     def map(self, kind: Kind, number: int) -> mmap.mmap:
-        """The mapped page, which may be unmapped again as soon as `lock` is free.
+        """Map the page, which may be unmapped again as soon as `lock` is free.
 
         The map is as long as the file, which in a damaged array may be shorter than a page.
 

@@ -99,7 +99,7 @@ class BigQueue:
         return self._front.take_many(count, max_bytes)
 
     def peek(self) -> bytes | None:
-        """The oldest item, which stays; None when the queue is empty.
+        """Read the oldest item, which stays; None when the queue is empty.
 
         Raises:
             CorruptDataError: the item is damaged.
@@ -182,7 +182,7 @@ class FanOutQueue(BigArray):
     # -- fronts -----------------------------------------------------------------------------
 
     def fronts(self) -> list[str]:
-        """The names of all fronts, sorted."""
+        """Return the names of all fronts, sorted."""
         files = self._folder.glob("*" + FRONT_SUFFIX)
         return sorted(unquote(file.name.removesuffix(FRONT_SUFFIX)) for file in files)
 
@@ -222,7 +222,7 @@ class FanOutQueue(BigArray):
             front.close()
 
     def position(self, name: str) -> int:
-        """The index of the item that the front takes next.
+        """Return the index of the item that the front takes next.
 
         Raises:
             InvalidRequestError: there is no such front.
@@ -262,7 +262,7 @@ class FanOutQueue(BigArray):
         return self._front(name).take_many(count, max_bytes)
 
     def peek(self, name: str) -> bytes | None:
-        """The next item of a front without taking it; None when it has taken all.
+        """Read the next item of a front without taking it; None when it has taken all.
 
         Raises: InvalidRequestError and CorruptDataError as `dequeue`.
         """

@@ -121,7 +121,7 @@ class _Scanner:
         self._index_set = set(self.indexes)
 
     def entry(self, index: int) -> ItemEntry | None:
-        """The entry at `index`, or None when there is none: zeros, or no file."""
+        """Read the entry at `index`; None when there is none: zeros, or no file."""
         if index < 0 or index // self.items not in self._index_set:
             return None
         try:
@@ -131,25 +131,25 @@ class _Scanner:
         return entry if any(entry) else None
 
     def entries_end(self) -> int:
-        """One past the last entry of the last index page; its first when it holds none."""
+        """Return one past the last entry of the last index page; its first when it holds none."""
         last_page = range(self.above - self.items, self.above)
         found = (index for index in reversed(last_page) if self.entry(index) is not None)
         return next(found, last_page.start - 1) + 1
 
     def page_of(self, index: int) -> int:
-        """The data page of the item, -1 when its entry cannot be read."""
+        """Return the data page of the item, -1 when its entry cannot be read."""
         entry = self.entry(index)
         return -1 if entry is None else entry.page
 
     def count_whole(self, start: int, stop: int) -> int:
-        """How many of the next items were found whole in one go; 0 leaves it to `flaw`."""
+        """Count the next items that were found whole in one go; 0 leaves it to `flaw`."""
         try:
             return len(self._cursor.read_many(start, stop, SCAN_BYTES))
         except CorruptDataError:
             return 0
 
     def flaw(self, index: int) -> str:
-        """What is wrong with the item at `index`; empty when it is whole."""
+        """Say what is wrong with the item at `index`; empty when it is whole."""
         entry = self.entry(index)
         if entry is None:
             return f"item {index} has no index entry"
@@ -215,7 +215,7 @@ def recover(
 
 
 def _read_extent(scanner: _Scanner, control: Words, least_end: int) -> _Extent:
-    """The published positions, or what the page files say when the control file is damaged."""
+    """Read the published positions, or what the page files say when the control file is damaged."""
     start, end, synced = control.cells[START], control.cells[END], control.cells[SYNCED]
     believable = start == control.cells[START_COPY] and start <= end and synced <= end < MAX_INDEX
     if not (control.formatted and believable):
@@ -230,7 +230,7 @@ def _read_extent(scanner: _Scanner, control: Words, least_end: int) -> _Extent:
 
 
 def _rebuilt_extent(scanner: _Scanner) -> _Extent:
-    """The positions as the pages have them; any item that has an entry may have been flushed."""
+    """Rebuild the positions from the pages; any item that has an entry may have been flushed."""
     reason = "the control file was damaged and is rebuilt from the pages"
     if not scanner.indexes:
         return _Extent(0, 0, 0, reason)
@@ -243,7 +243,7 @@ def _rebuilt_extent(scanner: _Scanner) -> _Extent:
 
 
 def _find_end(scanner: _Scanner, extent: _Extent) -> tuple[int, str]:
-    """The end of the longest prefix that is whole from the floor on, and what ends it."""
+    """Find the end of the longest prefix that is whole from the floor on, and what ends it."""
     first = end = _scan_start(scanner, extent)
     while whole := scanner.count_whole(end, extent.end):
         end += whole
@@ -257,7 +257,7 @@ def _find_end(scanner: _Scanner, extent: _Extent) -> tuple[int, str]:
 
 
 def _scan_start(scanner: _Scanner, extent: _Extent) -> int:
-    """The checkpoint, or a later item when that is too far back."""
+    """Return where to scan from: the checkpoint, or a later item when that is too far back."""
     end = min(extent.end, scanner.above)
     first = max(extent.floor, end - MAX_SCAN_ITEMS)
     page = scanner.page_of(end - 1) - MAX_SCAN_PAGES + 1
@@ -265,7 +265,7 @@ def _scan_start(scanner: _Scanner, extent: _Extent) -> int:
 
 
 def _last_whole(scanner: _Scanner, extent: _Extent, end: int) -> int:
-    """One past the last whole item; less than `end` when the last that was flushed are damaged."""
+    """Return one past the last whole item; below `end` when the last flushed ones are damaged."""
     if end == extent.floor:
         while end > extent.start and scanner.flaw(end - 1):
             end -= 1
@@ -273,7 +273,7 @@ def _last_whole(scanner: _Scanner, extent: _Extent, end: int) -> int:
 
 
 def _bytes_between(scanner: _Scanner, start: int, stop: int) -> int:
-    """The bytes of the items `[start, stop)`, up to the first entry that cannot be read."""
+    """Count the bytes of the items `[start, stop)`, up to the first entry that cannot be read."""
     entries = map(scanner.entry, range(start, stop))
     return sum(entry.length for entry in takewhile(lambda e: e is not None, entries) if entry)
 
@@ -295,7 +295,7 @@ def _erase_from(layout: Layout, pool: PagePool, scanner: _Scanner, end: int) -> 
 
 
 def _unflushed(scanner: _Scanner, extent: _Extent) -> list[tuple[Kind, int]]:
-    """Every page that may hold anything written since the checkpoint, data before index."""
+    """List every page that may hold anything written since the checkpoint, data before index."""
     last_synced = extent.synced - 1
     first_page = scanner.page_of(last_synced)
     pages: list[tuple[Kind, int]] = [(DATA, n) for n in scanner.pages if n >= first_page]
@@ -325,7 +325,7 @@ def _flush_pages(layout: Layout, pages: Iterable[tuple[Kind, int]]) -> None:
 
 
 def _position(scanner: _Scanner, whole: int, end: int) -> TailPosition:
-    """Where item `end` goes: after the item before it, or on a data page never used before.
+    """Return where item `end` goes: after the item before it, or on a data page never used before.
 
     The items `[whole, end)` are damaged; the pages that their entries name stay theirs.
     """

@@ -220,7 +220,7 @@ class Tail:
     def _entries(
         self, items: Sequence[BytesLike], lengths: list[int], runs: list[PageRun]
     ) -> bytes:
-        """The index entries of a batch, built column by column."""
+        """Build the index entries of a batch, column by column."""
         count = len(items)
         seed = self._check_seed + self.index
         low, high = self._timestamp_ms & 0xFFFFFFFF, self._timestamp_ms >> 32
@@ -252,7 +252,7 @@ class Tail:
 
 
 def flat(data: BytesLike) -> BytesLike:
-    """The item as plain bytes to copy from, so that its length is its number of bytes.
+    """Return the item as plain bytes to copy from, so that its length is its number of bytes.
 
     Raises:
         InvalidRequestError: it is not bytes-like, or not contiguous.

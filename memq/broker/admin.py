@@ -100,7 +100,7 @@ class AdminServer:
             await self._runner.cleanup()
 
     def _accept(self) -> web.RequestHandler:
-        """The protocol of a new connection, whose time begins to run."""
+        """Make the protocol of a new connection, and start its time limit."""
         assert self._runner is not None  # noqa: S101 - it was set up
         assert self._runner.server is not None  # noqa: S101
         while len(self._open) >= MAX_CONNECTIONS:
@@ -157,7 +157,9 @@ class AdminServer:
         )
 
     def _watermarks(self) -> list[tuple[int, int, str]]:
-        """Of each topic of which a write partition runs here: when it is late, watermark, name."""
+        """Return when it is late, the watermark and the name of each topic that has a write
+        partition here.
+        """
         return [
             (min(marks_ms) + hosted.topic.config.batch_age_ms, min(marks_ms), hosted.topic.name)
             for hosted in self._topics.hosted()
@@ -165,7 +167,7 @@ class AdminServer:
         ]
 
     def describe(self) -> BrokerStatus:
-        """What this broker says of itself."""
+        """Describe this broker: its status, and that of its services."""
         context, now_ms = self._context, self._context.now().wall_ms
         late_ms, mark_ms, topic = min(self._watermarks(), default=(now_ms, now_ms, ""))
         return BrokerStatus(
@@ -219,7 +221,7 @@ class AdminServer:
         )
 
     async def _topic(self, request: web.Request) -> web.Response:
-        """What each read partition of a topic holds, for people who follow a link."""
+        """Answer what each read partition of a topic holds, for people who follow a link."""
         name = request.match_info["topic"]
         try:
             hosted = self._topics.get(name)

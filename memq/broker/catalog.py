@@ -89,11 +89,11 @@ class Catalog:
         return f"<Catalog [{len(self._topics)} topics] {self._directory}>"
 
     def names(self) -> list[str]:
-        """The topics' names, sorted."""
+        """Return the topics' names, sorted."""
         return sorted(self._topics)
 
     def get(self, name: str) -> Topic:
-        """One topic.
+        """Return one topic.
 
         Raises:
             UnknownTopicError: there is none of that name.
@@ -160,7 +160,7 @@ class Catalog:
             replace_durably(path, _text(topic))
 
     def doom(self, topic: Topic) -> None:
-        """The topic that was announced will not exist."""
+        """Learn that the announced topic will not exist."""
         self._doomed[topic.topic_id] = topic
 
     def doomed(self) -> list[Topic]:

@@ -145,7 +145,7 @@ class ClusterTopics(Topics):
             self._follow(name)
 
     async def left(self) -> None:
-        """The session is over: close all that runs here, and take over nothing more."""
+        """End the session: close all that runs here, and take over nothing more."""
         self._session += 1
         self._catalog = None
         tasks = list(self._tasks.values())
@@ -161,14 +161,14 @@ class ClusterTopics(Topics):
         self._moved()
 
     def brokers_changed(self, brokers: Mapping[str, BrokerNode]) -> None:
-        """These are the brokers that live."""
+        """Learn which brokers live."""
         self._brokers = brokers
         self._context.queue.wake_owners()
         self._waiters.wake(_NEWS)
         self._moved()
 
     def topic_changed(self, name: str, topic: Topic | None, version: int = -1) -> None:
-        """What the node of a topic says; None when there is none."""
+        """Learn what the node of a topic says; None when there is none."""
         stored = self._stored.get(name, _Stored())
         self._taken_back.pop(name, None)
         known = stored.topic
@@ -180,12 +180,12 @@ class ClusterTopics(Topics):
             self._store(name, stored._replace(topic=topic, version=version))
 
     def assignment_changed(self, name: str, assignment: TopicAssignment | None) -> None:
-        """What the assignment node of a topic says; None when there is none."""
+        """Learn what the assignment node of a topic says; None when there is none."""
         stored = self._stored.get(name, _Stored())
         self._store(name, stored._replace(assignment=assignment))
 
     def in_queue(self, queue_topics: Collection[str]) -> None:
-        """The queue has these topics, all of which the nodes ought to name."""
+        """Learn which topics the queue has. The nodes should name all of them."""
         for queue_topic in queue_topics:
             name = queue_topic.rpartition(".")[0]
             topic = self._stored.get(name, _Stored()).topic
@@ -239,7 +239,7 @@ class ClusterTopics(Topics):
     # -- what runs here, for others ---------------------------------------------------------
 
     def running(self) -> int:
-        """How many write partitions run here."""
+        """Count the write partitions that run here."""
         return sum(len(hosted.partitions) for hosted in self.hosted())
 
     def received(self) -> dict[Partition, int]:
@@ -288,7 +288,7 @@ class ClusterTopics(Topics):
         return ["" if broker is None else broker.address for broker in found]
 
     def brokers(self) -> list[BrokerInfo]:
-        """All that live, sorted."""
+        """Return all live brokers, sorted."""
         return [
             BrokerInfo(id=name, address=node.address, zone=node.zone, reads=node.role == READ_ROLE)
             for name, node in sorted(self._brokers.items())
@@ -313,7 +313,7 @@ class ClusterTopics(Topics):
         return NotHostedError(str(error)) if isinstance(error, InvalidRequestError) else error
 
     async def find(self, name: str, topic_id: str = "") -> HostedTopic:
-        """A topic as `get` gives it; what is not here is looked for where all topics are."""
+        """Return a topic as `get` does; look up an unknown one in the shared catalog."""
         try:
             return self.get(name, topic_id)
         except (UnknownTopicError, TopicRecreatedError, UnavailableError):
@@ -413,7 +413,7 @@ class ClusterTopics(Topics):
             raise
 
     async def _made_before(self, catalog: SharedCatalog, name: str, request_id: str) -> Topic:
-        """The topic of that name, if this request has made it."""
+        """Return the topic of that name, if this request has made it."""
         found = (await catalog.get(name)).topic
         if not request_id or found.request_id != request_id:
             raise TopicExistsError(f"topic {name!r} exists already")

@@ -149,7 +149,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def create(cls, options: Mapping[str, object] | None = None, **more: object) -> BrokerConfig:
-        """A configuration from human option values; `more` wins over `options`.
+        """Make a configuration from human option values; `more` wins over `options`.
 
         Raises:
             ConfigError: an option is unknown, malformed or out of its limits.

@@ -96,16 +96,16 @@ class Connections:
         return len(self._open)
 
     def accept(self) -> ServedConnection:
-        """The protocol of a new connection."""
+        """Make the protocol of a new connection."""
         return ServedConnection(self)
 
     def foreign(self, protocol: object) -> bool:
-        """Whether a protocol of this event loop is not one of these connections."""
+        """Return whether a protocol of this event loop is not one of these connections."""
         own = isinstance(protocol, ServedConnection) and protocol.connections is self
         return protocol is not None and not own
 
     def connected(self, connection: ServedConnection) -> None:
-        """A client has connected."""
+        """Count a client that has connected."""
         self._open[connection] = None
         self._unauthenticated[connection] = None
         limit = self.context.config.max_connections
@@ -114,11 +114,11 @@ class Connections:
             connection.end("too_many", error)
 
     def authenticated(self, connection: ServedConnection) -> None:
-        """A client has said who it is."""
+        """Record that a client has said who it is."""
         self._unauthenticated.pop(connection, None)
 
     def disconnected(self, connection: ServedConnection) -> None:
-        """A connection is gone."""
+        """Forget a connection that is gone."""
         self._open.pop(connection, None)
         self._unauthenticated.pop(connection, None)
 
@@ -215,7 +215,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     # -- asyncio calls these ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Begin when the socket is connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=0)
         peer = transport.get_extra_info("peername")
@@ -230,7 +230,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self.end("reset", UnavailableError(f"the connection is gone: {exc}"))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - nothing to add
-        """The socket is gone; what was accepted is still stored, but nobody is told."""
+        """End when the socket is gone; what was accepted is still stored, but nobody is told."""
         self._transport = None
         self._memory.release(self._incomplete_bytes)
         self._incomplete_bytes = 0
@@ -240,7 +240,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self.connections.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
-        """Where asyncio puts the next bytes."""
+        """Return where asyncio puts the next bytes."""
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -328,7 +328,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers as fast as they come."""
+        """Pause answers: the client does not read them as fast as they come."""
         self._writable.clear()
         self._unread_since_s = self._taken_s = self._loop.time()
         self._taken_bytes = self._unread_bytes = 0
@@ -336,7 +336,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def resume_writing(self) -> None:
-        """All of them have left."""
+        """Resume answers: all of them have left."""
         self._writable.set()
         self._scheduler.reads(self._flows, reads=True)
         self._update_reading()
@@ -344,7 +344,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     # -- pressure ---------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """A Message of this connection waits for room: stop reading."""
+        """Stop reading: a Message of this connection waits for room."""
         self._holds += 1
         self._update_reading()
 
@@ -354,12 +354,12 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def throttle(self) -> None:
-        """The broker's memory became full, or has room again."""
+        """Pause or resume reading: the broker's memory became full, or has room again."""
         self._reader.read_ahead = not self._memory.full
         self._update_reading()
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long the frame in progress has not come on; 0 between frames.
+        """Return how long the frame in progress has made no progress, in seconds; 0 between frames.
 
         A frame that drips in is stalled from when it is slower than `MIN_RATE_BYTES_S`.
         """
@@ -369,7 +369,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         return max(now_s - self._progress_s, now_s - self._frame_since_s - allowed_s)
 
     def unread_s(self, now_s: float) -> float:
-        """For how long the client has not read its answers; 0 while it does. Called now and then.
+        """Return how long the client has read no answers, in seconds; 0 while it does. Call it
+        often.
 
         As with a frame that drips in, it must take `MIN_RATE_BYTES_S`.
         """
@@ -450,7 +451,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         return False
 
     def _crosses(self, zone: str) -> bool:
-        """Whether what is exchanged with a client there crosses zones; not where nobody knows."""
+        """Return whether traffic with a client there crosses zones; not where nobody knows."""
         own = self._context.config.zone
         return bool(zone and own) and zone != own
 
@@ -570,7 +571,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
 
 def _pieces(buffers: list[Buffer]) -> Iterator[Buffer]:
-    """The buffers, in one piece when they are small, else in slices."""
+    """Yield the buffers, in one piece when they are small, else in slices."""
     if sum(map(size_bytes, buffers)) <= SEND_SLICE_BYTES:
         yield b"".join(buffers)
         return
@@ -581,7 +582,9 @@ def _pieces(buffers: list[Buffer]) -> Iterator[Buffer]:
 
 
 def _unacked_bytes(fd: int) -> int:
-    """What the kernel holds for a socket because the other side has not taken it."""
+    """Return how many bytes the kernel holds for a socket because the other side has not taken
+    them.
+    """
     if fd < 0:
         return 0  # no socket of the kernel
     try:

@@ -159,7 +159,7 @@ class BrokerContext:
         return reasons
 
     def check_lease(self) -> None:
-        """To be called before something is promised to a client.
+        """Raise when the lease is over; call it before a promise to a client.
 
         Raises:
             UnavailableError: others may have taken over what this broker has.
@@ -171,7 +171,7 @@ class BrokerContext:
             )
 
     def check_not_stopping(self) -> None:
-        """To be called now and then by what takes long in a thread.
+        """Raise when the broker stops; long work in a thread calls it often.
 
         Raises:
             ClosedError: the broker stops, and waits for the thread.
@@ -180,7 +180,7 @@ class BrokerContext:
             raise ClosedError("the broker is stopping; the next start goes on with it")
 
     def objects_of(self, topic: Topic) -> Iterator[ObjectInfo]:
-        """Every object of a topic, listed as the iteration goes. It blocks.
+        """Yield every object of a topic, listed as the iteration goes. It blocks.
 
         Raises:
             ClosedError: the broker stops.
@@ -203,7 +203,7 @@ class BrokerContext:
         *,
         at_once_bytes: int = SCAN_BYTES,
     ) -> AsyncIterator[QueueEntry]:
-        """The queue's entries from `start` to `end` (to the end as of now when None)."""
+        """Yield the queue's entries from `start` to `end` (to the end as of now when None)."""
         if end is None:
             _, end = await self.queue.offsets(topic, partition)
         while start < end:
@@ -221,7 +221,7 @@ class BrokerContext:
     async def notifications_since(
         self, topic: str, partition: int, running_ms: int, *, at_once_bytes: int = SCAN_BYTES
     ) -> AsyncIterator[tuple[QueueEntry, Notification]]:
-        """What was published to a read partition at that running time or later."""
+        """Yield what was published to a read partition at that running time or later."""
         start = await self.queue.offset_since(topic, partition, running_ms)
         async for entry in self.entries(topic, partition, start, at_once_bytes=at_once_bytes):
             yield entry, decode_notification(entry.payload)

@@ -92,14 +92,14 @@ def lock_objects(objects: Path, lineage: str) -> int:
 
 
 def _names(folder: Path, *, files: bool) -> list[str]:
-    """The files, or the folders, in a folder; none when it is missing."""
+    """List the files, or the folders, in a folder; none when it is missing."""
     if not folder.is_dir():
         return []
     return sorted(path.name for path in folder.iterdir() if path.is_dir() != files)
 
 
 def free_bytes(folder: Path) -> int:
-    """What a user may still write on the file system of a folder. Raises OSError."""
+    """Return the bytes a user may still write on the file system of a folder. Raises OSError."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 

@@ -48,7 +48,7 @@ class DuplicateChecker:
         self._slots = asyncio.Semaphore(MAX_LOOKUPS)
 
     async def check(self, request: Write, crc: int, batch: BatchRef | None) -> WriteAnswer:
-        """The ack of a duplicate: where its original is, as far as that can still be told.
+        """Make the ack of a duplicate: where its original is, if that is still known.
 
         Args:
             request: of the Message.

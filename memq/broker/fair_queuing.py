@@ -93,18 +93,18 @@ class FairScheduler:
         )
 
     def reads(self, client: ClientFlows, *, reads: bool) -> None:
-        """A client begins or ceases to read what it is sent."""
+        """Record that a client begins or ceases to read what it is sent."""
         client.reads = reads
         self._activate(client.small)
         self._activate(client.large)
 
     def enqueue(self, request: ScheduledRequest, flow: _Flow) -> None:
-        """A request wants to be served."""
+        """Add a request that waits for its turn."""
         flow.waiting.append(request)
         self._activate(flow)
 
     def charge(self, client: ClientFlows, size_bytes: int) -> None:
-        """An answer takes so much more; less, when it is negative."""
+        """Charge an answer's size to its flow; a negative size is refunded."""
         client.held_bytes += size_bytes
         self.used_bytes += size_bytes
         if size_bytes < 0:
@@ -113,7 +113,7 @@ class FairScheduler:
                 self._begin_round()
 
     def done(self, flow: _Flow) -> None:
-        """A request is served."""
+        """Free the place of a request that is served."""
         flow.serving -= 1
         self._activate(flow)
 
@@ -124,7 +124,7 @@ class FairScheduler:
             self._begin_round()
 
     def _may(self, flow: _Flow) -> bool:
-        """Whether nothing but others keeps the flow's first request from its turn."""
+        """Return whether the flow's first request waits only for others."""
         client = flow.client
         if not client.reads or flow.serving >= AT_A_TIME:
             return False
@@ -205,11 +205,11 @@ class ScheduledRequest:
         return self._admitted.done()
 
     def admit(self) -> None:
-        """Its turn has come."""
+        """Begin: its turn has come."""
         self._admitted.set_result(None)
 
     def resize(self, size_bytes: int) -> None:
-        """The answer is made, and takes so much."""
+        """Record the size of the answer that was made."""
         self._scheduler.charge(self._flow.client, size_bytes - self.size_bytes)
         self.size_bytes = size_bytes
 

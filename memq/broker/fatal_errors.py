@@ -63,7 +63,7 @@ class FatalErrors:
         *,
         expected: type[BaseException] | tuple[()] = (),
     ) -> asyncio.Task[_Result]:
-        """A task whose errors are reported, but for those that whoever awaits it expects."""
+        """Start a task; errors that its caller does not expect stop the broker."""
 
         def done(task: asyncio.Task[_Result]) -> None:
             error = None if task.cancelled() else task.exception()
@@ -77,7 +77,7 @@ class FatalErrors:
     def guarded(
         self, where: str, callback: Callable[_Arguments, None]
     ) -> Callable[_Arguments, None]:
-        """A callback whose errors are reported; for those that asyncio does not call."""
+        """Wrap a callback so that its errors are reported; asyncio does not call it."""
 
         @wraps(callback)
         def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:

@@ -115,7 +115,7 @@ class Governing:
             self._session = self._catalog = self._runner = None
 
     def brokers_changed(self) -> None:
-        """A broker has come or gone, which may have been making a topic."""
+        """Learn that a broker has come or gone, which may have been making a topic."""
         self._deletions.wanted()
 
     async def follow_doomed(self, session: Coordination) -> None:
@@ -158,7 +158,7 @@ class Governing:
     # -- what people ask for ----------------------------------------------------------------
 
     async def describe(self) -> DescribeClusterAnswer:
-        """The cluster as its Governor knows it.
+        """Return the cluster as its Governor knows it.
 
         Raises:
             NotHostedError: another broker governs; the error has its address.
@@ -184,7 +184,7 @@ class Governing:
         return sorted(self._members.keys() - self._brokers.keys())
 
     async def note_lost(self) -> None:
-        """As the one that governs: write down who is gone, and since when; forget it at last."""
+        """As Governor, store which brokers are gone and since when; forget them in the end."""
         session, now_ms = self._session, self._context.now().wall_ms
         if session is None or self._runner is None or not self._runner.elected:
             return
@@ -248,7 +248,7 @@ def _alive(of_session: T | None) -> T:
 
 
 async def was_published(topic: Topic, queue: NotificationQueue) -> bool:
-    """Whether a topic that was only announced has come to exist all the same.
+    """Return whether a topic that was only announced has come to exist all the same.
 
     A restore of ZooKeeper from a backup of the moment when it was made takes it back to that.
     """

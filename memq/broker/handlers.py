@@ -151,7 +151,7 @@ class Handlers:
             write.refuse(exc)
 
     async def _write_later(self, write: ReceivedWrite) -> None:
-        """The same, when this broker has seen all that its client can know of."""
+        """Write, once this broker has seen all that its client can know of."""
         try:
             await self._topics.look(write.header.topic)
             self._write(write)
@@ -225,7 +225,7 @@ class Handlers:
             raise MemqError(f"{type(exc).__name__}: {exc}") from exc
 
     async def _known(self, name: str | None, error: UnknownTopicError) -> MemqError:
-        """The error; or another one where the topic is there, and only the queue has lost it."""
+        """Return the error; or another one if the topic exists and only the queue has lost it."""
         if name is not None:
             with contextlib.suppress(MemqError):
                 await self._topics.look(name)
@@ -312,11 +312,11 @@ class Handlers:
     # -- reading ----------------------------------------------------------------------------
 
     async def _topic(self, request: m.TopicRequest) -> Topic:
-        """The topic that the request means, in the topic id that it means."""
+        """Return the topic that the request means, with the topic id that it means."""
         return (await self._topics.find(request.topic, request.topic_id)).topic
 
     async def _coordinated(self, request: m.TopicRequest) -> Topic:
-        """The same, of which this broker keeps the groups."""
+        """Return the same topic, whose groups this broker keeps."""
         await self._topics.find(request.topic, request.topic_id)
         return self._topics.coordinated(request.topic, request.topic_id).topic
 
@@ -326,7 +326,7 @@ class Handlers:
         return await self._context.queue.offsets(topic.queue_topic, partition)
 
     async def _positions(self, request: m.FetchNotifications) -> tuple[Topic, dict[int, int]]:
-        """What a fetch reads, and where it begins in each partition, checked."""
+        """Check what a fetch reads, and where it begins in each partition."""
         topic = await self._topic(request)
         positions = {position.partition: position.offset for position in request.positions}
         for partition, offset in positions.items():

@@ -85,7 +85,8 @@ class HostedTopic:
         return max(reach_ms, self.topic.retained_since_ms, self.expired_before_ms)
 
     async def watermarks(self) -> tuple[list[int], list[int]]:
-        """How far the topic is stored, by write and by read partition, as far as it runs here.
+        """Return how far the topic is stored, by write and by read partition, as far as it runs
+        here.
 
         What is told holds in later lives and at later owners too; while that cannot be made sure,
         on a full disk, it stands still. `NOT_OWNED` stands for a write partition that does not run
@@ -250,7 +251,7 @@ async def take_over(
 async def _in_order(
     queue_topic: str, read_partitions: int, since_ms: int, context: BrokerContext
 ) -> AsyncIterator[tuple[int, QueueEntry, Notification]]:
-    """What was published to any read partition since then, each write partition's in order.
+    """Yield what was published to any read partition since then, each write partition's in order.
 
     One after the other, the read partitions would show a window more gaps than there ever were.
     """

@@ -347,7 +347,7 @@ class ClusterMembership:
             self._topics.assignment_changed(name, found)
 
     def _decoded(self, folder: Folder[T], name: str, node: Node | None) -> T | None:
-        """What a node holds; one that cannot be understood changes nothing, and is told."""
+        """Decode a node; log one that cannot be understood, which changes nothing."""
         if node is None:
             return None
         try:
@@ -377,7 +377,7 @@ class ClusterMembership:
         )
 
     def _others_accept(self) -> bool:
-        """Whether any other broker takes write partitions."""
+        """Return whether any other broker takes write partitions."""
         return any(
             broker.resources().accepting
             for name, broker in self._brokers.items()
@@ -424,7 +424,7 @@ class ClusterMembership:
 def _differ(
     said: Mapping[Partition, float | None], loads: Mapping[Partition, float | None]
 ) -> bool:
-    """Whether what was said is worth saying anew."""
+    """Return whether a status differs enough to be published again."""
     if said.keys() != loads.keys():
         return True
     return any(

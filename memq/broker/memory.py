@@ -96,7 +96,7 @@ class BodyMemory:
         )
 
     def full_error(self) -> UnavailableError:
-        """What a client is told that begins to produce while the memory is full."""
+        """Make the error for a client that produces while the memory is full."""
         return UnavailableError(
             f"the broker's memory_bytes = {self.limit_bytes} are full: storage or queue are slower "
             "than the producers. Retry later"

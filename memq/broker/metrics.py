@@ -75,7 +75,7 @@ class LagGauges(Collector):
         self.now_us = 0
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The gauges, as Prometheus wants them."""
+        """Yield the gauges, as Prometheus wants them."""
         labels = ["group", "topic", "partition"]
         gauges = [GaugeMetricFamily(*each, labels=labels) for each in _LAG_GAUGES.items()]
         for group, topic, lag in self.rows:
@@ -102,7 +102,7 @@ class StorageRequests(Collector):
         self.hedges: Callable[[], int] = lambda: 0
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The counters, as Prometheus wants them."""
+        """Yield the counters, as Prometheus wants them."""
         sizes = {kind for kind in self.counts if kind.endswith(_BYTES)}
         requests = {kind: self.counts[kind] for kind in self.counts.keys() - sizes}
         carried = {kind.removesuffix(_BYTES): self.counts[kind] for kind in sizes}
@@ -207,7 +207,7 @@ class Metrics:
         self.lag.rows = [row for row in self.lag.rows if row.topic in topics]
 
     def render(self) -> bytes:
-        """The text that Prometheus reads."""
+        """Render the text that Prometheus reads."""
         return generate_latest(self.registry)
 
     def _made(self, kind: type[M], name: str, doc: str, *labels: str, **options: Any) -> M:

@@ -76,7 +76,7 @@ class ObjectRoot:
         )
 
     def present(self, payload: bytes) -> bytes:
-        """A notification with the present URI of its object, and nothing else changed.
+        """Return a notification with the present URI of its object, and nothing else changed.
 
         What is no notification of a Batch stays as it is: whoever reads it says what is wrong.
         """
@@ -142,7 +142,7 @@ class Presence(NamedTuple):
     unknown: int = 0
 
     def warning(self) -> str:
-        """What is missing, where there is something; the likely reason, and the way out."""
+        """Say what is missing, if anything; the likely reason, and the way out."""
         first = self.missing[0]
         return (
             f"no object below {self.root} for {len(self.missing)} of "
@@ -199,7 +199,7 @@ async def _ends(topics: Sequence[Topic], queue: NotificationQueue) -> list[tuple
 async def _named(
     topic: Topic, partition: int, offset: int, queue: NotificationQueue
 ) -> MissingObject | None:
-    """The object that a notification names; None when it is damaged, which readers are told."""
+    """Return the object that a notification names; None when it is damaged."""
     try:
         entries = await queue.fetch(
             topic.queue_topic, partition, offset, max_entries=1, max_bytes=1

@@ -102,7 +102,7 @@ class OwnTopics(Topics):
         return UnavailableError(f"topic {name!r} is being made or deleted; retry")
 
     def hosts(self, hosted: HostedTopic) -> list[str]:
-        """This broker's address, for each write partition."""
+        """Return this broker's address, for each write partition."""
         return [self._context.address] * hosted.topic.config.write_partitions
 
     def brokers(self) -> list[BrokerInfo]:
@@ -194,14 +194,14 @@ class OwnTopics(Topics):
         self._deletions.add(topic, uploads)
 
     def _spare(self, topic: Topic) -> None:
-        """The topic has come to exist: it is not doomed any more."""
+        """Forget that the topic was doomed: it exists now."""
         try:
             self._catalog.forget(topic)
         except MemqError as exc:  # it means nothing beside the topic's own file
             log.warning("cannot remove the announcement of topic %s: %s", topic.queue_topic, exc)
 
     async def _take_up(self, topic: Topic, told_ms: int) -> HostedTopic:
-        """A topic with its write partitions, taken over and running.
+        """Take over a topic's write partitions, and run them.
 
         Args:
             topic: the topic.

@@ -149,7 +149,7 @@ class TopicInQueue:
 def objects_by_topic(
     storage: StorageHandler, progress: Callable[[str, int], None]
 ) -> dict[tuple[str, str], list[ObjectInfo]]:
-    """All Batch objects by topic and topic id, in the order of sealing."""
+    """Group all Batch objects by topic and topic id, in the order of sealing."""
     found: dict[tuple[str, str], list[tuple[int, str, ObjectInfo]]] = defaultdict(list)
     for count, info in enumerate(storage.list(""), 1):
         parsed = parse_object_key(info.key)
@@ -194,7 +194,7 @@ def read_object(
 
 
 def notification_of(stored: StoredBatch, uri: str, broker_id: str) -> Notification:
-    """The notification that was, or would have been, published for an object."""
+    """Rebuild the notification that was, or would have been, published for an object."""
     entries, parsed = stored.about.entries, stored.parsed
     least, greatest = entries_range_us(entries)
     return Notification(
@@ -219,7 +219,7 @@ def notification_of(stored: StoredBatch, uri: str, broker_id: str) -> Notificati
 
 
 def open_partition(folders: TopicFolders, topic: str, number: int) -> BigArray:
-    """The array of a read partition.
+    """Open the array of a read partition.
 
     Raises:
         CorruptDataError: it is missing, or its metadata is damaged.
@@ -378,7 +378,7 @@ class _Recovery:
     def _prove(
         self, topic: Topic, infos: list[ObjectInfo], state: TopicInQueue, outcome: RecoveryOutcome
     ) -> list[_Proof]:
-        """The lost entries that objects prove, in the order of their places."""
+        """Find the lost entries that objects prove, in the order of their places."""
         by_length: dict[int, list[tuple[bytes, StoredBatch]]] = {}
         for stored in self._read(self._unnamed(infos, state), outcome):
             for payload in self._payloads(stored):
@@ -392,7 +392,7 @@ class _Recovery:
         return proofs
 
     def _payloads(self, stored: StoredBatch) -> Iterator[bytes]:
-        """The notification that an object may have had, from any broker, at any root."""
+        """Yield each notification that an object may have had, from any broker, at any root."""
         states = self.states.values()
         brokers = {UNKNOWN_BROKER}.union(*(state.brokers for state in states))
         own = self._storage.uri(stored.key).removesuffix(stored.key)
@@ -609,7 +609,7 @@ def _proof(
     by_length: dict[int, list[tuple[bytes, StoredBatch]]],
     before: tuple[int, int],
 ) -> list[_Proof]:
-    """The entry that was at a place, when there is an object to prove it."""
+    """Return the entry that was at a place, when there is an object to prove it."""
     length = array.length(place.offset) - len(entry_bytes(0, 0, b""))
     for payload, stored in by_length.get(length, []):
         timestamp_ms = max(before[0], stored.parsed.sealed_ms)
@@ -620,7 +620,7 @@ def _proof(
 
 
 def _times_before(array: BigArray, place: LostEntry, before: _Proof | None) -> tuple[int, int]:
-    """The times of the entry before a place, as they never decrease; zeros when not known."""
+    """Return the times of the entry before a place; zeros when not known."""
     earlier = LostEntry(place.partition, place.offset - 1)
     if before is not None and before.place == earlier:
         return times_of(before.item)

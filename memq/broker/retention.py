@@ -137,7 +137,7 @@ class _Expired(NamedTuple):
 
 
 async def _expired(topic: str, partition: int, offsets: range, context: BrokerContext) -> _Expired:
-    """The notifications at these offsets."""
+    """Find the expired notifications among these offsets."""
     keys: list[str] = []
     newest_ms, end = 0, offsets.start
     try:
@@ -192,7 +192,7 @@ async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanRep
 
 
 def _list_objects(hosted: HostedTopic, context: BrokerContext) -> list[_Object]:
-    """Every object of the topic that is a Batch of ours.
+    """List the objects of the topic that are Batches of ours.
 
     Listed before the notifications are read: a Batch is notified after it is stored, so whatever
     was listed and is not named then is not named at all.
@@ -285,7 +285,7 @@ class Deletions:
         self._wanted.set()
 
     def add(self, topic: Topic, uploads: Sequence[Future[None]] = ()) -> None:
-        """A topic is doomed; it is removed once these uploads have ended: they may store more."""
+        """Add a doomed topic; it is removed once these uploads have ended: they may store more."""
         self._uploads[topic.topic_id] = uploads
         self.wanted()
 

@@ -353,7 +353,7 @@ class Broker:
     # -- background -------------------------------------------------------------------------
 
     def _work(self) -> list[Coroutine[Any, Any, None]]:
-        """What is done in the background, until the broker stops."""
+        """List what runs in the background until the broker stops."""
         context, services = self.context, self.context.services
         work = [self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk()]
         if context.storage.remote:
@@ -455,7 +455,7 @@ class Broker:
         return expired
 
     def _retains(self, hosted: HostedTopic) -> bool:
-        """Whether retention and orphans of a topic are certainly up to this broker now.
+        """Return whether this broker certainly owns retention and orphans of a topic now.
 
         No fence keeps a deletion out, and another owner's clients may have made retention longer.
         """

@@ -82,7 +82,7 @@ class Service:
             del self._calls[token]
 
     def failed(self, why: str, *, probe: bool = False, certain: bool = False) -> None:
-        """A call has failed; or it is certain that all do."""
+        """Record that a call has failed; or that all certainly do."""
         now_ms, self._why = self._now().mono_ms, why
         if not probe:
             self._failed_ms = now_ms
@@ -91,13 +91,13 @@ class Service:
         self._last_ms = now_ms
 
     def worked(self, *, probe: bool = False) -> None:
-        """A call has worked."""
+        """Record that a call has worked."""
         now_ms = self._now().mono_ms
         if not probe or now_ms - self._failed_ms >= HOLD_MS:
             self._worked_ms, self._since_ms, self._why = now_ms, None, ""
 
     def state(self) -> ServiceState:
-        """Whether it refuses now, since when, and how."""
+        """Return whether it refuses now, since when, and how."""
         now_ms, wall_ms = self._now()
         if now_ms - self._last_ms >= FORGET_MS:
             self._since_ms, self._why = None, ""
@@ -148,15 +148,15 @@ class Services:
         return f"<Services [{'; '.join(self.refusing()) or 'all answer'}]>"
 
     def states(self) -> list[ServiceState]:
-        """Of each."""
+        """Return the state of each service."""
         return [service.state() for service in self._all]
 
     def refusing(self) -> list[str]:
-        """In words, each that refuses."""
+        """Describe each service that refuses, in words."""
         return [words for state in self.states() if (words := state.words())]
 
     def explained(self, error: MemqError) -> MemqError:
-        """An error that a client is told and that may pass, with the services that refuse."""
+        """Add the services that refuse to an error that a client is told and that may pass."""
         if isinstance(error, (UnavailableError, *_HEEDED)) and (words := self.refusing()):
             return type(error)(f"{error}; {'; '.join(words)}")
         return error

@@ -52,7 +52,8 @@ class Timekeeper:
                 await self._store(now, max(now.wall_ms + AHEAD_MS, self.told_ms))
 
     def told(self, wall_ms: int) -> None:
-        """A watermark was told, here or by another broker whose write partition came here.
+        """Record that a watermark was told, here or by another broker whose write partition came
+        here.
 
         Another broker's may be later than what is saved here, until the next promise.
         """

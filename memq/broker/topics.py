@@ -54,11 +54,11 @@ class Topics(abc.ABC):
     # -- what there is ----------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The hosted topics, sorted."""
+        """Return the hosted topics, sorted."""
         return sorted(self._hosted)
 
     def hosted(self) -> list[HostedTopic]:
-        """The hosted topics."""
+        """Return the hosted topics."""
         return list(self._hosted.values())
 
     def running_names(self) -> set[str]:
@@ -66,7 +66,7 @@ class Topics(abc.ABC):
         return {hosted.topic.name for hosted in self._hosted.values() if hosted.partitions}
 
     def get(self, name: str, topic_id: str = "") -> HostedTopic:
-        """A hosted topic.
+        """Return a hosted topic.
 
         Args:
             name: of the topic.
@@ -88,7 +88,7 @@ class Topics(abc.ABC):
         return hosted
 
     async def find(self, name: str, topic_id: str = "") -> HostedTopic:
-        """A hosted topic, where it is sure that what is not found is not there.
+        """Return the topic; refresh the catalog first if it is unknown.
 
         Raises:
             MemqError: as `get`.
@@ -99,7 +99,7 @@ class Topics(abc.ABC):
         """See all that was changed of a topic up to now, where other brokers may change it."""
 
     def coordinated(self, name: str, topic_id: str = "") -> HostedTopic:
-        """A hosted topic of which this broker keeps the groups.
+        """Return a hosted topic of which this broker keeps the groups.
 
         Raises:
             NotHostedError: another broker does.
@@ -130,7 +130,7 @@ class Topics(abc.ABC):
         return NotHostedError(f"{what} has no host now; ask again")
 
     def info(self, hosted: HostedTopic) -> TopicInfo:
-        """A topic as clients need it."""
+        """Describe a topic as clients need it."""
         topic, hosts = hosted.topic, self.hosts(hosted)
         return TopicInfo(
             config=topic.config,
@@ -153,7 +153,7 @@ class Topics(abc.ABC):
 
     @abc.abstractmethod
     def brokers(self) -> list[BrokerInfo]:
-        """The brokers that a client may ask."""
+        """Return the brokers that a client may ask."""
 
     def version(self, names: Collection[str]) -> str:  # noqa: ARG002 - nothing moves here
         """Stand for what `info` says of some topics; empty where they stay on this broker."""

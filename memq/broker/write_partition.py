@@ -63,10 +63,10 @@ class Client(Protocol):
     """Who sent a Write; a connection implements it."""
 
     def answer(self, correlation_id: int, header: WriteAnswer) -> None:
-        """The Message is acked."""
+        """Ack the Message."""
 
     def fail(self, correlation_id: int, error: MemqError) -> None:
-        """The Message is refused."""
+        """Refuse the Message."""
 
     def refused(self, error: MemqError) -> None:
         """It is, and nobody wants that answered."""
@@ -226,11 +226,11 @@ class WritePartition:
             )
 
     def stored_through_ms(self) -> int:
-        """The watermark of this write partition."""
+        """Return the watermark of this write partition."""
         return self.processor.stored_through_ms(self._context.now())
 
     def stored_through_by_read_ms(self) -> list[int]:
-        """The watermark of what goes from this write partition to each read partition."""
+        """Return the watermark of what goes from this write partition to each read partition."""
         return self.processor.stored_through_by_read_ms(self._context.now())
 
     async def drain(self, timeout_s: float) -> bool:

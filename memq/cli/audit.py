@@ -51,8 +51,8 @@ GRACE = Option(
 
 
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is judged, and how much is shown: the arguments `start_ms`, `end_ms`, `deep`,
-    `consumers`, `grace_ms` and `every`.
+    """Add the options of what is judged, and how much is shown: the arguments `start_ms`, `end_ms`,
+    `deep`, `consumers`, `grace_ms` and `every`.
     """
 
     @option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")

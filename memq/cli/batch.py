@@ -85,7 +85,7 @@ def _open(bootstrap: str, token: str, topic: str) -> SyncTopicClient:
 
 
 def _ranges(client: SyncTopicClient, wanted: OffsetRange | None) -> list[OffsetRange]:
-    """All that is retained, or the one range that was asked for."""
+    """Return all that is retained, or the one range that was asked for."""
     if wanted is None:
         return client.ranges_between(None, None)
     client.check_retained(wanted)
@@ -237,7 +237,7 @@ def cat(*, target: str, messages: bool, storage_options: NamedValues, output: st
 
 
 def _read_object(target: str, storage_options: NamedValues) -> Any:
-    """The bytes of an object that somebody has named.
+    """Read the bytes of an object that somebody has named.
 
     Raises:
         ObjectNotFoundError: there is none, or it is a folder.
@@ -261,7 +261,7 @@ def _read_object(target: str, storage_options: NamedValues) -> Any:
 
 
 def _object_uri(target: str) -> str | None:
-    """The URI of a target that is an object; None for a topic."""
+    """Return the URI of a target that is an object; None for a topic."""
     if "://" in target:
         return target
     if "/" in target or target.endswith(".arrows"):
@@ -270,7 +270,7 @@ def _object_uri(target: str) -> str | None:
 
 
 def _file_uri(path: str) -> str:
-    """The URI of a path, which may lead through `..`; no key of an object does."""
+    """Return the URI of a path, which may lead through `..`; no key of an object does."""
     if "\0" in path:
         raise InvalidRequestError(f"{path!r} is no path: it has a NUL")
     return Path(os.path.abspath(path)).as_uri()  # noqa: PTH100 - a symbolic link stays one

@@ -105,7 +105,7 @@ def _state(broker: ClusterBroker, owned: int) -> str:
 
 
 def _notes(found: DescribeClusterAnswer) -> list[str]:
-    """What a table of brokers has no column for."""
+    """List what a table of brokers has no column for."""
     lines = []
     if found.homeless:
         lines.append(f"homeless: {some_of(_places(found.homeless))}")

@@ -98,7 +98,7 @@ class Group(Command, click.Group):
     command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names as they were added, not sorted."""
+        """Return the names as they were added, not sorted."""
         return list(self.commands)
 
 
@@ -122,7 +122,7 @@ yes_option = option("--yes", is_flag=True, help="Do not ask.")
 
 
 def _use_profile(context: click.Context, _: click.Parameter, name: str | None) -> None:
-    """What the profile says becomes the default of the options of these names."""
+    """Make the profile's values the defaults of the options of these names."""
     # The shell completes quietly.
     found = read_profile(name, warn=None if context.resilient_parsing else _warn)
     context.meta[_PROFILE] = found
@@ -145,7 +145,7 @@ profile_option = option(
 
 
 def connection_options(command: Decorated) -> Decorated:
-    """Where the brokers are, and the credential: the arguments `bootstrap` and `token`.
+    """Add the options for brokers and credential: the arguments `bootstrap` and `token`.
 
     What neither a flag nor a variable says comes from the profile, for other options too.
     """
@@ -192,7 +192,7 @@ def admin_options(command: Decorated) -> Decorated:
 
 
 def connection_in(context: click.Context) -> Connection:
-    """The brokers and the token of a command line that was read.
+    """Return the brokers and the token of a command line that was read.
 
     The token of a profile does not go to brokers that were named in place of its own.
     """
@@ -246,7 +246,7 @@ class ParsedType(click.ParamType):  # type: ignore[type-arg]  # older ones have 
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value that a text means."""
+        """Parse the value that a text means."""
         try:
             return self._parse(value)
         except ConfigError as exc:
@@ -287,7 +287,8 @@ def range_option(*, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A00
 
 
 def parse_separator(text: str) -> bytes:
-    r"""The bytes of a separator, with `\t`, `\n`, `\0`, `\\` and `\xNN` for what is hard to type.
+    r"""Parse the bytes of a separator, with `\t`, `\n`, `\0`, `\\` and `\xNN` for what is hard to
+    type.
 
     Raises:
         ConfigError: it is empty, or has another escape.
@@ -409,7 +410,7 @@ class RowType(ParsedType):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem[str]]:
-        """The choices that begin so, where the row has a list of them."""
+        """Complete the choices that begin so, where the row has a list of them."""
         return [CompletionItem(each) for each in self._row.choices if each.startswith(incomplete)]
 
 
@@ -420,7 +421,7 @@ def table_options(
     show_default: bool = True,
     defaults: Mapping[str, str] | None = None,
 ) -> Callable[[Decorated], Decorated]:
-    """One flag for each row of an option table.
+    """Add one flag for each row of an option table.
 
     The command gets `given`: the texts by option name that came from a flag or a variable, so that
     a default does not override a file or the present configuration of a topic.
@@ -477,7 +478,7 @@ def _flag(row: Option, default: str | None, variable: str | None) -> Callable[[A
 
 
 def _log_format_option() -> click.Option:
-    """How the command logs; text stays as Python prints it, which is the message alone."""
+    """Make the option for how the command logs; text is the message alone."""
 
     def use(_: click.Context, __: click.Parameter, value: LogFormat) -> None:
         if value == "json":
@@ -526,7 +527,7 @@ zone_option = option(
 
 
 def connect_admin(bootstrap: str, token: str) -> AdminClient:
-    """A client to ask the brokers with.
+    """Open a client to ask the brokers with.
 
     Raises:
         UnavailableError: none of them can be reached.

@@ -282,7 +282,7 @@ class Waiting:
         return isinstance(self.down, UnavailableError | RequestTimeoutError)
 
     def poll(self, consumer: Consumer) -> Batch | None:
-        """The next Batch, if one comes soon.
+        """Return the next Batch, if one comes soon.
 
         Raises:
             MemqError: what will not pass.
@@ -306,7 +306,7 @@ class Waiting:
         return batch
 
     def is_over(self, consumer: Consumer, *, unread: bool) -> bool:
-        """Whether nothing came for as long as it may.
+        """Return whether nothing came for as long as it may.
 
         Args:
             consumer: to ask whether brokers answer at all.

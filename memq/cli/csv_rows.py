@@ -112,7 +112,8 @@ def csv_rows(
 
 
 def _row_patterns(delimiter: str) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """What matches as many whole rows as there are, and what matches one that ends the file.
+    """Compile what matches as many whole rows as there are, and what matches one that ends the
+    file.
 
     A quote opens a cell only at its beginning. A carriage return that ends a block may be half of
     a newline.

@@ -113,7 +113,7 @@ def copy(*, sources: Sequence[str], folder: Path, force: bool, output: str) -> N
 
 
 def files_of(names: Iterable[str]) -> list[str]:
-    """The files in some folders, as `FOLDER/FILE`, sorted within each."""
+    """List the files in some folders, as `FOLDER/FILE`, sorted within each."""
     return [
         f"{name}/{path.name}"
         for name in names
@@ -124,7 +124,9 @@ def files_of(names: Iterable[str]) -> list[str]:
 
 
 def home_of(name: str) -> Path | None:
-    """The folder in which a folder of `FOLDERS` is, or a file of one; None where there is none."""
+    """Find the folder in which a folder of `FOLDERS` is, or a file of one; None where there is
+    none.
+    """
     if name.split("/", maxsplit=1)[0] != DAGS:
         return ROOT
     provider = find_spec("airflow_provider_memq")  # which is not imported: that needs no Airflow
@@ -133,12 +135,12 @@ def home_of(name: str) -> Path | None:
 
 
 def _path_of(name: str) -> Path:
-    """Where a file is that `files_of` names."""
+    """Return the path of a file that `files_of` names."""
     return (home_of(name) or ROOT) / name
 
 
 def _targets(sources: Sequence[str], folder: Path) -> dict[Path, Path]:
-    """Where each file goes, and which file it is."""
+    """Return where each file goes, and which file it is."""
     wanted: dict[Path, Path] = {}
     for source in sources:
         if source in FOLDERS:
@@ -153,6 +155,6 @@ def _is_same(source: Path, path: Path) -> bool:
 
 
 def _first_line(path: Path) -> str:
-    """What a program says that it is: the first line of its docstring, or a heading."""
+    """Return what a program says that it is: the first line of its docstring, or a heading."""
     with path.open(encoding="utf-8") as file:
         return file.readline().strip().strip('"#').strip()

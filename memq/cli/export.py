@@ -171,7 +171,7 @@ def export(
 
 
 def _target(target: Path, form: FileFormat | None) -> tuple[bool, FileFormat]:
-    """Whether it is a file, and the format.
+    """Parse whether the target is a file, and the format.
 
     Raises:
         ConfigError: the name of the file says no format, or another one.

@@ -140,7 +140,7 @@ class ExportManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     incomplete_before_ms: float | None = None
 
     def plan(self) -> ReadPlan:
-        """The plan of the parts that are not whole."""
+        """Return the plan of the parts that are not whole."""
         it = self.request
         limited = it.start_us is not None or it.end_us is not None
         return ReadPlan(
@@ -149,7 +149,7 @@ class ExportManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
     def piece(self, part: Part) -> Piece:
-        """What is read for a part."""
+        """Return what is read for a part."""
         span = OffsetRange(part.partition, part.start, part.end, self.topic_id)
         return Piece(span, Totals(batches=part.batches, bytes=part.size_bytes))
 
@@ -261,7 +261,7 @@ def _check_whole(folder: Path, manifest: ExportManifest) -> None:
 
 @contextmanager
 def _locked_folder(folder: Path) -> Iterator[None]:
-    """A folder that no other run is at work in; it is made if there is none."""
+    """Lock a folder against other runs; make it if there is none."""
     with _files_of(folder):
         make_folders(folder)
         lock = lock_exclusively(folder / LOCK)
@@ -331,7 +331,7 @@ def _time(time_ms: float | None) -> str | None:
 
 
 def _read_manifest(folder: Path, request: ExportRequest) -> ExportManifest | None:
-    """The manifest of the export that a folder holds; None when it holds nothing."""
+    """Read the manifest of the export that a folder holds; None when it holds nothing."""
     path = folder / MANIFEST
     with _files_of(folder):
         try:
@@ -415,7 +415,7 @@ def _check_new(file: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[IO[bytes]]:
-    """An empty file that no other run writes to; it is deleted unless it got another name."""
+    """Open an empty file that no other run writes to; delete it unless it got another name."""
     free = False  # unless it is locked, and still what is found under its name
     with path.open("ab") as file:
         with suppress(BlockingIOError):
@@ -463,12 +463,12 @@ def _write(
 
 
 def suffix_of(form: FileFormat) -> str:
-    """Of the files of a format."""
+    """Return the suffix of the files of a format."""
     return next(suffix for suffix, each in SUFFIXES.items() if each == form)
 
 
 def _hidden(file: Path) -> Path:
-    """What a file is called until it is whole."""
+    """Return the name of a file until it is whole."""
     return file.with_name(f".{file.name}.tmp")
 
 

@@ -96,20 +96,21 @@ def raw_lines(
 
 
 def _large(part: pa.Array | bytes) -> Any:
-    """With offsets that take what is joined past 2 GiB."""
+    """Cast to offsets that allow more than 2 GiB joined."""
     kind = pa.large_binary()
     return pa.scalar(part, kind) if isinstance(part, bytes) else part.cast(kind)
 
 
 def json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """One line for each object, some thousand to a piece."""
+    """Yield one line for each object, some thousand to a piece."""
     rest = iter(objects)
     while piece := list(islice(rest, _PIECE)):
         yield _encoder.encode_lines(piece)
 
 
 def json_object(message: LogMessage, value: Any = None) -> dict[str, Any]:
-    """A LogMessage as what JSON can hold; bytes that are not UTF-8 become `{"base64": "…"}`.
+    """Convert a LogMessage to what JSON can hold; bytes that are not UTF-8 become `{"base64":
+    "…"}`.
 
     Args:
         message: of a topic of whatever kind.
@@ -131,7 +132,7 @@ def json_object(message: LogMessage, value: Any = None) -> dict[str, Any]:
 
 
 def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
-    """The LogMessages of an object, which does not know at which offset it was published."""
+    """Yield the LogMessages of an object, which does not know at which offset it was published."""
     metadata, entries = reader.metadata, reader.entries
     # Nothing else that a notification tells is in a LogMessage.
     told: dict[str, Any] = dict.fromkeys(Notification.__struct_fields__)
@@ -148,7 +149,9 @@ def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
 
 
 def json_value(value: Any) -> Any:
-    """A value without bytes at any depth; for times and decimals the encoder has a text itself."""
+    """Convert a value without bytes at any depth; the encoder itself has a text for times and
+    decimals.
+    """
     match value:
         case float() if not math.isfinite(value):  # JSON has no such numbers
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -172,7 +175,7 @@ def _text_or_base64(value: bytes) -> str | dict[str, str]:
 
 
 def bytes_of(array: pa.LargeBinaryArray) -> memoryview:
-    """All values of an array, which lie one after the other."""
+    """Return all values of an array as one buffer."""
     _, offsets, data = array.buffers()
     bounds = memoryview(offsets).cast("B").cast("q")
     first, last = bounds[array.offset], bounds[array.offset + len(array)]
@@ -195,7 +198,7 @@ class Lines(NamedTuple):
 
 
 def lines_of(form: LineFormat, schema: pa.Schema, key_separator: bytes | None = None) -> Lines:
-    """What makes lines of the Batches of a topic.
+    """Make the formatter that turns Batches of a topic into lines.
 
     Args:
         form: of the lines.
@@ -217,7 +220,7 @@ def lines_of(form: LineFormat, schema: pa.Schema, key_separator: bytes | None = 
 
 
 def _rows_as_json(batch: Batch) -> Iterator[dict[str, Any]]:
-    """The LogMessages of a typed topic, whose rows become JSON as in an export."""
+    """Yield the LogMessages of a typed topic, whose rows become JSON as in an export."""
     written = _Written("jsonl", batch.schema)
     for section in batch.sections:
         origins = zip(
@@ -256,12 +259,12 @@ class _Written:
         self._sink = open_sink(form, self._buffer, schema)
 
     def of(self, rows: pa.RecordBatch) -> bytes:
-        """What is written of these rows."""
+        """Write these rows and return the bytes."""
         self._sink.write(rows)
         return self.taken()
 
     def taken(self) -> bytes:
-        """What was written since it was taken last."""
+        """Take what was written since the last call."""
         data = self._buffer.getvalue()
         self._buffer.seek(0)
         self._buffer.truncate()
@@ -297,7 +300,7 @@ class Sink(Protocol):
 
 
 def open_sink(form: FileFormat, file: IO[bytes], schema: pa.Schema) -> Sink:
-    """What writes rows of a schema to a file.
+    """Open a writer of rows of a schema to a file.
 
     Raises:
         InvalidRequestError: the format cannot hold one of the columns.
@@ -431,7 +434,7 @@ def _unmistakable(value: Any) -> Any:
 
 
 def _csv_text(value: Any) -> str | None:
-    """One cell of what JSON can hold: a text as it is, all else as JSON."""
+    """Format one cell of CSV: text as it is, all else as JSON."""
     plain = msgspec.to_builtins(value)
     return plain if plain is None or isinstance(plain, str) else _encoder.encode(plain).decode()
 

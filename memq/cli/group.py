@@ -96,7 +96,7 @@ def _described(found: GroupLag) -> list[Row]:
 
 
 def _describe(found: GroupLag) -> str:
-    """A group in a topic: who reads, a row for each read partition, and all of it together."""
+    """Describe a group in a topic: who reads, a row for each read partition, and the total."""
     rows = [partition_row(each) for each in found.partitions]
     for row in rows:
         row["member"] = row["consumer_id"] and row["consumer_id"][:SHORT_ID]
@@ -330,7 +330,7 @@ def _lag_table(found: Sequence[GroupLag]) -> str:
 
 
 def lag_fields(lag: Lag | None) -> Row:
-    """A lag as part of a row; all None where it is not known."""
+    """Return a lag as part of a row; all None where it is not known."""
     batches, records, size_bytes, seconds = lag or (None, None, None, None)
     return {
         "lag": batches,
@@ -341,13 +341,13 @@ def lag_fields(lag: Lag | None) -> Row:
 
 
 def total_fields(found: GroupLag) -> Row:
-    """The lag over all read partitions as part of a row; all None where none of it is known."""
+    """Return the lag over all read partitions as part of a row; None where it is not known."""
     known = any(each.lag is not None for each in found.partitions)
     return lag_fields(found.total if known else None)
 
 
 def lag_row(found: GroupLag) -> Row:
-    """A group and a topic, with all read partitions together."""
+    """Make the row of a group and a topic, with all read partitions together."""
     return {
         "group": found.group,
         "topic": found.topic,
@@ -359,7 +359,7 @@ def lag_row(found: GroupLag) -> Row:
 
 
 def partition_row(each: GroupPartition) -> Row:
-    """Where a group stands in a read partition."""
+    """Make the row of where a group stands in a read partition."""
     return {
         "partition": each.partition,
         "current_offset": each.committed,
@@ -374,7 +374,7 @@ def partition_row(each: GroupPartition) -> Row:
 
 
 def notes(found: Sequence[GroupLag]) -> list[str]:
-    """What a table has no column for: Batches that retention took first, and damage."""
+    """List what a table has no column for: Batches that retention took first, and damage."""
     lines = []
     for each in found:
         removed = [part for part in each.partitions if part.removed]

@@ -88,8 +88,8 @@ class Root(Group):
 
 
 def _interrupt_that_caused(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that an error comes from, as its context: one that falls into a wait for a lock
-    is raised as that lock's `RuntimeError`, one that falls into an import as an `ImportError`.
+    """Find the interrupt that an error comes from, as its context: one that falls into a wait for a
+    lock is raised as that lock's `RuntimeError`, one that falls into an import as an `ImportError`.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__

@@ -52,7 +52,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], output: str) -> None:
 def table_text(
     rows: Sequence[Row], columns: Sequence[str], titles: Mapping[str, str] | None = None
 ) -> str:
-    """A list as a table.
+    """Format a list as a table.
 
     Args:
         rows: all with the same keys.
@@ -130,7 +130,7 @@ def write_whole(out: IO[bytes], data: Any) -> None:
 
 @contextmanager
 def progress_bar(label: str, length: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where that is a terminal.
+    """Show a bar on stderr, if that is a terminal.
 
     Args:
         label: what is under way.
@@ -154,7 +154,7 @@ def some_of(items: Iterable[object]) -> str:
 
 
 def human_size(size_bytes: float) -> str:
-    """A size for the eye: "512 B", "8.0 MiB"."""
+    """Format a size for the eye: "512 B", "8.0 MiB"."""
     if abs(size_bytes) < 1024:
         return f"{size_bytes:.0f} B"
     power = 1
@@ -164,7 +164,7 @@ def human_size(size_bytes: float) -> str:
 
 
 def human_age(seconds: float) -> str:
-    """A time that has passed, for the eye, in two units at most: "4.2s", "3m 20s", "2d 4h"."""
+    """Format a duration for the eye, in two units at most: "4.2s", "3m 20s", "2d 4h"."""
     if seconds < _SHORT_S:
         return f"{seconds:.1f}s" if seconds else "0s"
     whole = round(seconds)

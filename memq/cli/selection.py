@@ -44,7 +44,7 @@ class BatchSelection(NamedTuple):
     times: EventTimes | None = None
 
     def of(self, batch: Batch) -> Batch:
-        """What is printed of a Batch."""
+        """Select what is printed of a Batch."""
         skipped = self.skipped.get((batch.partition, batch.offset), 0)
         if skipped:
             batch = batch.slice(skipped, len(batch))
@@ -121,7 +121,7 @@ def _chosen(
 def _first_at(
     client: SyncTopicClient, retained: Iterable[PartitionOffsets], times: EventTimes
 ) -> dict[int, int]:
-    """The first Batch of each partition that may have one of the times, where there is one.
+    """Find the first Batch of each partition that may have one of the times, where there is one.
 
     All notifications are looked at: a LogMessage may be published long after its time.
     """
@@ -137,7 +137,7 @@ def _first_at(
 def _newest(
     client: SyncTopicClient, retained: Iterable[PartitionOffsets], count: int
 ) -> list[PublishedBatch]:
-    """The last Batches of each partition, with so many LogMessages at least."""
+    """Find the last Batches of each partition, with at least so many LogMessages."""
     newest: list[PublishedBatch] = []
     for each in retained:
         end, missing = each.end, count
@@ -153,7 +153,7 @@ def _newest(
 def tail_of(
     batches: Iterable[PublishedBatch], ends: dict[int, int], count: int
 ) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
-    """Where to begin for the last LogMessages of some Batches, by the times of publication.
+    """Find where the last LogMessages of some Batches begin, by the times of publication.
 
     Args:
         batches: the last ones of each partition.

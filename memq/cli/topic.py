@@ -150,7 +150,7 @@ def _schema(given: str | None) -> bytes | None:
 
 
 def _row(info: TopicInfo) -> Row:
-    """A topic's options as programs want them: plain numbers, the unit in the name."""
+    """Return a topic's options for programs: plain numbers, the unit in the name."""
     config = msgspec.to_builtins(info.config)
     return {
         "topic": config.pop("name"),

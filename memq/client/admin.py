@@ -142,12 +142,12 @@ class AsyncAdminClient:
             await self.delete_topic(name, topic_id=found.topic_id)
 
     async def list_topics(self) -> list[m.TopicInfo]:
-        """All topics, sorted by name; those of MemQ itself begin with an underscore."""
+        """List all topics, sorted by name; those of MemQ itself begin with an underscore."""
         answer = await self._cluster.metadata(None)
         return sorted(answer.topics, key=lambda topic: topic.config.name)
 
     async def describe_topic(self, name: str) -> m.TopicInfo:
-        """A topic: its options, schemas and where it lives.
+        """Describe a topic: its options, schemas and where it lives.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -157,7 +157,7 @@ class AsyncAdminClient:
     # -- the cluster ------------------------------------------------------------------------
 
     async def describe_cluster(self) -> m.DescribeClusterAnswer:
-        """The brokers that live, what each of them owns, and what is on its way.
+        """Describe the live brokers, what each of them owns, and what is moving.
 
         Raises:
             InvalidRequestError: the broker governs itself.
@@ -167,7 +167,7 @@ class AsyncAdminClient:
         return answer
 
     async def status(self, timeout_s: float = 5.0) -> ClusterStatus:
-        """What every broker says of itself and of the services behind it, and who is silent.
+        """Ask every broker for its status and that of its services, and name the silent ones.
 
         It ends within `timeout_s`, also when brokers are frozen. `problems()` of it says in words
         what is wrong. While something is, the lag of groups is not looked for.
@@ -219,7 +219,7 @@ class AsyncAdminClient:
         return await self._queue(topic).offsets(None if at is None else time_ms(at))
 
     async def watermark(self, topic: str) -> m.WatermarkAnswer:
-        """How far a topic is stored: what was acked before these times is published.
+        """Return how far a topic is stored: what was acked before these times is published.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -229,7 +229,7 @@ class AsyncAdminClient:
     # -- groups -----------------------------------------------------------------------------
 
     async def groups(self, topic: str | None = None) -> list[m.GroupInfo]:
-        """The consumer groups of a topic, or of all, with stored offsets and live members.
+        """List the consumer groups of a topic, or of all, with stored offsets and live members.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -243,7 +243,7 @@ class AsyncAdminClient:
         return groups
 
     async def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupLag]:
-        """How much consumer groups have not read, in Batches, records, bytes and seconds.
+        """Return how much consumer groups have not read, in Batches, records, bytes and seconds.
 
         Args:
             topic: only groups of this topic.
@@ -271,7 +271,7 @@ class AsyncAdminClient:
         return found
 
     async def _lags_of(self, topic: str, infos: list[m.GroupInfo]) -> list[GroupLag]:
-        """The lag of some groups of one topic."""
+        """Return the lag of some groups of one topic."""
         queue = self._queue(topic)
         retained = await queue.offsets()
         return [group_lag(info, retained, await queue.lags(info.offsets)) for info in infos]

@@ -69,7 +69,7 @@ class BrokerChoice:
         return [address for address, (far, *_) in self._ranks.items() if not far]
 
     def failed(self, address: str) -> None:
-        """A broker could not be reached, or could not do what it was asked for."""
+        """Record that a broker could not be reached, or could not do what it was asked for."""
         now_s = self._clock()
         resting = {
             each: until_s
@@ -79,11 +79,11 @@ class BrokerChoice:
         self._rested_s = {**resting, address: now_s + REST_S}
 
     def answered(self, address: str) -> None:
-        """A broker did what it was asked for."""
+        """Record that a broker did what it was asked for."""
         self._rested_s.pop(address, None)
 
     def awake(self, address: str) -> bool:
-        """Whether a broker does not rest."""
+        """Return whether a broker does not rest."""
         rested_s = self._rested_s.get(address)
         if rested_s is not None and self._clock() >= rested_s:
             del self._rested_s[address]
@@ -91,14 +91,14 @@ class BrokerChoice:
         return rested_s is None
 
     def first(self, addresses: Collection[str]) -> str:
-        """The first of some brokers that does not rest, or else the one that failed first."""
+        """Choose the first broker that does not rest, or else the one that failed first."""
         awake = next((each for each in addresses if self.awake(each)), None)
         if awake is not None:
             return awake
         return next(each for each in self._rested_s if each in addresses)
 
     def reader(self, serving: str) -> str:
-        """The broker to read at; empty when none is known.
+        """Choose the broker to read at; empty when none is known.
 
         Args:
             serving: the one that serves the topic; empty when none does.

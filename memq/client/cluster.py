@@ -59,7 +59,7 @@ MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one
 
 
 def parse_bootstrap(bootstrap: str) -> list[str]:
-    """The addresses in a comma separated list, checked.
+    """Parse a comma separated list of addresses, and check them.
 
     Raises:
         ConfigError: there is none, or one is malformed.
@@ -155,7 +155,7 @@ class Cluster:
         create: bool = False,
         timeout_s: float | None = None,
     ) -> TopicInfo:
-        """A topic with its hosts and schemas; remembered until `refresh` or `forget`.
+        """Return a topic with its hosts and schemas; remembered until `refresh` or `forget`.
 
         With `create` a broker that may do so makes a topic that does not exist.
 
@@ -169,7 +169,7 @@ class Cluster:
         return self._told(name, await self.metadata([name], create=create, timeout_s=timeout_s))
 
     async def next_topic(self, name: str, wait_s: float) -> TopicInfo:
-        """A topic as soon as it is not as it was told last, or when `wait_s` are over.
+        """Return a topic as soon as it has changed, or when `wait_s` are over.
 
         Raises:
             UnknownTopicError: there is no such topic any more.
@@ -183,7 +183,7 @@ class Cluster:
         return self._told(name, answer)
 
     def moves(self, name: str) -> bool:
-        """Whether a topic that was asked for may move between brokers, so `next_topic` may wait."""
+        """Return whether a known topic may move between brokers, so `next_topic` may wait."""
         return name in self._versions
 
     def forget(self, name: str) -> None:
@@ -253,11 +253,11 @@ class Cluster:
         return self._choice.reader(topic.queue_address)
 
     def retry(self, timeout_s: float) -> Retry:
-        """The attempts of a call that is made of several; the log is told of it as of others."""
+        """Make the attempts of a call that consists of several; log them like those of others."""
         return Retry(timeout_s, self.runtime, log=self._retry_log)
 
     async def connection(self, address: str) -> BrokerConnection:
-        """The connection to a broker; opened when there is none, once for all who ask meanwhile.
+        """Return the connection to a broker; open it once for all callers when there is none.
 
         Raises:
             UnavailableError: the broker cannot be reached.
@@ -343,7 +343,7 @@ class Cluster:
         return answer
 
     async def status(self, address: str, *, timeout_s: float) -> DescribeClusterAnswer:
-        """What a broker says of itself, and which others it sees.
+        """Ask a broker for its status, and which others it sees.
 
         It is asked on a connection of its own: one with Messages is not read while they wait.
 
@@ -379,7 +379,9 @@ class Cluster:
         return list(dict.fromkeys([*self.seeds, *(broker.address for broker in self.brokers)]))
 
     def _limit_s(self, retry: Retry, wait_s: float) -> float:
-        """How long the next attempt may take: where others could answer, not all that is left."""
+        """Return how long the next attempt may take: where others could answer, not all that is
+        left.
+        """
         left_s = max(0.0, retry.left_s - wait_s)
         others = sum(map(self._choice.awake, self._known())) > 1
         limit_s = min(left_s / 2 if others else left_s, ANY_BROKER_ATTEMPT_S)

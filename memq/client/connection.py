@@ -267,7 +267,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._write(self._wire.open(), None)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next bytes go."""
+        """Return where the next bytes go."""
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -337,7 +337,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(on_sent, self._error(why))
 
     def _error(self, why: MemqError) -> MemqError:
-        """A fresh error for each who waits, since each adds its own traceback."""
+        """Make a new error for each waiter, since each adds its own traceback."""
         if isinstance(why, ClosedError):
             return ClosedError(str(why))
         error = UnavailableError(f"connection to broker {self.address} broke: {why}")

@@ -101,7 +101,7 @@ def total_lag(lags: Iterable[Lag]) -> Lag:
 
 
 def lag_between(start: Lag, end: Lag) -> Lag:
-    """What lies between two offsets, from the lag at each; the seconds are those at the first."""
+    """Return the lag between two offsets, from the lag at each; seconds are the first's."""
     batches = start.batches - end.batches
     return Lag(
         batches,
@@ -112,14 +112,14 @@ def lag_between(start: Lag, end: Lag) -> Lag:
 
 
 def lag_of(found: PartitionLag, now_us: int) -> Lag:
-    """A lag as a broker tells it, at its own time."""
+    """Return a lag as a broker tells it, at its own time."""
     return Lag(found.batches, found.records, found.size_bytes, found.age_s(now_us))
 
 
 def group_lag(
     info: GroupInfo, retained: Sequence[PartitionOffsets], answer: FetchLagAnswer
 ) -> GroupLag:
-    """The lag of a group.
+    """Return the lag of a group.
 
     Args:
         info: the group.

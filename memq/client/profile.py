@@ -84,7 +84,7 @@ class Profile:
         return f"<Profile {self.bootstrap or 'without brokers'}>"  # never the token
 
     def token_for(self, bootstrap: str) -> str:
-        """The token for these brokers; empty where they are not the profile's own."""
+        """Return the token for these brokers; empty where they are not the profile's own."""
         return self.token if self.bootstrap in (None, bootstrap) else ""
 
     def storage_options_for(self, bootstrap: str) -> NamedValues:
@@ -108,7 +108,7 @@ class Connection(TypedDict):
 
 
 def profile(name: str | None = None) -> Connection:
-    """What a profile says of the brokers and their storage, as arguments of any client.
+    """Return a profile's brokers and storage, as arguments of any client.
 
     `Producer(**profile("prod"), topic="clicks")` writes to the brokers of the profile `prod`.
 
@@ -175,7 +175,7 @@ def _connection(bootstrap: str, token: str, zone: str, options: NamedValues) -> 
 def read_profile(
     name: str | None = None, *, warn: Callable[[str], object] | None = log.warning
 ) -> Profile:
-    """What a profile says, with the token that its file holds.
+    """Read a profile, with the token that its file holds.
 
     Args:
         name: as `profile` takes it.
@@ -200,7 +200,7 @@ def read_profile(
 
 
 def _config_file() -> tuple[Path, bool]:
-    """The path of the file, and whether the user named it."""
+    """Return the path of the file, and whether the user named it."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named), True
@@ -209,7 +209,7 @@ def _config_file() -> tuple[Path, bool]:
 
 
 def _profiles_in(path: Path) -> Mapping[str, Any]:
-    """The tables of the profiles, by name."""
+    """Return the tables of the profiles, by name."""
     try:
         content = tomllib.loads(_read(path))
     except tomllib.TOMLDecodeError as exc:
@@ -255,7 +255,7 @@ def _check_addresses(found: Profile) -> None:
 
 
 def _holder_of_token(path: Path, found: Profile) -> Path:
-    """The file that the token is in, if the profile has one."""
+    """Return the file that the token is in, if the profile has one."""
     if not found.token_file:
         return path
     if found.token:

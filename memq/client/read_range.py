@@ -156,7 +156,7 @@ class AsyncTopicReader:
     async def rows(
         self, plan: ReadPlan, pieces: Sequence[Piece] | None = None
     ) -> AsyncGenerator[RowsOfBatch, None]:
-        """The rows of each Batch of a plan, by partition and offset, with bounded memory.
+        """Yield the rows of each Batch of a plan, by partition and offset, with bounded memory.
 
         Close it (`contextlib.aclosing`) when it is left before its end.
 
@@ -311,7 +311,7 @@ def read_range(
     timeout: float = READ_TIMEOUT_S,
     **options: Unpack[ReadArguments],
 ) -> pa.Table:
-    """The records of some offsets, of some times, or all that are retained, as one table.
+    """Return the records of some offsets, of some times, or all that are retained, as one table.
 
     Args:
         bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
@@ -366,7 +366,7 @@ async def _rows(
 
 
 def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]) -> Scan:
-    """As `read_range`, for data of any size: RecordBatches that are read as they are asked for.
+    """Read as `read_range` does, for data of any size: RecordBatches that are read on demand.
 
     A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
     is settled before this returns: what is published later is not part of it.
@@ -400,7 +400,7 @@ def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArgu
 def async_scan(
     bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """As `scan`, for asyncio; close it (`contextlib.aclosing`) when it is left before its end.
+    """Read as `scan` does, for asyncio; close it (`contextlib.aclosing`) when left before its end.
 
     What is read is settled when the first RecordBatch is asked for.
 
@@ -418,7 +418,7 @@ def async_scan(
 def reader_of(
     bootstrap: str | None, topic: str, options: ReadArguments
 ) -> tuple[AsyncTopicReader, Selection]:
-    """What reads, not opened yet, and what is to be read.
+    """Make the reader, not opened yet, and what is to be read.
 
     Raises:
         ConfigError: an option is unknown, or they do not go together.

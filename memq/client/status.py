@@ -42,7 +42,7 @@ class ClusterStatus(NamedTuple):
     worst_lag: GroupLag | None = None
 
     def problems(self) -> list[str]:
-        """What is wrong, and the way out, services first; empty when all is well."""
+        """List what is wrong, and the way out, services first; empty when all is well."""
         refusing: dict[str, dict[str, str]] = {}
         for broker in self.brokers:
             for state in broker.services:

@@ -298,7 +298,7 @@ class Call(Generic[T]):
         self._woken.put(None)
 
     async def end(self) -> None:
-        """On the loop: cancel it, and wait until it has ended."""
+        """Cancel it on the loop, and wait until it has ended."""
         if self._task is not None:
             self._task.cancel()  # also where a second interrupt kept `result` from doing so
             await asyncio.wait({self._task})
@@ -373,7 +373,7 @@ class Callbacks:
         self._waiting: set[Call[Any]] = set()
 
     async def call(self, callback: Callable[[A], object], argument: A) -> None:
-        """On the loop: have the waiting thread call it, and await the outcome."""
+        """Have the waiting thread call it, and await the outcome; runs on the loop."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(_Turn(callback, argument, outcome))
         for call in tuple(self._waiting):
@@ -493,7 +493,7 @@ class SyncClient(Generic[C]):
 def sync(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]], *, callbacks: bool = False
 ) -> Callable[Concatenate[SyncClient[C], P], T]:
-    """The method of a `SyncClient` that runs its twin's method on the event loop.
+    """Make a method of a `SyncClient` that runs its twin's method on the event loop.
 
     Args:
         method: of the async client.
@@ -511,7 +511,7 @@ def sync(
 def sync_close(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, None]],
 ) -> Callable[Concatenate[SyncClient[C], P], None]:
-    """As `sync`, for the method that closes the client: the event loop ends with it."""
+    """Make a method like `sync` that closes the client: the event loop ends with it."""
 
     @wraps(method)
     def close(self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -523,7 +523,7 @@ def sync_close(
 def sync_iter(
     method: Callable[Concatenate[C, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[SyncClient[C], P], Generator[T, None, None]]:
-    """As `sync`, for a method that yields: each item is one call to the event loop."""
+    """Make a method like `sync` that yields: each item is one call to the event loop."""
 
     @wraps(method)
     def iterate(

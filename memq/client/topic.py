@@ -125,7 +125,7 @@ class TopicClient:
         return self.cluster.retry(self.cluster.request_timeout_s)
 
     async def info(self) -> m.TopicInfo:
-        """The topic as it is now: its options, schemas, hosts and topic id.
+        """Look up the topic as it is now: its options, schemas, hosts and topic id.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -183,7 +183,7 @@ class TopicClient:
         return answer.partitions
 
     async def starts(self) -> dict[int, int]:
-        """The first offset that is retained, by partition.
+        """Look up the first offset that is retained, by partition.
 
         Raises:
             MemqError: as `ask`.
@@ -191,7 +191,7 @@ class TopicClient:
         return {each.partition: each.start for each in await self.offsets()}
 
     async def ranges_between(self, start_ms: int | None, end_ms: int | None) -> list[OffsetRange]:
-        """What was published from one time up to, not including, another one, by partition.
+        """Look up what was published from one time up to, not including, another one, by partition.
 
         Args:
             start_ms: milliseconds since 1970 UTC; None for all that is retained.
@@ -225,7 +225,8 @@ class TopicClient:
     async def pages(
         self, ranges: Iterable[OffsetRange], *, page_entries: int | None = None
     ) -> AsyncGenerator[list[m.NotificationEntry], None]:
-        """The notifications of some ranges, one range after the other, up to so many at a time.
+        """Yield the notifications of some ranges, one range after the other, up to so many at a
+        time.
 
         Raises:
             OffsetOutOfRangeError: retention has removed some of them.
@@ -244,7 +245,8 @@ class TopicClient:
     async def entries(
         self, ranges: Iterable[OffsetRange], *, page_entries: int | None = None
     ) -> AsyncGenerator[m.NotificationEntry, None]:
-        """The notifications of some ranges, one range after the other, as they stand in the queue.
+        """Yield the notifications of some ranges, one range after the other, as they stand in the
+        queue.
 
         Only a page of them is in memory at a time. Close it (`contextlib.aclosing`) when it is left
         before its end; likewise `pages` and `batches`.
@@ -260,7 +262,7 @@ class TopicClient:
     async def batches_by_time(
         self, ranges: Sequence[OffsetRange], damaged: Callable[[str], object] | None = None
     ) -> AsyncGenerator[PublishedBatch, None]:
-        """The Batches of some ranges, one for each read partition, merged by their times.
+        """Yield the Batches of some ranges, one for each read partition, merged by their times.
 
         Args:
             ranges: of the topic.
@@ -299,7 +301,7 @@ class TopicClient:
                     yield batch
 
     async def batches(self, ranges: Iterable[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
-        """The Batches of some ranges, one range after the other.
+        """Yield the Batches of some ranges, one range after the other.
 
         Raises:
             CorruptDataError: something in the queue is no notification.
@@ -321,7 +323,8 @@ class TopicClient:
         return answer
 
     async def lag(self, positions: Mapping[int, int]) -> dict[int, Lag]:
-        """What is published from some offsets on, by partition; what retention removed is not.
+        """Count what is published from some offsets on, by partition; what retention removed is
+        not.
 
         Raises:
             InvalidRequestError: the topic has no such partition.
@@ -335,7 +338,7 @@ class TopicClient:
         return {each.partition: lag_of(each, answer.now_us) for each in answer.lags}
 
     async def watermark(self) -> m.WatermarkAnswer:
-        """How far the topic is stored, by all that own a part of it.
+        """Look up how far the topic is stored, by all that own a part of it.
 
         Raises:
             UnavailableError: a write partition has no owner, or its owner does not tell.
@@ -379,7 +382,9 @@ class TopicClient:
         ]
 
     async def _published_ms(self, partition: int, start: int) -> float:
-        """When the first Batch from an offset on was published; infinity when there is none."""
+        """Look up when the first Batch from an offset on was published; infinity when there is
+        none.
+        """
         page = await self.page({partition: start}, max_entries=1)
         return page.entries[0].timestamp_ms if page.entries else math.inf
 
@@ -646,7 +651,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
     pages = sync_iter(TopicClient.pages)
 
     def batches(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
-        """The Batches of some ranges; see `TopicClient.batches`."""
+        """Yield the Batches of some ranges; see `TopicClient.batches`."""
         for page in self.pages(ranges):
             for entry in page:
                 yield published_batch(self._client.topic, entry)
@@ -655,7 +660,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
 def merge_watermarks(
     topic: str, write_partitions: int, answers: Sequence[m.WatermarkAnswer]
 ) -> m.WatermarkAnswer:
-    """How far a topic is stored, from what the owners of its write partitions tell.
+    """Merge how far a topic is stored, from what the owners of its write partitions tell.
 
     Each write partition is as far as its owner says; who does not own it says -1. A read partition
     is as far as the least that an owner says, and so is the topic. Who owns nothing any more says

@@ -106,7 +106,7 @@ class BrokerClock:
         return f"<BrokerClock [{self()} | {state}]>"
 
     def __call__(self) -> ClockReading:
-        """The time now."""
+        """Read the time now."""
         running_ms = int(self._mono_s() * 1000) + self._ran_ms
         return ClockReading(running_ms, running_ms + self._ahead_ms)
 

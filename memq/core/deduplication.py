@@ -114,7 +114,7 @@ def _time(time_ms: int) -> bytes:
 
 
 def _packed(producer: _Producer) -> bytes:
-    """A producer as bytes that sort by when it was touched."""
+    """Pack a producer into bytes that sort by when it was touched."""
     it, published = producer, producer.published
     fields = (it.epoch, it.floor, it.next_sequence, published.starts, published.ends)
     return _time(it.touched_ms) + _pack((*fields, list(it.recent)[-MAX_PACKED_RECENT:]))
@@ -148,7 +148,7 @@ class DeduplicationWindow:
         return f"<DeduplicationWindow [{len(self)} producers | {self.window_ms} ms]>"
 
     def __len__(self) -> int:
-        """How many producers are known."""
+        """Count the known producers."""
         return len(self._producers) + len(self._packed)
 
     def admit(self, producer_id: str, epoch: int, sequence: int, now_ms: int) -> None:
@@ -168,7 +168,7 @@ class DeduplicationWindow:
             producer.next_sequence = sequence if known is None else min(known, sequence)
 
     def is_published(self, producer_id: str, epoch: int, sequence: int) -> bool:
-        """Whether the Message was published already.
+        """Return whether the Message was published already.
 
         Raises:
             ProducerFencedError: a newer epoch of this producer id is writing.
@@ -197,7 +197,7 @@ class DeduplicationWindow:
         return False
 
     def batch_of(self, producer_id: str, epoch: int, sequence: int) -> BatchRef | None:
-        """The Batch of a published Message, while that is still remembered."""
+        """Return the Batch of a published Message, while that is still remembered."""
         producer = self._known(producer_id)
         if producer is None or producer.epoch != epoch:
             return None
@@ -207,7 +207,9 @@ class DeduplicationWindow:
         return None
 
     def next_sequence(self, producer_id: str, epoch: int) -> int | None:
-        """The sequence that an ordered topic accepts next; None when the producer is not known."""
+        """Return the sequence that an ordered topic accepts next; None when the producer is not
+        known.
+        """
         producer = self._known(producer_id)
         if producer is None or producer.epoch != epoch:
             return None
@@ -245,7 +247,7 @@ class DeduplicationWindow:
     # -- inside -----------------------------------------------------------------------------
 
     def _known(self, producer_id: str) -> _Producer | None:
-        """What is known of a producer, unpacked if need be."""
+        """Return what is known of a producer, unpacked if need be."""
         producer = self._producers.get(producer_id)
         if producer is None and producer_id in self._packed:
             producer = _unpacked(self._take_packed(producer_id))

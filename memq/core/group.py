@@ -150,7 +150,8 @@ class GroupCoordinator:
     # -- what outlives a restart ------------------------------------------------------------
 
     def unsaved(self, group: str, topic: str) -> dict[str, Holding] | None:
-        """What must be stored before a heartbeat's answer leaves; None when what is stored will do.
+        """Return what must be stored before a heartbeat's answer leaves; None when what is stored
+        will do.
 
         Tell `saved` when it is.
         """
@@ -158,11 +159,11 @@ class GroupCoordinator:
         return None if found is None or found.covered else found.holdings()
 
     def storing(self, group: str, topic: str) -> None:
-        """What is stored is not known until `saved` is told."""
+        """Record that what is stored is unknown until `saved` is called."""
         self._groups[(group, topic)].uncertain = True
 
     def saved(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
-        """What members of a group hold is stored."""
+        """Record that what members of a group hold is stored."""
         key = (group, topic)
         if key in self._groups:
             self._groups[key].saved = _by_partition(holdings)
@@ -184,7 +185,7 @@ class GroupCoordinator:
         holdings: Mapping[str, Holding] | None,
         now_ms: int,
     ) -> None:
-        """What members of a group held when the broker ended; before any other call.
+        """Restore what members of a group held when the broker ended; before any other call.
 
         Args:
             group: the group.
@@ -245,7 +246,7 @@ class GroupCoordinator:
         return last.done < request.sequence
 
     def committed(self, request: CommitOffsets) -> None:
-        """A commit is stored."""
+        """Record that a commit is stored."""
         last = self._commits.get(_committer(request))
         if last is not None:
             last.done = max(last.done, request.sequence)
@@ -286,12 +287,12 @@ class GroupCoordinator:
             )
 
     def members(self, group: str, topic: str, now_ms: int) -> list[GroupMember]:
-        """The live members of a group, sorted, with what each holds."""
+        """List the live members of a group, sorted, with what each holds."""
         found = self._live((group, topic), now_ms)
         return found.describe() if found else []
 
     def groups(self, now_ms: int) -> dict[str, set[str]]:
-        """The groups with live members, by topic."""
+        """List the groups with live members, by topic."""
         self.tick(now_ms)
         found: dict[str, set[str]] = {}
         for group, topic in self._groups:
@@ -306,7 +307,7 @@ class GroupCoordinator:
         self._departed = {k: last for k, last in self._departed.items() if k[1] != topic}
 
     def _live(self, key: tuple[str, str], now_ms: int) -> _Group | None:
-        """The group, when it has members whose sessions are not over."""
+        """Return the group, when it has members whose sessions are not over."""
         group = self._groups.get(key)
         if group is not None and (over := group.over(now_ms)):
             self._remove(key, over)
@@ -362,7 +363,7 @@ class _Group:
 
     @classmethod
     def restored(cls, partitions: int, holdings: Mapping[str, Holding], now_ms: int) -> _Group:
-        """The group as it was stored, with the sessions of its members counted from now."""
+        """Restore the group as it was stored; the sessions of its members begin now."""
         members = {
             name: _Member("", 0, holding.session_timeout_ms, now_ms + holding.session_timeout_ms)
             for name, holding in holdings.items()
@@ -386,7 +387,7 @@ class _Group:
         return True
 
     def holdings(self) -> dict[str, Holding]:
-        """What each member holds, of those that hold something."""
+        """Return what each member holds, of those that hold something."""
         held: dict[str, list[int]] = {}
         for partition, name in sorted(self.holders.items()):
             held.setdefault(name, []).append(partition)
@@ -420,7 +421,7 @@ class _Group:
         )
 
     def _let_go(self, member_id: str, owned: set[int]) -> None:
-        """What a member does not hold any more is free."""
+        """Free what a member does not hold any more."""
         for partition, holder in list(self.holders.items()):
             if holder == member_id and partition not in owned:
                 del self.holders[partition]

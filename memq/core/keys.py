@@ -39,7 +39,7 @@ _FACTOR, _SHIFT_8, _SHIFT_13, _SHIFT_15, _SHIFT_16, _SHIFT_24 = (
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of a key: MurmurHash2 as Kafka has it, in 32 bits without a sign."""
+    """Hash a key: MurmurHash2 as Kafka has it, in 32 bits without a sign."""
     words = len(key) >> 2
     h = SEED ^ len(key)
     for k in struct.unpack_from(f"<{words}I", key):
@@ -52,7 +52,7 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key, from 0 on."""
+    """Return the partition of a key, from 0 on."""
     hashed = _cached(key) if len(key) <= MAX_CACHED_BYTES else murmur2(key)
     return (hashed & _POSITIVE) % partitions
 
@@ -63,7 +63,7 @@ _cached = lru_cache(CACHED_KEYS)(murmur2)
 
 
 def is_key_type(kind: Any) -> bool:
-    """Whether a column of this type can be keys: texts, bytes, 32 or 64 bit integers."""
+    """Return whether a column of this type can be keys: texts, bytes, 32 or 64 bit integers."""
     return any(
         check(kind)
         for check in (
@@ -78,7 +78,7 @@ def is_key_type(kind: Any) -> bool:
 
 
 def partitions_of(column: Any, partitions: int) -> Any:
-    """The partition of each key of a column, as `uint32`; null where the key is null.
+    """Return the partition of each key of a column, as `uint32`; null where the key is null.
 
     Args:
         column: a pyarrow Array or ChunkedArray of a type that `is_key_type` accepts.
@@ -94,7 +94,7 @@ def partitions_of(column: Any, partitions: int) -> Any:
 
 
 def _hashes(keys: Any) -> Any:
-    """The hash of each key; any number where the key is null."""
+    """Hash each key; any number where the key is null."""
     if pat.is_integer(keys.type):
         return _hash_integers(keys)
     keys = pc.fill_null(_as_binary(keys), b"")
@@ -133,7 +133,7 @@ def _hash_equally_long(keys: Any) -> Any:
 
 
 def _hash_integers(numbers: Any) -> Any:
-    """The hash of big-endian integers: their words are the same bytes in the other order."""
+    """Hash big-endian integers: their words are the same bytes in the other order."""
     plain = pc.fill_null(numbers, 0)
     if pat.is_int32(plain.type):
         return _finish(_mix(4, [_swapped(plain.view(_U32))]))
@@ -160,7 +160,7 @@ def _shifted(h: Any, by: Any) -> Any:
 
 
 def _tail(keys: Any, length: int) -> Any:
-    """The 1 to 3 bytes after the last whole word, as a number with the first byte least."""
+    """Return the 1 to 3 bytes after the last whole word, as a number with the first byte least."""
     at, odd = length & ~3, length & 1
     if length & 3 == 1:
         return pc.binary_slice(keys, at, at + 1).view(pa.uint8()).cast(_U32)

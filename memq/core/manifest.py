@@ -141,7 +141,7 @@ class Totals(NamedTuple):
     crc_sum: int = 0
 
     def plus(self, notification: Notification) -> Totals:
-        """With one more Batch."""
+        """Add one more Batch."""
         return Totals(
             self.batches + 1,
             self.messages + notification.messages,
@@ -156,12 +156,12 @@ _decoder = msgspec.json.Decoder(Manifest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The JSON of a manifest, indented, with a line end."""
+    """Encode a manifest as JSON, indented, with a line end."""
     return msgspec.json.format(_encoder.encode(manifest), indent=2) + b"\n"
 
 
 def decode_manifest(payload: bytes) -> Manifest:
-    """A manifest from its JSON.
+    """Decode a manifest from its JSON.
 
     Raises:
         CorruptDataError: it is not a manifest, is of a version that this reader does not know, or
@@ -228,7 +228,7 @@ def check_totals(manifest: Manifest, published: Totals) -> None:
 
 
 def describe_left_out(manifest: Manifest) -> str:
-    """What is not in the files, in one line; empty when nothing was left out."""
+    """Describe what is not in the files, in one line; empty when nothing was left out."""
     if not manifest.left_out and not manifest.unnamed_messages:
         return ""
     named = ", ".join(

@@ -37,27 +37,27 @@ GivenValues = Mapping[str, object] | str | NamedValues
 
 
 def have_secret(values: NamedValues) -> bool:
-    """Whether one of some options is a credential, by its name."""
+    """Return whether one of some options is a credential, by its name."""
     return any(word in name.lower() for name, _ in values for word in _OF_SECRETS)
 
 
 def parse_storage_options(value: object) -> NamedValues:
-    """Those of an object store; see `_parse`."""
+    """Parse the options of an object store; see `_parse`."""
     return _parse("storage_options", value)
 
 
 def parse_queue_options(value: object) -> NamedValues:
-    """Those of Kafka; see `_parse`."""
+    """Parse the options of Kafka; see `_parse`."""
     return _parse("queue_options", value)
 
 
 def parse_zookeeper_options(value: object) -> NamedValues:
-    """Those of ZooKeeper; see `_parse`."""
+    """Parse the options of ZooKeeper; see `_parse`."""
     return _parse("zookeeper_options", value)
 
 
 def parse_catalog_options(value: object) -> NamedValues:
-    """Those of a catalog of tables; see `_parse`."""
+    """Parse the options of a catalog of tables; see `_parse`."""
     return _parse("catalog_options", value)
 
 
@@ -77,7 +77,7 @@ def text_of(values: NamedValues) -> str:
 
 
 def _parse(option: str, value: object) -> NamedValues:
-    """From `NAME=VALUE,NAME=VALUE`, or from a table, as TOML and Python have it.
+    """Parse `NAME=VALUE,NAME=VALUE`, or a table, as TOML and Python have it.
 
     Raises:
         ConfigError: it is neither, or a value is no text, number or flag.

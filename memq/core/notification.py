@@ -87,12 +87,12 @@ _decoder = msgspec.json.Decoder(Notification)
 
 
 def encode_notification(notification: Notification) -> bytes:
-    """The JSON of a Notification."""
+    """Encode a Notification as JSON."""
     return _encoder.encode(notification)
 
 
 def decode_notification(payload: bytes) -> Notification:
-    """A Notification from its JSON.
+    """Decode a Notification from its JSON.
 
     Raises:
         CorruptDataError: it is not a Notification, or of a version this reader does not know.

@@ -72,7 +72,7 @@ class Option:
         return "" if self.default is None else _plain(self.default)
 
     def parse(self, value: object) -> Any:
-        """The field's value from what a person wrote.
+        """Parse what a person wrote into the field's value.
 
         Raises:
             ConfigError: the value is of the wrong type or outside its limits.
@@ -82,7 +82,7 @@ class Option:
         return self.check(self._read(value)) if self.read is None else self.read(value)
 
     def check(self, value: Any) -> Any:
-        """A field's value, when it is within its limits.
+        """Check that a field's value is within its limits, and return it.
 
         Raises:
             ConfigError: it is not.
@@ -100,7 +100,7 @@ class Option:
         return value
 
     def show(self, value: Any) -> str:
-        """A field's value as a person would write it."""
+        """Format a field's value as a person would write it."""
         if self.kind == "duration":
             return format_duration_ms(value)
         return format_size_bytes(value) if self.kind == "size" else _plain(value)
@@ -142,7 +142,7 @@ def _plain(value: object) -> str:
 
 
 def options_of(described: type) -> tuple[Option, ...]:
-    """The rows of a class, in the order of its fields, with their names and meanings."""
+    """Return the rows of a class, in the order of its fields, with their names and meanings."""
     meanings = {
         field: meaning
         for each in reversed(described.__mro__)
@@ -160,7 +160,7 @@ def options_of(described: type) -> tuple[Option, ...]:
 
 
 def field_meanings(described: type) -> dict[str, str]:
-    """What the docstring of a class says about each of its attributes, as one line each."""
+    """Return what the docstring of a class says about each of its attributes, as one line each."""
     _, _, text = inspect.cleandoc(described.__doc__ or "").partition("Attributes:\n")
     entries = re.split(r"^    (?=\w+: )", text.partition("\n\n")[0], flags=re.MULTILINE)
     pairs = [" ".join(entry.split()).partition(": ") for entry in entries[1:]]

@@ -100,10 +100,10 @@ class NotificationQueue(Protocol):
         """Remove a topic with its notifications and group offsets; unknown ones are fine."""
 
     async def topics(self) -> list[str]:
-        """The topics of this queue, sorted."""
+        """Return the topics of this queue, sorted."""
 
     async def service_id(self) -> str:
-        """What the service behind it is called by itself; empty where there is none, or no name."""
+        """Return the name of the service behind it; empty where there is none, or no name."""
         return ""
 
     async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
@@ -133,7 +133,7 @@ class NotificationQueue(Protocol):
         """
 
     def owns(self, topic: str, write_partition: int) -> bool:
-        """Whether this process has fenced it, and has not learned that another one has since.
+        """Return whether this process has fenced it, and does not know of a later owner.
 
         What is true right after a successful `save_times` was so when the times were saved: had
         another process fenced it before, the times could not have been saved without learning that.
@@ -203,14 +203,14 @@ class NotificationQueue(Protocol):
         """
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """One past the last entry of an earlier timestamp; the start when there is none.
+        """Return one past the last entry of an earlier timestamp; the start when there is none.
 
         So what was published before a time and what was from then on meet, whenever it is asked,
         also where offsets between them have no entry.
         """
 
     async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
-        """One past the last entry of an earlier running time; the start when there is none.
+        """Return one past the last entry of an earlier running time; the start without one.
 
         What is before it was published longer ago than that, whatever wall clocks showed.
         """
@@ -228,7 +228,7 @@ class NotificationQueue(Protocol):
         """
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """A group's stored offsets; partitions without one are absent."""
+        """Return a group's stored offsets; partitions without one are absent."""
 
     async def groups(self, topic: str) -> list[str]:
         """Groups that have stored offsets for the topic, sorted."""
@@ -243,13 +243,13 @@ class NotificationQueue(Protocol):
         """
 
     async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
-        """What the members of each group may hold, as stored last; None where that is damaged.
+        """Return what each member of a group may hold, as last stored; None where damaged.
 
         Groups of which nothing is held are absent.
         """
 
     async def times(self) -> SavedTimes:
-        """How far time had come in the life before; zeros for a new queue.
+        """Return the times that the process before this one had reached; zeros for a new queue.
 
         The running time is past that of every entry, also when it was not saved or is lost.
         """
@@ -380,7 +380,7 @@ def check_group_count(topic: str, group: str, stored: int) -> None:
 def out_of_range(
     topic: str, partition: int, offset: int, start: int, end: int
 ) -> OffsetOutOfRangeError:
-    """The error for an offset that a partition does not hold."""
+    """Make the error for an offset that a partition does not hold."""
     return OffsetOutOfRangeError(
         f"offset {offset} of {topic!r}/{partition} was removed by retention, or never published; "
         f"{retained_in_words(start, end)}"
@@ -388,7 +388,7 @@ def out_of_range(
 
 
 def not_owned(topic: str, write_partition: int) -> FencedError:
-    """The error for a write partition that this process has not fenced, or has lost."""
+    """Make the error for a write partition that this process has not fenced, or has lost."""
     return FencedError(
         f"write partition {write_partition} of {topic!r} is not owned here; fence it first"
     )

@@ -46,12 +46,12 @@ class OffsetRange(NamedTuple):
 
 
 def offsets_in_words(start: int, end: int) -> str:
-    """The offsets from `start` up to, not including, `end`: "offset 6", "offsets 1 to 5"."""
+    """Describe the offsets from `start` up to, not including, `end`: "offsets 1 to 5"."""
     return f"offset {start}" if end - start == 1 else f"offsets {start} to {end - 1}"
 
 
 def retained_in_words(start: int, end: int) -> str:
-    """What a read partition retains, for the end of a sentence that says what it does not."""
+    """Describe what a read partition retains, for the end of a sentence."""
     match end - start:
         case 0:
             return f"nothing is retained, and offset {end} comes next"
@@ -64,7 +64,7 @@ def retained_in_words(start: int, end: int) -> str:
 def ranges_without(
     ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]
 ) -> list[OffsetRange]:
-    """What of some ranges lies before or after the range of the same partition in `others`."""
+    """Return what lies before or after the range of the same partition in `others`."""
     inner = {each.partition: each for each in others}
     parts: list[OffsetRange] = []
     for each in ranges:
@@ -96,13 +96,13 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def contains(intervals: Sequence[Interval], number: int) -> bool:
-    """Whether one of the intervals has a number."""
+    """Return whether one of the intervals has a number."""
     at = bisect_right(intervals, number, key=_start) - 1
     return at >= 0 and number < intervals[at].end
 
 
 def intersection(intervals: Sequence[Interval], part: Interval) -> list[Interval]:
-    """What the intervals have of a part."""
+    """Return what the intervals have of a part."""
     at = max(0, bisect_right(intervals, part.start, key=_start) - 1)
     result = []
     while at < len(intervals) and intervals[at].start < part.end:
@@ -114,7 +114,7 @@ def intersection(intervals: Sequence[Interval], part: Interval) -> list[Interval
 
 
 def difference(intervals: Iterable[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """What the intervals have and the others have not."""
+    """Return what the intervals have and the others have not."""
     result = []
     for start, end in intervals:
         reach = start
@@ -145,7 +145,7 @@ class IntervalSet:
         return f"<IntervalSet [{len(self.starts)} intervals]>"
 
     def __len__(self) -> int:
-        """How many intervals there are."""
+        """Count the intervals."""
         return len(self.starts)
 
     def __contains__(self, number: int) -> bool:

@@ -81,7 +81,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def create(cls, name: str, /, *, schema: bytes | None = None, **options: object) -> TopicConfig:
-        """A configuration from human option values, checked.
+        """Make a configuration from human option values, checked.
 
         Raises:
             InvalidRequestError: the name cannot be a topic.
@@ -91,7 +91,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return cls(name=name, schema=schema, **fields).checked()
 
     def altered(self, /, **options: object) -> TopicConfig:
-        """This configuration with some options replaced by human values, checked.
+        """Return this configuration with some options replaced by human values, checked.
 
         Raises:
             ConfigError: an option is unknown, out of its limits, or may not change that way.
@@ -113,7 +113,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return new
 
     def checked(self) -> TopicConfig:
-        """This configuration, when every field is inside its limits and they fit together.
+        """Check that every field is inside its limits and that they fit together; return it.
 
         Raises:
             InvalidRequestError: the name cannot be a topic.
@@ -126,7 +126,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def read_partitions_of(self, write_partition: int) -> list[int]:
-        """The read partitions over which a write partition spreads its notifications.
+        """Return the read partitions over which a write partition spreads its notifications.
 
         A write partition has its share of them, at least one; with `ordering="producer"` just one.
         """

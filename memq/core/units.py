@@ -42,7 +42,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """An ISO 8601 time with its zone, or a time so long ago: "15m", "2h".
+    """Parse an ISO 8601 time with its zone, or a time so long ago: "15m", "2h".
 
     Raises:
         ConfigError: it is neither, or has no zone: one that is guessed is hours off elsewhere.
@@ -68,17 +68,17 @@ def parse_time(text: str, now: datetime) -> datetime:
 
 
 def format_duration_ms(value_ms: int) -> str:
-    """The shortest exact text of a duration, so that `parse_duration_ms` gives it back."""
+    """Format a duration as the shortest text that `parse_duration_ms` gives back exactly."""
     return _format(value_ms, _DURATIONS_MS)
 
 
 def format_size_bytes(value_bytes: int) -> str:
-    """The shortest exact text of a size, so that `parse_size_bytes` gives it back."""
+    """Format a size as the shortest exact text, so that `parse_size_bytes` gives it back."""
     return _format(value_bytes, _SIZES)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number with what it counts: "1 Batch", "2 Batches", "0 entries".
+    """Format a number with what it counts: "1 Batch", "2 Batches", "0 entries".
 
     Args:
         number: how many there are.

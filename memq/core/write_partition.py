@@ -338,7 +338,7 @@ class TopicProcessor:
         return self._open is None and not self._ring
 
     def room_for(self, size_bytes: int, schema_id: str) -> bool:
-        """Whether a Message of that size and schema can be accepted now."""
+        """Return whether a Message of that size and schema can be accepted now."""
         if self._takes(size_bytes, schema_id):
             return True
         return len(self._ring) + (self._open is not None) < self.config.ring_slots
@@ -363,19 +363,21 @@ class TopicProcessor:
             )
 
     def seal_due_ms(self) -> int | None:
-        """When `tick` has to seal the open Batch, on the monotonic clock; None when it need not."""
+        """Return when `tick` has to seal the open Batch, on the monotonic clock; None when it need
+        not.
+        """
         if self._open is None:
             return None
         return self._open.opened.mono_ms + self.config.batch_age_ms
 
     def stored_through_ms(self, now: ClockReading) -> int:
-        """The watermark: every Message accepted before this time and acked is published."""
+        """Return the watermark: every Message accepted before this time and acked is published."""
         reached = min([now.wall_ms, *(batch.opened.wall_ms for batch in self._unpublished())])
         self.written_ms = max(self.written_ms, reached)
         return reached
 
     def stored_through_by_read_ms(self, now: ClockReading) -> list[int]:
-        """The watermark of what goes from here to each read partition.
+        """Return the watermark of what goes from here to each read partition.
 
         What was accepted before the topic was altered counts where it goes to.
         """
@@ -387,7 +389,7 @@ class TopicProcessor:
         return reached
 
     def take_effects(self) -> list[Effect]:
-        """What has to be done now; each effect is handed out once."""
+        """Take what has to be done now; each effect is handed out once."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -448,7 +450,7 @@ class TopicProcessor:
         self._effects.append(UploadBatch(batch))
 
     def stored(self, batch: RingBatch) -> None:
-        """The Batch's object is durable."""
+        """Record that the Batch's object is durable."""
         if batch not in self._ring:
             return  # it failed by its deadline, and its late object is an orphan
         batch.state = BatchState.STORED
@@ -459,7 +461,7 @@ class TopicProcessor:
     def published(
         self, batches: Iterable[RingBatch], offsets: Iterable[int], now: ClockReading
     ) -> None:
-        """The Batches' notifications are durable, at these offsets."""
+        """Record that the Batches' notifications are durable, at these offsets."""
         for batch, offset in zip(batches, offsets, strict=True):
             self._settle_published(batch, offset, now)
         self._publish_prefix()
@@ -490,7 +492,7 @@ class TopicProcessor:
         self._publish_prefix()
 
     def failed(self, batch: RingBatch, error: MemqError) -> None:
-        """The Batch cannot be stored by its deadline; its Messages are nacked."""
+        """Nack the Messages of a Batch that cannot be stored by its deadline."""
         if batch in self._ring:  # one before it may have taken it along
             self._fail([batch], error)
 
@@ -508,13 +510,13 @@ class TopicProcessor:
         return [*self._ring] if self._open is None else [*self._ring, self._open]
 
     def _read_partitions_of(self, batch: RingBatch) -> list[int]:
-        """Where a Batch may be published; it is settled when it is sealed."""
+        """Return where a Batch may be published; the choice is made when it is sealed."""
         if batch is self._open:
             return self.config.read_partitions_of(self.write_partition)
         return [batch.partition]
 
     def _expected(self, request: Write) -> int:
-        """The sequence that an ordered topic takes next from the producer of this request."""
+        """Return the sequence that an ordered topic takes next from this producer."""
         known = self.window.next_sequence(request.producer_id, request.epoch)
         return max(known or 0, request.first_unsettled)
 
@@ -540,7 +542,7 @@ class TopicProcessor:
     def _accept(
         self, request: Write, body: Any, crc: int, ticket: Ticket, now: ClockReading
     ) -> RingBatch:
-        """The Batch that a Message has joined; it is sealed if that has filled it."""
+        """Return the Batch that a Message has joined; seal it if that has filled it."""
         if not self._takes(len(body), request.schema_id):
             self.seal(now)
         batch = self._open or self._new_batch(request.schema_id, now)
@@ -566,7 +568,7 @@ class TopicProcessor:
         return batch
 
     def _takes(self, size_bytes: int, schema_id: str) -> bool:
-        """Whether the open Batch can take such a Message. (A new Batch takes any first one.)"""
+        """Return whether the open Batch takes such a Message. (A new Batch takes any first one.)"""
         batch = self._open
         return (
             batch is not None

@@ -17,7 +17,7 @@ _KAFKA = "kafka://"
 
 
 def is_embedded(queue: str) -> bool:
-    """Whether the option `queue` names the embedded queue.
+    """Return whether the option `queue` names the embedded queue.
 
     Raises:
         ConfigError: it names nothing that is known.
@@ -39,7 +39,7 @@ async def open_kafka(
     runtime: Runtime = SYSTEM,
     on_failure: OnFailure = log_failure,
 ) -> NotificationQueue:
-    """The queue in Kafka that the option `queue` names.
+    """Open the queue in Kafka that the option `queue` names.
 
     Args:
         queue: such as `kafka://kafka-1:9092,kafka-2:9092`.

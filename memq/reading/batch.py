@@ -156,7 +156,7 @@ class Batch:
         return int(self._records)
 
     def __iter__(self) -> Iterator[LogMessage]:
-        """The LogMessages, in the order that the consumer was asked for.
+        """Yield the LogMessages, in the order that the consumer was asked for.
 
         Raises:
             InvalidRequestError: a typed topic has a value that no Python object can hold, such as
@@ -166,13 +166,15 @@ class Batch:
         return chain.from_iterable(self._rows(section, columns) for section in self.sections)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a table, one chunk a Message unless they were sorted; nothing is copied."""
+        """Return the rows as a table, one chunk a Message unless they were sorted; nothing is
+        copied.
+        """
         return pa.Table.from_batches(
             [section.rows for section in self.sections], schema=self.schema
         )
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame.
+        """Return the rows as a pandas DataFrame.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -192,11 +194,11 @@ class Batch:
         return self.where(wanted)
 
     def where(self, wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Batch:
-        """Those of its LogMessages whose rows are wanted: a function says so for many at a time."""
+        """Keep the LogMessages whose rows are wanted: a function says so for many at a time."""
         return self.of([_chosen(section, wanted(section.rows)) for section in self.sections])
 
     def of(self, sections: list[Section]) -> Batch:
-        """This Batch with other rows of it."""
+        """Make a copy of this Batch with other rows."""
         batch = Batch(self.notification, self.partition, self.offset, self.schema, sections)
         batch.time_column = self.time_column
         return batch
@@ -267,7 +269,7 @@ def timestamps_us(rows: pa.RecordBatch, time_column: str) -> Iterable[int]:
 
 
 def arrange(messages: Sequence[MessageRows], schema: pa.Schema, order: Order) -> list[Section]:
-    """The rows of some Messages of one Batch as sections, in the order asked for.
+    """Arrange the rows of a Batch's Messages as sections, in the order asked for.
 
     Args:
         messages: in the order of the object.
@@ -308,7 +310,7 @@ def _sorted_by_key(messages: Sequence[MessageRows], schema: pa.Schema) -> Sectio
 
 
 def _sort(table: pa.Table) -> tuple[pa.RecordBatch, list[int]]:
-    """The rows sorted, and where each stood before. Arrow's sort is stable and puts nulls last."""
+    """Sort the rows; return where each stood before. Arrow's sort is stable and puts nulls last."""
     if KEY_COLUMN not in table.column_names:
         raise SchemaMismatchError(
             f"order = 'key' needs a column {KEY_COLUMN!r}; there are {table.column_names}"

@@ -415,7 +415,7 @@ async def map_ahead(
     weigh: Callable[[T], int] = lambda _: 1,
     wanted: Callable[[T], bool] = lambda _: True,
 ) -> AsyncGenerator[tuple[T, R], None]:
-    """Each item with the result of the work on it, in order; some are worked on at a time.
+    """Yield each item with the result of its work, in order; several are worked on at a time.
 
     Close it (`contextlib.aclosing`) when it is left before its end.
 

@@ -42,7 +42,7 @@ _WAY_OUT = {
 
 
 def explain(exc: OSError) -> str:
-    """The cause of an error of the system and, where one is known, the way out."""
+    """Name the cause of an error of the system and, where one is known, the way out."""
     cause = exc.strerror or str(exc)
     way_out = _WAY_OUT.get(exc.errno or 0)
     return f"{cause}; {way_out}" if way_out else cause
@@ -132,7 +132,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[int, int]]:
-    """A regular file's descriptor for reading, and its size in bytes."""
+    """Open a regular file for reading: its descriptor, and its size in bytes."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)

@@ -101,7 +101,7 @@ class Hedging:
         )
 
     def began(self, size_bytes: int) -> Hedged:
-        """A request for so many bytes begins."""
+        """Begin a request for so many bytes."""
         self.requests += 1
         self._under_way += 1
         self._saved = min(MAX_SAVED, self._saved + EXTRA_SHARE)
@@ -143,7 +143,7 @@ async def first_success(
     *,
     may_hedge: bool = True,
 ) -> T:
-    """The result of an attempt, or of a second one that is begun beside it when it is overdue.
+    """Return the result of an attempt, or of a second one that begins when it is overdue.
 
     Attempts that are still under way then are left to the caller.
 

@@ -33,7 +33,8 @@ def check_java() -> None:
 
 
 def _version(java: Path) -> int | None:
-    """The major version of a Java by the file `release` of its folder; None where that is missing.
+    """Read the major version of a Java from its folder's file `release`; None where that is
+    missing.
 
     Asking the program itself would take half a second of every start.
     """

@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
     """A record as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, without its end."""
+        """Format a record as one line, without its end."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {
             "time": time.replace("+00:00", "Z"),
@@ -71,7 +71,7 @@ def configure(log_format: LogFormat, level: str) -> None:
 
 
 def is_json() -> bool:
-    """Whether this process logs JSON: then it has nothing else to say on stderr."""
+    """Return whether this process logs JSON: then it has nothing else to say on stderr."""
     return any(isinstance(each.formatter, JsonFormatter) for each in logging.getLogger().handlers)
 
 
@@ -87,7 +87,7 @@ def _log_unexpected_in_thread(found: threading.ExceptHookArgs) -> None:
 
 
 def _cut(text: str) -> str:
-    """The text, without its middle where it is too long: what matters stands at both ends."""
+    """Shorten a text in the middle where it is too long: what matters stands at both ends."""
     over = len(text) - MAX_CHARACTERS
     if over <= 0:
         return text

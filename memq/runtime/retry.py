@@ -52,7 +52,7 @@ class Backoff(NamedTuple):
         return randomness() * self._bound_s(failures)
 
     def equal_jitter_s(self, failures: int, randomness: Callable[[], float]) -> float:
-        """As `full_jitter_s`, but half of the bound at least.
+        """Return a delay like `full_jitter_s`, but half of the bound at least.
 
         For an attempt that fails at once, and is made again and again for hours: no try follows
         directly on the one that failed.
@@ -146,7 +146,7 @@ class RetryLog:
         return f"<RetryLog {self._log.name}>"
 
     def tell(self, error: MemqError, now_s: float, deadline_s: float) -> None:
-        """A call failed with `error`, and is tried again until its deadline."""
+        """Log that a call failed with `error` and is tried again until its deadline."""
         if self._told_s is None or now_s - self._told_s >= TELL_EVERY_S:
             self._told_s = now_s
             self._log.warning("%s; trying again for up to %.0f s", error, deadline_s - now_s)

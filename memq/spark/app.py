@@ -119,7 +119,7 @@ range_options = _all_of(
 
 
 def job_options(name: str) -> Decorator:
-    """What a job is called, and how it takes damage: the arguments `name`, `mode` and `report`.
+    """Add the options of a job's name and its damage: the arguments `name`, `mode` and `report`.
 
     Args:
         name: of the job, when nothing else is said.
@@ -214,7 +214,7 @@ def run_range(
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """The arguments of the program among those that it is given.
+    """Select the arguments of the program among those that it is given.
 
     AWS Glue adds arguments of its own, and keeps names for itself; so there those of the program
     are one, as a JSON list.
@@ -230,7 +230,7 @@ def own_arguments(given: Sequence[str]) -> list[str]:
 
 
 def one_line(error: BaseException) -> str:
-    """An error in one line: what MemQ said if it is the cause, else what Spark says first."""
+    """Describe an error in one line: MemQ's, if it is the cause, else what Spark says first."""
     text = str(error) or type(error).__doc__ or type(error).__name__
     if not isinstance(error, MemqError):
         ours = _OURS.findall(text)

@@ -54,12 +54,12 @@ class Bound:
         return max([0, *inner, *(each.ms for each in places if isinstance(each, At))])
 
     def of_topic(self, name: str) -> Bound | None:
-        """What it says of one topic; None where it is about others."""
+        """Return what it says of one topic; None where it is about others."""
         return self if self.by_topic is None else self.by_topic.get(name)
 
 
 def parse_offsets(text: str) -> Bound:
-    """A bound from `earliest`, `latest`, or JSON of offsets.
+    """Parse a bound from `earliest`, `latest`, or JSON of offsets.
 
     Raises:
         ValueError: it is none of these.
@@ -76,7 +76,7 @@ def parse_offsets(text: str) -> Bound:
 
 
 def parse_timestamp(text: str) -> Bound:
-    """A bound from a time: milliseconds since 1970, or ISO 8601 with a time zone.
+    """Parse a bound from a time: milliseconds since 1970, or ISO 8601 with a time zone.
 
     Raises:
         ValueError: it is no such time.
@@ -85,7 +85,7 @@ def parse_timestamp(text: str) -> Bound:
 
 
 def parse_timestamps(text: str) -> Bound:
-    """A bound from JSON of read partition to time.
+    """Parse a bound from JSON of read partition to time.
 
     Raises:
         ValueError: it is no such JSON.

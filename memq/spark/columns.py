@@ -84,7 +84,7 @@ class Shape(NamedTuple):
     own: frozenset[str]
 
     def arrow(self) -> pa.Schema:
-        """What each Arrow batch must have, exactly."""
+        """Return the Arrow schema that each batch must have, exactly."""
         return to_arrow_schema(self.spark, timezone="UTC")
 
 
@@ -95,7 +95,7 @@ def shape_of(
     wanted: StructType | None,
     maps: str | None = None,
 ) -> Shape:
-    """The columns of a read.
+    """Return the columns of a read.
 
     Args:
         topic: the topic.
@@ -123,7 +123,7 @@ def choose(
     chosen: Sequence[str] | None,
     wanted: StructType | None,
 ) -> StructType:
-    """The columns that are wanted of those on offer.
+    """Choose the columns that are wanted of those on offer.
 
     Args:
         offered: the columns in their order.
@@ -163,7 +163,7 @@ def project(
     origin: Mapping[str, object],
     maps: str | None = None,
 ) -> pa.RecordBatch:
-    """The rows of a Message with the columns of a read.
+    """Return the rows of a Message with the columns of a read.
 
     Args:
         target: the columns, as `Shape.arrow` has them.
@@ -201,7 +201,8 @@ def _all_names(schema: pa.Schema) -> list[str]:
 
 
 def spark_type(field: pa.Field) -> DataType:
-    """The type of Spark that holds all values of a column, with nulls allowed in all of its parts.
+    """Return the type of Spark that holds all values of a column, with nulls allowed in all of its
+    parts.
 
     A schema of Arrow may exclude them, but nobody checks each row for that, and Spark would take a
     null for a value.
@@ -218,7 +219,7 @@ def spark_type(field: pa.Field) -> DataType:
 
 
 def _own_type(field: pa.Field, wanted: StructType | None, maps: str | None) -> DataType:
-    """The type of a column of the topic: one of two where it has maps, as they may be pairs."""
+    """Return the type of a topic's column: one of two if it has maps, which may be pairs."""
     kinds = [spark_type(field), spark_type(field.with_type(with_pairs(field.type)))]
     if maps == "pairs" or (maps is None and field.equals(DEFAULT_SCHEMA.field("headers"))):
         kinds.reverse()
@@ -228,7 +229,7 @@ def _own_type(field: pa.Field, wanted: StructType | None, maps: str | None) -> D
 
 
 def origin_of(batch: PublishedBatch, entry: IndexEntry) -> dict[str, object]:
-    """What is the same for all rows of a Message: all origins but the position."""
+    """Return what is the same for all rows of a Message: all origins but the position."""
     return _batch_origin(batch) | {
         "producer_id": entry.producer_id,
         "epoch": entry.epoch,

@@ -77,7 +77,7 @@ class Compaction(Job):
         return f"{self.records}/partition-{partition}"
 
     def range_job(self, wanted: OffsetRange) -> RangeJob:
-        """The job that compacts a range."""
+        """Make the job that compacts a range."""
         common = {field.name: getattr(self, field.name) for field in fields(Job)}
         manifest = f"{self.record(wanted.partition)}/{_name(wanted.start, wanted.end)}.json"
         return RangeJob(range=wanted, manifest=manifest, **common)
@@ -137,7 +137,7 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
 
 
 def read_record(folder: str) -> CompactionRecord:
-    """The record of a read partition.
+    """Read the record of a read partition.
 
     Raises:
         CorruptDataError: it has a gap or an overlap, or several intentions, or is damaged.
@@ -209,7 +209,7 @@ def _chosen(job: Compaction, retained: list[PartitionOffsets]) -> list[Partition
 def _intervals(
     topic: SparkTopic, job: Compaction, retained: PartitionOffsets, record: CompactionRecord
 ) -> Iterator[Interval]:
-    """What is to be done of a read partition: first what was intended, then what follows."""
+    """Yield what is to be done of a read partition: first what was intended, then what follows."""
     partition, end = retained.partition, retained.end
     start = retained.start if record.next is None else record.next
     if record.intended is not None:
@@ -233,7 +233,7 @@ def _intervals(
 
 
 def _records(job: Compaction, present: str) -> dict[int, CompactionRecord]:
-    """The record of every read partition that has one, also of those that are not to be done.
+    """Read the record of every read partition that has one, also of those that are not to be done.
 
     Raises:
         TopicRecreatedError: one of them is of another topic id than the present one.

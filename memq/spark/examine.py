@@ -69,7 +69,7 @@ class RangeAccount(NamedTuple):
 
 
 def examine(spark: SparkSession, read_options: Mapping[str, str]) -> RangeAccount:
-    """The account of a range of one read partition.
+    """Account for a range of one read partition.
 
     Raises:
         DataLossError, CorruptDataError: something cannot be read, and must not be skipped; or
@@ -93,7 +93,7 @@ def _messages_of(totals: Totals) -> MessageTotals:
 
 
 def _account(options: ReadOptions, published: Totals, view: DataFrame) -> RangeAccount:
-    """The account by a look at every Message; the view must be the same each time it is asked."""
+    """Account by a look at every Message; the view must be the same each time it is asked."""
     try:
         by_status = _by_status(view.filter("records IS NOT NULL"))
         unread = _unread(view)
@@ -119,7 +119,7 @@ def _account(options: ReadOptions, published: Totals, view: DataFrame) -> RangeA
 
 
 def _by_status(view: DataFrame) -> dict[str, MessageTotals]:
-    """The Messages that an index tells of, by status."""
+    """Group the Messages of an index by status."""
     rows = view.groupBy("status").agg(
         F.count("*").alias("messages"),
         F.sum("records").alias("records"),
@@ -171,7 +171,7 @@ def _left_out(row: Row) -> LeftOut:
 def _of_notifications(
     options: ReadOptions, unread: Mapping[int, tuple[str, int]]
 ) -> Iterator[LeftOut]:
-    """The Messages of the Batches whose index cannot be read, as their notifications have them."""
+    """Yield the Messages of Batches with unreadable indexes, from their notifications."""
     for batch in _batches(options):
         it = batch.notification
         status, messages = unread.get(batch.offset, (OK, 0))

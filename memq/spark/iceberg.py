@@ -119,6 +119,6 @@ def _content(range_: TopicRange) -> str:
 
 
 def for_spark(location: str) -> str:
-    """A location as Hadoop's file systems spell it."""
+    """Spell a location as Hadoop's file systems do."""
     scheme, separator, rest = location.partition("://")
     return f"s3a://{rest}" if separator and scheme in ("s3", "s3n") else location

@@ -191,7 +191,7 @@ class ReadOptions(_TopicOptions):
         return f"topics {', '.join(self.subscribe)}" if self.subscribe else f"topic {self.topic}"
 
     def covers(self, topic: str) -> bool:
-        """Whether a topic of this name is to be read: JSON limits a read to what it names."""
+        """Return whether to read a topic of this name: JSON limits a read to what it names."""
         if self.subscribe_pattern is None:
             named = topic in (self.subscribe or (self.topic,))
         else:
@@ -200,7 +200,7 @@ class ReadOptions(_TopicOptions):
         return named and all(each.of_topic(topic) is not None for each in bounds)
 
     def of_topic(self, topic: str, topic_id: str | None) -> ReadOptions:
-        """The options of a read of one of its topics, which it `covers`."""
+        """Return the options of a read of one of its topics, which it `covers`."""
         names = ("starting_offsets", "ending_offsets")
         bounds: dict[str, Any] = {name: getattr(self, name).of_topic(topic) for name in names}
         return replace(
@@ -218,7 +218,7 @@ class ReadOptions(_TopicOptions):
         return self.mode == "permissive"
 
     def passes(self, error: MemqError) -> bool:
-        """Whether a Batch that cannot be read because of this error is skipped and counted."""
+        """Return whether a Batch that this error makes unreadable is skipped and counted."""
         if isinstance(error, DataLossError):
             return self.permissive or not self.fail_on_data_loss
         return self.permissive and isinstance(error, CorruptDataError)
@@ -257,7 +257,9 @@ class WriteOptions(_TopicOptions):
 
 
 def _named(described: type) -> dict[str, Option]:
-    """The rows of a class by field, under the names that users write, such as `minPartitions`."""
+    """Return the rows of a class by field, under the names that users write, such as
+    `minPartitions`.
+    """
     return {
         row.field: replace(row, name=re.sub("_(.)", lambda found: found[1].upper(), row.name))
         for row in options_of(described)
@@ -275,7 +277,7 @@ SPARK_OPTIONS = {"checkpointlocation", "queryname"}
 
 
 def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
-    """The options of a read.
+    """Parse the options of a read.
 
     Args:
         given: as Spark has them.
@@ -314,7 +316,7 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of a write, without those that Spark adds for itself.
+    """Parse the options of a write, without those that Spark adds for itself.
 
     Raises:
         ConfigError: an option is unknown, missing or wrong; the message names it and what is

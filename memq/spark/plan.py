@@ -71,7 +71,7 @@ class TaskInput(InputPartition):
 
 
 def retained_offsets(topic: SparkTopic) -> dict[int, PartitionOffsets]:
-    """What is retained now, by read partition.
+    """Look up what is retained now, by read partition.
 
     Raises:
         MemqError: the brokers failed.
@@ -80,7 +80,7 @@ def retained_offsets(topic: SparkTopic) -> dict[int, PartitionOffsets]:
 
 
 def resolve(topic: SparkTopic, options: ReadOptions) -> list[OffsetRange]:
-    """The ranges of a read, of which every offset is retained.
+    """Resolve the ranges of a read, of which every offset is retained.
 
     Raises:
         ConfigError: there is no such read partition, or a range ends before it starts.
@@ -103,7 +103,7 @@ def resolve(topic: SparkTopic, options: ReadOptions) -> list[OffsetRange]:
 def bound_offsets(
     topic: SparkTopic, bound: Bound, retained: Mapping[int, PartitionOffsets], option: str
 ) -> dict[int, int]:
-    """Where a bound falls in each read partition that it speaks of.
+    """Return where a bound falls in each read partition that it speaks of.
 
     Args:
         topic: asked for the offsets at a time.
@@ -148,7 +148,7 @@ def check_published(topic: str, wanted: OffsetRange, retained: PartitionOffsets)
 
 
 def retained_part(options: ReadOptions, wanted: OffsetRange, first_retained: int) -> OffsetRange:
-    """What of a range is still there: all of it, or what the user wants to go on with.
+    """Return what of a range is still there: all of it, or what the user wants to go on with.
 
     Raises:
         OffsetOutOfRangeError: retention has cut the range, and the user does not want to go on.
@@ -194,7 +194,7 @@ def find(
 
 
 def inputs_of(options: ReadOptions, parts: Iterable[MessageRange]) -> list[TaskInput]:
-    """What the tasks of a read are to do: at least one.
+    """Make the tasks' inputs of a read: at least one.
 
     Args:
         options: of the read.
@@ -222,7 +222,7 @@ def _place(part: MessageRange) -> tuple[str, int, int]:
 
 
 def task_count(total_bytes: int, max_bytes: int, min_tasks: int | None, slots: int) -> int:
-    """How many tasks to cut a read into.
+    """Return how many tasks to cut a read into.
 
     Args:
         total_bytes: stored bytes of it.
@@ -240,7 +240,7 @@ def task_count(total_bytes: int, max_bytes: int, min_tasks: int | None, slots: i
 
 
 def cut(parts: Sequence[MessageRange], tasks: int) -> list[TaskInput]:
-    """The Batches as inputs of about equal bytes; fewer when there are not as many Messages.
+    """Cut the Batches into inputs of about equal bytes; fewer when there are not as many Messages.
 
     Args:
         parts: whole Batches, in the order in which they are to be read.

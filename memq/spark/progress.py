@@ -55,7 +55,7 @@ class SourceProgress(NamedTuple):
 
 
 def progress_of(progress: StreamingQueryProgress) -> list[SourceProgress]:
-    """How far the memq sources of a query are; other sources are left out.
+    """Return how far the memq sources of a query are; other sources are left out.
 
     Args:
         progress: `query.lastProgress`, one of `query.recentProgress`, or that of an event.
@@ -100,7 +100,7 @@ class ProgressListener(StreamingQueryListener):
         """Nothing is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """A micro-batch is done."""
+        """Handle the end of a micro-batch."""
         for each in progress_of(event.progress):
             self._publish(each)
 
@@ -129,7 +129,7 @@ def _decoded(text: str | None) -> dict[str, Any]:
 
 
 def _offset(text: str | None) -> dict[str, TopicPosition] | None:
-    """An offset of a memq source, by topic; None where it is of another one."""
+    """Parse an offset of a memq source, by topic; None where it is of another one."""
     try:
         return decode_topics(_decoded(text), {}, "")
     except CorruptDataError:

@@ -48,11 +48,11 @@ class MemqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` takes."""
+        """Return what `format(...)` takes."""
         return "memq"
 
     def schema(self) -> StructType:
-        """The columns of the topic, or those that the options ask for.
+        """Return the columns of the topic, or those that the options ask for.
 
         Raises:
             ConfigError: an option is wrong.
@@ -65,21 +65,21 @@ class MemqDataSource(DataSource):
         return schema if of_table is None else _remember(schema, of_table)
 
     def reader(self, schema: StructType) -> MemqReader:
-        """What reads a range once."""
+        """Make the reader of a range."""
         options = parse_read_options(_recall(self.options, schema))
         task_reader, infos = _task_reader(options, schema)
         check_named(task_reader.options, infos)
         return MemqReader(task_reader, {name: each.topic_id for name, each in infos.items()})
 
     def streamReader(self, schema: StructType) -> MemqStreamReader:  # noqa: N802 - Spark's name
-        """What follows a topic."""
+        """Make the reader that follows a topic."""
         options = parse_read_options(_recall(self.options, schema), stream=True)
         task_reader, infos = _task_reader(options, schema)
         name, info = next(iter(infos.items()))
         return MemqStreamReader(task_reader, (name, info.schemas[info.schema_id]))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """What writes a DataFrame to a topic."""
+        """Make the writer of a DataFrame to a topic."""
         from memq.spark.writer import batch_writer  # noqa: PLC0415 - readers do not need it
 
         return batch_writer(self.options, schema, overwrite=overwrite)
@@ -87,7 +87,7 @@ class MemqDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """What writes each micro-batch of a stream to a topic."""
+        """Make the writer of each micro-batch of a stream to a topic."""
         from memq.spark.writer import stream_writer  # noqa: PLC0415 - readers do not need it
 
         return stream_writer(self.options, schema, overwrite=overwrite)
@@ -114,7 +114,7 @@ class MemqReader(DataSourceReader):
         return f"<MemqReader {self._options.subject}>"
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The inputs of the tasks that read what the options name, as of now.
+        """Return the inputs of the tasks that read what the options name, as of now.
 
         Raises:
             OffsetOutOfRangeError: some of it is not retained.
@@ -129,7 +129,7 @@ class MemqReader(DataSourceReader):
         return inputs_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         assert isinstance(partition, TaskInput)  # noqa: S101 - ours, from `partitions`
         return self._task_reader.read(partition)
 
@@ -137,7 +137,7 @@ class MemqReader(DataSourceReader):
 def _task_reader(
     options: ReadOptions, wanted: StructType | None
 ) -> tuple[TaskReader, dict[str, TopicInfo]]:
-    """What the workers are to do, and the topics: rows with the columns wanted, if any were chosen.
+    """Return the workers' reader, and the topics: rows with the columns wanted, if any were chosen.
 
     From here on the options of a read of one topic name its topic id.
     """
@@ -162,7 +162,7 @@ def _task_reader(
 
 
 def _table_options(given: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The OPTIONS of a table that is being made; None where it is a read by itself.
+    """Return the OPTIONS of a table that is being made; None where it is a read by itself.
 
     Raises:
         ConfigError: a secret is among them.
@@ -182,14 +182,14 @@ def _table_options(given: Mapping[str, str]) -> Mapping[str, str] | None:
 
 
 def _remember(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The columns of a table, with its options."""
+    """Return the columns of a table, with its options."""
     first, *others = schema
     metadata = first.metadata | {_METADATA: json.dumps(dict(sorted(options.items())))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
 def _recall(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options of a read: those given, and those of the table if it is one that is read.
+    """Return the options of a read: those given, and those of the table if it is one that is read.
 
     Options that are given, as by WITH, win. Where they say what is read, it is no read of a table.
     """

@@ -78,7 +78,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"<MemqStreamReader {self._options.subject} {self._topics!r}>"
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a stream without a checkpoint begins.
+        """Return where a stream without a checkpoint begins.
 
         Raises:
             ConfigError: there is no such topic or read partition, or the start is a time to come.
@@ -92,13 +92,13 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._encode({name: each.began() for name, each in streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """That there is a limit; `latestOffset` takes all of them from the options."""
+        """Say that there is a limit; `latestOffset` takes all of them from the options."""
         it = self._options
         limits = (it.max_offsets_per_trigger, it.max_bytes_per_trigger, it.min_offsets_per_trigger)
         return next((ReadMaxFiles(each) for each in limits if each), ReadAllAvailable())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the micro-batch that begins at `start` ends.
+        """Return where the micro-batch that begins at `start` ends.
 
         Raises:
             TopicRecreatedError: the checkpoint is of a topic that was deleted.
@@ -134,7 +134,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: each.ends(each.retained()) for name, each in streams.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of each read partition, for the progress of the query, and its lag.
+        """Return the end of each read partition, for the progress of the query, and its lag.
 
         The lag is what this stream is to read and no micro-batch has taken yet.
         """
@@ -163,7 +163,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return report | {"lag": _figures(total_lag(lags.values()))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The inputs of the tasks of a micro-batch.
+        """Return the inputs of the tasks of a micro-batch.
 
         Raises:
             TopicRecreatedError: it is of a topic that was deleted.
@@ -176,7 +176,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planned[1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         assert isinstance(partition, TaskInput)  # noqa: S101 - ours, from `partitions`
         return self._task_reader.read(partition)
 
@@ -201,7 +201,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._topics.encode(told)
 
     def _reach(self, before: Positions) -> tuple[Positions, dict[str, dict[int, int]]]:
-        """Where the stream can go on, and how far, in all topics."""
+        """Return where the stream can go on, and how far, in all topics."""
         positions: Positions = {}
         ends: dict[str, dict[int, int]] = {}
         for name, each in self._topics.streams.items():
@@ -227,7 +227,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _figures(lag: Lag) -> dict[str, Any]:
-    """A lag as the progress of a query has it."""
+    """Return a lag as the progress of a query has it."""
     return {
         "batches": lag.batches,
         "records": lag.records,

@@ -155,7 +155,7 @@ class StreamTopics:
             check_agrees(first, mine, name, other, self._columns)
 
     def _recover(self, name: str, position: TopicPosition) -> bool:
-        """Whether a topic is to be read that the stream has read, and that was not found now.
+        """Return whether to read a topic that the stream has read, and that was not found now.
 
         Raises:
             DataLossError: it is gone, and must not be passed over.
@@ -204,11 +204,11 @@ class TopicStream:
         return f"<TopicStream {self.name}>"
 
     def retained(self) -> dict[int, PartitionOffsets]:
-        """What is retained now, by read partition."""
+        """Look up what is retained now, by read partition."""
         return retained_offsets(self.topic)
 
     def began(self) -> StreamPositions:
-        """Where a stream without a checkpoint begins.
+        """Return where a stream without a checkpoint begins.
 
         Raises:
             ConfigError: there is no such read partition.
@@ -232,7 +232,7 @@ class TopicStream:
     def ends(
         self, retained: Mapping[int, PartitionOffsets], target: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        """How far each read partition may be read now.
+        """Return how far each read partition may be read now.
 
         Args:
             retained: what is retained.
@@ -286,7 +286,7 @@ class TopicStream:
         return positions
 
     def lag(self, taken: StreamPositions, ends: Mapping[int, int]) -> Lag:
-        """What lies between the end of the latest micro-batch and the ends."""
+        """Return what lies between the end of the latest micro-batch and the ends."""
         nexts = {partition: each.next for partition, each in taken.items() if partition in ends}
         if all(ends[partition] == following for partition, following in nexts.items()):
             return Lag()
@@ -337,6 +337,8 @@ class TopicStream:
         ]
 
     def _reads(self, partition: int) -> bool:
-        """Whether the stream reads this read partition: endingOffsets may name those it reads."""
+        """Return whether the stream reads this read partition: endingOffsets may name those it
+        reads.
+        """
         chosen = self._options.ending_offsets.partitions
         return chosen is None or partition in chosen

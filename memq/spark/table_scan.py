@@ -72,7 +72,7 @@ def scan(
     catalog_options: GivenValues = NO_VALUES,
     **options: str | bool | int | None,
 ) -> DataFrame:
-    """All rows of a topic that there ever were: from the table what it has, from Batches the rest.
+    """Read all rows that a topic ever had: what the table has from it, the rest from Batches.
 
     What is read is settled before this returns, with no gap and no overlap, up to what is published
     by then. The rows have the columns of `spark.read.format("memq")`; those that the table does not
@@ -124,7 +124,7 @@ def scan(
 
 
 def _reads(settled: Settled[OffsetRange], topic: str) -> list[list[OffsetRange]]:
-    """The ranges of the rest, each time one of each read partition: a read can be told no more."""
+    """Return the ranges of the rest, one of each read partition at a time: a read takes no more."""
     reads: list[list[OffsetRange]] = []
     before = -1
     number = 0
@@ -165,7 +165,7 @@ def _from_table(
     schema: StructType,
     naming: Mapping[str, str],
 ) -> DataFrame:
-    """The rows that come from the table, with the columns of `schema`."""
+    """Read the rows that come from the table, with the columns of `schema`."""
     table, base, seam, _ = settled
     wanted = {name: StructField(name, kind) for name, kind in _NAMING.items()}
     wanted |= {field.name: field for field in schema}
@@ -194,7 +194,7 @@ def _from_table(
 def _stored_fields(
     settled: Settled[OffsetRange], wanted: Mapping[str, StructField]
 ) -> dict[str, StructField]:
-    """Those of the columns that the table has, with the types that it has for them."""
+    """Return the columns that the table has, with the types that it has for them."""
     fields = {}
     for column in settled.base.schema().as_arrow():
         if column.name not in wanted:

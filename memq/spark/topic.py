@@ -137,7 +137,7 @@ class SparkTopics:
         self._shared.close()
 
     def look_up(self) -> dict[str, TopicInfo]:
-        """The topics that are to be read now, by name, in their order.
+        """Look up the topics that are to be read now, by name, in their order.
 
         Raises:
             UnknownTopicError: a topic that is named does not exist.
@@ -160,7 +160,7 @@ class SparkTopics:
         return {info.config.name: info for info in sorted(infos, key=lambda each: each.config.name)}
 
     def topic(self, options: ReadOptions) -> SparkTopic:
-        """One of the topics, with the thread and the connections of all.
+        """Return one of the topics, with the thread and the connections of all.
 
         Args:
             options: of the read of this topic; they name its topic id.
@@ -183,7 +183,7 @@ def check_named(options: ReadOptions, found: Collection[str]) -> None:
 def agreed_schema(
     options: ReadOptions, found: Mapping[str, TopicInfo], chosen: Sequence[str] | None
 ) -> pa.Schema:
-    """The schema of some topics, which must be the same as far as it is read.
+    """Return the schema of some topics, which must be the same as far as it is read.
 
     Args:
         options: of the read.
@@ -233,7 +233,7 @@ def _columns(schema: pa.Schema, chosen: Sequence[str] | None) -> dict[str, str]:
 
 
 def without_runs(batch: PublishedBatch) -> PublishedBatch:
-    """A Batch without the names of its Messages, which take most of its notification's memory.
+    """Drop the names of a Batch's Messages, which take most of its notification's memory.
 
     Texts that all notifications of a topic have in common are kept once.
     """
@@ -261,7 +261,7 @@ class _AdvisingLoop(EventLoopThread):
 
 @contextmanager
 def open_objects(options: ReadOptions) -> Iterator[GetRange]:
-    """What reads the objects of the topics of a read; any thread may call it.
+    """Open what reads the objects of the topics of a read; any thread may call it.
 
     What may pass is tried again for `REQUEST_TIMEOUT_S`. It raises:
         CorruptDataError: no object can have these bytes.

@@ -70,7 +70,7 @@ class TaskReader:
         self._skipped = 0
 
     def read(self, task: TaskInput) -> Iterator[pa.RecordBatch]:
-        """The rows of a task.
+        """Read the rows of a task.
 
         Raises:
             DataLossError: an object is gone.

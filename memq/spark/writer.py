@@ -159,7 +159,7 @@ class MemqStreamWriter(DataSourceStreamArrowWriter):
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> MemqWriter:
-    """The writer of one `save()`, made on the driver.
+    """Make the writer of one `save()` on the driver.
 
     Raises:
         MemqError: as `plan_write`.
@@ -173,7 +173,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
 def stream_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> MemqStreamWriter:
-    """The writer of one query, made on the driver.
+    """Make the writer of one query on the driver.
 
     Raises:
         ConfigError: `jobId` is given.
@@ -339,7 +339,7 @@ class WritePlan:
 def plan_write(
     options: WriteOptions, schema: StructType, *, overwrite: bool, now_us: int | None
 ) -> WritePlan:
-    """The plan of a write.
+    """Plan a write.
 
     Args:
         options: of the write.

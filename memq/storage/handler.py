@@ -59,7 +59,7 @@ class StorageHandler(Protocol):
         """
 
     def get(self, key: str) -> Buffer:
-        """The whole object.
+        """Read the whole object.
 
         Raises:
             ObjectNotFoundError: there is none.
@@ -73,7 +73,8 @@ class StorageHandler(Protocol):
         """
 
     def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with a prefix: of one after the other, each in any order.
+        """List the objects whose key starts with a prefix: of one after the other, each in any
+        order.
 
         A remote storage may ask for all prefixes at a time; whoever lists many gives it some.
         """
@@ -85,7 +86,7 @@ class StorageHandler(Protocol):
         """Give up what is under way in other threads, which raises `ClosedError` there."""
 
     def uri(self, key: str) -> str:
-        """The complete URI of a key, which `open_uri` understands anywhere."""
+        """Return the complete URI of a key, which `open_uri` understands anywhere."""
 
 
 def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
@@ -96,7 +97,7 @@ def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
 def same_bytes(
     read: Callable[[int, int], Buffer], size_bytes: int, views: Sequence[memoryview]
 ) -> bool:
-    """Whether an object holds just the bytes of some buffers.
+    """Return whether an object holds exactly the bytes of some buffers.
 
     Args:
         read: bytes of the object, from a start and so many; no more than `COMPARE_BYTES`, and none

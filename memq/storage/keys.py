@@ -72,7 +72,7 @@ class BatchKey(NamedTuple):
 
 
 def batch_id_at(opened_ms: int, token: str) -> str:
-    """The id of a Batch that was opened at this running time; ids sort by it.
+    """Make the id of a Batch that was opened at this running time; ids sort by it.
 
     Args:
         opened_ms: milliseconds of running time.
@@ -82,7 +82,7 @@ def batch_id_at(opened_ms: int, token: str) -> str:
 
 
 def opened_ms(batch_id: str) -> int:
-    """The running time in the id of a Batch; 0 for an id that was made otherwise."""
+    """Return the running time in the id of a Batch; 0 for an id that was made otherwise."""
     try:
         return int(batch_id[:_OPENED_DIGITS], 16)
     except ValueError:
@@ -90,7 +90,7 @@ def opened_ms(batch_id: str) -> int:
 
 
 def object_key(batch: BatchKey) -> str:
-    """The key of a Batch object.
+    """Return the key of a Batch object.
 
     Raises:
         InvalidRequestError: a name holds characters that do not belong into a key, or a number is
@@ -116,7 +116,7 @@ def object_key(batch: BatchKey) -> str:
 
 
 def parse_object_key(key: str) -> BatchKey | None:
-    """What the key of a Batch object says; None when the key is not that of a Batch."""
+    """Parse the key of a Batch object; None when the key is not that of a Batch."""
     match = _BATCH_KEY.fullmatch(key)
     if match is None or match["hh"] != _spread(match["batch"]):
         return None
@@ -132,7 +132,7 @@ def parse_object_key(key: str) -> BatchKey | None:
 
 
 def key_of_uri(uri: str) -> str:
-    """The key of a Batch object from its complete URI, whatever the storage.
+    """Return the key of a Batch object from its complete URI, whatever the storage.
 
     Raises:
         InvalidRequestError: the URI does not end like the key of a Batch.
@@ -144,7 +144,7 @@ def key_of_uri(uri: str) -> str:
 
 
 def topic_prefixes(cluster_id: str, topic: str, topic_id: str) -> list[str]:
-    """The 256 prefixes under which the Batches of one topic id lie."""
+    """List the 256 prefixes under which the Batches of one topic id lie."""
     return [f"{spread:02x}/{cluster_id}/topics/{topic}/{topic_id}/" for spread in range(256)]
 
 
@@ -155,7 +155,7 @@ def topic_objects(
     topic_id: str,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[ObjectInfo]:
-    """Every object of one topic id, prefix by prefix, listed as the iteration goes.
+    """Yield every object of one topic id, prefix by prefix, listed as the iteration goes.
 
     Args:
         storage: that has them.
@@ -176,7 +176,7 @@ def topic_objects(
 
 
 def check_key(key: str) -> str:
-    """The key itself, when an object may have it.
+    """Check that an object may have the key, and return it.
 
     Raises:
         InvalidRequestError: it is empty, absolute, too long, or has an empty, '.', '..', reserved
@@ -187,7 +187,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself, when keys may start with it; it may end in the middle of a part.
+    """Check that keys may start with the prefix, and return it; it may end in the middle of a part.
 
     Raises:
         InvalidRequestError: no key could start with it.

@@ -98,7 +98,7 @@ class LocalStorage:
                 raise
 
     def get(self, key: str) -> Buffer:
-        """The whole object.
+        """Read the whole object.
 
         Raises:
             InvalidRequestError: the key is not valid.
@@ -124,7 +124,7 @@ class LocalStorage:
             return read_exactly(fd, start, max(0, min(length, size_bytes - start)))
 
     def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with a prefix, found as the iteration goes.
+        """List the objects whose key starts with a prefix, found as the iteration goes.
 
         Objects and folders that vanish meanwhile are left out; symbolic links are not followed.
 
@@ -172,7 +172,7 @@ class LocalStorage:
         """Nothing: a system call cannot be given up."""
 
     def uri(self, key: str) -> str:
-        """The complete `file://` URI of a key.
+        """Return the complete `file://` URI of a key.
 
         Raises:
             InvalidRequestError: the key is not valid.
@@ -308,7 +308,7 @@ class LocalStorage:
 
 
 def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """What the folder says of an entry; None when it has vanished."""
+    """Return what the folder says of an entry; None when it has vanished."""
     try:
         return entry.stat(follow_symlinks=False)
     except FileNotFoundError:

@@ -137,7 +137,7 @@ class ObjectStorage:
                 self._accept_retry(key, views, size_bytes, exc)
 
     def get(self, key: str) -> Buffer:
-        """The whole object.
+        """Read the whole object.
 
         Raises:
             InvalidRequestError: the key is not valid.
@@ -165,7 +165,7 @@ class ObjectStorage:
             return self._waits.until_done(self._range(name, start, length))
 
     def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with a prefix, page by page as the iteration goes.
+        """List the objects whose key starts with a prefix, page by page as the iteration goes.
 
         The first pages of several prefixes are asked for at once: a request for each, all together.
 
@@ -194,7 +194,7 @@ class ObjectStorage:
         self._waits.close()
 
     def uri(self, key: str) -> str:
-        """The complete URI of a key, such as `s3://logs/a/b`.
+        """Return the complete URI of a key, such as `s3://logs/a/b`.
 
         Raises:
             InvalidRequestError: the key is not valid.
@@ -475,7 +475,7 @@ def _cut(start: int, length: int) -> list[tuple[int, int]]:
 
 
 def _joined(views: Sequence[memoryview]) -> list[Buffer]:
-    """The same bytes in fewer buffers: runs of small ones are copied into one."""
+    """Join runs of small buffers into one; the bytes stay the same."""
     joined: list[Buffer] = []
     for small, run in groupby(views, lambda view: view.nbytes < JOIN_BELOW_BYTES):
         if small:

@@ -83,7 +83,7 @@ class OpenedStore(NamedTuple):
 
 
 def is_directory_bucket(container: str) -> bool:
-    """Whether a bucket is one of S3 Express One Zone."""
+    """Return whether a bucket is one of S3 Express One Zone."""
     return container.startswith("s3://") and container.endswith("--x-s3")
 
 
@@ -151,7 +151,7 @@ def open_store(
 
 
 def _folded(name: str) -> str:
-    """The name of an option as it stands here; that of a tag is as the user writes it."""
+    """Fold the name of an option to its form here; that of a tag stays as the user writes it."""
     return name if name.startswith(TAG_PREFIX) else name.lower()
 
 
@@ -171,7 +171,7 @@ def _check_endpoint(options: Mapping[str, str]) -> None:
 
 
 def _is_plain_http(options: Mapping[str, str]) -> bool:
-    """Whether the endpoint is written with http://, which nobody does by mistake."""
+    """Return whether the endpoint is written with http://, which nobody does by mistake."""
     given = [options.get(name, "") for name in _ENDPOINT_OPTIONS]
     found = [os.environ.get(name, "") for name in _ENDPOINTS]
     return any(endpoint.startswith("http://") for endpoint in given + found)
@@ -185,7 +185,7 @@ def _text_of(path: str) -> str:
 
 
 def _aws_credentials(options: Mapping[str, str]) -> dict[str, Any]:
-    """A provider of credentials, where obstore would not find them by itself."""
+    """Make a provider of credentials, where obstore would not find them by itself."""
     permanent = _permanent_keys(options)
     if permanent is not None:
         return {"credential_provider": lambda: permanent}
@@ -213,7 +213,9 @@ def _aws_credentials(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _permanent_keys(options: Mapping[str, str]) -> S3Credential | None:
-    """The keys among the options, if they have no token; obstore takes that of the environment."""
+    """Return the keys among the options, if they have no token; obstore takes that of the
+    environment.
+    """
     key = next((options[name] for name in _KEY_OPTIONS[:2] if name in options), None)
     secret = next((options[name] for name in _SECRET_OPTIONS if name in options), None)
     if key is None or secret is None or not {*_TOKEN_OPTIONS}.isdisjoint(options):
@@ -227,7 +229,7 @@ def _permanent_keys(options: Mapping[str, str]) -> S3Credential | None:
 
 
 def _have_files() -> bool:
-    """Whether there are AWS configuration files, which obstore does not read."""
+    """Return whether there are AWS configuration files, which obstore does not read."""
     files = (
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
         os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
@@ -262,12 +264,12 @@ def status_of(exc: BaseException) -> int:
 
 
 def is_past_the_end(exc: BaseException) -> bool:
-    """Whether an object ends before the range that was asked for."""
+    """Return whether an object ends before the range that was asked for."""
     return status_of(exc) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
 
 def is_not_implemented(exc: BaseException) -> bool:
-    """Whether the store does not know what was asked of it, such as a conditional put."""
+    """Return whether the store does not know what was asked of it, such as a conditional put."""
     return (
         isinstance(exc, NotSupportedError | NotImplementedError)
         or status_of(exc) == HTTPStatus.NOT_IMPLEMENTED
@@ -275,12 +277,12 @@ def is_not_implemented(exc: BaseException) -> bool:
 
 
 def is_no_container(exc: BaseException) -> bool:
-    """Whether there is no such bucket: then nothing is known of its objects."""
+    """Return whether there is no such bucket: then nothing is known of its objects."""
     return _NO_CONTAINER.search(str(exc)) is not None
 
 
 def is_refusal(exc: BaseException) -> bool:
-    """Whether the store answered with an error that does not pass by itself."""
+    """Return whether the store answered with an error that does not pass by itself."""
     text, status = str(exc), status_of(exc)
     if is_no_container(exc) or "Received redirect" in text:  # as for a bucket of another region
         return True
@@ -294,7 +296,7 @@ def is_refusal(exc: BaseException) -> bool:
 
 
 def explain(exc: BaseException) -> str:
-    """The store's own words, in one line and without those of the libraries around them."""
+    """Return the store's own words, in one line and without those of the libraries around them."""
     text, _, debug = str(exc).partition(_DEBUG)
     code, message = _CODE.search(text), _MESSAGE.search(text)
     certificate, causes = _CERTIFICATE.search(debug), _CAUSE.findall(debug.partition("inner:")[2])

@@ -98,7 +98,7 @@ class Waits:
 
 @cache
 def _requests_loop() -> tuple[asyncio.AbstractEventLoop, int]:
-    """The event loop on which every request of this process is made, and the process's id."""
+    """Return the event loop of every request of this process, and the process's id."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="memq-object-store", daemon=True)
     thread.start()

@@ -53,7 +53,8 @@ def open_storage(
     *,
     opened: Callable[[StorageHandler], None] = lambda _: None,
 ) -> StorageHandler:
-    """The storage whose root is `root_uri`, such as `file:///var/lib/memq/objects`, to write to it.
+    """Open the storage whose root is `root_uri`, such as `file:///var/lib/memq/objects`, to write
+    to it.
 
     What earlier writers left unfinished is removed when it is nobody's any more.
 
@@ -78,7 +79,7 @@ def open_storage(
 
 
 def local_folder(root_uri: str) -> Path | None:
-    """The folder of this machine that a storage's root is; None when it is a service.
+    """Return the folder of this machine that a storage's root is; None when it is a service.
 
     Raises:
         ConfigError: the URI is malformed or its scheme is not known.
@@ -87,7 +88,7 @@ def local_folder(root_uri: str) -> Path | None:
 
 
 def open_uri(uri: str, options: NamedValues = NO_VALUES) -> tuple[StorageHandler, str]:
-    """The storage that holds the object `uri`, and the object's key in it.
+    """Open the storage that holds the object `uri`; return it and the object's key in it.
 
     The storage is the widest one of the scheme: for files its root is '/', so the key is the whole
     path. A reader needs no configuration to follow the URI of a Notification.

@@ -79,7 +79,7 @@ def check_table(table: IcebergTable) -> TableCheck:
 
 
 def count_rows(table: IcebergTable, base: Table, wanted: TopicRange) -> int:
-    """How many rows of a range a table has.
+    """Count the rows of a range in a table.
 
     Args:
         table: the table.

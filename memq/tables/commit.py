@@ -82,7 +82,7 @@ class LedgerTable(Protocol[Base]):
     """A table with a ledger."""
 
     def look(self) -> TableState[Base]:
-        """The table as it is now.
+        """Load the table as it is now.
 
         Raises:
             MemqError: it cannot be told.
@@ -145,7 +145,7 @@ Steps = Generator[CommitStep | TryCommit[Base] | Wait, object, CommitOutcome]
 
 
 def steps(wanted: TopicRange, attempt: str, job: str) -> Steps[Base]:
-    """The steps of a commit; each is answered with its result.
+    """Yield the steps of a commit; each is answered with its result.
 
     Args:
         wanted: the range.

@@ -168,7 +168,7 @@ class IcebergTable:
             yield file
 
     def load(self) -> Table:
-        """The table as it is now.
+        """Load the table as it is now.
 
         Raises:
             ConfigError: there is none.
@@ -180,7 +180,7 @@ class IcebergTable:
     # -- as a table with a ledger -----------------------------------------------------------
 
     def look(self) -> TableState[Table]:
-        """The table as it is now.
+        """Load the table as it is now.
 
         Raises:
             ConfigError: there is none, or it is of a version that has no sequence numbers.
@@ -213,7 +213,7 @@ class IcebergTable:
             ) from exc
 
     def _prepared(self, base: Table, commit: Commit) -> Transaction:
-        """All that a commit is, but for sending it."""
+        """Prepare a commit up to its sending."""
         ledger = encode_ledger(commit.ledger)
         summary = {
             LEDGER: ledger,
@@ -245,7 +245,8 @@ class IcebergTable:
     # -- to look into -----------------------------------------------------------------------
 
     def ranges(self, base: Table | None = None) -> list[CommittedRange]:
-        """The ranges that the snapshots say they added, those that have not expired, oldest first.
+        """Return the ranges that the snapshots say they added, those that have not expired, oldest
+        first.
 
         Args:
             base: the table as it was; None for now.
@@ -333,7 +334,7 @@ class IcebergTable:
 
 
 def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
-    """A table by its name.
+    """Open a table by its name.
 
     Args:
         name: "[catalog:]namespace.table"; without a catalog it is the one that pyiceberg takes for
@@ -380,7 +381,7 @@ def _where(equal: Mapping[str, str | int], offsets: Interval | None = None) -> s
 
 
 def ledger_of(metadata: TableMetadata) -> Ledger:
-    """What a table has, as its metadata say.
+    """Read what a table has, from its metadata.
 
     Raises:
         ConfigError: the table is of a version that has no sequence numbers.
@@ -401,13 +402,13 @@ def ledger_of(metadata: TableMetadata) -> Ledger:
 
 
 def _has_copy(metadata: TableMetadata) -> bool:
-    """Whether the table's properties have a ledger, and it is this table's."""
+    """Return whether the table's properties have a ledger, and it is this table's."""
     properties, own = metadata.properties, str(metadata.table_uuid)
     return LEDGER in properties and properties.get(LEDGER_TABLE, own) == own
 
 
 def _copied_ledger(metadata: TableMetadata, oldest: Snapshot) -> Ledger:
-    """The ledger in the table's properties, where no snapshot has it that is still there.
+    """Read the ledger in the table's properties, where no snapshot has it that is still there.
 
     Args:
         metadata: of the table.
@@ -436,7 +437,7 @@ def _copied_ledger(metadata: TableMetadata, oldest: Snapshot) -> Ledger:
 
 
 def _aside(metadata: TableMetadata, sequence: int) -> Snapshot | None:
-    """The snapshot of a sequence number, if it is there and neither tag nor branch is why.
+    """Find the snapshot of a sequence number, if it is there and neither tag nor branch is why.
 
     Then, as snapshots mostly expire by age, no younger one has expired, and whatever does not come
     from it was put in its place.
@@ -452,12 +453,12 @@ def _aside(metadata: TableMetadata, sequence: int) -> Snapshot | None:
 
 
 def _records(snapshot: Snapshot) -> str | None:
-    """How many rows a table has by a snapshot, which a compaction does not change."""
+    """Return how many rows a table has by a snapshot, which a compaction does not change."""
     return _of(snapshot).get("total-records")
 
 
 def lineage(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The snapshots that the current one comes from, and itself first, as far as there are."""
+    """Yield the snapshots that the current one comes from, itself first, as far as there are."""
     yield from _ancestors(metadata, metadata.current_snapshot())
 
 
@@ -493,7 +494,7 @@ def _committed(snapshot: Snapshot) -> CommittedRange:
 
 
 def _copy_of(ledger: str, base: Table) -> dict[str, str]:
-    """The properties that say the same as the next snapshot."""
+    """Make the properties that say the same as the next snapshot."""
     sequence = str(base.last_sequence_number + 1)
     began = base.properties[LEDGER_BEGAN] if _has_copy(base.metadata) else sequence
     return {

@@ -64,7 +64,7 @@ class TopicRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> TopicRange:
-        """The range of a manifest."""
+        """Return the range of a manifest."""
         return cls(**{name: getattr(manifest, name) for name in cls.__struct_fields__})
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class TopicRange(msgspec.Struct, frozen=True, kw_only=True):
         return OffsetRange(self.partition, self.start, self.end, self.topic_id)
 
     def folder(self, location: str, attempt: str) -> str:
-        """The folder, in that of the table, of the files of an attempt to put it in."""
+        """Return the folder, in that of the table, of the files of an attempt to put it in."""
         place = f"{self.topic}/{self.topic_id}/{self.partition}"
         return f"{location}/data/{place}/{self.start:012d}-{self.end:012d}/{attempt}"
 
@@ -101,7 +101,7 @@ class PartitionLedger(msgspec.Struct, frozen=True, kw_only=True):
     crc_sum: int = 0
 
     def plus(self, added: TopicRange) -> PartitionLedger:
-        """With one more range, of which it has nothing yet."""
+        """Add one more range, of which it has nothing yet."""
         mine = Interval(added.start, added.end)
         return PartitionLedger(
             intervals=union(sorted([*self.intervals, mine])),
@@ -123,18 +123,18 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     topics: dict[str, dict[str, dict[int, PartitionLedger]]] = {}
 
     def partition(self, topic: str, topic_id: str, partition: int) -> PartitionLedger:
-        """What it has of a read partition."""
+        """Return what it has of a read partition."""
         return self.topics.get(topic, {}).get(topic_id, {}).get(partition, NOTHING)
 
     def partitions(self) -> Iterator[tuple[str, str, int, PartitionLedger]]:
-        """All that it has, sorted by topic, topic id and read partition."""
+        """Yield all that it has, sorted by topic, topic id and read partition."""
         for topic, lives in sorted(self.topics.items()):
             for topic_id, partitions in sorted(lives.items()):
                 for number, held in sorted(partitions.items()):
                     yield topic, topic_id, number, held
 
     def has(self, wanted: TopicRange) -> bool:
-        """Whether all of a range is in; of one without offsets it always is.
+        """Return whether all of a range is in; always for one without offsets.
 
         Raises:
             RangeConflictError: some of it is.
@@ -151,7 +151,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return bool(there) or not wanted.offsets.size
 
     def plus(self, added: TopicRange) -> Ledger:
-        """With one more range.
+        """Add one more range.
 
         Raises:
             RangeConflictError: some of it is in already.
@@ -180,12 +180,12 @@ _decoder = msgspec.json.Decoder(Ledger)
 
 
 def encode_ledger(ledger: Ledger) -> str:
-    """The JSON of a ledger."""
+    """Encode a ledger as JSON."""
     return _encoder.encode(ledger).decode()
 
 
 def decode_ledger(text: str) -> Ledger:
-    """A ledger from its JSON.
+    """Decode a ledger from its JSON.
 
     Raises:
         CorruptDataError: it is none, or of a version that this reader does not know.

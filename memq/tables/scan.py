@@ -81,7 +81,7 @@ def scan(
     catalog_options: GivenValues = NO_VALUES,
     **options: Unpack[ReadArguments],
 ) -> Scan:
-    """As `read_range`, for data of any size: RecordBatches that are read as they are asked for.
+    """Read as `read_range` does, for data of any size: RecordBatches that are read on demand.
 
     A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
     is settled before this returns: what is published later is not part of it.
@@ -212,7 +212,7 @@ def seam_of(
     *,
     begun: Sequence[PartitionOffsets] = (),
 ) -> Seam:
-    """Where the table ends and Batches begin.
+    """Find where the table ends and Batches begin.
 
     Args:
         ledger: of the table.
@@ -275,7 +275,9 @@ def _rows(settled: Settled[ReadPlan], reader: TopicReader, topic: str) -> Iterat
 
 
 def _stored(batch: pa.RecordBatch, stored: Mapping[int, list[Interval]]) -> pa.BooleanArray:
-    """Which rows are of offsets that come from the table; those of others may be in it as well."""
+    """Return which rows are of offsets that come from the table; those of others may be in it as
+    well.
+    """
     partitions, offsets = batch.column("partition"), batch.column("offset")
     wanted = pa.repeat(pa.scalar(False), batch.num_rows)
     for partition, intervals in stored.items():

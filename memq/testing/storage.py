@@ -55,7 +55,7 @@ class InMemoryStorage:
             )
 
     def get(self, key: str) -> Buffer:
-        """The whole object.
+        """Read the whole object.
 
         Raises:
             InvalidRequestError: the key is not valid.
@@ -80,7 +80,7 @@ class InMemoryStorage:
         return self.get(key)[start : start + length]
 
     def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with a prefix, as they were when the listing began.
+        """List the objects whose key starts with a prefix, as they were when the listing began.
 
         Raises:
             InvalidRequestError: no key could start with a prefix.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def open_zookeeper(options: ZooKeeperOptions, runtime: Runtime = SYSTEM) -> Coordination:
-    """A session with a ZooKeeper.
+    """Open a session with a ZooKeeper.
 
     Args:
         options: where it is, and who we are.

@@ -66,7 +66,7 @@ async def stand(session: Coordination, broker_id: str) -> Check:
 
 
 async def _until_nobody_else_governs(session: Coordination) -> Node | None:
-    """This session's own node, if that is there; None when there is none."""
+    """Wait until nobody else governs; return this session's own node, or None when it is gone."""
     async for node in session.watch(GOVERNOR):
         if node is None or node.owner == session.session_id:
             return node
@@ -74,7 +74,7 @@ async def _until_nobody_else_governs(session: Coordination) -> Node | None:
 
 
 async def _election_of(session: Coordination, own: Node) -> Check | None:
-    """The election that has made this session's node; None when the node is gone."""
+    """Return the election that has made this session's node; None when the node is gone."""
     election = await session.get(ELECTION)
     try:
         present = await session.get(GOVERNOR)

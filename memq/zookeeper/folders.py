@@ -54,7 +54,7 @@ async def make_persistent(session: Coordination) -> None:
 
 
 async def read_children(session: Coordination, path: str) -> dict[str, Node]:
-    """The children of a folder by name, sorted; without those that go meanwhile.
+    """Read the children of a folder by name, sorted; without those that go meanwhile.
 
     Raises:
         NoNodeError: there is no such folder.
@@ -199,7 +199,7 @@ class Mirror:
             self._on_change(name, node)
 
     def _read(self, name: str) -> None:
-        """A child of the first names was read, or need not be."""
+        """Record that a child of the first names was read, or need not be."""
         if self._unread is not None and not self._loaded.is_set():
             self._unread.pop(name, None)
             self._look_whether_loaded()

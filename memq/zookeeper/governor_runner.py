@@ -121,7 +121,7 @@ class GovernorRunner:
         return f"<GovernorRunner {self._broker_id} [{state}]>"
 
     def describe(self) -> DescribeClusterAnswer:
-        """The cluster, as `Governor.describe`, while this broker is elected."""
+        """Describe the cluster, as `Governor.describe`, while this broker is elected."""
         return self._governor.describe()
 
     async def run(self) -> NoReturn:
@@ -263,7 +263,7 @@ class _Term:
                 return
 
     async def _read_stored(self) -> dict[str, StoredNode]:
-        """Every assignment node, after a look whether this election is still the last one."""
+        """Read every assignment node, after a check that this election is still the last one."""
         election = await self._session.get(ELECTION)
         if election.version != self._election.version:
             raise _DeposedError(f"broker {election.data.decode(errors='replace')!r} was elected")
@@ -341,7 +341,7 @@ class _Term:
     # -- what nodes hold ----------------------------------------------------------------------
 
     def _first_ms(self, registered_ms: int, brokers: list[BrokerResources]) -> int:
-        """When the first of those registered that take write partitions; now, where none does."""
+        """Return when the first broker that takes write partitions registered; else now."""
         nodes = self._brokers.nodes
         first_ms = [nodes[broker.id].created_ms for broker in brokers if broker.accepting]
         if not first_ms or self._broker_id not in nodes:
@@ -378,7 +378,7 @@ class _Term:
 
 
 def _change(change: Change) -> coordination.Change:
-    """What the Governor wants, in the words of the coordination service."""
+    """Translate what the Governor wants to the coordination service."""
     path = ASSIGNMENTS.child(change.topic)
     if change.data is None:
         return Delete(path, change.version)

@@ -91,7 +91,7 @@ _HANDSHAKE = struct.Struct(">iiiq")  # length, protocol version, session timeout
 
 
 async def open_session(options: ZooKeeperOptions, runtime: Runtime) -> Session:
-    """A session, and the root of its paths made; see `memq.zookeeper.open_zookeeper`."""
+    """Open a session, and make the root of its paths; see `memq.zookeeper.open_zookeeper`."""
     link = _KazooLink(options, options.tls_context(), runtime.boot_s)
     session = Session(
         link, clock_s=runtime.boot_s, request_timeout_s=options.request_timeout_ms / 1000
@@ -131,13 +131,13 @@ class _Connection:
         return getattr(self._socket, name)
 
     def send(self, data: bytes) -> int:
-        """As a socket does."""
+        """Send as a socket does."""
         if self._sent_s is None:
             self._sent_s = self._clock_s()
         return self._socket.send(data)
 
     def recv(self, size_bytes: int) -> bytes:
-        """As a socket does."""
+        """Receive as a socket does."""
         data = self._socket.recv(size_bytes)
         if len(self._answer) < _HANDSHAKE.size:
             self._answer += data
@@ -181,7 +181,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(
         self, address: tuple[str, int], *, hostname: str, timeout: float, **_: Any
     ) -> _Connection:
-        """A connection to a server, whose name has been looked up."""
+        """Connect to a server, whose name has been looked up."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         connection = self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -439,7 +439,9 @@ def _first_error(results: list[Any], paths: list[str]) -> None:
 
 
 def _translated(exc: Exception, path: str) -> Exception:
-    """An error of kazoo's as one of ours: a ConnectionError when nobody knows what happened."""
+    """Translate an error of kazoo's to one of ours: a ConnectionError when nobody knows what
+    happened.
+    """
     for kind, error, text in _ERRORS:
         if isinstance(exc, kind):
             return error(text.format(path=path, kind=type(exc).__name__))

@@ -70,7 +70,7 @@ class ZooKeeperOptions:
 
     @classmethod
     def read(cls, servers: str, values: NamedValues = NO_VALUES) -> ZooKeeperOptions:
-        """These options as people write them: `session_timeout=6s,user=memq,password=secret`.
+        """Parse these options as people write them: `session_timeout=6s,user=memq,password=secret`.
 
         Args:
             servers: as above.
@@ -104,7 +104,7 @@ class ZooKeeperOptions:
         return found
 
     def root(self) -> str:
-        """What all paths begin with, without a slash at its end: `/memq`, or nothing.
+        """Return what all paths begin with, without a slash at its end: `/memq`, or nothing.
 
         Raises:
             ConfigError: it is malformed.
@@ -116,7 +116,7 @@ class ZooKeeperOptions:
             raise ConfigError(f"servers = {self.servers!r}: {exc}") from exc
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """What connections are encrypted with; None for plain ones.
+        """Make the TLS context of connections; None for plain ones.
 
         Raises:
             ConfigError: a file cannot be read, or is not what it should be.

@@ -186,7 +186,7 @@ class Session:
     # -- what the link tells ------------------------------------------------------------------
 
     def agreed(self, session_id: int, sent_s: float, timeout_s: float) -> None:
-        """A handshake sent at that time began the session, or went on with it."""
+        """Record that a handshake sent at that time began the session, or continued it."""
         self.session_id = session_id
         self.lease.agreed(sent_s, timeout_s)
 
@@ -200,7 +200,7 @@ class Session:
             self._connected.clear()
 
     def lost(self, why: str) -> None:
-        """The session is over."""
+        """Record that the session is over."""
         if not self._over:
             self._lost = why
             self._end()
@@ -208,7 +208,7 @@ class Session:
     # -- calls --------------------------------------------------------------------------------
 
     async def get(self, path: str) -> Node:
-        """The node at a path, as it is now.
+        """Read the node at a path, as it is now.
 
         Raises:
             NoNodeError: there is none.
@@ -265,7 +265,7 @@ class Session:
         await self._ask(Transaction(tuple(changes)))
 
     def watch(self, path: str) -> Watch[Node | None]:
-        """The node at a path now, and whenever it has changed; None while there is none."""
+        """Watch the node at a path, now and whenever it has changed; None while there is none."""
         check_path(path)
 
         async def read(changed: Callable[[], None]) -> Node | None:
@@ -320,7 +320,7 @@ class Session:
             self._waking.pop(event, None)
 
     async def _ask(self, *requests: Request) -> list[Any]:
-        """The answers to requests that are sent one directly after the other."""
+        """Return the answers to requests that are sent one directly after the other."""
         changes = [
             change
             for request in requests
@@ -398,7 +398,7 @@ class Session:
                 )
 
     def _probed(self, task: asyncio.Task[None]) -> None:
-        """The prober has ended: with the session, or by an error that nobody expected."""
+        """Handle the end of the prober: with the session, or by an unexpected error."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.lost(f"its lease could not be renewed: {type(error).__name__}: {error}")
 

@@ -109,7 +109,7 @@ class SharedCatalog:
         return f"<SharedCatalog of {self._broker_id}>"
 
     async def get(self, name: str) -> StoredTopic:
-        """One topic, as it is now.
+        """Read one topic, as it is now.
 
         Raises:
             UnknownTopicError: there is none of that name.
@@ -127,7 +127,7 @@ class SharedCatalog:
     async def new(
         self, config: TopicConfig, *, now_ms: int, topic_id: str, request_id: str
     ) -> Topic:
-        """A topic that could be added; nothing is stored yet.
+        """Make a topic that could be added; nothing is stored yet.
 
         Raises:
             TopicExistsError: the name is taken.
@@ -320,7 +320,7 @@ class SharedCatalog:
                 return True
 
     async def _look_up(self, topic: Topic, after: MemqError) -> StoredTopic | None:
-        """What is stored of this topic id, after a change that failed; None if nothing is."""
+        """Look up what is stored of this topic id after a failed change; None if nothing is."""
         try:
             present = await self.get(topic.name)
         except UnknownTopicError:
@@ -341,7 +341,7 @@ class SharedCatalog:
 
 
 def _encoded(topic: Topic) -> bytes:
-    """The bytes of a topic's node.
+    """Encode a topic's node.
 
     Raises:
         LimitReachedError: there are too many.

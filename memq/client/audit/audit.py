@@ -77,13 +77,13 @@ class Window(NamedTuple):
     end_ms: int | None
 
     def holds(self, time_ms: int) -> bool:
-        """Whether a time is in the window."""
+        """Return whether a time is in the window."""
         return (self.start_ms is None or self.start_ms <= time_ms) and (
             self.end_ms is None or time_ms < self.end_ms
         )
 
     def widened(self, slack_ms: int, times_ms: Iterable[int] = ()) -> Window:
-        """A window around this one and some times, larger by some slack at both ends."""
+        """Return a window around this one and some times, larger by some slack at both ends."""
         times = list(times_ms)
         return Window(
             None if self.start_ms is None else max(0, min([self.start_ms, *times]) - slack_ms),
@@ -223,7 +223,7 @@ class _TopicAudit:
         )
 
     async def _reports(self) -> AsyncGenerator[StoredReport[Any], None]:
-        """The reports about this topic id, as far as they are retained."""
+        """Yield the reports about this topic id, as far as they are retained."""
         ranges = await _still(self._audit_topic, self._told)
         end_ms = self._window.widened(self._slack_ms).end_ms
         async with aclosing(self._reader.read(ranges, end_ms)) as found:
@@ -321,7 +321,8 @@ class _TopicAudit:
     async def _suspected(
         self, suspects: AbstractSet[ProducerName], since_ms: float
     ) -> list[_Suspected]:
-        """The reports of suspects. The first are kept apart; more are joined where they follow.
+        """Return the reports of suspects. The first are kept apart; more are joined where they
+        follow.
 
         So what is lost stays exact: only what is `changed` is named in wider runs.
 
@@ -399,7 +400,9 @@ class _Watermarks(NamedTuple):
 async def _watermarks(
     topic: TopicClient, audit_topic: TopicClient, end_ms: int | None
 ) -> _Watermarks:
-    """How far the topic and its reports are stored; waits a little until both are past a time."""
+    """Return how far the topic and its reports are stored; wait a little until both are past a
+    time.
+    """
     clock = asyncio.get_running_loop().time
     deadline_s = clock() + CLOSING_S
     while True:
@@ -411,7 +414,7 @@ async def _watermarks(
 
 
 def _not_over(topic: str, watermarks: _Watermarks, end_ms: int | None) -> list[str]:
-    """A sentence when a window is not over."""
+    """Return a sentence when a window is not over."""
     if end_ms is None or end_ms <= watermarks.stored_through_ms:
         return []
     line = (
@@ -422,7 +425,7 @@ def _not_over(topic: str, watermarks: _Watermarks, end_ms: int | None) -> list[s
 
 
 def _not_retained(topic: str, since: Iterable[RetainedSince], start_ms: int | None) -> list[str]:
-    """A sentence when a topic is not retained since a window began."""
+    """Return a sentence when a topic is not retained since a window began."""
     last = max(since, key=lambda each: each.since_ms)
     if last.since_ms <= (-math.inf if start_ms is None else start_ms):
         return []
@@ -460,20 +463,21 @@ def _check_count(reports: Sequence[object], topic: str) -> None:
 
 
 def _certain_ms(since: Iterable[RetainedSince], info: TopicInfo) -> float:
-    """From when on a Message certainly was published after all was retained."""
+    """Return the time from which on every Message is known to be retained."""
     slack_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
     return max(each.since_ms for each in since) + slack_ms
 
 
 async def _still(topic: TopicClient, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """What is still retained of some ranges."""
+    """Return what is still retained of some ranges."""
     starts = await topic.starts()
     found = [each._replace(start=max(each.start, starts[each.partition])) for each in ranges]
     return [each for each in found if each.size > 0]
 
 
 def _began_ms(stored: StoredReport[ProducedReport], dedup_window_ms: int) -> int:
-    """When the first Message that a report names may have been published, by the brokers' clock.
+    """Return the earliest time at which a report's first Message may be published, by brokers'
+    clocks.
 
     The producer's clock may be ahead; but the report was stored after its window.
     """
@@ -484,7 +488,7 @@ def _began_ms(stored: StoredReport[ProducedReport], dedup_window_ms: int) -> int
 
 
 def _is_about(info: TopicInfo, stored: StoredReport[R]) -> bool:
-    """Whether a report is about this topic id, and not about an earlier one.
+    """Return whether a report is about this topic id, and not about an earlier one.
 
     Where a report cannot tell, one that was stored before the topic was created is not.
     """
@@ -500,7 +504,7 @@ def _is_about(info: TopicInfo, stored: StoredReport[R]) -> bool:
 async def _committed(
     topic: TopicClient, consumers: Sequence[str]
 ) -> tuple[dict[ReaderName, int], list[str]]:
-    """The next offsets that groups have committed, and why some cannot be known.
+    """Return the next offsets that groups have committed, and why some cannot be known.
 
     Args:
         topic: the topic.

@@ -80,7 +80,7 @@ class ProducedCounters:
         return f"<ProducedCounters {self._options.producer_id} [{count} windows not reported]>"
 
     def submitted(self, message: NamedMessage) -> None:
-        """The Message was given its name."""
+        """Count a Message that was given its name."""
         windows = self._windows[message.partition.number]
         if not windows or windows[-1].end_ms is not None:
             windows.append(_ReportWindow(message.sequence, self._start_ms))
@@ -90,7 +90,7 @@ class ProducedCounters:
         window.count(message.sealed)
 
     def settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
-        """The Message was acked, or given up with an error."""
+        """Count a Message that was acked, or given up with an error."""
         windows = self._windows[message.partition.number]
         window = next(window for window in windows if message.sequence <= window.last)
         window.open_messages -= 1
@@ -211,7 +211,7 @@ class ConsumedCounters:
         )
 
     def took_up(self, partition: int, committed: int | None) -> None:
-        """A partition is read from now on; the group had committed this next offset, or none.
+        """Begin to count a partition; the group had committed this next offset, or none.
 
         A group that has committed none may still `seek`, so that it begins elsewhere.
         """
@@ -228,7 +228,7 @@ class ConsumedCounters:
         records: int,
         entries: Sequence[IndexEntry],
     ) -> None:
-        """A Batch was given to the application.
+        """Count a Batch that was given to the application.
 
         Args:
             partition: read partition.
@@ -260,7 +260,7 @@ class ConsumedCounters:
                 read.waiting[0] = joined
 
     def committed(self, offsets: Mapping[int, int]) -> None:
-        """These next offsets are stored."""
+        """Record that these next offsets are stored."""
         for partition, offset in offsets.items():
             if (read := self._partitions.get(partition)) is None:
                 continue
@@ -275,13 +275,13 @@ class ConsumedCounters:
                 self._say(read, self._report(partition, offset, offset, began=True))
 
     def gave_up(self, partitions: Iterable[int]) -> None:
-        """These partitions are not read any more. What is not committed was not consumed."""
+        """Stop counting these partitions. What is not committed was not consumed."""
         for partition in partitions:
             if read := self._partitions.pop(partition, None):
                 self._last += self._take_done(read)
 
     def take_reports(self) -> list[ConsumedReport]:
-        """What was committed since the last time."""
+        """Take what was committed since the last time."""
         reports, self._last = self._last, []
         for read in self._partitions.values():
             reports += self._take_done(read)

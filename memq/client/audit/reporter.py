@@ -91,7 +91,7 @@ class ReportBacklog(Generic[R]):
         self._join(chain(self._waiting, reports))
 
     def take(self, max_bytes: int) -> list[R]:
-        """The oldest reports, for one Message of up to so many bytes; empty when none waits.
+        """Take the oldest reports, for one Message of up to so many bytes; empty when none waits.
 
         A report that is larger alone is dropped: no Message could ever carry it.
         """
@@ -109,7 +109,9 @@ class ReportBacklog(Generic[R]):
         return taken
 
     def put_back(self, taken: Iterable[R]) -> None:
-        """These were not delivered, or nobody knows: they wait again, before all others."""
+        """Put back reports that were not delivered, or may not be: they wait again, before all
+        others.
+        """
         self._join(chain(taken, self._waiting))
 
     def _join(self, reports: Iterable[R]) -> None:
@@ -296,7 +298,7 @@ class AuditReporter(Generic[R]):
             await self.report()
 
     def _pause_s(self, age_s: float) -> float:
-        """How long the next report of a client of some age may wait."""
+        """Return how long the next report of a client of some age may wait, in seconds."""
         steps_s = [each for each in self._steps_s if each <= age_s / 6]
         if not steps_s:
             return self._interval_s
@@ -317,7 +319,7 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 
 
 def _log_bug(task: asyncio.Task[None]) -> None:
-    """What nothing expected ends the reports, not the client."""
+    """Log an unexpected error, which ends the reports but not the client."""
     if not task.cancelled() and task.exception() is not None:
         _log.error("reports to the audit have stopped", exc_info=task.exception())
 

@@ -78,7 +78,7 @@ class Damage:
             self._more += 1
 
     def lines(self) -> list[str]:
-        """What was kept, and how much more there is."""
+        """List what was kept, and how much more there is."""
         more = [f"and {self._more} more objects that could not be read"] if self._more else []
         return [*self._lines, *more]
 
@@ -146,7 +146,7 @@ def _look_deep(notification: Notification, get_range: GetRange) -> Inspection:
 
 
 def _is_sound(data: memoryview, entry: IndexEntry, schema: pa.Schema) -> bool:
-    """Whether a Message is as it was sent."""
+    """Return whether a Message is as it was sent."""
     part = data[max(0, entry.offset) : max(0, entry.offset + entry.length)]
     try:
         message_from_range(part, entry, schema)
@@ -232,7 +232,7 @@ class BatchInspector:
     async def _needed(
         self, ranges: Sequence[OffsetRange], check: Check
     ) -> AsyncGenerator[PublishedBatch, None]:
-        """The Batches that must be looked into."""
+        """Yield the Batches that must be looked into."""
         async with aclosing(self.topic.batches_by_time(ranges, self._damage.add)) as batches:
             async for batch in batches:
                 self._done += 1
@@ -253,7 +253,7 @@ class BatchInspector:
         return await self._loop.run_in_executor(self._executor, work)
 
     async def _is_removed(self, batch: PublishedBatch) -> bool:
-        """Whether retention has removed a Batch meanwhile: its notification goes first."""
+        """Return whether retention has removed a Batch meanwhile: its notification goes first."""
         if batch.offset >= self._starts.get(batch.partition, 0):
             self._starts = await self.topic.starts()
         return batch.offset < self._starts[batch.partition]
@@ -273,7 +273,7 @@ class BatchInspector:
 
 
 def _weight(batch: PublishedBatch) -> int:
-    """How much of `IN_FLIGHT` a Batch counts for."""
+    """Return how much of `IN_FLIGHT` a Batch counts for."""
     return 1 + batch.notification.messages // MESSAGES_AT_ONCE
 
 
@@ -316,7 +316,7 @@ class ReportReader:
     async def read(
         self, ranges: Sequence[OffsetRange], produced_end_ms: int | None
     ) -> AsyncGenerator[StoredReport[Any], None]:
-        """The reports in some ranges, about in the order in which they were stored.
+        """Yield the reports in some ranges, about in the order in which they were stored.
 
         Args:
             ranges: of the audit topic.

@@ -202,7 +202,7 @@ class AsyncConsumer:
     # -- polling ----------------------------------------------------------------------------
 
     async def poll(self, timeout: float = 1.0) -> Batch | None:  # noqa: ASYNC109 - its own outcome
-        """The next Batch; None when there is none within `timeout` seconds.
+        """Return the next Batch; None when there is none within `timeout` seconds.
 
         What earlier polls handed out counts as done from now on: `auto_commit` may commit it.
 
@@ -318,7 +318,7 @@ class AsyncConsumer:
         return self._session
 
     def _in_place(self) -> bool:
-        """Whether no partition has to come or go, and none is about to."""
+        """Return whether no partition has to come or go, and none is about to."""
         while self._moving is not None or self._must_move():
             if self._moving is None:
                 self._moving = asyncio.get_running_loop().create_task(self._move())
@@ -401,7 +401,7 @@ class AsyncConsumer:
         self._consumed.gave_up(partitions)
 
     async def _committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Where the group has come to, in those of some partitions where it has committed."""
+        """Return the group's committed offsets in some partitions, where it has committed."""
         if self._options.group is None:
             return {}
         found = await self._topic.committed(self._options.group)

@@ -153,7 +153,7 @@ class Fetcher:
         self._pump()
 
     def take(self) -> FetchedBatch | None:
-        """The next Batch, if one is ready.
+        """Return the next Batch, if one is ready.
 
         Raises:
             OffsetOutOfRangeError: the offset of a partition is not retained any more; move it.
@@ -254,7 +254,7 @@ class Fetcher:
                 attempt += 1
 
     def _positions_to_ask(self) -> dict[int, int]:
-        """Of the buffers that have used up half of their share."""
+        """Return the positions of the buffers that have used up half of their share."""
         half = PLAN_AHEAD // (2 * max(1, len(self._buffers)))
         return {
             buffer.partition: buffer.asked

@@ -98,7 +98,7 @@ class GroupMembership:
         return self._expires_ms is not None
 
     def heartbeat(self, now_ms: int) -> GroupHeartbeat:
-        """The next heartbeat; an answer to any earlier one counts no more."""
+        """Make the next heartbeat; an answer to any earlier one counts no more."""
         self.expire(now_ms)
         self._sequence += 1
         self._sent_ms = now_ms
@@ -138,11 +138,11 @@ class GroupMembership:
         return bool(self.lost or self._wanted != self.held)
 
     def released(self, partitions: Iterable[int]) -> None:
-        """The consumer does not work on these any more."""
+        """Record that the consumer stopped working on these."""
         self.held.difference_update(partitions)
 
     def started(self, partitions: Iterable[int]) -> None:
-        """The consumer works on these from now on."""
+        """Record that the consumer works on these from now on."""
         self.held.update(partitions)
 
     def expire(self, now_ms: int) -> None:
@@ -198,7 +198,7 @@ class GroupSession:
         return f"<GroupSession [{state}] {self.membership!r}>"
 
     def now_ms(self) -> int:
-        """The clock of the membership."""
+        """Read the clock of the membership."""
         return int(self._clock() * 1000)
 
     def nudge(self) -> None:
@@ -206,13 +206,13 @@ class GroupSession:
         self._nudged.set()
 
     def poll_begins(self) -> None:
-        """The application waits for a Batch from now on."""
+        """Record that the application waits for a Batch from now on."""
         self._polling += 1
         if not self.membership.joined:
             self.nudge()
 
     def poll_ends(self) -> None:
-        """The application works by itself from now on."""
+        """Record that the application works by itself from now on."""
         self._polling -= 1
         self._last_poll_s = self._clock()
 

@@ -623,7 +623,7 @@ def check_record(
     headers: Headers | None,
     timestamp: datetime | int | None,
 ) -> Record:
-    """The record, safe from later changes by the caller.
+    """Return the record, safe from later changes by the caller.
 
     Raises:
         InvalidRequestError: something is not of its type; the message says how to give it.
@@ -639,7 +639,7 @@ def check_record(
 
 
 def checked_bytes(what: str, given: object) -> bytes | None:
-    """What a caller gave as bytes, safe from later changes.
+    """Return what a caller gave as bytes, safe from later changes.
 
     Raises:
         InvalidRequestError: it is something else.
@@ -699,7 +699,7 @@ _accumulators: weakref.WeakSet[Accumulator] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """The child has no thread to send anything; another thread may have held the lock."""
+    """Reset after a fork: the child has no sending thread, and the lock may have been held."""
     error = ClosedError("this producer was made before a fork; make one in the child process")
     for accumulator in list(_accumulators):
         accumulator._lock = threading.RLock()  # noqa: SLF001

@@ -74,11 +74,12 @@ class Delivery:
         return f"<Delivery {state}>"
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self._settled is not None
 
     def result(self, timeout: float | None = None) -> StoredAt:
-        """Where the Message was stored; waits up to `timeout` seconds (None: to its deadline).
+        """Return where the Message was stored; wait up to `timeout` seconds (None: to its
+        deadline).
 
         Raises:
             DeliveryTimeoutError: it was not acked by its deadline.
@@ -91,7 +92,7 @@ class Delivery:
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> MemqError | None:
-        """The error of the Message, None when it was acked; waits as `result` does.
+        """Return the error of the Message, None when it was acked; wait as `result` does.
 
         Raises:
             RequestTimeoutError: the outcome is still open after `timeout`.
@@ -129,7 +130,7 @@ class Delivery:
     # -- for the producer -------------------------------------------------------------------
 
     def sealed(self) -> None:
-        """The Message is on its way: waiting for it need not seal it any more."""
+        """Record that the Message is on its way: waiting for it need not seal it any more."""
         self._on_wait = None
 
     def settle(self, outcome: StoredAt | MemqError) -> None:
@@ -235,7 +236,7 @@ class Outcomes:
         return f"<Outcomes [{counts.acked_messages} acked | {counts.failed_messages} failed]>"
 
     def acked(self, records: int, size_bytes: int) -> None:
-        """A Message was acked."""
+        """Record that a Message was acked."""
         counts = self.counts
         self.counts = counts._replace(
             acked_messages=counts.acked_messages + 1,
@@ -244,7 +245,7 @@ class Outcomes:
         )
 
     def failed(self, records: int, delivery: Delivery) -> None:
-        """A Message was given up."""
+        """Record that a Message was given up."""
         counts = self.counts
         self.counts = counts._replace(
             failed_messages=counts.failed_messages + 1,

@@ -106,7 +106,7 @@ class KeyedAccumulator:
         return place.write(value, key, headers, timestamp)
 
     def spread(self, rows: pa.Table) -> list[pa.Table]:
-        """The rows of each write partition in their order, then those without a key."""
+        """Return the rows of each write partition in their order, then those without a key."""
         places = partitions_of(rows.column(self._column), self._partitions)
         if isinstance(places, pa.ChunkedArray):
             places = places.combine_chunks()
@@ -181,7 +181,7 @@ def check_key_column(column: str, schema: pa.Schema, topic: str) -> None:
 
 
 def open_message_bytes(message_bytes: int, buffer_bytes: int, partitions: int) -> int:
-    """How large the open Message of a write partition grows, so that half of the buffer holds all.
+    """Return the size to which an open Message grows so that half of the buffer holds all of them.
 
     Raises:
         ConfigError: the buffer is too small for so many write partitions.

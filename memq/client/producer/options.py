@@ -140,7 +140,7 @@ class ProducerOptions:
         return None if self.producer_id is not None else self.linger_ms / 1_000
 
     def delivery_timeout_s(self, config: TopicConfig) -> float:
-        """The delivery deadline for a topic, in seconds.
+        """Return the delivery deadline for a topic, in seconds.
 
         Raises:
             ConfigError: it does not end before the topic forgets what was published.
@@ -158,5 +158,5 @@ class ProducerOptions:
 
 
 def answer_timeout_s(config: TopicConfig) -> float:
-    """How long a healthy broker may take to answer a Write to this topic, in seconds."""
+    """Return how long a healthy broker may take to answer a Write to this topic, in seconds."""
     return (config.batch_age_ms + config.upload_deadline_ms + ANSWER_MARGIN_MS) / 1_000

@@ -101,7 +101,7 @@ FOLLOW_S = 30.0  # longest wait for news of the topic; then the connection shows
 def _ends_producer(
     event: Callable[Concatenate[AsyncProducer, P], None],
 ) -> Callable[Concatenate[AsyncProducer, P], None]:
-    """An error that nothing expected in this method ends the producer: all who wait learn of it."""
+    """Make an unexpected error in this method end the producer: all who wait learn of it."""
 
     @wraps(event)
     def guarded(self: AsyncProducer, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -401,8 +401,8 @@ class AsyncProducer:
     def conformed(
         self, rows: Any, *, first_row: int | None = 0, now_us: int | None = None
     ) -> list[pa.RecordBatch]:
-        """The rows of a table as `write_table` would send them, a batch for each Message: checked,
-        cast and cut. Nothing is written.
+        """Return the rows of a table as `write_table` would send them, a batch for each Message:
+        checked, cast and cut. Nothing is written.
 
         Each of them given to `write_table` is one Message. So whoever has to know that all rows are
         good before the first one can be read conforms all of them first.
@@ -438,7 +438,7 @@ class AsyncProducer:
         return MemoryWait(self._budget, self._options.max_block_ms / 1_000, self._runtime.mono_s)
 
     def _drop_unfinished(self) -> None:
-        """A job with a name of its own failed in the middle of a Message: it is not sent half.
+        """Drop the Message in which a job with a name of its own failed: it is not sent half.
 
         When the job runs again it fills the same Message under the same name. Had half of it been
         published, the whole one would be refused.
@@ -594,7 +594,7 @@ class AsyncProducer:
     def _sent(
         self, message: NamedMessage, connection: BrokerConnection, error: MemqError | None
     ) -> None:
-        """A Message that wants no answer has left."""
+        """Count a Message that wants no answer and has left."""
         self._answered(message, connection, WriteAnswer() if error is None else error, None)
 
     # -- polling the state machine --------------------------------------------------------

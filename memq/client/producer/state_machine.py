@@ -316,7 +316,7 @@ class ProducerStateMachine:
         return list(self._unsettled)
 
     def overdue(self, now_s: float, patience_s: float) -> tuple[str, str]:
-        """Which broker the oldest Message is for, and the last error, if it waits for so long."""
+        """Return the broker of the oldest Message, and the last error, if it waits for so long."""
         first = next(iter(self._unsettled), None)
         before_s = now_s - patience_s + self.options.delivery_timeout_s
         if first is None or first.deadline_s > before_s:
@@ -342,7 +342,7 @@ class ProducerStateMachine:
             self._wait(message)
 
     def acked(self, message: NamedMessage, answer: WriteAnswer) -> None:
-        """The broker acked the Message."""
+        """Record that the broker acked the Message."""
         self._land(message)
         message.partition.window += 1  # what a broker may have in flight bounds it, too
         if not message.settled:
@@ -360,7 +360,7 @@ class ProducerStateMachine:
             )
 
     def failed(self, message: NamedMessage, error: MemqError, now_s: float) -> None:
-        """The broker refused the Message, or the connection ended before its answer."""
+        """Record that the broker refused the Message, or the connection ended before its answer."""
         self._land(message)
         if isinstance(error, FATAL):
             self.end(error)
@@ -376,7 +376,7 @@ class ProducerStateMachine:
         link.state, link.attempts, link.refused = LinkState.UP, 0, False
 
     def connect_failed(self, address: str, error: MemqError, now_s: float) -> None:
-        """The broker cannot be reached, or refuses the connection."""
+        """Record that the broker cannot be reached, or refuses the connection."""
         if isinstance(error, FATAL):
             self.end(error)
             return
@@ -393,19 +393,19 @@ class ProducerStateMachine:
         self._refresh_wanted = True
 
     def disconnected(self, address: str) -> None:
-        """The connection to the broker has ended; its Messages are reported as `failed`."""
+        """Record that the connection has ended; its Messages are reported as `failed`."""
         link = self._link(address)
         if link.state is LinkState.UP:
             link.state = LinkState.DOWN
 
     def refreshed(self, hosts: Sequence[str], now_s: float, *, near: Collection[str] = ()) -> None:
-        """These are the topic's hosts now, and the brokers that are preferred: as asked for."""
+        """Take the topic's hosts and preferred brokers that were asked for."""
         self._refreshing = False
         self._refresh_s = now_s + REFRESH_INTERVAL_S
         self.moved(hosts, near=near)
 
     def moved(self, hosts: Sequence[str], *, near: Collection[str] = ()) -> None:
-        """These are the topic's hosts now, and the brokers that are preferred: by themselves."""
+        """Take the topic's hosts and preferred brokers that changed by themselves."""
         for partition, host in zip(self._partitions, hosts, strict=False):
             partition.host = host
         if not (self.options.ordered or self.options.fixed_partitions):
@@ -420,7 +420,7 @@ class ProducerStateMachine:
         }
 
     def refresh_failed(self, error: MemqError, now_s: float) -> None:
-        """The topic's hosts cannot be told."""
+        """Record that the topic's hosts could not be looked up."""
         self._refreshing = False
         self._refresh_s = now_s + REFRESH_INTERVAL_S
         self._last_error = error
@@ -439,7 +439,7 @@ class ProducerStateMachine:
     # -- what to do -------------------------------------------------------------------------
 
     def poll(self, now_s: float) -> list[Effect]:
-        """What has to be done now; each effect is handed out once."""
+        """Return what has to be done now; each effect is handed out once."""
         effects: list[Effect] = []
         if self.error is not None:
             return effects
@@ -458,7 +458,7 @@ class ProducerStateMachine:
         return effects
 
     def wake_at_s(self) -> float:
-        """When `poll` has something to do if nothing happens before; infinity when never."""
+        """Return when `poll` has something to do if nothing happens before; infinity when never."""
         if self.error is not None:
             return math.inf
         times = [self._silent_s(link) for link in self._links.values()]
@@ -554,7 +554,7 @@ class ProducerStateMachine:
         return SendMessage(message, link.address, header)
 
     def _land(self, message: NamedMessage) -> None:
-        """The Message is not in flight any more."""
+        """Record that the Message is not in flight any more."""
         link, message.link = message.link, None
         if link is not None:
             del link.in_flight[message]
@@ -619,13 +619,13 @@ class ProducerStateMachine:
         self._release(size)
 
     def _silent_s(self, link: BrokerLink) -> float:
-        """When the broker has taken too long to answer."""
+        """Return when the broker has taken too long to answer."""
         if link.state is not LinkState.UP or not link.in_flight:
             return math.inf
         return next(iter(link.in_flight)).sent_s + self.options.answer_timeout_s
 
     def _sendable_s(self, partition: PartitionState) -> float:
-        """When the first waiting Message can be sent, if only time keeps it."""
+        """Return when the first waiting Message can be sent, if only time keeps it."""
         if not partition.waiting or not partition.host:
             return math.inf
         ready_s = partition.waiting[0][2].ready_s

@@ -72,8 +72,9 @@ def to_batches(
 
 
 def to_arrow(rows: Any) -> pa.Table:
-    """An Arrow table of a `pyarrow` Table or RecordBatch, a pandas or polars DataFrame, or anything
-    else that speaks the Arrow PyCapsule interface. An index of pandas is a column if it has a name.
+    """Convert a `pyarrow` Table or RecordBatch, a pandas or polars DataFrame, or any object with
+    the Arrow PyCapsule interface to an Arrow table. An index of pandas is a column if it has a
+    name.
 
     Raises:
         InvalidRequestError: it is none of these.
@@ -116,7 +117,7 @@ def _of_pandas(frame: Any) -> pa.Table:
 def conform(
     table: pa.Table, schema: pa.Schema, topic: str, now_us: int, first_row: int | None = 0
 ) -> pa.Table:
-    """The table with the columns of the topic's schema, in its order and types.
+    """Cast the table to the columns of the topic's schema, in its order and types.
 
     Columns are cast where that loses nothing (`memq.client.producer.fitting`). A missing nullable
     column becomes nulls; a missing `timestamp` becomes `now_us` (microseconds since 1970 UTC).
@@ -147,7 +148,7 @@ def conform(
 
 
 def lacks_timestamp(names: list[str], schema: pa.Schema) -> bool:
-    """Whether a topic's rows have a time that rows with these columns do not have."""
+    """Return whether a topic's rows have a time that rows with these columns do not have."""
     at = schema.get_field_index(TIMESTAMP_COLUMN)
     return at >= 0 and pat.is_timestamp(schema.types[at]) and TIMESTAMP_COLUMN not in names
 

@@ -134,13 +134,13 @@ class _Coverage:
         self._lay_out(union(each.interval for each in self.reports))
 
     def finding(self, offset: int) -> str:
-        """Which finding of `ConsumedAudit` an offset is; empty where it was not meant for it."""
+        """Return the finding of `ConsumedAudit` for an offset; empty if not meant for it."""
         if contains(self.doubtful, offset):
             return "mismatched"
         return self._findings[bisect_right(self._edges, offset) - 1]
 
     def is_twice(self, offset: int) -> bool:
-        """Whether several reports cover an offset."""
+        """Return whether several reports cover an offset."""
         return contains(self._twice, offset)
 
     def _lay_out(self, covered: Iterable[Interval]) -> None:
@@ -170,7 +170,7 @@ class _Coverage:
         self._findings.append(finding)
 
     def _is_due(self, gap: Interval) -> bool:
-        """Whether the consumer went past a gap long enough ago."""
+        """Return whether the consumer went past a gap long enough ago."""
         at = bisect_right(self.reports, gap.end - 1, key=lambda report: report.start)
         return self._passed_ms[at] <= self._due_ms
 
@@ -239,7 +239,7 @@ class ConsumedReconciliation:
         )
 
     def _matters(self, report: ConsumedReport) -> bool:
-        """Whether a report is about Batches of the window, and can be compared."""
+        """Return whether a report is about Batches of the window, and can be compared."""
         window = self._window[report.partition]
         overlaps = report.start < window.end and window.start < report.end
         return overlaps and report.start >= self._retained[report.partition].start
@@ -261,7 +261,7 @@ class ConsumedReconciliation:
         self._totals[batch.partition].add(batch.offset, batch.notification)
 
     def cannot_compare(self, partition: int, offset: int) -> None:
-        """A Notification cannot be read, so reports that cover it are believed."""
+        """Record that a Notification cannot be read, so reports that cover it are believed."""
         self._unreadable[partition].append(offset)
 
     def _agrees(self, report: ConsumedReport) -> bool:
@@ -307,7 +307,7 @@ class ConsumedReconciliation:
                 self._count(consumer, batch, ["stored", finding, *(["again"] if again else [])])
 
     def _is_committed(self, name: ReaderName, batch: PublishedBatch) -> bool:
-        """Whether the group is done with a Batch, and has had the time to report it."""
+        """Return whether the group is done with a Batch, and has had the time to report it."""
         coverage = self._coverage.get(name)
         late_ms = max(batch.timestamp_ms, coverage.reported_ms if coverage else 0)
         return batch.offset < self._committed.get(name, 0) and late_ms <= self._due_ms
@@ -328,7 +328,7 @@ class ConsumedReconciliation:
     # -- findings ---------------------------------------------------------------------------
 
     def result(self) -> list[ConsumerAudit]:
-        """The findings, sorted by consumer."""
+        """Return the findings, sorted by consumer."""
         return [
             ConsumerAudit(
                 consumer,
@@ -362,7 +362,7 @@ def _by_partition(ranges: Iterable[OffsetRange]) -> dict[int, Interval]:
 def _each_once(
     reports: Iterable[StoredReport[ConsumedReport]],
 ) -> list[StoredReport[ConsumedReport]]:
-    """The reports sorted by their start; of those that were sent again only the longest."""
+    """Sort the reports by their start; of those sent again keep only the longest."""
     longest: dict[tuple[int, int, bool], StoredReport[ConsumedReport]] = {}
     for stored in reports:
         report = stored.report
@@ -374,7 +374,7 @@ def _each_once(
 
 
 def _overlaps(reports: Iterable[ConsumedReport]) -> list[Interval]:
-    """What several of some reports cover, which come sorted by their start."""
+    """Return what several of some reports cover; the reports come sorted by their start."""
     result = []
     reach = 0
     for report in reports:
@@ -389,7 +389,7 @@ def _said(report: ConsumedReport) -> list[int]:
 
 
 def _sentence(report: ConsumedReport, there: Sequence[int]) -> str:
-    """How a report differs from what its offsets hold."""
+    """Say how a report differs from what its offsets hold."""
     differences = [
         f"{said} {name} where {stored} are stored"
         for name, said, stored in zip(_FIGURES[:-1], _said(report), there, strict=False)

@@ -97,13 +97,13 @@ class _ProducerState:
         self._reported = union(sorted([*self._judged, *(each.interval for each in others)]))
 
     def needs(self, sequences: Interval, *, in_window: bool) -> bool:
-        """Whether some sequences must be looked at."""
+        """Return whether some sequences must be looked at."""
         return bool(intersection(self._judged, sequences)) or (
             in_window and intersection(self._reported, sequences) != [sequences]
         )
 
     def stored(self, sequence: int, records: int, crc32c: int, *, in_window: bool) -> None:
-        """A sound Message was found."""
+        """Count a sound Message that was found."""
         one = Interval(sequence, sequence + 1)
         if contains(self._judged, sequence):
             if sequence in self.found:
@@ -117,7 +117,7 @@ class _ProducerState:
             self.unreported.unreported_records += records
 
     def unreadable(self, run: ProducerRun, *, gone: bool, in_window: bool) -> None:
-        """A copy of some Messages cannot be read."""
+        """Record that a copy of some Messages cannot be read."""
         sequences = Interval(run.first, run.last + 1)
         (self._gone if gone else self._damaged).add(*sequences)
         for tally in self._covering(sequences):
@@ -139,12 +139,12 @@ class _ProducerState:
         self._old.append(sequences)
 
     def unseen(self) -> list[Interval]:
-        """What is expected, and no Batch and no notification has named."""
+        """Return what is expected, and no Batch and no notification has named."""
         named = [*self.found.intervals(), *self._damaged.intervals(), *self._gone.intervals()]
         return difference(self._delivered, union(sorted(named)))
 
     def expired(self) -> list[Interval]:
-        """What is nowhere, and retention may have removed."""
+        """Return what is nowhere, and retention may have removed."""
         return _both(self.unseen(), union(sorted(self._old)))
 
     def audit(self) -> ProducerAudit:
@@ -178,7 +178,7 @@ class _ProducerState:
         return audit
 
     def _covering(self, sequences: Interval) -> Iterator[_ReportTally]:
-        """The reports that have one of some sequences."""
+        """Yield the reports that have one of some sequences."""
         at = bisect_left(self.tallies, sequences.end, key=lambda tally: tally.report.first) - 1
         while at >= 0 and self.tallies[at].reach > sequences.start:
             if self.tallies[at].report.last >= sequences.start:
@@ -228,7 +228,7 @@ class ProducedReconciliation:
     # -- what notifications say -------------------------------------------------------------
 
     def needs(self, write_partition: int, run: ProducerRun, *, in_window: bool) -> bool:
-        """Whether the Messages of a run must be looked at one by one.
+        """Return whether the Messages of a run must be looked at one by one.
 
         They need not where other reports than the judged ones name them all.
 
@@ -245,7 +245,7 @@ class ProducedReconciliation:
     def unreadable(
         self, write_partition: int, run: ProducerRun, *, gone: bool, in_window: bool = True
     ) -> None:
-        """A Batch with these Messages cannot be read.
+        """Record that a Batch with these Messages cannot be read.
 
         In the window they are lost or damaged even where nobody reported them: their notification
         says that they were stored.
@@ -286,7 +286,7 @@ class ProducedReconciliation:
                 )
 
     def any_unseen(self) -> bool:
-        """Whether a Message is expected that nothing has named so far."""
+        """Return whether a Message is expected that nothing has named so far."""
         return any(each.unseen() for each in self._producers.values())
 
     # -- findings ---------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class ProducedReconciliation:
             self._producers[report.name].expire(report.interval)
 
     def expired_reports(self) -> int:
-        """How many reports name Messages that are nowhere and that retention may have removed."""
+        """Count the reports of Messages that are nowhere and that retention may have removed."""
         found = 0
         for producer in self._producers.values():
             expired = producer.expired()
@@ -307,7 +307,7 @@ class ProducedReconciliation:
         return found
 
     def producers(self) -> list[ProducerAudit]:
-        """The findings, sorted by name."""
+        """Return the findings, sorted by name."""
         return [
             producer.audit()
             for name, producer in sorted(self._producers.items())
@@ -315,7 +315,7 @@ class ProducedReconciliation:
         ]
 
     def _of(self, name: ProducerName) -> _ProducerState | None:
-        """What is known of a producer; None where nobody asks about it."""
+        """Return what is known of a producer; None where nobody asks about it."""
         producer = self._producers.get(name)
         if producer is None and (self._only is None or name in self._only):
             producer = self._producers[name] = _ProducerState(name)
@@ -337,7 +337,7 @@ def _order(report: ProducedReport) -> tuple[int, int, int, int]:
 
 
 def _both(intervals: Iterable[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """What both have."""
+    """Return what both have."""
     return [part for each in intervals for part in intersection(others, each)]
 
 

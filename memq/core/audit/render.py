@@ -69,7 +69,7 @@ Row = dict[str, Any]
 
 
 def unjudged(result: AuditResult) -> list[str]:
-    """What could not be judged, in plain sentences; none when all was."""
+    """List what could not be judged, in plain sentences; none when all was."""
     lines = list(result.beyond)
     if result.open_reports:
         lines.append(
@@ -101,7 +101,7 @@ def unjudged(result: AuditResult) -> list[str]:
 
 
 def notes(result: AuditResult) -> list[str]:
-    """The lines below the tables: what cannot be read, what differs, what should be known."""
+    """List the lines below the tables: what cannot be read, what differs, what should be known."""
     lines = [f"cannot be read: {line}" for line in result.damage]
     if not result.total("produced_messages"):
         lines.append("No report in this window could be judged.")
@@ -117,7 +117,7 @@ def notes(result: AuditResult) -> list[str]:
 
 
 def conclusion(result: AuditResult) -> str:
-    """The last line: "clean", or what is wrong."""
+    """Return the last line: "clean", or what is wrong."""
     if result.verdict is Verdict.CLEAN:
         return "clean"
     if result.verdict is Verdict.PARTLY:
@@ -129,12 +129,12 @@ def conclusion(result: AuditResult) -> str:
 
 
 def _place(fault: Finding) -> tuple[str, int]:
-    """Where a finding comes in the last line."""
+    """Return where a finding comes in the last line."""
     return fault.consumer, [*PRODUCER_FINDINGS, *CONSUMER_FINDINGS].index(fault.kind)
 
 
 def _total(faults: Sequence[Finding]) -> str:
-    """How much there is of one kind: "30 LogMessages lost in 3 Messages"."""
+    """Say how much there is of one kind: "30 LogMessages lost in 3 Messages"."""
     first = faults[0]
     whom = f" by {first.consumer}" if first.consumer else ""
     messages = counted(sum(each.messages for each in faults), "Message")
@@ -145,7 +145,7 @@ def _total(faults: Sequence[Finding]) -> str:
 
 
 def totals_in_words(result: AuditResult) -> list[str]:
-    """How many producers there are, and how many of them are clean; likewise for each consumer."""
+    """Count the producers, and the clean ones, in words; also for each consumer."""
     lines = []
     if result.producers:
         counts = [f"{result.total(f'{name}_records')} {name}" for name in ("produced", "stored")]
@@ -160,7 +160,7 @@ def totals_in_words(result: AuditResult) -> list[str]:
 
 
 def _tally(audits: Sequence[ProducerAudit] | Sequence[ConsumedAudit]) -> str:
-    """How many producers there are, and what they come to: "2 producers: 1 clean, 1 not clean"."""
+    """Count the producers in words, and what they come to: "2 producers: 1 clean, 1 not clean"."""
     by_id: dict[str, list[Verdict]] = {}
     for audit in audits:
         by_id.setdefault(audit.name.producer_id, []).append(audit.verdict)
@@ -170,7 +170,7 @@ def _tally(audits: Sequence[ProducerAudit] | Sequence[ConsumedAudit]) -> str:
 
 
 def faults_in_words(result: AuditResult, most: int) -> list[str]:
-    """A sentence for each thing that is wrong; the last one counts what was left out."""
+    """Return a sentence for each fault; the last one counts what was left out."""
     lines = [str(fault) for fault in result.faults()]
     lines += [f"cannot be read: {damage}" for damage in result.damage]
     for consumer in result.consumers:
@@ -180,7 +180,7 @@ def faults_in_words(result: AuditResult, most: int) -> list[str]:
 
 
 def late_in_words(result: AuditResult, consumers: Sequence[str]) -> list[str]:
-    """A sentence for each of some consumers that has not come to the end of the window."""
+    """Return a sentence for each consumer that has not reached the end of the window."""
     lines = []
     for each in result.consumers:
         behind = each.total("behind")
@@ -197,7 +197,7 @@ def late_in_words(result: AuditResult, consumers: Sequence[str]) -> list[str]:
 
 
 def short_ids(result: AuditResult) -> dict[str, str]:
-    """What a table shows of each producer id: as little as tells all of them apart."""
+    """Shorten producer ids for a table: as little as tells all of them apart."""
     ids = {audit.name.producer_id for _, audit in result.audits()}
     length = SHORT_ID
     while len({each[:length] for each in ids}) < len(ids):
@@ -207,7 +207,7 @@ def short_ids(result: AuditResult) -> dict[str, str]:
 
 
 def rows(result: AuditResult, most: int | None = None) -> list[Row]:
-    """A row for each producer in a write partition, then one for each consumer of it.
+    """Make a row for each producer in a write partition, then one for each consumer of it.
 
     Each has counts, a verdict and what was found, as "lost 1-2,4; expired 7"; those of producers
     have no consumer.
@@ -239,7 +239,7 @@ def runs_in_words(runs: Runs, most: int | None) -> str:
 
 
 def to_csv(result: AuditResult) -> str:
-    """All rows, which any spreadsheet opens."""
+    """Format all rows as CSV for any spreadsheet."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
@@ -270,7 +270,7 @@ def to_json(result: AuditResult) -> Row:
 
 
 def summary(result: AuditResult, most: int) -> Row:
-    """The totals, and the first `most` faults, as an XCom holds them."""
+    """Return the totals, and the first `most` faults, as an XCom holds them."""
     found = list(result.faults())
     totals = ("produced", "stored", "damaged", "unreported", "expired")
     return {
@@ -314,7 +314,7 @@ def _reported(consumer: ConsumerAudit) -> Row:
 
 
 def _counts(audit: ProducerAudit | ConsumedAudit) -> Row:
-    """Who it is, and how many Messages and LogMessages of each kind there are."""
+    """Return the producer's row: how many Messages and LogMessages there are of each kind."""
     row: Row = audit.name._asdict()
     for name, value in msgspec.structs.asdict(audit).items():
         if isinstance(value, int):
@@ -325,7 +325,7 @@ def _counts(audit: ProducerAudit | ConsumedAudit) -> Row:
 
 
 def _named(audit: ProducerAudit | ConsumedAudit) -> Row:
-    """The sequences of each finding."""
+    """Return the sequences of each finding."""
     return {JSON_NAMES.get(kind, kind): _plain(audit.found(kind)[-1]) for kind in audit.kinds}
 
 

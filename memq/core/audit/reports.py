@@ -93,7 +93,7 @@ class SequenceRun(NamedTuple):
 
     @classmethod
     def of(cls, interval: Interval) -> SequenceRun:
-        """The sequences of an interval."""
+        """Return the sequences of an interval."""
         return cls(interval.start, interval.end - 1)
 
     @property
@@ -201,7 +201,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return free <= self.last + 1 and 0 < self.messages <= MAX_REPORT_MESSAGES
 
     def joined(self, following: ProducedReport) -> ProducedReport | None:
-        """One report that says the same as this and the one after it; None if it cannot be."""
+        """Join this report and the next one into one that says the same; None if it cannot be."""
         failed = merged_runs([*self.failed, *following.failed])
         too_many = following.last - self.first >= MAX_REPORT_MESSAGES
         if too_many or len(failed) > MAX_FAILED_RUNS or following.first != self.last + 1:
@@ -278,7 +278,7 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         return self.skipped <= self.start <= self.end
 
     def joined(self, following: ConsumedReport) -> ConsumedReport | None:
-        """One report that says the same as this and the one after it; None if it cannot be."""
+        """Join this report and the next one into one that says the same; None if it cannot be."""
         begins = following.began and not self.began
         if self.final or following.start != self.end or following.skipped or begins:
             return None
@@ -291,7 +291,7 @@ R = TypeVar("R", ProducedReport, ConsumedReport)
 
 
 def _joined(report: R, following: R, sums: Iterable[str], **fields: Any) -> R:
-    """A report with the sums of two, and other fields."""
+    """Return a report with the sums of two, and other fields."""
     for name in sums:
         fields[name] = getattr(report, name) + getattr(following, name)
     fields["crc_sum"] %= CRC_MODULUS
@@ -320,19 +320,19 @@ _common = attrgetter(*({*ProducedReport.__struct_fields__} - {*_PART, "also"}))
 
 
 def consumed_key(topic: str) -> bytes:
-    """The key of reports about what was consumed; no topic can have it as its name."""
+    """Return the key of reports about what was consumed; no topic can have it as its name."""
     return f"consumed:{topic}".encode()
 
 
 def report_key(report: Report) -> bytes:
-    """The key of a report in the audit topic."""
+    """Return the key of a report in the audit topic."""
     if isinstance(report, ConsumedReport):
         return consumed_key(report.topic)
     return report.topic.encode()
 
 
 def encode_report(report: Report) -> bytes:
-    """The JSON of a report: the value of a LogMessage in the audit topic."""
+    """Encode a report as JSON: the value of a LogMessage in the audit topic."""
     return _encode(report)
 
 

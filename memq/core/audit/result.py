@@ -260,7 +260,7 @@ class ConsumerAudit(_Judged):
         return worst([known, *(each.verdict for each in self.producers)])
 
     def total(self, finding: str) -> MessageCount:
-        """What there is of a finding (`"missed"`), over all producers; without its parts."""
+        """Count a finding (`"missed"`) over all producers; without its parts."""
         counts = [getattr(each, finding) for each in self.producers]
         return MessageCount(
             sum(each.messages for each in counts), sum(each.records for each in counts)
@@ -320,7 +320,7 @@ class AuditResult(_Judged):
                     yield each._replace(consumer=consumer)
 
     def total(self, count: str) -> int:
-        """A count (`"lost_records"`) over all producers."""
+        """Sum a count (`"lost_records"`) over all producers."""
         return sum(getattr(producer, count) for producer in self.producers)
 
 
@@ -328,12 +328,12 @@ _decode = msgspec.json.Decoder(AuditResult).decode
 
 
 def encode_result(result: AuditResult) -> bytes:
-    """The JSON of a result, with every finding."""
+    """Encode a result as JSON, with every finding."""
     return msgspec.json.encode(result)
 
 
 def decode_result(payload: bytes) -> AuditResult:
-    """A result from its JSON.
+    """Decode a result from its JSON.
 
     Raises:
         CorruptDataError: it is none.

@@ -69,7 +69,7 @@ class ProducerSieve:
             self._count(row, -report.records, -report.crc_sum)
 
     def needs(self, write_partition: int, run: ProducerRun, *, in_window: bool) -> bool:
-        """Whether the Messages of a run must be told; see `ProducedReconciliation.needs`."""
+        """Return whether the Messages of a run must be told; see `ProducedReconciliation.needs`."""
         name = ProducerName(write_partition, run.producer_id, run.epoch)
         at = self._rows.get(name)
         if at is None or name in self.suspects:
@@ -80,7 +80,7 @@ class ProducerSieve:
         return in_window and not reported_first <= run.first <= run.last < reported_end
 
     def unreadable(self, write_partition: int, run: ProducerRun, **_: bool) -> None:
-        """These Messages must be looked at closely: they cannot be read."""
+        """Record that these Messages must be looked at closely: they cannot be read."""
         self.suspects.add(ProducerName(write_partition, run.producer_id, run.epoch))
 
     def stored(
@@ -111,7 +111,7 @@ class ProducerSieve:
     # -- findings ---------------------------------------------------------------------------
 
     def producers(self) -> Iterator[ProducerAudit]:
-        """The counts of those that are no suspects; all others are suspects from now on."""
+        """Yield the counts of those that are no suspects; all others are suspects from now on."""
         findings = ("lost", "damaged", "recovered", "duplicated", "changed", "expired")
         nothing: dict[str, Any] = {finding: [] for finding in findings}  # for up to a million
         for name, row in self._rows.items():
@@ -135,7 +135,7 @@ class ProducerSieve:
         self._crcs[at] = (self._crcs[at] + crc) % CRC_MODULUS
 
     def _row(self, name: ProducerName) -> int:
-        """Where the numbers of a producer begin."""
+        """Return where the numbers of a producer begin."""
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = len(self._numbers)

@@ -247,7 +247,7 @@ def entries_range_us(entries: Iterable[IndexEntry]) -> tuple[int, int]:
 
 
 def producer_runs(entries: Iterable[IndexEntry]) -> list[ProducerRun]:
-    """The Messages of a Batch as runs of consecutive sequences, per producer and epoch.
+    """Group the Messages of a Batch into runs of consecutive sequences, per producer and epoch.
 
     Runs are as long as they can be whatever the order of the Messages, and stand in the order of
     their sequences. A Message that is there twice begins a run of its own, so that it shows.

@@ -140,14 +140,14 @@ class _NumberOffsets(NamedTuple):
 
 
 def view_bytes(data: BytesLike) -> memoryview:
-    """A view on the bytes of `data`, as unsigned bytes whatever its items are (`pyarrow.Buffer` has
-    signed ones, which compare unequal to the same bytes).
+    """Return a view on the bytes of `data`, as unsigned bytes whatever its items are
+    (`pyarrow.Buffer` has signed ones, which compare unequal to the same bytes).
     """
     return memoryview(data).cast("B")
 
 
 def read_envelope(data: memoryview) -> Envelope:
-    """The envelope of the message at the start of `data`; all of the message lies in `data`.
+    """Read the envelope of the message at the start of `data`; all of the message lies in `data`.
 
     Raises:
         CorruptDataError: these bytes are not a whole Arrow message.
@@ -159,7 +159,7 @@ def read_envelope(data: memoryview) -> Envelope:
 
 
 def count_nodes_and_buffers(message: memoryview) -> tuple[int, int]:
-    """How many field nodes and buffers a RecordBatch that we encoded ourselves has."""
+    """Count the field nodes and buffers of a RecordBatch that we encoded ourselves."""
     envelope = read_envelope(message)
     _, nodes_at, buffers_at, _, _ = _fields(envelope.metadata, envelope.header, _BATCH_FIELDS)
     return _vector(envelope.metadata, nodes_at)[0], _vector(envelope.metadata, buffers_at)[0]
@@ -206,7 +206,7 @@ def _read_envelope(data: memoryview) -> Envelope:
 
 
 def _find(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets:
-    """Where the numbers of this RecordBatch stand."""
+    """Find where the numbers of this RecordBatch stand."""
     envelope = read_envelope(data)
     if envelope.length != len(data):
         raise CorruptDataError(
@@ -289,7 +289,7 @@ def _check_buffers(
 
 
 def _decoded_size(body: memoryview, offset: int, length: int) -> int:
-    """What a compressed buffer says it decodes to: its first eight bytes, or its own length."""
+    """Return the decoded size of a compressed buffer: its first eight bytes, or its own length."""
     if length == 0:
         return 0
     declared: int = _I64.unpack_from(body, offset)[0]

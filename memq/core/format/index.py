@@ -145,7 +145,7 @@ class Footer(msgspec.Struct, frozen=True):
 
 
 def encode_index(entries: Sequence[IndexEntry], metadata: BatchMetadata) -> bytes:
-    """The index as an Arrow IPC stream."""
+    """Encode the index as an Arrow IPC stream."""
     producer_ids, *numbers, crcs = zip(*map(msgspec.structs.astuple, entries), strict=True)
     arrays = [
         pa.array(producer_ids, pa.utf8()),
@@ -196,13 +196,13 @@ def decode_index(data: BytesLike) -> tuple[BatchMetadata, list[IndexEntry]]:
 
 
 def encode_footer(index: bytes) -> bytes:
-    """The footer that follows this index."""
+    """Encode the footer that follows this index."""
     length = len(index)
     return _FOOTER.pack(length, _index_crc32c(index, length), _MAGIC, FORMAT_VERSION)
 
 
 def decode_footer(tail: BytesLike, object_size: int) -> Footer:
-    """The footer at the end of `tail`, the last bytes of an object of `object_size` bytes.
+    """Decode the footer at the end of `tail`, the last bytes of an object of `object_size` bytes.
 
     Raises:
         CorruptDataError: the object does not end as a Batch of this format version does.
@@ -229,7 +229,7 @@ def decode_footer(tail: BytesLike, object_size: int) -> Footer:
 
 
 def decode_tail(tail: BytesLike, object_size: int) -> BatchIndex:
-    """The index in the last bytes of an object; `tail` may begin anywhere before it.
+    """Decode the index in the last bytes of an object; `tail` may begin anywhere before it.
 
     Raises:
         CorruptDataError: footer or index do not hold, or `tail` begins within the index.

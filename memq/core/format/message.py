@@ -86,7 +86,7 @@ def encode_records(
 
 
 def encode_message(batch: pa.RecordBatch, compression: str | None = None) -> pa.Buffer:
-    """The bytes of a Message; always the same for the same rows, and a multiple of 8 long.
+    """Encode a Message; always the same for the same rows, and a multiple of 8 bytes long.
 
     Args:
         batch: at least one row, of a schema that can be stored.
@@ -146,7 +146,7 @@ def decode_message(body: BytesLike, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def time_position(schema: pa.Schema, time_column: str) -> int:
-    """Where the column stands that is the time of rows; -1 where there is none.
+    """Find the column that is the time of rows; -1 where there is none.
 
     It must be an Arrow timestamp, of any unit; one without time zone is taken as UTC.
     """

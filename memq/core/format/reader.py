@@ -96,7 +96,7 @@ class BatchReader:
 
 
 def read_index(get_range: Callable[[int, int], BytesLike], size: int) -> BatchIndex:
-    """The index of an object, through ranged reads of its end: one, or two when it is large.
+    """Read the index of an object, through ranged reads of its end: one, or two when it is large.
 
     Args:
         get_range: returns the bytes of the object from a start on, of a length.
@@ -113,7 +113,7 @@ def read_index(get_range: Callable[[int, int], BytesLike], size: int) -> BatchIn
 
 
 def schema_from_range(data: BytesLike, index: BatchIndex) -> pa.Schema:
-    """The schema in the first `index.schema_length` bytes of an object, CRC32C checked.
+    """Read the schema in the first `index.schema_length` bytes of an object, CRC32C checked.
 
     Raises:
         CorruptDataError: they are not the schema message that the index was written for.
@@ -170,7 +170,7 @@ def check_crc32c(data: BytesLike, entry: IndexEntry) -> None:
 
 
 def structure_findings(view: memoryview, index: BatchIndex) -> Iterator[str]:
-    """What does not hold in an object around its Messages, as sentences.
+    """Yield what does not hold in an object around its Messages, as sentences.
 
     Schema message, Messages and end-of-stream marker must follow each other without a gap up to the
     index, so that each byte belongs to something that is checked.

@@ -71,7 +71,7 @@ _SCHEMA_CACHE = 1024  # layouts kept; a schema beyond that only costs its checks
 
 
 def serialize_schema(schema: pa.Schema) -> bytes:
-    """The schema in plain form as an Arrow schema message: what opens a Batch object.
+    """Serialize the schema in plain form as an Arrow schema message: what opens a Batch object.
 
     Raises:
         SchemaMismatchError: it cannot be stored.
@@ -82,7 +82,7 @@ def serialize_schema(schema: pa.Schema) -> bytes:
 
 
 def deserialize_schema(data: BytesLike) -> pa.Schema:
-    """The schema in the bytes of one Arrow schema message.
+    """Deserialize the schema in the bytes of one Arrow schema message.
 
     Raises:
         CorruptDataError: the bytes are not exactly one schema message.
@@ -110,8 +110,8 @@ def schema_id(schema_bytes: BytesLike) -> str:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with metadata dropped, dictionary types replaced by the type of their values, and
-    views by large strings and binaries, at any depth.
+    """Return the schema with metadata dropped, dictionary types replaced by the type of their
+    values, and views by large strings and binaries, at any depth.
     """
     return pa.schema([_plain_field(field) for field in schema])
 
@@ -137,7 +137,8 @@ def check_topic_schema(schema: pa.Schema) -> None:
 
 
 def layout_of(schema: pa.Schema) -> EnvelopeLayout:
-    """What every RecordBatch of this schema has; counted in an empty one, which Arrow lays out.
+    """Return what every RecordBatch of this schema has; counted in an empty one, which Arrow lays
+    out.
 
     Raises:
         SchemaMismatchError: it cannot be stored.

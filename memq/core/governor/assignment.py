@@ -148,7 +148,7 @@ def rebalance(
     max_moves: int,
     tolerance: float,
 ) -> dict[Partition, str]:
-    """The moves that empty brokers which do not accept, and then even out the others.
+    """Plan the moves that empty brokers which do not accept, and then even out the others.
 
     What is homeless is left to `assign`, and does not count.
 
@@ -192,7 +192,7 @@ def _accepting(brokers: Iterable[BrokerResources]) -> dict[str, BrokerResources]
 
 
 def _weights(partitions: Iterable[PartitionLoad]) -> dict[Partition, float]:
-    """What each write partition counts, sorted by name."""
+    """Return what each write partition counts, sorted by name."""
     loads = {each.partition: each.bytes_per_s for each in partitions}
     known = [load for load in loads.values() if load is not None]
     mean = math.fsum(known) / len(known) if known else 0.0
@@ -280,7 +280,7 @@ class _Placing:
             self._settle_all()
 
     def place(self, key: Partition) -> str:
-        """The broker that a write partition goes to; it counts there from now on."""
+        """Choose the broker of a write partition; it counts there from now on."""
         topic, weight = key[0], self._weights[key]
         if not self._root.open:  # what sums of floats have lost
             self._unlimited = True
@@ -298,7 +298,7 @@ class _Placing:
         return broker.name
 
     def _best(self, node: _Node, topic: str, *, short_only: bool) -> _Node:
-        """The child to which a write partition of a topic goes."""
+        """Choose the child to which a write partition of a topic goes."""
         children = node.children.values()
         return min(
             (each for each in children if (each.short if short_only else each.open)),
@@ -323,7 +323,7 @@ class _Placing:
         return load / math.fsum(broker.capacity for broker in others)
 
     def _lack(self, broker: _Node) -> float:
-        """What a broker that is short lacks to its share."""
+        """Return how much a broker that is short lacks to its share."""
         return self._level * broker.capacity - broker.load if broker.short else 0.0
 
     def _settle_all(self) -> None:
@@ -423,7 +423,7 @@ class _Balance:
                         heapq.heappush(worst, (-new, each))
 
     def _out(self, name: str) -> float:
-        """By which part of its share a broker's load differs from it."""
+        """Return the part of its share by which a broker's load differs from it."""
         return abs(self._brokers[name].fill / self._level - 1)
 
     def _move(self, key: Partition, source: _Held, target: _Held) -> tuple[str, str]:
@@ -441,7 +441,7 @@ class _Balance:
             self._counts[topic, place] = self._counts.get((topic, place), 0) + change
 
     def _best_move(self, name: str) -> tuple[Partition, _Held, _Held] | None:
-        """What a broker gives when it is above its share, or gets when it is below."""
+        """Find what a broker gives when it is above its share, or gets when it is below."""
         held = self._brokers[name]
         gives = held.fill > self._level
         best, most = None, 0.0
@@ -457,7 +457,7 @@ class _Balance:
         return best
 
     def _partners(self, held: _Held, *, gives: bool) -> list[_Held]:
-        """The brokers with which most is gained, one of its zone and one of the others."""
+        """List the brokers with which most is gained, one of its zone and one of the others."""
         best: list[_Held | None] = [None, None]
         most = [0.0, 0.0]
         for other in self._brokers.values():
@@ -470,7 +470,7 @@ class _Balance:
         return [each for each in best if each is not None]
 
     def _worth(self, key: Partition, source: _Held, target: _Held) -> float:
-        """By how much a move makes the sum of load² / capacity less; spreading counts as well."""
+        """Return how much a move lowers the sum of load² / capacity; spreading counts as well."""
         weight = self._weights[key]
         gain = weight * (2 * _ideal(source, target) - weight)
         gain *= 1 / source.broker.capacity + 1 / target.broker.capacity
@@ -482,11 +482,11 @@ class _Balance:
 
 
 def _ideal(source: _Held, target: _Held) -> float:
-    """The load after whose move both are filled alike."""
+    """Return the load to move so that both brokers are equally full."""
     return (source.fill - target.fill) / (1 / source.broker.capacity + 1 / target.broker.capacity)
 
 
 def _most(source: _Held, target: _Held) -> float:
-    """The largest load whose move pays."""
+    """Return the largest load whose move pays."""
     kept = PAYS_SHARE / source.broker.capacity
     return (source.fill - target.fill) / (1 / target.broker.capacity + kept)

@@ -83,7 +83,7 @@ class CheckedAssignor:
         max_moves: int,
         tolerance: float,  # noqa: ARG002 - when something should move is the function's decision
     ) -> dict[Partition, str]:
-        """The first of what the function wants elsewhere, from brokers that do not accept first."""
+        """Return the moves that the function wants, those from brokers that do not accept first."""
         live = {broker.id: broker.accepting for broker in brokers}
         if not any(live.values()):
             return {}
@@ -136,7 +136,7 @@ Both raise `ConfigError` where what a user's function returns is no assignment.
 
 
 def load_assignor(name: str = BALANCED) -> Assignor:
-    """The assignor of a name.
+    """Load the assignor of a name.
 
     Args:
         name: `BALANCED`, or that of an entry point of the group `memq.assignors`.

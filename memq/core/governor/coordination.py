@@ -116,7 +116,7 @@ class Coordination(Protocol):
         """How long the session certainly lives."""
 
     async def get(self, path: str) -> Node:
-        """The node at a path.
+        """Read the node at a path.
 
         Raises:
             NoNodeError: there is none.
@@ -171,7 +171,7 @@ class Coordination(Protocol):
         """
 
     def watch(self, path: str) -> AsyncIterator[Node | None]:
-        """The node at a path now, and whenever it has changed; None while there is none.
+        """Yield the node at a path now, and whenever it has changed; None while there is none.
 
         Nothing needs to be closed. It ends with an error only, and with a session only.
 

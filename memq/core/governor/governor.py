@@ -248,7 +248,7 @@ class Governor:
     def elected(
         self, snapshot: ClusterSnapshot, check: Check, now_ms: int, *, registered_ms: int
     ) -> None:
-        """This broker is the Governor from now on.
+        """Begin: this broker is the Governor from now on.
 
         Args:
             snapshot: what is stored, read after the election; events that are told later are newer.
@@ -273,44 +273,44 @@ class Governor:
             log.info("Governor: waits for %s, at most %.1f s", ", ".join(away), left_s)
 
     def deposed(self) -> None:
-        """This broker is the Governor no more."""
+        """End: this broker is the Governor no more."""
         self._forget()
 
     # -- events: brokers and topics ---------------------------------------------------------
 
     def broker_registered(self, broker: BrokerResources) -> None:
-        """A broker is there, or has registered anew with other resources."""
+        """Learn that a broker is there, or has registered again with other resources."""
         self._brokers[broker.id] = broker
         self._awaited.pop(broker.id, None)
         self._changed = True
 
     def broker_gone(self, broker_id: str) -> None:
-        """The session of a broker is over; it owns nothing any more."""
+        """Learn that the session of a broker is over; it owns nothing any more."""
         self._brokers.pop(broker_id, None)
         self._changed = True
 
     def drain_requested(self, broker_id: str) -> None:
-        """A broker is to be emptied; it need not be there."""
+        """Learn that a broker is to be emptied; it need not be there."""
         self._draining[broker_id] = None
         self._changed = True
 
     def drain_withdrawn(self, broker_id: str) -> None:
-        """A broker may be given something again."""
+        """Learn that a broker may be given something again."""
         self._draining.pop(broker_id, None)
         self._changed = True
 
     def topic_changed(self, topic: TopicPartitions) -> None:
-        """A topic was created, created anew, or given more write partitions."""
+        """Learn that a topic was created, created anew, or given more write partitions."""
         self._topics[topic.name] = topic
         self._changed = True
 
     def topic_deleted(self, name: str) -> None:
-        """A topic exists no more."""
+        """Learn that a topic exists no more."""
         self._topics.pop(name, None)
         self._changed = True
 
     def loads_reported(self, broker_id: str, loads: Mapping[Partition, float | None]) -> None:
-        """A broker says what it writes, of which write partitions: all that it has taken over.
+        """Learn what a broker writes, of which write partitions: all that it has taken over.
 
         To be told every few seconds, and when it has taken over another one. What it does not own
         is passed over.
@@ -338,13 +338,15 @@ class Governor:
                     del self._moving[key]
 
     def rebalance_requested(self) -> None:
-        """A person wants loads evened out, as soon as they are known."""
+        """Learn that a person wants loads evened out, as soon as they are known."""
         self._requested = True
 
     # -- events: answers --------------------------------------------------------------------
 
     def written(self, number: int, now_ms: int) -> None:
-        """A transaction has happened; one that is not under way any more changes nothing here."""
+        """Learn that a transaction has happened; one that is not under way any more changes nothing
+        here.
+        """
         transaction = self._in_flight
         if transaction is None or transaction.number != number:
             return
@@ -362,14 +364,14 @@ class Governor:
         }
 
     def refused(self, number: int) -> None:
-        """A transaction has not happened, or may have: what is stored must be read."""
+        """Learn that a transaction has not happened, or may have: what is stored must be read."""
         if self._in_flight is not None and self._in_flight.number == number:
             self._in_flight = None
             self._planned, self._planned_moves = {}, {}
             self._reading, self._read_asked = True, False
 
     def read(self, assignments: Mapping[str, StoredNode]) -> None:
-        """What `ReadAgain` has asked for."""
+        """Learn what `ReadAgain` has asked for."""
         if self._reading:
             self._reading = False
             self._nodes = _decoded(assignments)
@@ -378,7 +380,7 @@ class Governor:
     # -- decisions --------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> AssignmentTransaction | ReadAgain | None:
-        """What is to be done now; nothing while something is under way."""
+        """Return what is to be done now; nothing while something is under way."""
         if self._check is None or self._in_flight is not None:
             return None
         if self._reading:
@@ -399,7 +401,7 @@ class Governor:
         return self._transaction(self._check) if self._planned else None
 
     def _plan(self) -> dict[str, TopicAssignment | None]:
-        """What must change at once: homes for the homeless, and nodes of topics that are gone."""
+        """Plan what must change at once: new owners, and the nodes of deleted topics."""
         present = self._present()
         self._loads = {key: load for key, load in self._loads.items() if key in present}
         found = self._assign(present)
@@ -418,7 +420,7 @@ class Governor:
         return self._ours.assign(brokers, partitions, present)
 
     def _plan_moves(self, now_ms: int) -> dict[Partition, str]:
-        """What may move now, of what need not."""
+        """Plan what may move now, of what need not."""
         self._end_moves(now_ms)
         brokers = self._all_brokers()
         refusing = [broker for broker in brokers if not broker.accepting]
@@ -482,7 +484,7 @@ class Governor:
                 del self._moving[key]
 
     def _changes(self, owners: Mapping[Partition, str]) -> dict[str, TopicAssignment | None]:
-        """How nodes must change for these to be the owners."""
+        """Return how nodes must change for these to be the owners."""
         changes: dict[str, TopicAssignment | None] = {
             name: None for name in sorted(self._nodes) if name not in self._topics
         }
@@ -497,7 +499,7 @@ class Governor:
         return changes
 
     def _transaction(self, check: Check) -> AssignmentTransaction:
-        """As much of what is planned as one transaction may hold."""
+        """Make a transaction of as much of the plan as one may hold."""
         changes: list[Change] = []
         size = 0
         for name, value in self._planned.items():
@@ -526,7 +528,7 @@ class Governor:
         return broker is not None and broker.accepting and broker_id not in self._draining
 
     def _present(self) -> dict[Partition, str]:
-        """The owner of every write partition there is, as stored; empty for those without."""
+        """Return the owner of every write partition, as stored; empty for those without."""
         present = {}
         for name, topic in self._topics.items():
             owners = self._owners(topic)
@@ -567,7 +569,7 @@ class Governor:
         self._problem = str(exc)
 
     def describe(self) -> DescribeClusterAnswer:
-        """The cluster, for people; without its name, and where its brokers are."""
+        """Describe the cluster, for people; without its name, and where its brokers are."""
         owned: dict[str, dict[str, list[int]]] = {name: {} for name in self._brokers}
         homeless: dict[str, list[int]] = {}
         loads: dict[str, float] = {}
@@ -610,7 +612,7 @@ def _decoded(nodes: Mapping[str, StoredNode]) -> dict[str, _AssignmentNode]:
 
 
 def _epoch(node: _AssignmentNode | None) -> int:
-    """The epoch of a node; for one that cannot be understood the most that it can have been."""
+    """Return the epoch of a node; for an unreadable one the highest it can have been."""
     if node is None:
         return 0
     return node.version + 1 if node.value is None else max(node.value.epoch, node.version + 1)

@@ -68,7 +68,7 @@ class Lease:
         return f"<Lease [{state} | session of {self.timeout_s:g} s]>"
 
     def valid(self, now_s: float) -> bool:
-        """Whether the session certainly lives, so that an ack may be sent now."""
+        """Return whether the session certainly lives, so that an ack may be sent now."""
         return now_s < self.valid_until_s
 
     @property
@@ -77,11 +77,13 @@ class Lease:
         return max(self._sent_s, self._answered_s) + self.timeout_s * PROBE_SHARE
 
     def silent_s(self, now_s: float) -> float:
-        """For how long an answer is overdue: since a probe was due after the one answered last."""
+        """Return how long an answer is overdue, in seconds: since a probe was due after the last
+        answer.
+        """
         return now_s - self._answered_s - self.timeout_s * PROBE_SHARE
 
     def agreed(self, sent_s: float, timeout_s: float) -> None:
-        """A handshake sent at `sent_s` began the session, or went on with it, at this timeout.
+        """Record that a handshake sent at `sent_s` began or continued the session, at this timeout.
 
         It may differ from the one before, on another server; then it counts for all requests.
         """
@@ -90,17 +92,17 @@ class Lease:
             self.answered(sent_s)
 
     def sent(self, now_s: float) -> None:
-        """A probe is sent."""
+        """Record that a probe is sent."""
         self._sent_s = max(self._sent_s, now_s)
 
     def answered(self, sent_s: float) -> None:
-        """The leader has answered a request that was sent at `sent_s`."""
+        """Record that the leader has answered a request that was sent at `sent_s`."""
         if not self._lost:
             self._answered_s = max(self._answered_s, sent_s)
             lives_s = self.timeout_s * (1 - RESERVE_SHARE) - LEAVE_S
             self.valid_until_s = self._answered_s + lives_s
 
     def lost(self) -> None:
-        """The service says that the session is over, or it was closed. No answer brings it back."""
+        """Record that the session is over, or was closed. No answer brings it back."""
         self._lost = True
         self.valid_until_s = -math.inf

@@ -96,7 +96,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
         self.resources()
 
     def resources(self) -> BrokerResources:
-        """The broker as far as assignment is concerned.
+        """Return the broker's resources, which assignment needs.
 
         Raises:
             InvalidRequestError: the id is empty, or the capacity is not a number above 0.
@@ -130,7 +130,7 @@ class LoadsNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def create(cls, loads: Mapping[Partition, float | None]) -> LoadsNode:
-        """What to store for these."""
+        """Make what to store for these loads."""
         node = cls(loads={}, unknown={})
         for (topic, number), load in sorted(loads.items()):
             node.loads.setdefault(topic, {})[number] = load or 0.0
@@ -139,7 +139,7 @@ class LoadsNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return node
 
     def by_partition(self) -> dict[Partition, float | None]:
-        """What was given to `create`."""
+        """Return what was given to `create`."""
         return {
             (topic, number): None if number in self.unknown.get(topic, ()) else load
             for topic, numbers in self.loads.items()
@@ -177,15 +177,15 @@ class Folder(NamedTuple, Generic[T]):
     way_out: str
 
     def child(self, name: str) -> str:
-        """The path of a child."""
+        """Return the path of a child."""
         return f"{self.path}/{name}"
 
     def encode(self, value: T) -> bytes:
-        """The bytes of a child that holds this."""
+        """Return the bytes of a child that holds this."""
         return msgspec.json.encode(value)
 
     def decode(self, name: str, data: bytes) -> T:
-        """What the bytes of a child say.
+        """Decode what the bytes of a child say.
 
         Raises:
             CorruptDataError: they are nothing of this kind, or belong to a child of another name.
@@ -206,7 +206,7 @@ class Folder(NamedTuple, Generic[T]):
 
 
 def _name_of(value: object) -> str:
-    """The name of the node that holds this; empty when it does not say."""
+    """Return the name of the node that holds this; empty when it does not say."""
     match value:
         case BrokerNode(id=name) | Topic(name=name):
             return name

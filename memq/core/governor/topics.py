@@ -89,7 +89,7 @@ def new_topic(
     topic_id: str,
     request_id: str,
 ) -> Topic:
-    """A topic that could be added to those that there are; nothing is stored.
+    """Make a topic that could be added to those that there are; nothing is stored.
 
     Args:
         config: its configuration.
@@ -134,7 +134,7 @@ def _check_time_column(name: str, schema: pa.Schema) -> None:
 def altered_topic(
     topic: Topic, options: dict[str, str], schema: bytes | None, retained_since_ms: int
 ) -> Topic:
-    """A topic as it would be with other options or another schema; nothing is stored.
+    """Make a topic as it would be with other options or another schema; nothing is stored.
 
     Raises:
         ConfigError, SchemaMismatchError: it cannot be changed so.
@@ -149,14 +149,14 @@ def altered_topic(
 
 
 def unknown_topic(name: str, others: Collection[str]) -> UnknownTopicError:
-    """The error for a topic that is not there, which names one that may have been meant."""
+    """Make the error for a missing topic, which names one that may have been meant."""
     near = get_close_matches(name[:250], islice(others, MAX_COMPARED), n=1, cutoff=0.8)
     there = f" (there is {near[0]!r})" if near else ""
     return UnknownTopicError(f"no topic {name[:250]!r} here{there}; {_way_to_create(name)}")
 
 
 def _way_to_create(name: str) -> str:
-    """How to make a topic of that name, or why there can be none."""
+    """Say how to make a topic of that name, or why there can be none."""
     try:
         check_topic_name(name)
     except InvalidRequestError as exc:
@@ -165,7 +165,7 @@ def _way_to_create(name: str) -> str:
 
 
 def _extended(topic: Topic, schema: bytes) -> dict[str, bytes]:
-    """The topic's schemas with a new one, which must add nullable columns at the end."""
+    """Add a new schema to the topic's; it must add nullable columns at the end."""
     if topic.config.schema is None:
         raise SchemaMismatchError(
             f"topic {topic.name!r} has the default schema; a typed topic is another topic"

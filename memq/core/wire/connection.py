@@ -145,7 +145,7 @@ _decode_error = msgspec.msgpack.Decoder(ErrorAnswer).decode
 
 
 def encode_header(header: Struct) -> bytes:
-    """The msgpack of a header.
+    """Encode a header as msgpack.
 
     Raises:
         InvalidRequestError: a field has a value that msgpack cannot carry: an integer of more than
@@ -158,7 +158,7 @@ def encode_header(header: Struct) -> bytes:
 
 
 def encode_error(code: int, correlation_id: int, error: Exception) -> list[Buffer]:
-    """The buffers of an error answer; what is not a `MemqError` is told as `internal`."""
+    """Make the buffers of an error answer; what is not a `MemqError` is sent as `internal`."""
     if not isinstance(error, MemqError):
         error = MemqError(f"{type(error).__name__}: {error}")
     # A text may quote a file name or input that is no UTF-8.
@@ -173,7 +173,7 @@ def encode_error(code: int, correlation_id: int, error: Exception) -> list[Buffe
 
 
 def decode_error(header: bytes) -> MemqError:
-    """The error that an error answer tells.
+    """Decode the error that an error answer carries.
 
     A code that this side does not know becomes the root, or `UnavailableError` when the peer says
     that it is retriable.
@@ -322,7 +322,7 @@ class ClientConnection:
         return len(self._pending) + len(self._forgotten)
 
     def open(self) -> list[Buffer]:
-        """The buffers of the handshake request, the first to be sent.
+        """Make the buffers of the handshake request, the first to be sent.
 
         Raises:
             ProtocolError: it has been called before.
@@ -343,7 +343,7 @@ class ClientConnection:
         *,
         oneway: bool = False,
     ) -> tuple[int, list[Buffer]]:
-        """The correlation id of a new request and the buffers to send.
+        """Return the correlation id of a new request and the buffers to send.
 
         Args:
             header: a request of `REQUESTS`, but not the handshake.
@@ -382,7 +382,7 @@ class ClientConnection:
             self._forgotten.add(correlation_id)
 
     def receive(self, frame: Frame) -> ClientEvent:
-        """What a frame from the broker means.
+        """Decode a frame from the broker.
 
         Raises:
             MemqError: the broker refused the handshake, or said goodbye with this error.
@@ -503,7 +503,7 @@ class ServerConnection:
         return len(self._in_flight)
 
     def receive(self, frame: Frame) -> ServerEvent:
-        """What a frame from the client means.
+        """Decode a frame from the client.
 
         Raises:
             ProtocolError: the client broke rule 1 or 2. After this or any other error, send
@@ -528,7 +528,7 @@ class ServerConnection:
         body: Buffer = b"",
         body_crc: int | None = None,
     ) -> list[Buffer]:
-        """The buffers that answer a request; its correlation id is free again.
+        """Make the buffers that answer a request; its correlation id is free again.
 
         No buffers when the connection has ended: who finishes later need not know.
 
@@ -558,7 +558,7 @@ class ServerConnection:
         )
 
     def fail(self, correlation_id: int, error: Exception) -> list[Buffer]:
-        """The buffers that tell a request's failure; its correlation id is free again.
+        """Make the buffers that tell a request's failure; its correlation id is free again.
 
         An error that is not a `MemqError` is told as `internal`, with its type and text. No buffers
         when the connection has ended.
@@ -574,7 +574,7 @@ class ServerConnection:
         return encode_error(route.code, correlation_id, error)
 
     def goodbye(self, error: Exception) -> list[Buffer]:
-        """The last buffers of the connection: they tell the client why it ends."""
+        """Make the last buffers of the connection: they tell the client why it ends."""
         self._state = ConnectionState.CLOSED
         self._in_flight.clear()
         return encode_error(GOODBYE, GOODBYE, error)

@@ -127,7 +127,7 @@ def encode_frame(
     flags: int = 0,
     body_crc: int | None = None,
 ) -> list[Buffer]:
-    """The buffers of one frame, to be sent in order. The body is not copied.
+    """Make the buffers of one frame, to be sent in order. The body is not copied.
 
     Args:
         type: code of the request.
@@ -231,7 +231,7 @@ class FrameReader:
         return len(self._head) + len(self._body)
 
     def get_buffer(self) -> memoryview:
-        """Where to put the next bytes, from its beginning; good for one `buffer_updated`."""
+        """Return where to put the next bytes, from its beginning; good for one `buffer_updated`."""
         filled, left = self._filled, len(self._body) - self._filled
         if left >= 2 * SLICE_BYTES:
             return self._body[filled : filled + SLICE_BYTES]
@@ -242,7 +242,7 @@ class FrameReader:
         return self._scratch
 
     def buffer_updated(self, count: int) -> list[Frame]:
-        """The frames that were completed by `count` bytes put into `get_buffer()`.
+        """Return the frames that were completed by `count` bytes put into `get_buffer()`.
 
         Raises:
             ProtocolError: these are not frames of this protocol.
@@ -260,7 +260,7 @@ class FrameReader:
             raise
 
     def feed(self, data: Buffer) -> list[Frame]:
-        """The frames that were completed by these bytes; raises as `buffer_updated` does."""
+        """Return the frames that were completed by these bytes; raises as `buffer_updated` does."""
         if self._error is not None:
             raise type(self._error)(str(self._error))
         try:
@@ -312,7 +312,7 @@ class FrameReader:
         return frames
 
     def _open(self, view: memoryview, position: int) -> tuple[Frame, int] | None:
-        """The frame at `position`, still without body, and the length of its body.
+        """Return the frame at `position`, still without body, and the length of its body.
 
         None when its head is not complete.
         """

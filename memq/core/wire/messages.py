@@ -561,7 +561,7 @@ class ServiceState(Struct):
     error: str = ""
 
     def words(self) -> str:
-        """That it refuses, since when, and how; empty while it does not."""
+        """Say that it refuses, since when, and how; empty while it does not."""
         if self.since_ms is None:
             return ""
         where = f" ({self.where})" if self.where else ""

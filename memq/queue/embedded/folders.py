@@ -156,7 +156,7 @@ class TopicFolders:
                 shutil.rmtree(old)
 
     def partition(self, topic: str, number: int) -> Path:
-        """The folder of a partition's array."""
+        """Return the folder of a partition's array."""
         return self._topics / topic / str(number)
 
     def groups(self, topic: str) -> list[str]:
@@ -168,7 +168,7 @@ class TopicFolders:
         return self._names(topic, "groups")
 
     def offsets(self, topic: str, group: str) -> dict[int, int]:
-        """A group's stored offsets; none when it has stored none.
+        """Return a group's stored offsets; none when it has stored none.
 
         Raises:
             CorruptDataError: the file cannot be understood.
@@ -176,7 +176,7 @@ class TopicFolders:
         return self._read(self._file(topic, "groups", group), dict[int, int])
 
     def committed_end(self, topic: str, partition: int) -> int:
-        """The furthest offset that a group has committed: those before it were handed out.
+        """Return the furthest offset that a group has committed: those before it were handed out.
 
         A group whose file cannot be understood is left out; reading its offsets tells of it.
         """
@@ -204,7 +204,7 @@ class TopicFolders:
         _write(self._file(topic, "groups", group), {})
 
     def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
-        """What the members of each group may hold; None where the file cannot be understood."""
+        """Read what the members of each group may hold; None where the file is unreadable."""
         found: dict[str, dict[str, Holding] | None] = {}
         for group in self._names(topic, "members"):
             try:
@@ -218,7 +218,7 @@ class TopicFolders:
         _write(self._file(topic, "members", group), holdings)
 
     def times(self) -> SavedTimes:
-        """How far time had come when it was saved last; zeros when that is not known.
+        """Read the last saved times; zeros when they are not known.
 
         Raises:
             QueueError: the file system refused.
@@ -259,7 +259,7 @@ class TopicFolders:
             return sorted(file.stem for file in folder.iterdir() if file.suffix == _GROUP_SUFFIX)
 
     def _read(self, file: Path, kind: type[_Content]) -> _Content:
-        """What a group's file says; empty when there is none."""
+        """Read a group's file; empty when there is none."""
         try:
             with translated("read", file):
                 return msgspec.json.decode(file.read_bytes(), type=kind)

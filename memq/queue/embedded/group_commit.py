@@ -139,7 +139,7 @@ def commit(calls: Sequence[Publish]) -> None:
 
 
 def _combine(call: Publish, causes: Sequence[MemqError]) -> MemqError:
-    """What to tell a call, of whose partitions one or more failed."""
+    """Make the error of a call, of whose partitions one or more failed."""
     cause = causes[0]
     partly = any(offset >= 0 for offset in call.offsets)
     if not partly and not any(isinstance(exc, PublishUncertainError) for exc in causes):

@@ -204,7 +204,9 @@ class EmbeddedQueue(NotificationQueue):
             del self._damaged[topic]
 
     async def topics(self) -> list[str]:
-        """The topics of this queue, sorted; also those that are damaged and can only be deleted."""
+        """List the topics of this queue, sorted; also those that are damaged and can only be
+        deleted.
+        """
         self._check_open()
         return sorted((*self._topics, *self._damaged))
 
@@ -244,7 +246,7 @@ class EmbeddedQueue(NotificationQueue):
         await self._run(self._writer, let_go)
 
     def owns(self, topic: str, write_partition: int) -> bool:
-        """Whether this process has fenced it and not let go of it."""
+        """Return whether this process has fenced it and not let go of it."""
         self._check_open()
         found = self._topics.get(topic)
         return found is not None and write_partition in found.fenced
@@ -348,7 +350,7 @@ class EmbeddedQueue(NotificationQueue):
         return await self._run(self._reader, lambda: found.find_running(running_ms))
 
     async def times(self) -> SavedTimes:
-        """How far time had come in the life before; zeros for a new queue."""
+        """Return the times that the process before this one had reached; zeros for a new queue."""
         return await self._run(self._writer, self._times)
 
     async def save_times(self, times: SavedTimes) -> None:
@@ -377,7 +379,7 @@ class EmbeddedQueue(NotificationQueue):
         await self._run(self._committer, lambda: self._folders.store_offsets(topic, group, stored))
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """A group's stored offsets; partitions without one are absent.
+        """Return a group's stored offsets; partitions without one are absent.
 
         Raises:
             CorruptDataError: what the group had stored is damaged.
@@ -405,7 +407,7 @@ class EmbeddedQueue(NotificationQueue):
         await self._run(self._committer, lambda: self._folders.store_holdings(topic, group, stored))
 
     async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
-        """What the members of each group may hold, as stored last; None where that is damaged."""
+        """Return what each member of a group may hold, as last stored; None where damaged."""
         self._topic(topic)
         return await self._run(self._committer, lambda: self._folders.holdings(topic))
 

@@ -46,12 +46,12 @@ _log = logging.getLogger("memq.queue")
 
 
 def entry_bytes(timestamp_ms: int, running_ms: int, payload: bytes) -> bytes:
-    """An entry as the array has it."""
+    """Encode an entry as the array has it."""
     return _TIMES.pack(timestamp_ms, running_ms) + payload
 
 
 def payload_of(item: bytes) -> bytes:
-    """The payload of an entry as the array has it."""
+    """Decode the payload of an entry as the array has it."""
     return item[_TIMES.size :]
 
 
@@ -186,7 +186,7 @@ class Partition:
     def _whole(
         self, array: BigArray, offset: int, max_entries: int, limit_bytes: int
     ) -> list[bytes]:
-        """The items from `offset` on that stand before the first damaged one.
+        """Read the items from `offset` on that stand before the first damaged one.
 
         Raises:
             CorruptDataError: that is the first; names all that follow it, and how to go on.
@@ -326,7 +326,7 @@ def _entry(offset: int, item: bytes) -> QueueEntry:
 
 
 def _whole_item(array: BigArray, index: int) -> bytes | None:
-    """The item, unless it is damaged."""
+    """Read the item, unless it is damaged."""
     try:
         return array.get(index)
     except CorruptDataError:

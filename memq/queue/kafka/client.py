@@ -79,7 +79,7 @@ class Reader(Protocol):
     """
 
     def read(self, records: Sequence[KafkaRecord], reached: int) -> None:
-        """These are the next, and everything before the offset `reached` has been read."""
+        """Take the next entries; everything before the offset `reached` has been read."""
 
     def failed(self, error: MemqError) -> None:
         """There is nothing to follow any more: the topic or the offset is gone."""
@@ -124,13 +124,13 @@ class KafkaClient(Protocol):
         """Remove a topic and wait until it is gone; an unknown one is fine."""
 
     async def cluster_id(self) -> str:
-        """What Kafka calls its cluster; empty when it does not say."""
+        """Return Kafka's name for its cluster; empty when it does not say."""
 
     async def topics(self) -> dict[str, int]:
-        """The number of partitions of each topic there is."""
+        """Return the number of partitions of each topic there is."""
 
     async def bounds(self, places: Sequence[Place]) -> list[Bounds]:
-        """What each of these partitions has now, as their leaders say.
+        """Ask the leaders what each of these partitions has now.
 
         Raises:
             UnknownTopicError: there is no such partition.
@@ -150,7 +150,7 @@ class KafkaClient(Protocol):
         """
 
     def follow(self, place: Place, offset: int, reader: Reader) -> None:
-        """From now on tell a reader, and no other, of what is committed from an offset on."""
+        """Tell this reader, and no other, what is committed from an offset on."""
 
     def unfollow(self, place: Place) -> None:
         """Tell of it no more."""
@@ -159,7 +159,7 @@ class KafkaClient(Protocol):
         """Forget what is before an offset."""
 
     async def transactions(self, transactional_id: str) -> Transactions:
-        """A producer, the only one of its id from now on.
+        """Make a producer, the only one of its id from now on.
 
         What an earlier one has begun is committed or aborted when this returns.
         """

@@ -208,12 +208,12 @@ class ConfluentClient:
         await self._until(lambda: self._check_gone(name), f"topic {name} is not gone")
 
     async def topics(self) -> dict[str, int]:
-        """The number of partitions of each topic there is."""
+        """Return the number of partitions of each topic there is."""
         found = await self._metadata()
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
     async def cluster_id(self) -> str:
-        """What Kafka calls its cluster; empty when it does not say."""
+        """Return Kafka's name for its cluster; empty when it does not say."""
         return (await self._metadata()).cluster_id or ""
 
     async def _metadata(self) -> Any:
@@ -336,7 +336,7 @@ class ConfluentClient:
             self._idle.put(consumer)
 
     def follow(self, place: Place, offset: int, reader: Reader) -> None:
-        """From now on tell a reader, and no other, of what is committed from an offset on."""
+        """Tell this reader, and no other, what is committed from an offset on."""
         self._readers[place] = reader
         self._changes.put((place, offset, reader))
         if self._follower is None:
@@ -400,7 +400,7 @@ class ConfluentClient:
     # -- publishing -------------------------------------------------------------------------
 
     async def transactions(self, transactional_id: str) -> ConfluentTransactions:
-        """A producer, the only one of its id from now on."""
+        """Make a producer, the only one of its id from now on."""
         settings = _PRODUCER | {"transactional.id": transactional_id}
         producer: ck.Producer = self._made(ck.Producer, settings)
         beginning = partial(producer.init_transactions, BEGIN_S)
@@ -466,7 +466,7 @@ class ConfluentClient:
             raise ClosedError(f"cannot {doing}: the client of Kafka is closed")
 
     def _translated(self, error: ck.KafkaError, doing: str) -> MemqError:
-        """What an error means; a timeout with what librdkafka has seen of its cause."""
+        """Translate an error; add to a timeout what librdkafka has seen of its cause."""
         if error.code() in _NO_ANSWER and (reason := self._reason()):
             return QueueError(f"cannot {doing}: {error.str()}{reason}")
         return _translated(error, doing)
@@ -630,7 +630,7 @@ class _Consumer(ck.Consumer):
 
 
 def _offsets(consumer: _Consumer, places: Sequence[Place], which: int) -> list[int]:
-    """The first offset retained in each partition, or one past the last that may be read.
+    """Look up the first offset retained in each partition, or one past the last that may be read.
 
     Kafka takes these as special times; so there is one request for all, not one for each.
     """
@@ -705,7 +705,7 @@ def _news(messages: Iterable[Any], assigned: Mapping[_Partition, Reader]) -> lis
 
 
 def _polled(consumer: ck.Consumer, timeout_s: float) -> list[Any]:
-    """What there is, and after so many seconds nothing. (`consume` waits until it has them all.)"""
+    """Poll what there is; nothing after so many seconds. (`consume` waits for all of them.)"""
     first = consumer.poll(timeout_s)
     return [] if first is None else [first, *consumer.consume(READ_AT_ONCE, 0)]
 
@@ -728,13 +728,13 @@ def _replicas(text: str) -> int:
 
 
 def _is_passing(error: ck.KafkaError) -> bool:
-    """Whether librdkafka goes on by itself."""
+    """Return whether librdkafka goes on by itself."""
     code = error.code()
     return code not in _GONE and code not in _OUT_OF_RANGE and code not in _REFUSED
 
 
 def _translated(error: ck.KafkaError, doing: str) -> MemqError:
-    """What an error of Kafka means to a queue."""
+    """Translate an error of Kafka to one of a queue."""
     code, text = error.code(), f"cannot {doing}: {error.str()}"
     if code in _GONE:
         return UnknownTopicError(text)

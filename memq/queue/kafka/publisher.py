@@ -161,7 +161,7 @@ class Publisher:
             self._producer.close()
 
     def owns(self, owner: Owner) -> bool:
-        """Whether it is owned here, as far as is known."""
+        """Return whether it is owned here, as far as is known."""
         return owner in self._owned and self._is_ours(owner)
 
     def doubt(self, owner: Owner) -> None:
@@ -340,7 +340,7 @@ class Publisher:
     async def _commit_with(
         self, producer: Transactions, records: Sequence[NewRecord], times: SavedTimes
     ) -> list[int]:
-        """The offsets of these records, which are written together with what is new of times.
+        """Return the offsets of these records, which are written together with new times.
 
         Without records the times are written again: whoever saves them learns by that what is owned
         here (`NotificationQueue.owns`).
@@ -362,7 +362,7 @@ class Publisher:
                 self._give_up_producer()
 
     def _may_write(self, call: _Call) -> bool:
-        """Whether a call is for what is owned here; it is told if it is not."""
+        """Return whether a call is for what is owned here; tell the call if it is not."""
         if call.error is not None:
             return False
         if call.owner is None:
@@ -377,7 +377,7 @@ class Publisher:
         return False
 
     def _times_with(self, records: Sequence[NewRecord]) -> SavedTimes:
-        """How far time has come when these records are written: past every entry."""
+        """Return how far time has come when these records are written: past every entry."""
         published = [each for each in records if each.place != self._state_topic.place]
         running_ms = max((each.running_ms for each in published), default=-1) + 1
         latest_ms = max(running_ms, self._times.running_ms, self._said_times.running_ms)
@@ -403,7 +403,7 @@ class Publisher:
     # -- the producer and its claims --------------------------------------------------------
 
     def _give_up_producer(self) -> None:
-        """Its id is never used again."""
+        """Give up the producer: its id is never used again."""
         if self._producer is not None:
             self._producer.close()
             self._producer = None
@@ -411,7 +411,7 @@ class Publisher:
             self._reclaim = True
 
     async def _ready_producer(self) -> Transactions:
-        """A producer whose id has claimed all that is owned here."""
+        """Return a producer whose id has claimed all that is owned here."""
         if self._state_topic.error is not None:
             raise self._state_topic.error
         if self._producer is None:
@@ -456,7 +456,7 @@ class Publisher:
             await self._state_topic.see_all()
 
     def _drop_lost(self) -> None:
-        """What others have claimed is theirs, and what we have let go is nobody's."""
+        """Drop what others have claimed, and what we have let go."""
         for owner in [each for each in self._claimed if not self._is_ours(each)]:
             taken_by = self._state_topic.state.claim(*owner).owner
             if taken_by and owner in self._owned:
@@ -465,7 +465,7 @@ class Publisher:
             self._forget([owner])
 
     def _is_ours(self, owner: Owner) -> bool:
-        """Whether the latest claim is ours, as far as is known."""
+        """Return whether the latest claim is ours, as far as is known."""
         return owner in self._claimed and self._state_topic.state.claim(*owner).owner in self._ids
 
     def _forget(self, gone: Iterable[Owner]) -> None:
@@ -541,7 +541,7 @@ class Publisher:
                 )
 
     def _unfenced(self, wanted: Iterable[Owner]) -> list[str]:
-        """Who has these, beside us, and is not known to be fenced."""
+        """List who has claimed these, beside us, and is not known to be fenced."""
         owners = dict.fromkeys(self._state_topic.state.claim(*owner).owner for owner in wanted)
         return [
             each for each in owners if each and each not in self._ids and each not in self._fenced

@@ -255,7 +255,7 @@ class KafkaQueue:
             await self._state_topic.see_all()
 
     async def topics(self) -> list[str]:
-        """The topics of this queue, sorted."""
+        """Return the topics of this queue, sorted."""
         self._check_open()
         there = await self._client.topics()
         await self._state_topic.see_all()
@@ -287,7 +287,7 @@ class KafkaQueue:
         await self._publisher.release(topic, write_partitions)
 
     def owns(self, topic: str, write_partition: int) -> bool:
-        """Whether this process has fenced it, and has not learned that another one has since.
+        """Return whether this process has fenced it, and does not know of a later owner.
 
         Times are saved by a producer that had the claims of all that is owned then. Whoever fences
         a write partition fences that producer first.
@@ -440,7 +440,7 @@ class KafkaQueue:
         return tail.start, tail.end
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """One past the last entry of an earlier timestamp; the start when there is none.
+        """Return one past the last entry of an earlier timestamp; the start when there is none.
 
         So what was published before a time and what was from then on meet, whenever it is asked,
         also where offsets between them have no entry.
@@ -448,7 +448,7 @@ class KafkaQueue:
         return await self._find(topic, partition, lambda entry: entry.timestamp_ms >= timestamp_ms)
 
     async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
-        """One past the last entry of an earlier running time; the start when there is none."""
+        """Return one past the last entry of an earlier running time; the start without one."""
         return await self._find(topic, partition, lambda entry: entry.running_ms >= running_ms)
 
     async def truncate(self, topic: str, partition: int, offset: int) -> None:
@@ -484,7 +484,7 @@ class KafkaQueue:
             await self._state_topic.see_all()  # the next one is counted with it
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """A group's stored offsets; partitions without one are absent."""
+        """Return a group's stored offsets; partitions without one are absent."""
         check_group_name(group)
         await self._see_groups(topic)
         return self._state.offsets(topic, group)
@@ -509,14 +509,14 @@ class KafkaQueue:
         await self._say([held_record(topic, group, holdings)], (topic, GROUPS))
 
     async def holdings(self, topic: str) -> dict[str, dict[str, Holding] | None]:
-        """What the members of each group may hold, as stored last."""
+        """Return what the members of each group may hold, as last stored."""
         await self._see_groups(topic)
         return {**self._state.held(topic)}
 
     # -- times ------------------------------------------------------------------------------
 
     async def times(self) -> SavedTimes:
-        """How far time has come at any broker; zeros for a new queue."""
+        """Return the latest times of any broker; zeros for a new queue."""
         self._check_open()
         await self._publisher.settle()
         await self._state_topic.see_all()
@@ -542,7 +542,7 @@ class KafkaQueue:
     # -- what is seen -----------------------------------------------------------------------
 
     def _forget_topic(self, topic: str) -> None:
-        """The topic was deleted, here or by another broker."""
+        """Forget a topic that was deleted, here or by another broker."""
         gone = UnknownTopicError(f"topic {topic!r} has been deleted")
         name = self._kafka_topic(topic)
         for place in [each for each in self._tails if each.topic == name]:
@@ -571,7 +571,7 @@ class KafkaQueue:
             await tail.see(bounds, SEEN_S)
 
     async def _partitions(self, topic: str) -> int:
-        """How many read partitions a topic has."""
+        """Return how many read partitions a topic has."""
         self._check_open()
         if topic not in self._state.topics:
             await self._state_topic.see_all()
@@ -585,7 +585,7 @@ class KafkaQueue:
         return transactional_id.removeprefix(f"{self._cluster_id}.").rpartition(".")[0]
 
     async def _tail(self, topic: str, partition: int) -> PartitionTail:
-        """The end of a partition, followed, with all that was written here."""
+        """Follow the end of a partition, with all that was written here."""
         check_partition(topic, partition, await self._partitions(topic))
         place = self._place(topic, partition)
         tail = self._tails.get(place)
@@ -612,7 +612,7 @@ class KafkaQueue:
             await tail.see(bounds._replace(written=written), SEEN_S)
 
     async def _bounds(self, places: Sequence[Place]) -> list[Bounds]:
-        """What these partitions have now.
+        """Look up what these partitions have now.
 
         Raises:
             DataLossError: Kafka has less of one than it had; it is told once.
@@ -657,7 +657,7 @@ class KafkaQueue:
         return tail
 
     async def _last_entries(self, place: Place, bounds: Bounds) -> list[QueueEntry]:
-        """The last entries of a partition; those before them may be markers, or not committed."""
+        """Read the last entries of a partition; others may be markers, or not committed."""
         begin, width = bounds.stable, TAIL_RECORDS
         found: list[QueueEntry] = []
         while begin > bounds.start:
@@ -670,7 +670,9 @@ class KafkaQueue:
         return found
 
     async def _find(self, topic: str, partition: int, is_late: Callable[[QueueEntry], bool]) -> int:
-        """One past the last entry that is not late, in a partition of which the later ones are."""
+        """Find one past the last entry that is not late, in a partition of which the later ones
+        are.
+        """
         low, high = await self.offsets(topic, partition)
         tail = await self._tail(topic, partition)
         while low < high:
@@ -722,7 +724,7 @@ class KafkaQueue:
         return Place(self._kafka_topic(topic), partition)
 
     def _new_record(self, topic: str, publication: Publication) -> NewRecord:
-        """A record whose times are not before those of the last entry known here."""
+        """Make a record whose times are not before those of the last entry known here."""
         place = self._place(topic, publication.partition)
         timestamp_ms, running_ms = self._last_times.get(place, (0, 0))
         tail = self._tails.get(place)

@@ -104,23 +104,23 @@ class KafkaState:
         return f"<KafkaState [{len(self.topics)} topics]>"
 
     def claim(self, topic: str, write_partition: int) -> Claim:
-        """The latest claim to a write partition."""
+        """Return the latest claim to a write partition."""
         return self._claims.get(topic, {}).get(write_partition, Claim())
 
     def owners(self) -> dict[str, None]:
-        """All that have the latest claim to something."""
+        """List all that have the latest claim to something."""
         claims = (claim for of_topic in self._claims.values() for claim in of_topic.values())
         return {claim.owner: None for claim in claims if claim.owner}
 
     def claimed_by(self, owners: Collection[str]) -> Iterator[tuple[str, int]]:
-        """What these have the latest claim to: topics and write partitions."""
+        """Yield the topics and write partitions to which these have the latest claim."""
         for topic, claims in self._claims.items():
             for write_partition, claim in claims.items():
                 if claim.owner in owners:
                     yield topic, write_partition
 
     def offsets(self, topic: str, group: str) -> dict[int, int]:
-        """A group's next offsets."""
+        """Return a group's next offsets."""
         return dict(sorted(self._offsets.get(topic, {}).get(group, {}).items()))
 
     def groups(self, topic: str) -> list[str]:
@@ -128,7 +128,7 @@ class KafkaState:
         return sorted(self._offsets.get(topic, {}))
 
     def held(self, topic: str) -> Mapping[str, dict[str, Holding]]:
-        """What the members of each group may hold."""
+        """Return what the members of each group may hold."""
         return self._held.get(topic, {})
 
     def read(self, record: KafkaRecord) -> str | None:
@@ -211,12 +211,12 @@ def _set(values: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:
 
 
 def topic_record(topic: str, partitions: int) -> StateRecord:
-    """A topic of the queue is there."""
+    """Make the record that says that a topic of the queue exists."""
     return StateRecord(_encode(["topic", topic]), _encode(partitions))
 
 
 def offset_records(topic: str, group: str, offsets: Mapping[int, int | None]) -> list[StateRecord]:
-    """A group's next offsets; None for one that is forgotten."""
+    """Make the records of a group's next offsets; None for one that is forgotten."""
     return [
         StateRecord(
             _encode(["offset", topic, group, partition]),
@@ -227,13 +227,13 @@ def offset_records(topic: str, group: str, offsets: Mapping[int, int | None]) ->
 
 
 def held_record(topic: str, group: str, holdings: Mapping[str, Holding]) -> StateRecord:
-    """What the members of a group may hold now."""
+    """Make the record of what the members of a group may hold now."""
     value = _encode(holdings) if holdings else None
     return StateRecord(_encode(["held", topic, group]), value)
 
 
 def times_record(broker: str, times: SavedTimes) -> StateRecord:
-    """How far time has come at a broker."""
+    """Make the record of how far time has come at a broker."""
     return StateRecord(_encode(["times", broker]), _encode(times))
 
 
