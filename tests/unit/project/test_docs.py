@@ -8,6 +8,7 @@ import shlex
 import tomllib
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -181,13 +182,16 @@ def test_make_words_exist(page):
     assert words <= set(known)
 
 
+@each_page
+def test_programs_of_the_checkout_exist(page):
+    """Every `python -m tests…` or `python -m benchmarks…` that a page shows is there."""
+    for name in re.findall(r"python -m ((?:tests|benchmarks)[\w.]*)", text_of(page)):
+        assert find_spec(name) is not None, name
+
+
 # -- names, limits, metrics -----------------------------------------------------------------
 
-"""How options, fields, functions, columns and metrics are written: `like_this` or `likeThis`."""
-
 PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags")
-
-"""Names that are not ours, and that our code does not use."""
 
 
 def test_limits_equal_the_constants():
