@@ -649,6 +649,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
     commit = sync(TopicClient.commit)
     page = sync(TopicClient.page)
     pages = sync_iter(TopicClient.pages)
+    batches_by_time = sync_iter(TopicClient.batches_by_time)
 
     def batches(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
         """Yield the Batches of some ranges; see `TopicClient.batches`."""

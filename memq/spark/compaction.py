@@ -33,15 +33,14 @@ from memq.errors import (
     TopicRecreatedError,
 )
 from memq.spark import files
-from memq.spark.options import parse_read_options
-from memq.spark.outputs import Job, RangeJob, range_to_parquet, settled
-from memq.spark.topic import SparkTopic
+from memq.spark.outputs import Job, RangeJob, open_topic, range_to_parquet, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
+    from memq.client.topic import SyncTopicClient
     from memq.core.manifest import Manifest
     from memq.core.wire.messages import PartitionOffsets
 
@@ -106,7 +105,7 @@ def check_topic(job: Compaction) -> None:
         MemqError: there is no such topic, or the brokers cannot be asked.
     """
     settled(job.range_job(OffsetRange(0, 0, 0)))
-    with _connected(job) as topic:
+    with open_topic(job) as topic:
         _chosen(job, topic.offsets())
 
 
@@ -121,7 +120,7 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
         MemqError: as `range_to_parquet`.
     """
     done: list[Manifest] = []
-    with _connected(job) as topic:
+    with open_topic(job) as topic:
         chosen = _chosen(job, topic.offsets())
         records = _records(job, topic.topic_id)
         for retained in chosen:
@@ -192,10 +191,6 @@ def cut_ranges(
         yield Interval(start, end)
 
 
-def _connected(job: Compaction) -> SparkTopic:
-    return SparkTopic(parse_read_options(job.read_options()))
-
-
 def _chosen(job: Compaction, retained: list[PartitionOffsets]) -> list[PartitionOffsets]:
     known = {each.partition: each for each in retained}
     unknown = sorted(set(job.partitions) - set(known))
@@ -207,7 +202,7 @@ def _chosen(job: Compaction, retained: list[PartitionOffsets]) -> list[Partition
 
 
 def _intervals(
-    topic: SparkTopic, job: Compaction, retained: PartitionOffsets, record: CompactionRecord
+    topic: SyncTopicClient, job: Compaction, retained: PartitionOffsets, record: CompactionRecord
 ) -> Iterator[Interval]:
     """Yield what is to be done of a read partition: first what was intended, then what follows."""
     partition, end = retained.partition, retained.end

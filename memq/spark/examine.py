@@ -19,17 +19,15 @@ from memq.core.manifest import MAX_LEFT_OUT, LeftOut, Totals
 from memq.core.units import counted
 from memq.errors import DataLossError, StorageError
 from memq.spark.columns import DAMAGED, MISSING, OK
-from memq.spark.options import parse_read_options
-from memq.spark.plan import resolve
-from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
+    from memq.client.topic import SyncTopicClient
     from memq.core.notification import PublishedBatch
-    from memq.spark.options import ReadOptions
+    from memq.core.ranges import OffsetRange
 
 _NAME = ("offset", "write_partition", "producer_id", "epoch")
 
@@ -68,8 +66,16 @@ class RangeAccount(NamedTuple):
     unnamed_messages: int = 0
 
 
-def examine(spark: SparkSession, read_options: Mapping[str, str]) -> RangeAccount:
-    """Account for a range of one read partition.
+def examine(
+    spark: SparkSession, topic: SyncTopicClient, wanted: OffsetRange, options: Mapping[str, str]
+) -> RangeAccount:
+    """Account for a range.
+
+    Args:
+        spark: the session.
+        topic: the topic.
+        wanted: the range.
+        options: of a Spark read of it.
 
     Raises:
         DataLossError, CorruptDataError: something cannot be read, and must not be skipped; or
@@ -78,21 +84,22 @@ def examine(spark: SparkSession, read_options: Mapping[str, str]) -> RangeAccoun
         MemqError: brokers or storage failed.
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
-    options = parse_read_options(read_options)
     published = Totals()
-    for batch in _batches(options):
+    for batch in topic.batches([wanted]):
         published = published.plus(batch.notification)
-    if not options.permissive:
+    if options["mode"] != "permissive":
         return RangeAccount(published, _messages_of(published))
-    view = spark.read.format("memq").options(**read_options, view="messages").load()
-    return _account(options, published, view.cache())
+    view = spark.read.format("memq").options(**options, view="messages").load()
+    return _account(topic, wanted, published, view.cache())
 
 
 def _messages_of(totals: Totals) -> MessageTotals:
     return MessageTotals(totals.messages, totals.records, totals.crc_sum)
 
 
-def _account(options: ReadOptions, published: Totals, view: DataFrame) -> RangeAccount:
+def _account(
+    topic: SyncTopicClient, wanted: OffsetRange, published: Totals, view: DataFrame
+) -> RangeAccount:
     """Account by a look at every Message; the view must be the same each time it is asked."""
     try:
         by_status = _by_status(view.filter("records IS NOT NULL"))
@@ -103,15 +110,15 @@ def _account(options: ReadOptions, published: Totals, view: DataFrame) -> RangeA
     read = by_status.pop(OK, MessageTotals())
     skipped = by_status.pop(DAMAGED, MessageTotals())
     if unread:
-        for run in _of_notifications(options, unread):
+        for run in _of_notifications(topic.batches([wanted]), unread):
             skipped = skipped.plus(MessageTotals(run.messages, run.records, run.crc_sum))
             if len(named) < MAX_LEFT_OUT:
                 named.append(run)
     promised, found = _messages_of(published), read.plus(skipped)
     if found != promised:
         raise DataLossError(
-            f"the notifications of a range of {options.topic!r} name {promised}, and its Batches "
-            f"have {found}: an index does not list what was published. Audit the topic with --deep"
+            f"the notifications of {wanted} name {promised}, and its Batches have {found}: an "
+            "index does not list what was published. Audit the topic with --deep"
         )
     named = sorted(named, key=lambda run: (run.offset, run.write_partition, run.first))
     unnamed = skipped.messages - sum(run.messages for run in named)
@@ -169,10 +176,10 @@ def _left_out(row: Row) -> LeftOut:
 
 
 def _of_notifications(
-    options: ReadOptions, unread: Mapping[int, tuple[str, int]]
+    batches: Iterable[PublishedBatch], unread: Mapping[int, tuple[str, int]]
 ) -> Iterator[LeftOut]:
     """Yield the Messages of Batches with unreadable indexes, from their notifications."""
-    for batch in _batches(options):
+    for batch in batches:
         it = batch.notification
         status, messages = unread.get(batch.offset, (OK, 0))
         if not messages:
@@ -189,8 +196,3 @@ def _of_notifications(
                 write_partition=it.write_partition,
                 **msgspec.structs.asdict(run),
             )
-
-
-def _batches(options: ReadOptions) -> Iterator[PublishedBatch]:
-    with SparkTopic(options) as topic:
-        yield from topic.batches(resolve(topic, options))

@@ -37,6 +37,7 @@ from uuid import uuid4
 import msgspec
 
 from memq.client.audit.reporter import report_consumed
+from memq.client.topic import SyncTopicClient
 from memq.core.audit.reports import ConsumedReport
 from memq.core.format.schema import RANGE_COLUMNS, deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
@@ -46,9 +47,7 @@ from memq.errors import DataLossError
 from memq.spark import files
 from memq.spark.columns import ORIGINS
 from memq.spark.examine import examine
-from memq.spark.options import parse_read_options
-from memq.spark.plan import resolve
-from memq.spark.topic import SparkTopic
+from memq.spark.topic import REQUEST_TIMEOUT_S, AdvisingLoop
 from memq.tables.fitting import NAMING_COLUMNS, check_columns, folded
 
 if TYPE_CHECKING:
@@ -142,18 +141,35 @@ Sink: TypeAlias = "Callable[[SparkSession, RangeJob, Manifest, DataFrame], Place
 """Puts the rows of a range in their place; the manifest says what they must be."""
 
 
+def open_topic(job: Job, topic_id: str = "") -> SyncTopicClient:
+    """Open a client of the topic that a job is about; close it.
+
+    Args:
+        job: the job.
+        topic_id: of the topic; empty for whichever there is.
+    """
+    return SyncTopicClient(
+        job.bootstrap,
+        job.topic,
+        topic_id=topic_id,
+        token=job.token,
+        client="memq.spark",
+        request_timeout_s=REQUEST_TIMEOUT_S,
+        loop=AdvisingLoop,
+    )
+
+
 def check_retained(job: RangeJob) -> None:
     """Make sure that the range is there, before Spark is started for it.
 
     Raises:
         TopicRecreatedError: the topic is another one than the range was planned for.
         OffsetOutOfRangeError: some of it is not retained.
-        ConfigError: there is no such read partition.
+        InvalidRequestError: there is no such read partition.
         MemqError: there is no such topic, or the brokers cannot be asked.
     """
-    options = parse_read_options(job.read_options())
-    with SparkTopic(options) as topic:
-        resolve(topic, options)
+    with open_topic(job, job.range.topic_id) as topic:
+        topic.check_retained(job.range)
 
 
 def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
@@ -212,7 +228,8 @@ def write_range(
 
 def _expected(spark: SparkSession, job: RangeJob, started_ms: int) -> Manifest:
     """Make the manifest of a range before it is written."""
-    account = examine(spark, job.read_options())
+    with open_topic(job, job.range.topic_id) as topic:
+        account = examine(spark, topic, job.range, job.read_options())
     return Manifest(
         job=job.name,
         topic=job.topic,
@@ -291,7 +308,8 @@ def settled(job: RangeJob, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[R
             one, or one that files cannot hold.
         MemqError: as `check_retained`.
     """
-    with SparkTopic(parse_read_options(job.read_options())) as topic:
+    with open_topic(job, job.range.topic_id) as topic:
+        topic.check_retained(job.range)
         info = topic.info()
     own = deserialize_schema(info.schemas[info.schema_id])
     check_columns(own, job.topic, reserved, table=reserved is NAMING_COLUMNS)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from memq.client.cluster import Cluster
-from memq.client.sync import EventLoopThread, SyncClient, sync_iter
+from memq.client.sync import EventLoopThread, SyncClient
 from memq.client.topic import SyncTopicClient, TopicClient
 from memq.core.format.schema import deserialize_schema
 from memq.core.notification import PublishedBatch
@@ -99,8 +99,6 @@ class SparkTopic(SyncTopicClient):
         SyncClient.__init__(self, client, own.loop)
         self._closed = self._shared
 
-    batches_by_time = sync_iter(TopicClient.batches_by_time)
-
     def _end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._shared:
             super()._end(work)
@@ -114,7 +112,7 @@ def share(options: ReadOptions) -> Shared:
         token=options.token,
         request_timeout_s=REQUEST_TIMEOUT_S,
     )
-    return Shared(cluster, _AdvisingLoop(f"memq-{options.subject}"))
+    return Shared(cluster, AdvisingLoop(f"memq-{options.subject}"))
 
 
 class SparkTopics:
@@ -249,10 +247,11 @@ def without_runs(batch: PublishedBatch) -> PublishedBatch:
     return PublishedBatch(batch.partition, batch.offset, batch.timestamp_ms, lean)
 
 
-class _AdvisingLoop(EventLoopThread):
+class AdvisingLoop(EventLoopThread):
     """An event loop that says how to go on when the topic was recreated."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it as every such loop does, with advice."""
         try:
             return super().run(work)
         except TopicRecreatedError as exc:

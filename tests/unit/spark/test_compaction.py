@@ -94,7 +94,7 @@ class World:
         self.starts, self.ends = [2, 0], [7, 4]
         self.outputs = {}
         self.again = []
-        monkeypatch.setattr(compaction, "_connected", lambda _: nullcontext(self))
+        monkeypatch.setattr(compaction, "open_topic", lambda _: nullcontext(self))
         monkeypatch.setattr(compaction, "settled", lambda job: (job, []))
         monkeypatch.setattr(compaction, "range_to_parquet", self.write)
 
