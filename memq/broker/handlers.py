@@ -14,7 +14,7 @@ from memq.broker.lag import check_read_partition
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.ranges import retained_in_words
-from memq.core.topic import TopicConfig
+from memq.core.topic import MAX_PRODUCER_ID, TopicConfig, is_producer_id
 from memq.core.units import counted
 from memq.core.wire import messages as m
 from memq.core.write_partition import MAX_NOTIFICATION_BYTES
@@ -60,7 +60,6 @@ INFO_BYTES = 1 << 10  # of that for a topic or a group with all that is small in
 MEMBER_BYTES = 1 << 8  # for a member, without its text,
 LOOK_BYTES = 1 << 10  # and for looking into a topic, which takes time though it adds nothing
 MAX_NAMED_TOPICS = 100  # topics that one Metadata may name
-MAX_PRODUCER_ID = 200  # characters, which are bytes; it stands in every notification
 MAX_EPOCH = (1 << 31) - 1
 MAX_SEQUENCE = (1 << 62) - 1
 
@@ -542,9 +541,7 @@ def _check_write(request: m.Write, body: Any, config: TopicConfig, schema: pa.Sc
             "lower the producer's message_bytes or raise the topic's"
         )
     if not (
-        0 < len(request.producer_id) <= MAX_PRODUCER_ID
-        and request.producer_id.isascii()
-        and request.producer_id.isprintable()
+        is_producer_id(request.producer_id)
         and 0 <= request.epoch <= MAX_EPOCH
         and 0 <= request.sequence <= MAX_SEQUENCE
         and request.acks in (-1, 0, 1)

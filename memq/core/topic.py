@@ -21,6 +21,7 @@ from memq.core.units import (
 from memq.errors import ConfigError, InvalidRequestError
 
 MAX_TOPIC_NAME = 200  # it becomes part of file names and object keys, which end at 255 bytes
+MAX_PRODUCER_ID = 200  # characters, which are bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 TOPIC_ID_DIGITS = 16
@@ -174,6 +175,11 @@ def check_topic_id(topic_id: str) -> None:
             f"topic_id {topic_id[:80]!r} is not valid: it has {TOPIC_ID_DIGITS} "
             "lower-case hex digits"
         )
+
+
+def is_producer_id(name: str) -> bool:
+    """Return whether a name can be a producer id; it stands in every notification."""
+    return 0 < len(name) <= MAX_PRODUCER_ID and name.isascii() and name.isprintable()
 
 
 def check_topic_name(name: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from memq.core.named_values import GivenValues, NamedValues, parse_storage_options
 from memq.core.options import Option, defaults, options_of, parse_options
+from memq.core.topic import MAX_PRODUCER_ID, is_producer_id
 from memq.core.units import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
 from memq.errors import ConfigError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 """Ack levels as they are written, and as they travel."""
 
-MAX_PRODUCER_ID_BYTES = 200  # it stands in every notification
 MAX_EPOCH = (1 << 31) - 1
 DELIVERY_MARGIN_MS = 30 * SECOND_MS  # for retries, beyond what a Batch takes at most to be stored
 ANSWER_MARGIN_MS = 10 * SECOND_MS  # a broker answers this long after the Batch's own deadline
@@ -31,9 +31,10 @@ def _acks(value: object) -> int:
 
 
 def _producer_id(value: str) -> str:
-    if not 0 < len(value.encode()) <= MAX_PRODUCER_ID_BYTES:
+    if not is_producer_id(value):
         raise ConfigError(
-            f"producer_id {value[:250]!r} must have 1 to {MAX_PRODUCER_ID_BYTES} bytes"
+            f"producer_id {value[:250]!r} must have 1 to {MAX_PRODUCER_ID} printable ASCII "
+            "characters"
         )
     return value
 
