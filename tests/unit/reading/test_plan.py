@@ -19,6 +19,7 @@ from memq.core.wire.messages import PartitionOffsets
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
 from memq.reading.log import RetainedSince
 from memq.reading.plan import ATTEMPTS, EventTimes, Selection, plan_read
+from memq.reading.start import time_ms
 from tests.unit.reading.batches import Sent, notify, records, seal
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -94,6 +95,12 @@ def test_rows_without_a_time_are_in_no_range():
     assert times.select(rows_of([None, 1, 11])).num_rows == 1
     assert times.select(pa.record_batch({"timestamp": ["then"]})).num_rows == 0
     assert times.select(pa.record_batch({"at": [1]})).num_rows == 0
+
+
+def test_times_round_down():
+    """A time between two milliseconds counts as the earlier, so that nothing is skipped."""
+    assert time_ms(datetime(1970, 1, 1, 0, 0, 1, 1_999, tzinfo=UTC)) == 1_001
+    assert time_ms(datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)) == -1
 
 
 # -- planning a read ----------------------------------------------------------------------------
