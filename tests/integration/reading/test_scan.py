@@ -144,16 +144,15 @@ def test_times_are_exact_over_all_partitions(address):
             read_range(address, topic="exact", **wrong)
 
 
-@pytest.mark.parametrize("limit", [0, 1, 5, 7, 20, 21, None])
-async def test_a_limit_takes_the_first_rows(address, limit):
+async def test_a_limit_takes_the_first_rows(address):
     """Of a table, a scan and a stream alike."""
-    name = f"limit-{limit}"
-    fill(address, name, [range(n, n + 5) for n in range(0, 20, 5)], read_partitions=1)
-    first = list(range(20))[:limit]
-    assert found(read_range(address, topic=name, start=NOON, limit=limit)) == first
-    assert found(scan(address, topic=name, limit=limit).read_all()) == first
-    async with aclosing(async_scan(address, topic=name, limit=limit)) as batches:
-        assert sum([len(batch) async for batch in batches]) == len(first)
+    fill(address, "limit", [range(n, n + 5) for n in range(0, 20, 5)], read_partitions=1)
+    for limit in (0, 1, 5, 7, 20, 21, None):
+        first = list(range(20))[:limit]
+        assert found(read_range(address, topic="limit", start=NOON, limit=limit)) == first
+        assert found(scan(address, topic="limit", limit=limit).read_all()) == first
+        async with aclosing(async_scan(address, topic="limit", limit=limit)) as batches:
+            assert sum([len(batch) async for batch in batches]) == len(first)
 
 
 # -- a topic in the test process, whose records have the times 0, 1, 2 ... in microseconds -----

@@ -50,20 +50,15 @@ def test_what_will_not_pass_is_raised_at_once():
 
 def test_long_tries_are_told_now_and_then(caplog):
     """A call says that it is still being tried after a while, and not at every attempt."""
-    clock = Clock()
-    told = RetryLog(logging.getLogger("memq.test"))
-    retry = Retry(1_000.0, clock.runtime, log=told)
-    retry.after(UnavailableError("down"))
-    assert not caplog.records
-    clock.now_s += TELL_AFTER_S
-    retry.after(UnavailableError("down"))
-    retry.after(UnavailableError("down"))
-    assert [record.getMessage() for record in caplog.records] == [
-        "down; trying again for up to 997 s"
-    ]
-    clock.now_s += TELL_EVERY_S
-    retry.after(UnavailableError("still down"))
-    assert len(caplog.records) == 2
+    clock, error = Clock(), UnavailableError("down")
+    retry = Retry(1_000.0, clock.runtime, log=RetryLog(logging.getLogger("memq.test")))
+    told = []
+    for wait_s in (0, TELL_AFTER_S, 0, TELL_EVERY_S):
+        clock.now_s += wait_s
+        retry.after(error)
+        told.append(len(caplog.records))
+    assert told == [0, 1, 1, 2]
+    assert caplog.records[0].getMessage() == "down; trying again for up to 997 s"
 
 
 def test_no_attempt_begins_at_the_deadline():
