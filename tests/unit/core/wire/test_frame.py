@@ -176,11 +176,7 @@ def test_every_bit_flip_is_detected():
 @pytest.mark.parametrize(
     ("data", "error", "text"),
     [
-        (
-            b"GET / HTTP/1.1\r\n",
-            ProtocolError,
-            "looks like HTTP, which a broker speaks at its admin",
-        ),
+        (b"GET / HTTP/1.1\r\n", ProtocolError, "HTTP, which a broker speaks at its admin"),
         (b"MEMX", ProtocolError, "b'MEMX', not b'MEMQ'"),
         (prefix(magic=b"memq"), ProtocolError, "not a MemQ frame: it starts with b'm"),
         (prefix(version=2), UnsupportedVersionError, "version 2; this side reads 1"),
