@@ -161,6 +161,34 @@ def test_batch_is_sealed_before_its_notification_is_too_large(monkeypatch) -> No
     assert len(r.publishes[0].publications[0].payload) < 500 + 600
 
 
+def test_watermark_of_a_read_partition_holds_when_its_topic_is_altered() -> None:
+    """What was accepted goes where it is expected; nothing is written down as before the mark."""
+    r = rim(write_partitions=2, read_partitions=4)  # 0 feeds 0 and 2, and then 0 and 3
+    send(r, 0, ms=20)
+    told = r.processor.stored_through_by_read_ms(now(30))
+    assert told == [now(20).wall_ms, now(30).wall_ms] * 2
+    altered = msgspec.structs.replace(r.processor.config, write_partitions=3)
+    r.processor.configure(altered, SCHEMAS, 0, ClockReading(40, now(25).wall_ms))
+    r.processor.write(write(1), BODY, 1, 1, ClockReading(50, now(10).wall_ms))
+    r.processor.seal(ClockReading(60, now(11).wall_ms))
+    r.drain()
+    found = [(batch.partition, batch.sealed_wall_ms) for batch in r.uploads]
+    assert found == [(0, now(30).wall_ms), (3, now(30).wall_ms)]
+    marks = r.processor.stored_through_by_read_ms(now(70))
+    assert marks == [now(ms).wall_ms for ms in (20, 70, 70, 10)]
+
+
+def test_no_batch_is_sealed_before_a_watermark_that_was_told() -> None:
+    """Its wall time stands still when the clock goes back."""
+    r = rim()
+    assert r.processor.stored_through_ms(now(30)) == now(30).wall_ms
+    r.processor.write(write(0), BODY, 1, 0, ClockReading(40, now(10).wall_ms))
+    assert r.processor.stored_through_ms(now(50)) == now(10).wall_ms
+    r.processor.seal(ClockReading(60, now(20).wall_ms))
+    r.drain()
+    assert r.uploads[0].sealed_wall_ms == now(30).wall_ms
+
+
 def sealed(r: Rim, *sequences: int, ms: int = 0, **kw) -> list:
     """Batches with one Message each, sealed one after the other."""
     for sequence in sequences:
