@@ -14,9 +14,11 @@ from memq.core.governor.governor import (
     REBALANCE_INTERVAL_MS,
     SETTLE_MS,
     Governor,
+    ReadAgain,
     StoredNode,
     TopicPartitions,
 )
+from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
 from memq.core.wire.messages import ClusterBroker, MovingPartition
 from memq.errors import InvalidRequestError
 from tests.advice import follows
@@ -125,6 +127,25 @@ def test_a_transaction_has_so_many_changes_and_bytes():
     assert len(sizes) > 1
     assert max(sizes) <= MAX_TRANSACTION_BYTES
     assert len(cluster.store.nodes) == 40
+
+
+def test_what_is_refused_is_read_again():
+    """It asks once, changes nothing until it knows, and then goes on from what is there."""
+    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
+    governor = cluster.governor
+    transaction = governor.tick(0)
+    cluster.store.nodes["t"] = StoredNode(
+        ASSIGNMENTS.encode(TopicAssignment(topic_id="i1", epoch=5, owners=("gone",))), 4
+    )
+    assert not cluster.store.apply(transaction)
+    governor.refused(transaction.number)
+    governor.topic_changed(topic("u", 1))
+    assert governor.tick(0) == ReadAgain()
+    assert governor.tick(0) is None
+    governor.read(dict(cluster.store.nodes))
+    cluster.settle()
+    assert cluster.store.assignments()["t"].epoch == 6
+    assert counts(cluster) == {"a": 2}
 
 
 # -- moves that need not be at once ---------------------------------------------------------
