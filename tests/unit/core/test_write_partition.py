@@ -209,6 +209,17 @@ def test_a_batch_that_is_full_to_the_byte_is_sealed_at_once() -> None:
         assert [batch.builder.messages for batch in r.uploads] == [2] * full
 
 
+def test_no_more_batches_exist_than_there_are_slots() -> None:
+    """What would need another one has no room; what joins the open Batch has."""
+    r = rim(ring_slots=2)
+    sealed(r, 0)
+    send(r, 1)
+    assert r.processor.room_for(64, "s1")
+    assert not r.processor.room_for(64, "s2")
+    r.processor.seal(now())
+    assert not r.processor.room_for(64, "s1")
+
+
 def test_what_is_altered_holds_from_then_on() -> None:
     """Window, schemas, slots and limits are those of the altered topic, also for what is open."""
     r = rim(dedup_window="1h", batch_messages=4)
@@ -602,4 +613,4 @@ class Simulation(RuleBasedStateMachine):
 
 
 TestSimulation = Simulation.TestCase
-TestSimulation.settings = settings(stateful_step_count=40)
+TestSimulation.settings = settings(stateful_step_count=60)
