@@ -44,11 +44,11 @@ Time is given to every call in milliseconds of a clock that never goes back.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from memq.core.names import check_name
 from memq.core.queue import Holding
 from memq.core.units import counted
 from memq.core.wire.messages import GroupHeartbeatAnswer, GroupMember
@@ -74,8 +74,6 @@ UNKNOWN_MEMBER = "?"  # no member can have this name
 _Name: TypeAlias = tuple[str, str, str]  # group, topic, and member or committer
 _Value = TypeVar("_Value")
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-
 
 def check_group_name(name: str) -> None:
     """Refuse a name that cannot be a consumer group.
@@ -83,7 +81,7 @@ def check_group_name(name: str) -> None:
     Raises:
         InvalidRequestError: naming the value and what is allowed.
     """
-    _check_name("group", name)
+    check_name("group", name, MAX_NAME)
 
 
 class GroupCoordinator:
@@ -508,7 +506,7 @@ def assign(partitions: int, members: Iterable[str], current: Mapping[int, str]) 
 
 def _check_heartbeat(request: GroupHeartbeat, partitions: int) -> None:
     check_group_name(request.group)
-    _check_name("member id", request.member_id)
+    check_name("member id", request.member_id, MAX_NAME)
     if len(request.client) > MAX_CLIENT_TEXT:
         raise InvalidRequestError(
             f"client text of {len(request.client)} characters; the limit is {MAX_CLIENT_TEXT}"
@@ -523,12 +521,4 @@ def _check_heartbeat(request: GroupHeartbeat, partitions: int) -> None:
         raise InvalidRequestError(
             f"member {request.member_id!r} claims partition {strange[0]} of {request.topic!r}, "
             f"which has {partitions}"
-        )
-
-
-def _check_name(kind: str, name: str) -> None:
-    if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
-        raise InvalidRequestError(
-            f"{kind} {name[:250]!r} is not valid: use 1 to {MAX_NAME} of letters, digits, '.', "
-            "'_' and '-', starting with a letter, digit or '_'"
         )

@@ -14,6 +14,7 @@ around there, as the hash wants it. That takes 40 to 200 ns for a key, and a loo
 from __future__ import annotations
 
 import struct
+from array import array
 from functools import lru_cache
 from typing import Any
 
@@ -31,8 +32,8 @@ CACHED_KEYS = 16_384  # with keys about 4 MiB
 FEW_KEYS = 64  # of one length: below it a loop in Python is as quick as Arrow's calls
 
 _U32 = pa.uint32()
-_FACTOR, _SHIFT_8, _SHIFT_13, _SHIFT_15, _SHIFT_16, _SHIFT_24 = (
-    pa.scalar(each, _U32) for each in (_M, 8, 13, 15, 16, 24)
+_FACTOR, _SHIFT_13, _SHIFT_15, _SHIFT_16, _SHIFT_24 = (
+    pa.scalar(each, _U32) for each in (_M, 13, 15, 16, 24)
 )
 
 # -- one key --------------------------------------------------------------------------------
@@ -133,14 +134,14 @@ def _hash_equally_long(keys: Any) -> Any:
 
 
 def _hash_integers(numbers: Any) -> Any:
-    """Hash big-endian integers: their words are the same bytes in the other order."""
+    """The hash of integers by their bytes, with the most significant one first."""
     plain = pc.fill_null(numbers, 0)
-    if pat.is_int32(plain.type):
-        return _finish(_mix(4, [_swapped(plain.view(_U32))]))
-    unsigned = plain.view(pa.uint64())
-    high = pc.shift_right(unsigned, pa.scalar(32, pa.uint64())).cast(_U32)
-    low = pc.bit_wise_and(unsigned, pa.scalar(_MASK, pa.uint64())).cast(_U32)
-    return _finish(_mix(8, [_swapped(high), _swapped(low)]))
+    swapped = array("i" if pat.is_int32(plain.type) else "q")
+    start, width = plain.offset, swapped.itemsize
+    swapped.frombytes(memoryview(plain.buffers()[1])[start * width : (start + len(plain)) * width])
+    swapped.byteswap()
+    buffers = [None, pa.py_buffer(swapped)]
+    return _hash_equally_long(pa.Array.from_buffers(pa.binary(width), len(plain), buffers))
 
 
 def _mix(length: int, words: list[Any]) -> Any:
@@ -169,14 +170,3 @@ def _tail(keys: Any, length: int) -> Any:
         return pair
     third = pc.binary_slice(keys, at + 2, at + 3).view(pa.uint8()).cast(_U32)
     return pc.bit_wise_xor(pair, pc.shift_left(third, _SHIFT_16))
-
-
-def _swapped(words: Any) -> Any:
-    """Words with their bytes in the other order."""
-    ends = pc.bit_wise_or(pc.shift_left(words, _SHIFT_24), pc.shift_right(words, _SHIFT_24))
-    low, high = pa.scalar(0xFF00, _U32), pa.scalar(0xFF_0000, _U32)
-    inner = pc.bit_wise_or(
-        pc.shift_left(pc.bit_wise_and(words, low), _SHIFT_8),
-        pc.shift_right(pc.bit_wise_and(words, high), _SHIFT_8),
-    )
-    return pc.bit_wise_or(ends, inner)

@@ -5,9 +5,9 @@ Below the seam stands what every queue refuses, in the same words.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from memq.core.names import check_name
 from memq.core.ranges import retained_in_words
 from memq.errors import (
     FencedError,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from memq.core.clock import SavedTimes
 
 MAX_QUEUE_TOPIC = 249  # characters, where Kafka ends
-_QUEUE_TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 MAX_TIME_MS = (1 << 63) - 1
 MAX_PARTITIONS = 256  # as many as a topic may have
@@ -285,11 +284,7 @@ def check_new_topic(topic: str, partitions: int) -> None:
     Raises:
         InvalidRequestError: naming the value and what is allowed.
     """
-    if len(topic) > MAX_QUEUE_TOPIC or _QUEUE_TOPIC.fullmatch(topic) is None:
-        raise InvalidRequestError(
-            f"queue topic {topic[:300]!r} is not valid: use 1 to {MAX_QUEUE_TOPIC} of letters, "
-            "digits, '.', '_' and '-', starting with a letter, digit or '_'"
-        )
+    check_name("queue topic", topic, MAX_QUEUE_TOPIC)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidRequestError(
             f"topic {topic!r} cannot have {partitions} read partitions; choose 1 to "

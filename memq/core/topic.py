@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from memq.core.names import check_name
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.units import (
     DAY_MS,
@@ -21,8 +22,6 @@ from memq.core.units import (
 from memq.errors import ConfigError, InvalidRequestError
 
 MAX_TOPIC_NAME = 200  # it becomes part of file names and object keys, which end at 255 bytes
-MAX_PRODUCER_ID = 200  # characters, which are bytes
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 TOPIC_ID_DIGITS = 16
 """Hex digits of a topic id: the random name of one life of a topic, from its creation to its
@@ -188,8 +187,4 @@ def check_topic_name(name: str) -> None:
     Raises:
         InvalidRequestError: naming the value and what is allowed.
     """
-    if len(name) > MAX_TOPIC_NAME or _TOPIC_NAME.fullmatch(name) is None:
-        raise InvalidRequestError(
-            f"topic name {name[:250]!r} is not valid: use 1 to {MAX_TOPIC_NAME} of letters, "
-            "digits, '.', '_' and '-', starting with a letter, digit or '_'"
-        )
+    check_name("topic name", name, MAX_TOPIC_NAME)

@@ -18,7 +18,7 @@ from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.core.wire.frame import ONEWAY, PREFIX_BYTES, RESPONSE, encode_frame
-from tests.unit.core.format.hostile import EXTREMES, NESTED, damaged, sound_messages
+from tests.unit.core.format.test_hostile import EXTREMES, NESTED, damaged, sound_messages
 
 if TYPE_CHECKING:
     import random

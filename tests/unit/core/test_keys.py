@@ -57,12 +57,18 @@ def test_texts_are_hashed_as_utf8(values, kind):
 
 
 @pytest.mark.parametrize(("kind", "code", "bits"), [(pa.int32(), ">i", 31), (pa.int64(), ">q", 63)])
-def test_integers_are_hashed_with_the_most_significant_byte_first(kind, code, bits):
+@pytest.mark.parametrize("few", [1, keys.FEW_KEYS])
+def test_integers_are_hashed_with_the_most_significant_byte_first(
+    kind, code, bits, few, monkeypatch
+):
     """An integer is its bytes as Kafka's serializers of numbers write it."""
-    values = [0, 1, -1, 255, 256, 0x01020304, 2**bits - 1, -(2**bits), None]
-    expected = [None if v is None else partition_of(struct.pack(code, v), 9) for v in values]
+    monkeypatch.setattr(keys, "FEW_KEYS", few)
+    values = [0, 1, -1, 255, 256, 0x01020304, 2**bits - 1, -(2**bits)]
+    expected = [partition_of(struct.pack(code, v), 9) for v in values]
 
     assert partitions_of(pa.array(values, kind), 9).to_pylist() == expected
+    column = pa.array([5, *values, None], kind).slice(1)
+    assert partitions_of(column, 9).to_pylist() == [*expected, None]
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.int16(), pa.bool_(), pa.list_(pa.int64())])

@@ -90,20 +90,20 @@ def test_what_is_encoded_is_decoded(records, crc_sum, output, files):
 
 
 @pytest.mark.parametrize(
-    "payload",
+    ("payload", "match"),
     [
-        b"",
-        b"{}",
-        b"[]",
-        b"\xff",
-        encode_manifest(MANIFEST)[:-3],
-        changed(records="many"),
-        changed(unheard_of=1),
+        (payload, "not a manifest")
+        for payload in (b"", b"{}", b"[]", b"\xff", encode_manifest(MANIFEST)[:-3])
+    ]
+    + [
+        (changed(records="many"), "not a manifest"),
+        (changed(unheard_of=1), "not a manifest"),
+        (changed(version=3), "version 3; this reader knows 2"),
     ],
 )
-def test_what_is_no_manifest_is_refused(payload):
-    """Whatever is not a whole manifest is a CorruptDataError."""
-    with pytest.raises(CorruptDataError, match="not a manifest"):
+def test_what_is_no_manifest_is_refused(payload, match):
+    """Whatever is not a whole manifest, of a version that is known, is a CorruptDataError."""
+    with pytest.raises(CorruptDataError, match=match):
         decode_manifest(payload)
 
 
@@ -130,12 +130,6 @@ def test_numbers_that_make_no_sense_are_refused(changes):
     """
     with pytest.raises(CorruptDataError):
         decode_manifest(changed(**changes))
-
-
-def test_a_later_version_is_refused():
-    """A manifest of a version that is not known says which one is."""
-    with pytest.raises(CorruptDataError, match="version 3; this reader knows 2"):
-        decode_manifest(changed(version=3))
 
 
 def test_a_manifest_of_the_topic_before_is_refused():

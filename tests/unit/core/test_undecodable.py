@@ -73,8 +73,8 @@ def test_what_is_damaged_is_whole_or_a_typed_error(name):
     assert refused > 10
 
 
-def test_files_of_the_queue_that_are_damaged_are_named(tmp_path):
-    """Of a topic, a group, its members and the times: one that is damaged stops nothing else."""
+def test_files_that_are_damaged_are_named(tmp_path):
+    """Of a queue's topic, group, members and times, and of a catalog; they stop nothing else."""
     folders = TopicFolders(tmp_path)
     folders.load()
     folders.make("t", TopicFile(partitions=1, page_bytes=1 << 20, index_page_items=128))
@@ -82,34 +82,26 @@ def test_files_of_the_queue_that_are_damaged_are_named(tmp_path):
     folders.store_offsets("t", "g", {0: 1})
     folders.store_holdings("t", "g", {"m": Holding(1_000, [0])})
     folders.store_times(SavedTimes(5, 7))
+    catalog = Catalog(tmp_path / "catalog")
+    for name in ("a", "t"):
+        config = TopicConfig.create(name)
+        catalog.save(new_topic(config, (), now_ms=1, topic_id="0" * 16, request_id=""))
     reads = {
         "topics/t/topic.json": folders.load,
         "topics/t/groups/g.json": lambda: folders.offsets("t", "g"),
         "topics/t/members/g.json": lambda: folders.holdings("t"),
         "times.json": folders.times,
+        "catalog/t.json": lambda: Catalog(tmp_path / "catalog").names().index("a"),
     }
     for name, read in reads.items():
         path = tmp_path / name
         whole = path.read_bytes()
-        for each in damaged(whole):
+        for each in islice(damaged(whole), 0, None, 1 + 8 * name.startswith("catalog")):
             path.write_bytes(each)
             with contextlib.suppress(CorruptDataError):
                 read()
         path.write_bytes(whole)
     assert folders.times() == SavedTimes(5, 7)
-
-
-def test_a_topic_that_is_damaged_stops_no_other(tmp_path):
-    """The catalog has the others, and names the one."""
-    catalog = Catalog(tmp_path)
-    for name in ("a", "t"):
-        config = TopicConfig.create(name)
-        catalog.save(new_topic(config, (), now_ms=1, topic_id="0" * 16, request_id=""))
-    path = tmp_path / "t.json"
-    whole = path.read_bytes()
-    for each in islice(damaged(whole), 0, None, 9):  # each opens a catalog
-        path.write_bytes(each)
-        assert "a" in Catalog(tmp_path).names()
 
 
 def test_a_record_of_the_state_that_is_damaged_changes_nothing(caplog):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -19,6 +19,7 @@ from memq.core.notification import NOTIFICATION_VERSION, decode_notification
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition import (
+    ACKS_ALL,
     Accepted,
     AnswerWrite,
     BatchEnded,
@@ -44,18 +45,20 @@ SCHEMAS = {"s1": serialize_schema(DEFAULT_SCHEMA), "s2": serialize_schema(DEFAUL
 BODY = bytes(64)  # the processor never looks inside
 
 
-def processor(**options) -> TopicProcessor:
+def processor(number: int = 0, *, written_ms: int = 0, opened_ms: int = -1, **options):
     ids = itertools.count()
     options = {"batch_bytes": "1KiB", "message_bytes": "1KiB", "ring_slots": 2} | options
     return TopicProcessor(
         TopicConfig.create("t", **options),
-        0,
-        topic_id="0" * 16,
-        broker_id="b",
+        number,
+        topic_id="1" * 16,
+        broker_id="b7",
         schemas=SCHEMAS,
         new_batch_id=lambda ms: f"{ms:012x}-{next(ids)}",
-        locate=lambda batch_id, *_: (f"key/{batch_id}", f"mem://key/{batch_id}"),
+        locate=lambda *place: ("key", "mem://" + "/".join(map(str, place))),
         window=DeduplicationWindow(3_600_000),
+        written_ms=written_ms,
+        opened_ms=opened_ms,
     )
 
 
@@ -104,9 +107,11 @@ class Rim:
                     assert batch in self.released
                     self.gone.append((batch, published))
 
-    def store(self, batch, ms: int = 0) -> None:
+    def store(self, batch) -> None:
         self.processor.stored(batch)
         self.drain()
+        assert batch in self.released, "memory is given back before the publication"
+        assert batch.state is BatchState.FAILED or batch.sealed.buffers == []
 
     def publish(self, ms: int = 0) -> None:
         publish = self.publishes.pop(0)
@@ -126,32 +131,6 @@ def send(r: Rim, sequence: int, *, body=BODY, crc=1, ticket=None, ms=0, **kw):
     )
     r.drain()
     return outcome
-
-
-def test_acks_0_and_1_are_not_answered_again_on_publish() -> None:
-    """Only `acks=all` waits for the publish."""
-    r = rim(batch_messages=2)
-    send(r, 0, acks=0)
-    send(r, 1, acks=1)
-    r.store(r.uploads[0])
-    r.publish()
-    assert r.answers == {}
-
-
-def test_bodies_are_released_once_when_they_are_stored() -> None:
-    """Memory is given back before the publication, which may have to wait or to be repeated."""
-    r = rim()
-    send(r, 0)
-    r.processor.seal(now())
-    r.drain()
-    batch = r.uploads[0]
-    assert (r.released, len(batch.sealed.buffers)) == ([], 5)
-    r.store(batch)
-    assert (r.released, batch.sealed.buffers, r.gone) == ([batch], [], [])
-    r.processor.publish_failed(r.publishes.pop().batches, QueueError("busy"), now())
-    r.drain()
-    r.publish()
-    assert (r.released, r.gone) == ([batch], [(batch, True)])
 
 
 def test_batch_is_sealed_by_age() -> None:
@@ -182,94 +161,32 @@ def test_batch_is_sealed_before_its_notification_is_too_large(monkeypatch) -> No
     assert len(r.publishes[0].publications[0].payload) < 500 + 600
 
 
-def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
-    """An open Batch holds back all it may go to, a sealed one where it goes; both stay closed."""
-    r = rim(read_partitions=2)
-    send(r, 0, ms=20)
-    assert r.processor.stored_through_by_read_ms(now(30)) == [now(20).wall_ms] * 2
-    r.processor.seal(now(40))
-    told = r.processor.stored_through_by_read_ms(now(90))
-    assert told == [now(20).wall_ms, now(90).wall_ms]
-    r.processor.write(
-        write(1), BODY, 1, 1, ClockReading(91, now(50).wall_ms)
-    )  # the wall clock went back
-    r.processor.seal(ClockReading(92, now(60).wall_ms))
-    r.drain()
-    assert [(batch.partition, batch.sealed_wall_ms) for batch in r.uploads] == [
-        (0, now(40).wall_ms), (1, now(90).wall_ms)
-    ]  # fmt: skip
-
-
-def test_watermark_of_a_read_partition_that_goes_to_another_write_partition() -> None:
-    """What was accepted for a read partition holds its watermark back, whoever is to feed it."""
+def test_watermark_of_a_read_partition_holds_when_its_topic_is_altered() -> None:
+    """What was accepted goes where it is expected; nothing is written down as before the mark."""
     r = rim(write_partitions=2, read_partitions=4)  # 0 feeds 0 and 2, and then 0 and 3
     send(r, 0, ms=20)
-    told = r.processor.stored_through_by_read_ms(now(30))[3]
-    altered = msgspec.structs.replace(r.processor.config, write_partitions=3)
-    r.processor.configure(altered, SCHEMAS, now(90).wall_ms, now(40))
-    send(r, 1, ms=50)
-    r.processor.seal(now(60))
-    r.drain()
-    first, second = r.uploads
-    assert (first.partition, second.partition) == (0, 3)
-    assert second.sealed_wall_ms == now(90).wall_ms
-    assert r.processor.stored_through_by_read_ms(now(70)) == [
-        now(20).wall_ms, now(70).wall_ms, now(70).wall_ms, now(50).wall_ms
-    ]  # fmt: skip
-    assert told == now(30).wall_ms
-
-
-@pytest.mark.parametrize("more", [{"write_partitions": 3}, {"read_partitions": 6}])
-@pytest.mark.parametrize("turn", range(3))
-def test_an_open_batch_goes_where_its_topic_was_before_it_was_altered(turn, more) -> None:
-    """Whichever read partition has its turn is one whose watermark was told with the Batch open."""
-    r = rim(write_partitions=2, read_partitions=4, ring_slots=4)
-    for sequence in range(turn + 1):
-        r.processor.seal(now(10))
-        send(r, sequence, ms=20)
     told = r.processor.stored_through_by_read_ms(now(30))
-    altered = msgspec.structs.replace(r.processor.config, **more)
-    r.processor.configure(altered, SCHEMAS, now(30).wall_ms, now(40))
+    assert told == [now(20).wall_ms, now(30).wall_ms] * 2
+    altered = msgspec.structs.replace(r.processor.config, write_partitions=3)
+    r.processor.configure(altered, SCHEMAS, 0, ClockReading(40, now(25).wall_ms))
+    r.processor.write(write(1), BODY, 1, 1, ClockReading(50, now(10).wall_ms))
+    r.processor.seal(ClockReading(60, now(11).wall_ms))
     r.drain()
-    assert told[r.uploads[turn].partition] == now(20).wall_ms
+    found = [(batch.partition, batch.sealed_wall_ms) for batch in r.uploads]
+    assert found == [(0, now(30).wall_ms), (3, now(30).wall_ms)]
+    marks = r.processor.stored_through_by_read_ms(now(70))
+    assert marks == [now(ms).wall_ms for ms in (20, 70, 70, 10)]
 
 
-WALL_STEPS = st.lists(
-    st.tuples(st.sampled_from(["write", "seal", "store", "publish", "ask"]), st.integers(0, 40)),
-    min_size=5,
-    max_size=60,
-)
-
-
-@given(WALL_STEPS)
-def test_no_step_of_the_wall_clock_makes_a_watermark_untrue(steps) -> None:
-    """However the clock is set, no Batch is published at a time that a watermark had closed."""
-    r = rim(batch_messages=2, ring_slots=4, read_partitions=2)
-    told: dict[int, int] = {}
-    published: dict[int, list[int]] = {0: [], 1: []}
-    for number, (event, wall_ms) in enumerate(steps):
-        at = ClockReading(number, 1_000 + wall_ms)
-        uploading = [batch for batch in r.uploads if batch.state is BatchState.UPLOADING]
-        if event == "write" and r.processor.room_for(64, "s1"):
-            r.processor.write(write(number), BODY, 1, number, at)
-            r.drain()
-        elif event == "seal":
-            r.processor.seal(at)
-            r.drain()
-        elif event == "store" and uploading:
-            r.store(uploading[-1])
-        elif event == "publish" and r.publishes:
-            for each in r.publishes[0].publications:
-                times = published[each.partition]
-                assert each.timestamp_ms >= max([told.get(each.partition, 0), *times])
-                times.append(each.timestamp_ms)
-            r.publish()
-        else:
-            by_read = r.processor.stored_through_by_read_ms(at)
-            overall = r.processor.stored_through_ms(at)
-            assert overall == min(by_read)
-            assert max(by_read) <= at.wall_ms
-            told = {n: max(told.get(n, 0), mark_ms) for n, mark_ms in enumerate(by_read)}
+def test_no_batch_is_sealed_before_a_watermark_that_was_told() -> None:
+    """Its wall time stands still when the clock goes back."""
+    r = rim()
+    assert r.processor.stored_through_ms(now(30)) == now(30).wall_ms
+    r.processor.write(write(0), BODY, 1, 0, ClockReading(40, now(10).wall_ms))
+    assert r.processor.stored_through_ms(now(50)) == now(10).wall_ms
+    r.processor.seal(ClockReading(60, now(20).wall_ms))
+    r.drain()
+    assert r.uploads[0].sealed_wall_ms == now(30).wall_ms
 
 
 def sealed(r: Rim, *sequences: int, ms: int = 0, **kw) -> list:
@@ -290,6 +207,17 @@ def test_a_batch_that_is_full_to_the_byte_is_sealed_at_once() -> None:
         assert r.processor.room_for(40, "s1")
         send(r, 1, body=bytes(40))
         assert [batch.builder.messages for batch in r.uploads] == [2] * full
+
+
+def test_no_more_batches_exist_than_there_are_slots() -> None:
+    """What would need another one has no room; what joins the open Batch has."""
+    r = rim(ring_slots=2)
+    sealed(r, 0)
+    send(r, 1)
+    assert r.processor.room_for(64, "s1")
+    assert not r.processor.room_for(64, "s2")
+    r.processor.seal(now())
+    assert not r.processor.room_for(64, "s1")
 
 
 def test_what_is_altered_holds_from_then_on() -> None:
@@ -398,22 +326,11 @@ def test_a_failure_in_an_ordered_topic_leaves_what_is_before_it() -> None:
         send(r, 2, ticket="early")
     assert send(r, 1, ticket="again") == Accepted(kept=True)
     assert isinstance(send(r, 0, ticket="twice"), Duplicate)
-
-
-def test_a_new_epoch_of_an_ordered_producer_begins_anew() -> None:
-    """Its sequences follow upon each other, not upon those of the process before."""
-    r = rim(ordering="producer", ring_slots=8)
-    old = sealed(r, 0, 1, 2)
-    assert send(r, 0, epoch=1, ticket="new") == Accepted(kept=True)
-    with pytest.raises(SequenceGapError, match="came before 1"):
-        send(r, 2, epoch=1, ticket="early")
-    with pytest.raises(ProducerFencedError):
-        send(r, 3, ticket="old")
-    r.processor.failed(old[1], StorageError("no"))  # it takes the new one along
-    r.drain()
     with pytest.raises(SequenceGapError, match="came before 0"):
         send(r, 1, epoch=1, ticket="too early")
-    assert send(r, 0, epoch=1, ticket="new again") == Accepted(kept=True)
+    assert send(r, 0, epoch=1, ticket="of a new epoch") == Accepted(kept=True)
+    with pytest.raises(ProducerFencedError):
+        send(r, 2, ticket="old")
 
 
 def test_a_message_that_may_wait_is_due_after_those_that_wait() -> None:
@@ -426,12 +343,8 @@ def test_a_message_that_may_wait_is_due_after_those_that_wait() -> None:
     check(write(5, unsettled=5))
     check(write(3), 2)
     check(write(1), 2)
-    for request, parked in (
-        (write(2), -1),
-        (write(2), 0),
-        (write(4), 2),
-        (write(9, unsettled=8), 2),
-    ):
+    early = (write(2), -1), (write(2), 0), (write(4), 2), (write(9, unsettled=8), 2)
+    for request, parked in early:
         with pytest.raises(SequenceGapError):
             check(request, parked)
     rim().processor.check_no_gap(write(9))
@@ -465,39 +378,21 @@ def test_a_refused_message_changes_nothing() -> None:
 
 def test_all_that_is_written_down_of_a_batch() -> None:
     """Its names, numbers and both of its times, in notification, key and publication."""
-    located = []
-
-    def locate(*args):
-        located.append(args)
-        return "key", "mem://key"
-
     r = Rim(
-        TopicProcessor(
-            TopicConfig.create("t", write_partitions=3, read_partitions=6),
-            2,
-            topic_id="1" * 16,
-            broker_id="b7",
-            schemas=SCHEMAS,
-            new_batch_id=lambda ms: f"id at {ms}",
-            locate=locate,
-            window=DeduplicationWindow(3_600_000),
-            written_ms=1_000_050,
-            opened_ms=700,
-        )
+        processor(2, write_partitions=3, read_partitions=6, written_ms=1_000_050, opened_ms=700)
     )
-    for number, name in enumerate(["id at 701", "id at 702", "id at 900"]):
-        send(r, number, schema="s2", ms=900 if number == 2 else 20 + number)
-        r.processor.seal(now(40 if number == 0 else 60 + number))
+    written = [(701, 1_000_050, 40), (702, 1_000_061, 61)]
+    for number, sealed_ms in enumerate((40, 61)):
+        send(r, number, schema="s2", ms=20 + number)
+        r.processor.seal(now(sealed_ms))
         r.drain()
-        assert r.uploads[number].batch_id == name
-        wall_ms, mono_ms = ((1_000_050, 40), (1_000_061, 61), (1_000_900, 62))[number]
-        assert located[number] == (name, wall_ms, mono_ms)
+    ids = [f"{opened_ms:012x}-{at}" for at, (opened_ms, *_) in enumerate(written)]
     r.store(r.uploads[1])
     r.store(r.uploads[0])
     (publications,) = (each.publications for each in r.publishes)
-    assert [
-        (each.partition, each.timestamp_ms, each.running_ms) for each in publications
-    ] == [(2, 1_000_050, 40), (5, 1_000_061, 61)]  # fmt: skip
+    assert [(each.partition, each.timestamp_ms, each.running_ms) for each in publications] == [
+        (partition, *times) for partition, (_, *times) in zip((2, 5), written, strict=True)
+    ]
     sealed = r.uploads[1].sealed
     told = msgspec.structs.asdict(decode_notification(publications[1].payload))
     (producer,) = told.pop("producers")
@@ -507,8 +402,8 @@ def test_all_that_is_written_down_of_a_batch() -> None:
         "topic": "t",
         "topic_id": "1" * 16,
         "write_partition": 2,
-        "batch_id": "id at 702",
-        "uri": "mem://key",
+        "batch_id": ids[1],
+        "uri": f"mem://{ids[1]}/1000061/61",
         "size_bytes": sealed.size_bytes,
         "index_offset": sealed.index_offset,
         "messages": 1,
@@ -521,9 +416,11 @@ def test_all_that_is_written_down_of_a_batch() -> None:
         "stored_through_ms": 1_000_061,
     }
     r.publish()
-    assert r.answers[1] == WriteAnswer(partition=5, offset=1, batch_id="id at 702")
-    outcome = send(r, 1, schema="s2", ticket="again")
-    assert outcome.batch == (5, 1, "id at 702")
+    assert r.answers[1] == WriteAnswer(partition=5, offset=1, batch_id=ids[1])
+    assert send(r, 1, schema="s2", ticket="again").batch == (5, 1, ids[1])
+    send(r, 2, ms=900)
+    (later,) = r.processor.batch_ids
+    assert later == f"{900:012x}-2", "ids go on from the clock once that is ahead"
 
 
 class Simulation(RuleBasedStateMachine):
@@ -533,15 +430,20 @@ class Simulation(RuleBasedStateMachine):
         ordering=st.sampled_from(["none", "producer"]),
         slots=st.integers(1, 4),
         messages=st.integers(1, 4),
+        reads=st.sampled_from([1, 2, 4]),
     )
-    def start(self, ordering: str, slots: int, messages: int) -> None:
+    def start(self, ordering: str, slots: int, messages: int, reads: int) -> None:
         self.rim = rim(
             ordering=ordering,
             ring_slots=slots,
             batch_messages=messages,
             upload_deadline="300ms",
+            read_partitions=reads,
         )
         self.clock = 0
+        self.wall_ms = 1_000  # ahead of the clock
+        self.told = [0] * reads  # watermarks, by read partition
+        self.published_ms = [0] * reads
         self.next = dict.fromkeys("pq", 0)
         self.waiting: dict[int, tuple] = {}
         self.tickets = itertools.count()
@@ -561,8 +463,15 @@ class Simulation(RuleBasedStateMachine):
                 assert key in held.pending
         self.rim.answers.clear()
 
-    @rule(producer=st.sampled_from("pq"), back=st.integers(0, 3))
-    def send(self, producer: str, back: int) -> None:
+    def now(self) -> ClockReading:
+        return ClockReading(self.clock, self.wall_ms + self.clock)
+
+    @rule(
+        producer=st.sampled_from("pq"),
+        back=st.integers(0, 3),
+        acks=st.sampled_from([0, 1, ACKS_ALL, ACKS_ALL]),
+    )
+    def send(self, producer: str, back: int, acks: int) -> None:
         sequence = max(0, self.next[producer] - back)
         if not self.rim.processor.room_for(64, "s1"):
             return
@@ -570,7 +479,7 @@ class Simulation(RuleBasedStateMachine):
         key = (producer, 0, sequence)
         try:
             outcome = self.rim.processor.write(
-                write(sequence, producer=producer), BODY, sequence, ticket, now(self.clock)
+                write(sequence, producer=producer, acks=acks), BODY, sequence, ticket, self.now()
             )
         except (SequenceGapError, SequenceConflictError) as exc:
             assert self.rim.processor.config.ordering == "producer"
@@ -579,18 +488,46 @@ class Simulation(RuleBasedStateMachine):
             return
         if isinstance(outcome, Duplicate):
             assert any(key in batch.pending for batch in self.queue)
-        else:
+        elif acks == ACKS_ALL:  # nothing else is answered later
             self.waiting[ticket] = key
         self.next[producer] = max(self.next[producer], sequence + 1)
         self._settle()
 
     @rule(ms=st.integers(1, 300))
     def pass_time(self, ms: int) -> None:
-        before = self.rim.processor.stored_through_ms(now(self.clock))
+        before = self.rim.processor.stored_through_ms(self.now())
         self.clock += ms
-        self.rim.processor.tick(now(self.clock))
-        assert self.rim.processor.stored_through_ms(now(self.clock)) >= before
+        self.rim.processor.tick(self.now())
+        assert self.rim.processor.stored_through_ms(self.now()) >= before
         self._settle()
+
+    @rule(wall_ms=st.integers(0, 2_000))
+    def set_wall_clock(self, wall_ms: int) -> None:
+        self.wall_ms = wall_ms
+
+    @rule()
+    def ask_for_watermarks(self) -> None:
+        by_read = self.rim.processor.stored_through_by_read_ms(self.now())
+        assert self.rim.processor.stored_through_ms(self.now()) == min(by_read)
+        assert max(by_read) <= self.now().wall_ms
+        self.told = list(map(max, self.told, by_read))
+
+    @rule(write_partitions=st.integers(1, 4))
+    def alter(self, write_partitions: int) -> None:
+        it = self.rim.processor
+        most = max(write_partitions, it.config.write_partitions)
+        altered = msgspec.structs.replace(it.config, write_partitions=most)
+        it.configure(altered, SCHEMAS, it.written_ms, self.now())
+        self._settle()
+
+    def _publish(self, publish: PublishBatches, count: int) -> range:
+        """Let the queue take some; none comes at a time that a watermark has closed."""
+        for each in publish.publications[:count]:
+            earliest_ms = max(self.told[each.partition], self.published_ms[each.partition])
+            assert each.timestamp_ms >= earliest_ms
+            self.published_ms[each.partition] = each.timestamp_ms
+        self.queue += publish.batches[:count]
+        return range(len(self.queue) - len(publish.batches[:count]), len(self.queue))
 
     @precondition(lambda self: self.rim.uploads)
     @rule(data=st.data(), fails=st.booleans())
@@ -600,7 +537,7 @@ class Simulation(RuleBasedStateMachine):
             self.rim.processor.failed(batch, StorageError("injected"))
         else:
             self.stored.add(batch.batch_id)
-            self.rim.processor.stored(batch)
+            self.rim.store(batch)
         self._settle()
 
     @precondition(lambda self: self.rim.publishes and self.in_doubt is None)
@@ -609,16 +546,14 @@ class Simulation(RuleBasedStateMachine):
         publish = self.rim.publishes.pop(0)
         assert not self.rim.publishes, "one publish at a time"
         assert all(batch.batch_id in self.stored for batch in publish.batches)
-        start = len(self.queue)
         if how == "done":
-            self.queue += publish.batches
-            offsets = range(start, len(self.queue))
-            self.rim.processor.published(publish.batches, offsets, now(self.clock))
+            offsets = self._publish(publish, len(publish.batches))
+            self.rim.processor.published(publish.batches, offsets, self.now())
         elif how == "failed":
             error = QueueError("injected")
-            self.rim.processor.publish_failed(publish.batches, error, now(self.clock))
+            self.rim.processor.publish_failed(publish.batches, error, self.now())
         else:
-            self.queue += publish.batches[:reached]
+            self._publish(publish, reached)
             self.rim.processor.publish_uncertain()
             self.in_doubt = publish.batches
         self._settle()
@@ -628,7 +563,7 @@ class Simulation(RuleBasedStateMachine):
     def resolve(self) -> None:
         offsets = {batch.batch_id: at for at, batch in enumerate(self.queue)}
         self.in_doubt = None
-        self.rim.processor.resolve(offsets, now(self.clock))
+        self.rim.processor.resolve(offsets, self.now())
         self._settle()
 
     @invariant()
@@ -659,19 +594,17 @@ class Simulation(RuleBasedStateMachine):
         for _ in range(1_000):  # faults have stopped: everything must end
             if self.in_doubt is not None:
                 self.resolve()
-            self.rim.processor.seal(now(self.clock))
+            self.rim.processor.seal(self.now())
             self._settle()
             while self.rim.uploads:
                 batch = self.rim.uploads.pop()
                 self.stored.add(batch.batch_id)
-                self.rim.processor.stored(batch)
+                self.rim.store(batch)
                 self._settle()
             if self.rim.publishes:
                 publish = self.rim.publishes.pop(0)
-                start = len(self.queue)
-                self.queue += publish.batches
-                offsets = range(start, len(self.queue))
-                self.rim.processor.published(publish.batches, offsets, now(self.clock))
+                offsets = self._publish(publish, len(publish.batches))
+                self.rim.processor.published(publish.batches, offsets, self.now())
                 self._settle()
             if self.rim.processor.idle:
                 break
@@ -680,4 +613,4 @@ class Simulation(RuleBasedStateMachine):
 
 
 TestSimulation = Simulation.TestCase
-TestSimulation.settings = settings(stateful_step_count=40)
+TestSimulation.settings = settings(stateful_step_count=60)

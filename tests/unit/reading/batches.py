@@ -28,10 +28,10 @@ def records(*values: bytes | None, keys=None, headers=None, times_us=None) -> pa
     return encode_records(keys, values, headers, times_us or list(range(len(values))))
 
 
-def seal(*messages: Sent, batch_id: str = "b", compression: str | None = None) -> SealedBatch:
+def seal(*messages: Sent, compression: str | None = None, **names) -> SealedBatch:
     """A Batch of some Messages."""
-    schema = serialize_schema(messages[0].rows.schema)
-    builder = BatchBuilder(schema, batch_id=batch_id, topic="t", write_partition=0)
+    names = {"batch_id": "b", "topic": "t", "write_partition": 0} | names
+    builder = BatchBuilder(serialize_schema(messages[0].rows.schema), **names)
     for message in messages:
         body = encode_message(message.rows, compression)
         least, greatest = timestamp_range_us(message.rows)
@@ -74,4 +74,4 @@ def notify(sealed: SealedBatch, uri: str = "memory:b") -> Notification:
 
 def object_bytes(sealed: SealedBatch) -> bytes:
     """The bytes of the object."""
-    return b"".join(bytes(buffer) for buffer in sealed.buffers)
+    return b"".join(map(bytes, sealed.buffers))

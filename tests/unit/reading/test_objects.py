@@ -22,7 +22,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from memq.reading.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker
+from memq.reading.objects import MAX_OBJECT_BYTES, BatchSource, map_ahead, read_broker, read_index
 from memq.runtime.retry import Retry
 from memq.runtime.system import Runtime
 from tests.unit.reading.batches import Sent, notify, object_bytes, records, seal
@@ -167,27 +167,30 @@ async def test_what_may_pass_is_tried_until_the_deadline(error):
     assert asyncio.get_running_loop().time() - began_s > TIMEOUT_S / 2
 
 
-@pytest.mark.parametrize("how", ["short", "long", "another", "damaged", "absurd"])
-async def test_what_is_not_the_batch_is_damaged_and_not_tried_again(how):
+DATA = object_bytes(SEALED)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DATA[:-1], {}),
+        (DATA, {"size_bytes": len(DATA) - 1}),
+        (DATA, {"batch_id": "other"}),
+        (DATA[:100] + bytes([DATA[100] ^ 1]) + DATA[101:], {}),
+        (DATA, {"size_bytes": MAX_OBJECT_BYTES + 1}),
+    ],
+    ids=["short", "long", "another", "damaged", "absurd"],
+)
+async def test_what_is_not_the_batch_is_damaged_and_not_tried_again(data, said):
     """It names the Batch and the way on."""
-    topic, batch, data = Topic("memory:a"), published(), object_bytes(SEALED)
-    if how == "short":
-        data = data[:-1]
-    elif how == "long":
-        batch = published(size_bytes=len(data) - 1)
-    elif how == "another":
-        batch = published(batch_id="other")
-    elif how == "damaged":
-        data = data[:100] + bytes([data[100] ^ 1]) + data[101:]
-    else:
-        batch = published(size_bytes=MAX_OBJECT_BYTES + 1)
+    topic = Topic("memory:a")
     topic.objects["memory:a"] = data
     with pytest.raises(
         CorruptDataError, match=r"t/1 offset 3 .* is damaged: .*--to-offset 4"
     ) as caught:
-        await values(topic, batch)
+        await values(topic, published(**said))
     assert str(caught.value).count("offset 3") == 1
-    assert len(topic.timeouts) == (how != "absurd")
+    assert len(topic.timeouts) == (said.get("size_bytes", 0) <= MAX_OBJECT_BYTES)
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
@@ -231,6 +234,19 @@ async def test_work_ahead_is_bounded_by_weight(most, expected):
     assert peak == expected
 
 
+async def test_error_in_the_work_is_raised_in_its_turn():
+    """An error comes where its result would have come."""
+
+    async def invert(number):
+        return 1 / (number - 2)
+
+    found = []
+    with pytest.raises(ZeroDivisionError):
+        async for number, _ in map_ahead(invert, numbers(5), 3):
+            found.append(number)
+    assert found == [0, 1]
+
+
 async def test_work_ahead_is_cancelled_when_it_is_left():
     """Leaving early, or an error, leaves no work behind."""
     started, ended = [], []
@@ -252,18 +268,33 @@ async def test_work_ahead_is_cancelled_when_it_is_left():
     assert sorted(ended) == started
 
 
-async def test_error_in_the_work_is_raised_in_its_turn():
-    """An error comes where its result would have come."""
+# -- the index of a Batch -----------------------------------------------------------------------
 
-    async def invert(number):
-        return 1 / (number - 2)
 
-    found = []
+def index(**changes):
+    """The index of the Batch, read as a notification says that was changed."""
+    return read_index(named(**changes), lambda start, length: DATA[start : start + length])
 
-    async def collect():
-        async for number, _ in map_ahead(invert, numbers(5), 3):
-            found.append(number)
 
-    with pytest.raises(ZeroDivisionError):
-        await collect()
-    assert found == [0, 1]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_id": "other"},
+        {"topic": "other"},
+        {"write_partition": 1},
+        {"messages": 2},
+        {"records": 3},
+        {"producers": named().producers * 2},
+        {"index_offset": SEALED.index_offset + 1},
+        {"size_bytes": SEALED.size_bytes - 1},
+        {"size_bytes": SEALED.size_bytes + 1},
+    ],
+)
+def test_an_index_that_its_notification_does_not_fit_is_refused(changes):
+    """Who was given positions by the notification would read other Messages, or fewer.
+
+    A planner leaves the names of Messages out of the notifications that it keeps.
+    """
+    with pytest.raises(CorruptDataError):
+        index(**changes)
+    assert index() == index(producers=())

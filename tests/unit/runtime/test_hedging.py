@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -48,16 +49,12 @@ def test_a_put_is_overdue_above_97_of_100_of_its_size():
 
 
 def test_there_is_no_hedge_while_the_store_slows_down():
-    """When many of the puts under way are overdue, none of the others is hedged."""
+    """When many of the puts under way are overdue, or have failed, none of the others is hedged."""
     hedging = known(2_000)
     puts = [hedging.began(8 * MIB) for _ in range(12)]
     answers = [hedging.overdue(put) for put in puts]
     assert answers[0]
     assert not any(answers[8:])
-
-
-def test_there_is_no_hedge_while_puts_fail():
-    """A store that refuses is not asked twice."""
     hedging = known(2_000)
     fed(hedging, [0.01] * (RECENT // 4), succeeded=False)
     assert not hedging.overdue(hedging.began(8 * MIB))
@@ -85,59 +82,31 @@ def test_counts_never_go_astray(steps):
     assert hedging.hedges <= EXTRA_SHARE * hedging.requests
 
 
-class Attempts:
-    """Attempts of one request, each a future that the test ends."""
-
-    def __init__(self, hedging=None, *, may_hedge=True):
-        self.hedging = hedging or known()
-        self.under_way = []
-        self.now_s = 50.0
-        self.task = asyncio.ensure_future(
-            first_success(
-                self._attempt, self.hedging, 8 * MIB, lambda: self.now_s, may_hedge=may_hedge
-            )
-        )
-
-    def _attempt(self):
-        attempt = asyncio.get_running_loop().create_future()
-        self.under_way.append(attempt)
-        return attempt
-
-    async def begun(self, count):
-        while len(self.under_way) < count:
-            await asyncio.sleep(0.001)
-
-
-async def rest():
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize("last", [0, 1])
-async def test_a_request_fails_when_each_of_its_attempts_has(last):
+@pytest.mark.parametrize("succeeds", [*itertools.product([True, False], repeat=2)])
+@pytest.mark.parametrize("first", [0, 1])
+async def test_the_first_success_is_the_answer(first, succeeds):
     """One that fails waits for the other; of two failures the one begun last is told."""
-    attempts = Attempts()
-    await attempts.begun(2)
-    attempts.under_way[1 - last].set_exception(StorageError(str(1 - last)))
-    await rest()
-    assert not attempts.task.done()
-    attempts.under_way[last].set_exception(StorageError(str(last)))
-    with pytest.raises(StorageError, match="1"):
-        await attempts.task
-    assert "0 of 0 under way overdue" in repr(attempts.hedging)
-    assert attempts.hedging._recent[-1]
+    hedging, attempts = known(), []
 
+    def attempt():
+        attempts.append(asyncio.get_running_loop().create_future())
+        return attempts[-1]
 
-@pytest.mark.parametrize("winner", [0, 1])
-@pytest.mark.parametrize("other_fails", [False, True])
-async def test_whichever_attempt_succeeds_is_the_answer(winner, other_fails):
-    """Also after the other one has failed; there is no third attempt."""
-    attempts = Attempts()
-    await attempts.begun(2)
-    if other_fails:
-        attempts.under_way[1 - winner].set_exception(StorageError("no"))
-        await rest()
-    attempts.under_way[winner].set_result("stored")
-    assert await attempts.task == "stored"
-    assert len(attempts.under_way) == 2
-    assert attempts.under_way[1 - winner].done() == other_fails
+    request = asyncio.ensure_future(first_success(attempt, hedging, 8 * MIB, lambda: 50.0))
+    while len(attempts) < 2:
+        await asyncio.sleep(0.001)
+    for number in (first, 1 - first):
+        if succeeds[number]:
+            attempts[number].set_result(f"answer {number}")
+            assert await request == f"answer {number}"
+            break
+        attempts[number].set_exception(StorageError(f"attempt {number}"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert request.done() == (number != first)
+    else:
+        with pytest.raises(StorageError, match="attempt 1"):
+            await request
+    assert len(attempts) == 2
+    assert "0 of 0 under way overdue" in repr(hedging)
+    assert hedging._recent[-1], "it was overdue"

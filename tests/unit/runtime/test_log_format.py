@@ -63,33 +63,25 @@ def test_a_text_that_is_too_long_lacks_its_middle():
     assert found == f"{'a' * half} … (5000 characters left out) … {'b' * half}"
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_all_that_a_process_says_has_one_form(restored, capsys, log_format):
+def test_all_that_a_process_says_is_json(restored, capsys):
     """Warnings and what nobody expected as well, in any thread; below the level nothing is said."""
-    configure(log_format, "info")
-    assert is_json() == (log_format == "json")
+    configure("json", "info")
+    assert is_json()
     logging.getLogger("memq.y").debug("no")
     logging.getLogger("memq.y").info("yes")
     error = ValueError("bad")
     sys.excepthook(ValueError, error, None)
     threading.excepthook(threading.ExceptHookArgs((ValueError, error, None, None)))
-    if log_format == "json":
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = logging._showwarning
-            warnings.warn("old", stacklevel=1)
-    assert (logging._warnings_showwarning is not None) == (log_format == "json")
-    said = capsys.readouterr().err.splitlines()
-    if log_format == "text":
-        assert said[0].endswith("INFO    memq.y: yes")
-        assert not [each for each in said if each.startswith("{")]
-        return
-    found = [json.loads(each) for each in said]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = logging._showwarning
+        warnings.warn("old", stacklevel=1)
+    found = [json.loads(each) for each in capsys.readouterr().err.splitlines()]
     assert [each["level"] for each in found] == ["INFO", "CRITICAL", "CRITICAL", "WARNING"]
     assert found[1]["message"] == "unexpected error, stopping: bad"
     assert "ValueError: bad" in found[1]["exception"]
     configure("text", "WARNING")
-    assert not is_json()
     logging.getLogger("memq.y").info("no")
-    assert capsys.readouterr().err == ""
-    assert sys.excepthook is sys.__excepthook__
+    logging.getLogger("memq.y").warning("yes")
+    assert capsys.readouterr().err.endswith("WARNING memq.y: yes\n")
+    assert (is_json(), sys.excepthook) == (False, sys.__excepthook__)

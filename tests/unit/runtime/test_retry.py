@@ -50,36 +50,27 @@ def test_what_will_not_pass_is_raised_at_once():
 
 def test_long_tries_are_told_now_and_then(caplog):
     """A call says that it is still being tried after a while, and not at every attempt."""
-    clock = Clock()
-    told = RetryLog(logging.getLogger("memq.test"))
-    retry = Retry(1_000.0, clock.runtime, log=told)
-    retry.after(UnavailableError("down"))
-    assert not caplog.records
-    clock.now_s += TELL_AFTER_S
-    retry.after(UnavailableError("down"))
-    retry.after(UnavailableError("down"))
-    assert [record.getMessage() for record in caplog.records] == [
-        "down; trying again for up to 997 s"
-    ]
-    clock.now_s += TELL_EVERY_S
-    retry.after(UnavailableError("still down"))
-    assert len(caplog.records) == 2
+    clock, error = Clock(), UnavailableError("down")
+    retry = Retry(1_000.0, clock.runtime, log=RetryLog(logging.getLogger("memq.test")))
+    told = []
+    for wait_s in (0, TELL_AFTER_S, 0, TELL_EVERY_S):
+        clock.now_s += wait_s
+        retry.after(error)
+        told.append(len(caplog.records))
+    assert told == [0, 1, 1, 2]
+    assert caplog.records[0].getMessage() == "down; trying again for up to 997 s"
 
 
-@pytest.mark.parametrize(("left_s", "goes_on"), [(BASE_S, False), (BASE_S * 1.01, True)])
-def test_no_attempt_begins_at_the_deadline(left_s, goes_on):
+def test_no_attempt_begins_at_the_deadline():
     """One that could only begin as the time is up is none; it is told what went wrong at once."""
-    retry = Retry(left_s, Clock().runtime)
-    if goes_on:
-        assert retry.after(UnavailableError("down")) == BASE_S
-    else:
-        with pytest.raises(UnavailableError, match="down"):
-            retry.after(UnavailableError("down"))
+    error = UnavailableError("down")
+    assert Retry(BASE_S * 1.01, Clock().runtime).after(error) == BASE_S
     clock = Clock()
     late = Retry(1.0, clock.runtime)
     clock.now_s += 1.0
-    with pytest.raises(UnavailableError):
-        late.after(UnavailableError("down"), at_once=True)
+    for retry, at_once in ((Retry(BASE_S, Clock().runtime), False), (late, True)):
+        with pytest.raises(UnavailableError, match="down"):
+            retry.after(error, at_once=at_once)
 
 
 def test_the_last_reason_is_told_and_not_the_first():

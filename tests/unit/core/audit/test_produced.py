@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,9 @@ from memq.core.audit.reports import (
 from memq.core.audit.result import AuditResult, Verdict
 from memq.core.format.batch import ProducerRun
 from memq.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NAME = ProducerName(0, "p", 0)
 ALL = range(60)
@@ -62,19 +66,25 @@ def finish(check: ProducedReconciliation):
     return AuditResult("t", check.producers(), expired_reports=check.expired_reports())
 
 
-def reconcile(reports, stored, **known):
-    check = ProducedReconciliation("t", reports, **known)
+def store(check: ProducedReconciliation, stored: Iterable[int], **where) -> None:
     for sequence in stored:
-        check.stored(NAME, sequence, records(sequence), crc(sequence))
+        check.stored(NAME, sequence, records(sequence), crc(sequence), **where)
+
+
+def reconcile(reports, stored):
+    check = ProducedReconciliation("t", reports)
+    store(check, stored)
     return finish(check)
-
-
-def sequences(found: list[SequenceRun]) -> set[int]:
-    return {s for first, last in found for s in range(first, last + 1)}
 
 
 def inside(values: set[int], first: int, last: int) -> set[int]:
     return {value for value in values if first <= value <= last}
+
+
+def pieces(cuts: set[int], end: int) -> list[tuple[int, int]]:
+    """First and last of each piece of the sequences before an end."""
+    edges = [0, *sorted(inside(cuts, 1, end - 1)), end]
+    return [(first, after - 1) for first, after in itertools.pairwise(edges)]
 
 
 sets = st.sets(st.sampled_from(ALL))
@@ -118,17 +128,13 @@ def test_each_message_has_one_finding(produced, cuts, failed, old, data) -> None
     damaged, gone, nowhere = (at.get(name, set()) for name in ("damaged", "gone", "nowhere"))
     there = set(range(produced)) - damaged - gone - nowhere
     failed = failed & (there | nowhere)
-    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
-    reports = [
-        report(a, b - 1, failed=inside(failed, a, b - 1)) for a, b in itertools.pairwise(edges)
-    ]
+    reports = [report(a, b, failed=inside(failed, a, b)) for a, b in pieces(cuts, produced)]
     old_reports = [each for each in reports if each.first in old]
     check = ProducedReconciliation("t", reports)
     for sequence in sorted(damaged | gone):
         run = run_of(sequence, sequence)
         check.unreadable(0, run, gone=sequence in gone, in_window=False)
-    for sequence in [*there, *at.get("twice", ())]:
-        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    store(check, [*there, *at.get("twice", ())])
     check.expire(old_reports)
     result = finish(check)
 
@@ -164,8 +170,7 @@ def test_other_content_is_reported_as_changed(fields) -> None:
 def test_what_no_report_names_is_counted_not_blamed(in_window) -> None:
     """In the window alone; what a report that is not judged names belongs elsewhere."""
     check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 6)])
-    for sequence in range(9):
-        check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=in_window)
+    store(check, range(9), in_window=in_window)
     result = finish(check)
     counts = (result.total("unreported_messages"), result.total("unreported_records"))
     assert counts == ((2, 8 + 9) if in_window else (0, 0))
@@ -183,16 +188,14 @@ def test_what_is_not_looked_at_changes_nothing(judged, others, cuts, in_window) 
     """Reading only the Batches that are needed gives the result of reading all of them."""
     judged = [report(min(span), max(span)) for span in judged]
     others = [report(min(span), max(span)) for span in others]
-    edges = [0, *sorted(inside(cuts, 1, 59)), 60]
-    batches = [run_of(a, b - 1) for a, b in itertools.pairwise(edges)]
+    batches = [run_of(*piece) for piece in pieces(cuts, 60)]
     lazy = ProducedReconciliation("t", judged, others=others)
     thorough = ProducedReconciliation("t", judged, others=others)
 
     for run in batches:
         needed = lazy.needs(0, run, in_window=in_window)
         for check in [thorough, lazy] if needed else [thorough]:
-            for sequence in range(run.first, run.last + 1):
-                check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=in_window)
+            store(check, range(run.first, run.last + 1), in_window=in_window)
 
     assert finish(lazy) == finish(thorough)
 
@@ -215,8 +218,7 @@ def test_what_nobody_reported_is_lost_all_the_same_when_its_object_is(gone) -> N
     check.unreadable(0, run_of(2, 6), gone=gone)
     check.unreadable(0, run_of(8, 9), gone=gone)
     check.unreadable(0, run_of(20, 29), gone=gone, in_window=False)
-    for sequence in range(2):
-        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    store(check, range(2))
     (audit,) = finish(check).producers
     named = (audit.lost, audit.lost_records) if gone else (audit.damaged, audit.damaged_records)
     assert named[0] == [SequenceRun(2, 6), SequenceRun(8, 9)]
@@ -228,20 +230,18 @@ def test_what_nobody_reported_is_lost_all_the_same_when_its_object_is(gone) -> N
 def test_what_a_report_is_short_of_is_counted_once(cuts, edges, old, data, honest) -> None:
     """As lost, damaged or expired, and all of it; also where a report has counted otherwise."""
     reports = []
-    for first, after in itertools.pairwise([0, *sorted(inside(edges, 1, 59)), 60]):
+    for piece in pieces(edges, 60):
         more = 0 if honest else data.draw(st.integers(-60, 60))
-        told = report(first, after - 1)
-        reports.append(report(first, after - 1, records=max(0, told.records + more)))
+        reports.append(report(*piece, records=max(0, report(*piece).records + more)))
     check = ProducedReconciliation("t", reports)
     found, gone, damaged = set(), set(), set()
-    for first, after in itertools.pairwise([0, *sorted(inside(cuts, 1, 59)), 60]):
+    for first, last in pieces(cuts, 60):
         state = data.draw(st.sampled_from((found, found, gone, damaged, set())))
-        state |= set(range(first, after))
+        state |= set(range(first, last + 1))
         if state is found:
-            for sequence in range(first, after):
-                check.stored(NAME, sequence, records(sequence), crc(sequence))
+            store(check, range(first, last + 1))
         elif state is gone or state is damaged:
-            check.unreadable(0, run_of(first, after - 1), gone=state is gone)
+            check.unreadable(0, run_of(first, last), gone=state is gone)
     check.expire(each for each in reports if each.first in old)
     (audit,) = finish(check).producers
     counts = (audit.lost_records, audit.damaged_records, audit.expired_records)

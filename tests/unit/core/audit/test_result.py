@@ -52,14 +52,9 @@ def result():
 # -- the verdict ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("finding", ["lost", "damaged", "duplicated", "changed"])
-def test_result_with_a_finding_is_not_clean(finding) -> None:
-    """What breaks a promise makes the whole result unclean, whatever could not be judged."""
-    producer = ProducerAudit(NAME, recovered=[SequenceRun(1, 1)])
-    assert AuditResult("t", [producer]).clean
-    assert AuditResult("t", [producer], damage=["object gone"]).verdict is Verdict.UNCLEAN
-    getattr(producer, finding).append(SequenceRun(3, 3))
-    assert AuditResult("t", [producer], open_reports=1).verdict is Verdict.UNCLEAN
+def produced(*, open_reports=0, **findings):
+    """A result with a producer and what was found about it."""
+    return AuditResult("t", [ProducerAudit(NAME, **findings)], open_reports=open_reports)
 
 
 def consumed(reports=1, **findings):
@@ -68,16 +63,31 @@ def consumed(reports=1, **findings):
     return AuditResult("t", [], consumers=[ConsumerAudit("g", reports, [found])])
 
 
-def produced(**findings):
-    """A result with a producer and what was found about it."""
-    return AuditResult("t", [ProducerAudit(NAME, **findings)])
+RUN, COUNT = [SequenceRun(3, 3)], MessageCount(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("result", "verdict"),
+    [(produced(**{kind: RUN}), Verdict.UNCLEAN) for kind in ("lost", "damaged", "duplicated")]
+    + [
+        (produced(changed=RUN, open_reports=1), Verdict.UNCLEAN),
+        (produced(recovered=RUN), Verdict.CLEAN),
+        (produced(expired=RUN), Verdict.PARTLY),
+        (AuditResult("t", [], damage=["object gone"]), Verdict.UNCLEAN),
+        (consumed(missed=COUNT), Verdict.UNCLEAN),
+        (consumed(mismatched=COUNT), Verdict.UNCLEAN),
+        (consumed(behind=COUNT), Verdict.CLEAN),
+    ],
+)
+def test_verdict_is_that_of_the_worst_finding(result, verdict) -> None:
+    """What breaks a promise makes a result unclean, whatever was not judged; lag is no fault."""
+    assert (result.verdict, result.clean) == (verdict, verdict is Verdict.CLEAN)
 
 
 @pytest.mark.parametrize(
     ("result", "sentence"),
     [
         (AuditResult("t", [], open_reports=2), "2 reports are not closed yet"),
-        (produced(expired=[SequenceRun(1, 2)]), None),
         (AuditResult("t", [], expired_reports=2), "2 reports name 0 LogMessages"),
         (AuditResult("t", [], beyond=["out of reach"]), "out of reach"),
         (
@@ -85,54 +95,43 @@ def produced(**findings):
             "3 LogMessages are stored but in no report",
         ),
         (consumed(reports=0), "no report of 'g'"),
-        (consumed(unreported=MessageCount(1, 3)), "g has committed 3 LogMessages without"),
+        (consumed(unreported=COUNT), "g has committed 3 LogMessages without"),
     ],
 )
 def test_what_is_not_judged_is_never_clean(result, sentence) -> None:
     """Where part of the window could not be judged, the verdict and a sentence say so."""
     assert (result.verdict, result.clean) == (Verdict.PARTLY, False)
     assert render.conclusion(result).startswith("PARTLY JUDGED")
-    if sentence:
-        (line,) = render.unjudged(result)
-        assert sentence in line
-
-
-@pytest.mark.parametrize(
-    ("finding", "verdict"),
-    [
-        ("missed", Verdict.UNCLEAN),
-        ("mismatched", Verdict.UNCLEAN),
-        ("unreported", Verdict.PARTLY),
-        ("behind", Verdict.CLEAN),
-    ],
-)
-def test_audit_is_clean_only_if_consumers_are(finding, verdict) -> None:
-    """What a consumer has left out is a fault like a loss; lag is none."""
-    result = consumed(**{finding: MessageCount(messages=1, records=7)})
-    assert result.verdict is verdict
-    assert result.consumers[0].total(finding) == MessageCount(1, 7)
+    (line,) = render.unjudged(result)
+    assert sentence in line
 
 
 # -- in words -------------------------------------------------------------------------------
 
 
-def test_last_line_counts_what_is_wrong(result):
-    """Each finding is there once, with LogMessages where they are counted, and the consumer."""
-    assert render.conclusion(result) == (
-        "NOT CLEAN: 1 object or report cannot be read; 30 LogMessages lost in 3 Messages; "
-        "1 Message duplicated; 20 LogMessages missed by g in 2 Messages"
-    )
-    assert render.conclusion(AuditResult("t", [])) == "clean"
-
-
-def test_totals_count_producers_once(result):
-    """A producer with several epochs is one, and as good as the worst of them."""
+def test_a_result_in_words(result):
+    """Counts are of producers, whatever their epochs; a sentence names who, what and how many."""
     result.producers.append(ProducerAudit(ProducerName(1, "p", 3), stored_records=5))
     result.producers.append(ProducerAudit(ProducerName(1, "q", 0), unreported_messages=1))
     assert render.totals_in_words(result) == [
         "2 producers: 1 partly judged, 1 not clean; LogMessages: 90 produced, 5 stored",
         "g: 1 producer: 1 not clean; LogMessages: 40 stored, 0 consumed, 10 behind",
     ]
+    whose = "producer 'p' epoch 2 write partition 1"
+    lines = render.faults_in_words(result, 5)
+    assert lines == [
+        f"lost: {whose} sequences 1-2,4 (30 LogMessages)",
+        f"duplicated: {whose} sequences 5",
+        f"missed by consumer 'g': {whose} sequences 6-7 (20 LogMessages)",
+        "cannot be read: object gone",
+        "consumer 'g': g differs",
+    ]
+    assert render.faults_in_words(result, 2) == [*lines[:2], "and 3 more, see the table"]
+    assert render.conclusion(result) == (
+        "NOT CLEAN: 1 object or report cannot be read; 30 LogMessages lost in 3 Messages; "
+        "1 Message duplicated; 20 LogMessages missed by g in 2 Messages"
+    )
+    assert render.conclusion(AuditResult("t", [])) == "clean"
 
 
 @pytest.mark.parametrize(
@@ -148,20 +147,6 @@ def test_short_ids_tell_producers_apart(ids, shown):
     """As few characters as name one producer of the result, at least eight; short ids are whole."""
     producers = [ProducerAudit(ProducerName(0, each, 0)) for each in ids]
     assert list(render.short_ids(AuditResult("t", producers)).values()) == shown
-
-
-def test_faults_in_words_are_bounded(result):
-    """A sentence names who, which sequences and how many; the last one counts what was left out."""
-    whose = "producer 'p' epoch 2 write partition 1"
-    lines = render.faults_in_words(result, 10)
-    assert lines == [
-        f"lost: {whose} sequences 1-2,4 (30 LogMessages)",
-        f"duplicated: {whose} sequences 5",
-        f"missed by consumer 'g': {whose} sequences 6-7 (20 LogMessages)",
-        "cannot be read: object gone",
-        "consumer 'g': g differs",
-    ]
-    assert render.faults_in_words(result, 2) == [*lines[:2], "and 3 more, see the table"]
 
 
 # -- for programs ---------------------------------------------------------------------------

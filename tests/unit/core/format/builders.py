@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from memq.core.checksum import crc32c
-from memq.core.format.batch import BatchBuilder, SealedBatch
-from memq.core.format.message import encode_message, encode_records, timestamp_range_us
-from memq.core.format.schema import serialize_schema
+from memq.core.format.index import IndexEntry, encode_footer, encode_index
+from memq.core.format.message import encode_records
+from memq.core.format.reader import BatchReader
+from tests.unit.reading.batches import Sent
+from tests.unit.reading.batches import seal as seal_messages
+
+if TYPE_CHECKING:
+    from memq.core.format.batch import BatchBuilder, SealedBatch
 
 START_US = 1_700_000_000_000_000
 
@@ -39,26 +47,25 @@ def add(builder: BatchBuilder, body, **changes) -> None:
 
 def seal(batches: list[pa.RecordBatch], compression: str | None = None) -> SealedBatch:
     """A Batch of one Message per RecordBatch, from one producer."""
-    builder = BatchBuilder(
-        serialize_schema(batches[0].schema), batch_id="batch-1", topic="clicks", write_partition=3
-    )
-    for batch in batches:
-        least, greatest = timestamp_range_us(batch)
-        add(
-            builder,
-            encode_message(batch, compression),
-            producer_id="producer-1",
-            epoch=2,
-            records=batch.num_rows,
-            min_timestamp_us=least,
-            max_timestamp_us=greatest,
-        )
-    return builder.seal()
+    sent = [Sent("producer-1", number, rows, 2) for number, rows in enumerate(batches)]
+    names = {"batch_id": "batch-1", "topic": "clicks", "write_partition": 3}
+    return seal_messages(*sent, compression=compression, **names)
 
 
 def joined(sealed: SealedBatch) -> bytes:
     """The bytes of the object."""
     return b"".join(map(bytes, sealed.buffers))
+
+
+def reindexed(
+    data: bytes, entries: list[IndexEntry] | None = None, changed: int = 0, **changes
+) -> bytes:
+    """The object with other entries in its index, of which one has changed; checksums are right."""
+    index = BatchReader(data).index
+    entries = [*(entries or index.entries)]
+    entries[changed] = msgspec.structs.replace(entries[changed], **changes)
+    raw = encode_index(entries, index.metadata)
+    return data[: index.offset] + raw + encode_footer(raw)
 
 
 _LEAVES = st.sampled_from(

@@ -18,15 +18,11 @@ class Store:
     Attributes:
         nodes: assignment nodes by topic.
         elections: how many there were; the last one holds.
-        writes: how many nodes were written.
-        transactions: how many have happened.
     """
 
     def __init__(self):
         self.nodes: dict[str, StoredNode] = {}
         self.elections = 0
-        self.writes = 0
-        self.transactions = 0
 
     def elect(self):
         """Hold an election; what its winner must check."""
@@ -51,8 +47,6 @@ class Store:
                 del self.nodes[change.topic]
             else:
                 self.nodes[change.topic] = StoredNode(change.data, change.version + 1)
-        self.writes += len(transaction.changes)
-        self.transactions += 1
         return True
 
     def assignments(self):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 import pytest
@@ -20,7 +19,7 @@ from memq.core.governor.governor import (
     TopicPartitions,
 )
 from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
-from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
+from memq.core.wire.messages import ClusterBroker, MovingPartition
 from memq.errors import InvalidRequestError
 from tests.advice import follows
 from tests.unit.core.governor.store import Cluster, Store
@@ -42,21 +41,15 @@ def counts(cluster):
 # -- a cluster as it begins -----------------------------------------------------------------
 
 
-def test_without_a_broker_that_accepts_there_is_no_owner(caplog):
-    """The node says so, and so does the log, once; it is placed when one accepts."""
+def test_without_a_broker_that_accepts_there_is_no_owner():
+    """The node says so; what is homeless is placed when one accepts."""
     cluster = Cluster(Governor(), brokers("reader", accepting=False), [topic(write_partitions=2)])
-    with caplog.at_level(logging.WARNING):
-        cluster.settle()
-        cluster.governor.topic_changed(topic("u", 1))
-        cluster.settle()
-    assert [each.message for each in caplog.records] == [
-        "Governor: no broker accepts write partitions, and 2 of 2 are without an owner"
-    ]
+    cluster.settle()
     assert cluster.store.assignments()["t"].owners == ("", "")
-    assert cluster.governor.describe().homeless == {"t": [0, 1], "u": [0]}
+    assert cluster.governor.describe().homeless == {"t": [0, 1]}
     cluster.governor.broker_registered(BrokerResources("a"))
     cluster.settle()
-    assert counts(cluster) == {"a": 3}
+    assert counts(cluster) == {"a": 2}
 
 
 # -- after an election ----------------------------------------------------------------------
@@ -86,40 +79,22 @@ def test_a_cluster_that_starts_finds_everything_where_it_was():
     assert counts(cluster) == {"a": 3, "b": 3, "c": 3}
 
 
-def test_who_does_not_come_back_is_waited_for_so_long(caplog):
-    """Then what it had moves, and nothing else; the log names it."""
-    cluster = restarted("a", "c")
+@pytest.mark.parametrize("wait_ms", [SETTLE_MS, 1_500, 0])
+def test_who_does_not_come_back_is_waited_for_so_long(wait_ms):
+    """It counts from the registration of the Governor's broker; then what it had moves at once.
+
+    One that has been there for longer waits for nobody: who is not there has died.
+    """
+    cluster = restarted("a", "b", "c")
     before = cluster.store.owners()
-    assert cluster.settle(SETTLE_MS - 1) == []
-    with caplog.at_level(logging.WARNING):
-        cluster.settle(1)
-    assert "Governor: b did not come back" in caplog.text
+    cluster.now_ms += SETTLE_MS - wait_ms
+    cluster.elect(brokers("a", "c"), [topic()], registered_ms=0)
+    if wait_ms:
+        assert cluster.settle(wait_ms - 1) == []
+    assert len(cluster.settle(min(wait_ms, 1))) == 1
     assert counts(cluster) == {"a": 3, "c": 3}
     moved = [key for key, owner in cluster.store.owners().items() if before[key] != owner]
     assert all(before[key] == "b" for key in moved)
-
-
-def test_a_governor_that_was_there_before_waits_for_nobody(caplog):
-    """A broker registered long ago: who is not there has died, and what it had moves at once."""
-    cluster = restarted("a", "b", "c")
-    cluster.now_ms += SETTLE_MS
-    with caplog.at_level(logging.INFO):
-        cluster.elect(brokers("a", "c"), [topic()], registered_ms=0)
-        assert cluster.governor.describe().waiting_for == []
-        assert len(cluster.settle()) == 1
-    assert counts(cluster) == {"a": 3, "c": 3}
-    assert caplog.records == []
-
-
-def test_the_wait_counts_from_the_registration_of_the_governors_broker(caplog):
-    """One that is elected a while after it waits for the rest, and says for how long."""
-    cluster = restarted("a", "b", "c")
-    cluster.now_ms += SETTLE_MS - 1_500
-    with caplog.at_level(logging.INFO):
-        cluster.elect(brokers("a", "c"), [topic()], registered_ms=0)
-    assert "Governor: waits for b, at most 1.5 s" in caplog.text
-    assert cluster.settle(1_499) == []
-    assert len(cluster.settle(1)) == 1
 
 
 @follows("restart the broker that governs; the next one to be elected makes it anew")
@@ -194,17 +169,15 @@ def test_a_drain_moves_a_few_at_a_time():
     assert (drained.draining, drained.accepting) == (True, False)
 
 
-def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
-    """After a while the others move; the log names it."""
+def test_one_that_cannot_take_over_does_not_hold_up_all():
+    """After a while the others move."""
     cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 100)])
     cluster.settle()
     cluster.governor.drain_requested("a")
     cluster.settle(1_000)
     cluster.report(without=["b"])
     assert cluster.settle(MOVE_TIMEOUT_MS - 1) == []
-    with caplog.at_level(logging.WARNING):
-        assert len(cluster.settle(1)) == 1
-    assert "broker b has not taken over t/" in caplog.text
+    assert len(cluster.settle(1)) == 1
 
 
 def joined():
@@ -286,7 +259,7 @@ def test_a_report_that_makes_no_sense_is_refused(load):
 # -- an assignor of the user's --------------------------------------------------------------
 
 
-def test_an_assignor_that_fails_stops_nothing(caplog):
+def test_an_assignor_that_fails_stops_nothing():
     """Ours places the homeless and empties who drains; it is said why, and nothing else moves."""
     own = CheckedAssignor("own", lambda *_: {})
     cluster = Cluster(Governor(own), brokers("a"), [topic("t", 20)])
@@ -296,7 +269,6 @@ def test_an_assignor_that_fails_stops_nothing(caplog):
     assert cluster.settle(REBALANCE_INTERVAL_MS) == []
     assert counts(cluster) == {"a": 20}
     assert "'own' gives ('t', 0) the owner None" in cluster.governor.describe().problem
-    assert caplog.text.count("the assignor is not followed") == 1
     cluster.governor.drain_requested("a")
     cluster.settle()
     assert counts(cluster) == {"b": 20}
@@ -314,21 +286,15 @@ def test_the_cluster_can_be_described():
     )
     cluster.settle()
     cluster.report({("t", 0): 5.0, ("t", 1): 7.0})
-    assert cluster.governor.describe() == DescribeClusterAnswer(
-        cluster_id="",
-        governor="",
-        brokers=[
-            ClusterBroker(id="a", address="", zone="z2", accepting=False),
-            ClusterBroker(
-                id="b", address="", zone="z1", rack="r1", capacity=2.0, bytes_per_s=12.0,
-                write_partitions={"t": [0, 1]},
-            ),
-        ],
-    )  # fmt: skip
+    assert cluster.governor.describe().brokers == [
+        ClusterBroker(id="a", address="", zone="z2", accepting=False),
+        ClusterBroker(
+            id="b", address="", zone="z1", rack="r1", capacity=2.0, bytes_per_s=12.0,
+            write_partitions={"t": [0, 1]},
+        ),
+    ]  # fmt: skip
     cluster.governor.drain_requested("b")
     cluster.governor.broker_registered(BrokerResources("a"))
     cluster.settle()
-    assert cluster.governor.describe().moving == [
-        MovingPartition(topic="t", write_partition=number, to="a") for number in (0, 1)
-    ]
-    assert "2 brokers, 1 topics | settled" in repr(cluster.governor)
+    (first, _) = cluster.governor.describe().moving
+    assert first == MovingPartition(topic="t", write_partition=0, to="a")
