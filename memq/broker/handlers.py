@@ -13,8 +13,9 @@ import msgspec
 from memq.broker.lag import check_read_partition
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
+from memq.core.names import MAX_PRODUCER_ID, is_producer_id
 from memq.core.ranges import retained_in_words
-from memq.core.topic import MAX_PRODUCER_ID, TopicConfig, is_producer_id
+from memq.core.topic import TopicConfig
 from memq.core.units import counted
 from memq.core.wire import messages as m
 from memq.core.write_partition import MAX_NOTIFICATION_BYTES

@@ -134,7 +134,7 @@ def _hash_equally_long(keys: Any) -> Any:
 
 
 def _hash_integers(numbers: Any) -> Any:
-    """The hash of integers by their bytes, with the most significant one first."""
+    """Hash integers by their bytes, the most significant one first."""
     plain = pc.fill_null(numbers, 0)
     swapped = array("i" if pat.is_int32(plain.type) else "q")
     start, width = plain.offset, swapped.itemsize

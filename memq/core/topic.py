@@ -176,11 +176,6 @@ def check_topic_id(topic_id: str) -> None:
         )
 
 
-def is_producer_id(name: str) -> bool:
-    """Return whether a name can be a producer id; it stands in every notification."""
-    return 0 < len(name) <= MAX_PRODUCER_ID and name.isascii() and name.isprintable()
-
-
 def check_topic_name(name: str) -> None:
     """Refuse a name that cannot be a topic.
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from memq.core.named_values import GivenValues, NamedValues, parse_storage_options
+from memq.core.names import MAX_PRODUCER_ID, is_producer_id
 from memq.core.options import Option, defaults, options_of, parse_options
-from memq.core.topic import MAX_PRODUCER_ID, is_producer_id
 from memq.core.units import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
 from memq.errors import ConfigError
 
