@@ -1,4 +1,4 @@
-"""The embedded queue does what the one in memory does, whatever is asked in whatever order."""
+"""The embedded queue does what the one in Kafka does, whatever is asked in whatever order."""
 
 from __future__ import annotations
 
