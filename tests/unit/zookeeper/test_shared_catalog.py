@@ -55,10 +55,10 @@ class Looked(Slow):
     def live(self):
         """The topics that exist, by name."""
         found = {}
-        for path, entry in self._tree.nodes.items():
+        for path, node in self._tree.nodes.items():
             if (name := path.removeprefix("/topics/")) != path:
                 with contextlib.suppress(CorruptDataError):
-                    found[name] = TOPICS.decode(name, entry.node.data), entry.node
+                    found[name] = TOPICS.decode(name, node.data), node
         return found
 
     def carry_out(self, connection, request, answer):
