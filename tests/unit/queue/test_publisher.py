@@ -160,28 +160,23 @@ async def test_another_producer_claims_nothing_that_others_have_taken_over(proce
     assert await payloads(other) == [b"ours", b"theirs"]
 
 
-def before_the_first_commit(producer, do):
-    """Let something happen when a producer is about to commit what it was given."""
-    commit, first = producer.commit, [do]
-
-    async def late(records):
-        if first:
-            await first.pop()()
-        return await commit(records)
-
-    producer.commit = late
-    return producer
-
-
 async def test_a_claim_that_came_between_counts_for_its_owner(process, queue, kafka):
     """Who claims again with another id, and is not the first, does not own it any more."""
     other = await process("other")
     await lose_the_producer(queue, kafka)
-    make = queue._client.transactions
+    make, between = queue._client.transactions, [other]
 
     async def make_slow(transactional_id):
         producer = await make(transactional_id)
-        return before_the_first_commit(producer, lambda: other.fence("t", 0))
+        commit = producer.commit
+
+        async def late(records):
+            if between:
+                await between.pop().fence("t", 0)
+            return await commit(records)
+
+        producer.commit = late
+        return producer
 
     queue._client.transactions = make_slow
     assert await is_refused(queue, 0)
