@@ -136,21 +136,10 @@ async def test_a_node_that_is_made_again_is_another_one(session):
 
 
 async def test_what_cannot_be_done_is_a_typed_error(session):
-    """Nodes that are missing, there already, or not empty are errors that name them."""
-    await session.create("/a")
-    await session.create("/a/b")
-    for call, error in (
-        (session.get("/no"), NoNodeError),
-        (session.children("/no"), NoNodeError),
-        (session.set("/no", b"", 0), NoNodeError),
-        (session.delete("/no", 0), NoNodeError),
-        (session.create("/no/child"), NoNodeError),
-        (session.create("/a"), NodeExistsError),
-        (session.delete("/a", 0), NodeNotEmptyError),
-    ):
-        with pytest.raises(error, match=r"'/(no|a)"):
+    """A node that is missing is an error that names it; those of changes are below."""
+    for call in (session.get("/no"), session.children("/no"), session.create("/no/child")):
+        with pytest.raises(NoNodeError, match="'/no"):
             await call
-    assert await session.children("/a") == ("b",)
 
 
 @pytest.mark.parametrize("path", ["", "a", "a/b", "/a/", "//a", "/a/../b", "/./a", "/a\0", "/a\n"])
@@ -344,21 +333,6 @@ async def test_a_wait_that_is_cancelled_loses_nothing(session, other):
 
 
 # -- connections ----------------------------------------------------------------------------
-
-
-async def test_a_watch_goes_on_after_its_connection_broke(service, session, other):
-    """It is told of what comes after, by the same session, and gives nothing twice."""
-    await session.create("/mine", b"0", ephemeral=True)
-    watch, names = session.watch("/mine"), session.watch_children("/")
-    await anext(watch)
-    await anext(names)
-    for version in range(3):
-        service.reset(session)
-        await other.set("/mine", b"%d" % (version + 1), version)
-        await other.create(f"/{version}")
-        assert (await within(anext(watch))).version == version + 1
-        await following(names, lambda state, version=version: str(version) in state)
-    assert (await session.get("/mine")).owner == session.session_id
 
 
 async def test_a_watch_gives_what_it_missed_without_a_connection(service, session, other):
