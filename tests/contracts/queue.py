@@ -465,19 +465,12 @@ async def test_a_cancelled_wait_is_forgotten(queue, topic):
         await first
 
 
-async def test_waiters_learn_that_the_topic_is_gone(queue, topic):
-    """Deleting a topic ends the waits for it with the reason."""
+@pytest.mark.parametrize("reason", [UnknownTopicError, ClosedError])
+async def test_waiters_learn_that_there_is_nothing_to_wait_for(queue, topic, reason):
+    """Deleting a topic, or closing the queue, ends the waits for it with the reason."""
     waiter = await waiting(queue, topic)
-    await queue.delete_topic(topic)
-    with pytest.raises(UnknownTopicError):
-        await waiter
-
-
-async def test_waiters_learn_that_the_queue_is_closed(queue, topic):
-    """Closing the queue ends the waits on it."""
-    waiter = await waiting(queue, topic)
-    await queue.close()
-    with pytest.raises(ClosedError):
+    await (queue.close() if reason is ClosedError else queue.delete_topic(topic))
+    with pytest.raises(reason):
         await waiter
 
 

@@ -79,7 +79,7 @@ class Consumer:
     made = ()
 
     def __init__(self, settings, logger):
-        self.settings, self.logger = settings, logger
+        self.settings = settings
         self.told, self.assigned, self.changes = [], {}, []
         self.bounds, self.failures, self.messages = {}, [], queues.Queue()
         self.refuses_to_look = None
@@ -132,12 +132,10 @@ class Admin:
     """An admin client of which each call has an answer."""
 
     def __init__(self, settings, logger):
-        self.settings, self.logger = settings, logger
-        self.asked, self.error, self.silent = [], None, False
+        self.error, self.silent = None, False
         self.there = {"c.t": 3}
 
-    def _answer(self, key, *asked):
-        self.asked.append(asked)
+    def _answer(self, key):
         answer = Future()
         if self.error is not None:
             answer.set_exception(failure(self.error))
@@ -146,14 +144,13 @@ class Admin:
         return {key: answer}
 
     def create_topics(self, topics, request_timeout):
-        (new,) = topics
-        return self._answer(new.topic, "create", new, request_timeout)
+        return self._answer(topics[0].topic)
 
     def delete_topics(self, names, request_timeout):
-        return self._answer(names[0], "delete", names[0], request_timeout)
+        return self._answer(names[0])
 
     def delete_records(self, places, request_timeout):
-        return self._answer(places[0], "truncate", places[0].offset, request_timeout)
+        return self._answer(places[0])
 
     def list_topics(self, timeout):
         assert timeout
@@ -173,7 +170,6 @@ class Producer:
     """
 
     def __init__(self, settings=None, logger=None):
-        self.settings, self.logger = settings, logger
         self.fails = {}
         self.steps = []
         self.produced = []
@@ -194,15 +190,15 @@ class Producer:
     def begin_transaction(self):
         self._step("begin")
 
-    def produce(self, topic, value, key, partition, *, on_delivery, timestamp, headers):
+    def produce(self, topic, _value, _key, partition, *, on_delivery, **_):
         self._step("produce")
-        self.produced.append(((topic, partition), value, key, timestamp, headers, on_delivery))
+        self.produced.append(((topic, partition), on_delivery))
 
     def flush(self, _timeout_s):
         self._step("flush")
         if self.silent:
             return
-        for place, *_, on_delivery in self.produced:
+        for place, on_delivery in self.produced:
             offset = self.ends[place] = self.ends.get(place, 99) + 1
             on_delivery(None, SimpleNamespace(offset=lambda offset=offset: offset))
 
