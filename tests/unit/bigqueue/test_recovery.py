@@ -168,6 +168,20 @@ def test_a_power_cut_in_a_repair_claims_no_more_than_there_is(tmp_path, small, s
                 assert array.get_many(0, 20) == ITEMS[: array.end]
 
 
+def test_entries_after_a_torn_item_cannot_come_back(writer, crash):
+    """Entries after the new end are erased, so later items never run into them."""
+    copy = crash(writer.path)
+    overwrite(page(copy, "data", 3), 0, b"!")  # item 15, first of its page
+    overwrite(copy / "control", 16, (15).to_bytes(8, "little"))
+
+    with BigArray(copy) as array:
+        assert array.end == 15
+        array.append(ITEMS[15])
+        again = crash(copy)
+    with BigArray(again) as array:
+        assert array.end == 16
+
+
 @pytest.mark.parametrize(
     "damage",
     [
