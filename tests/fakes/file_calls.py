@@ -91,84 +91,49 @@ def _of(fd: int) -> str:
 
 
 def _open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-    return _opening(
-        path,
-        dir_fd,
-        lambda: real.open(path, flags, mode, dir_fd=dir_fd),
-        writes=bool(flags & (os.O_WRONLY | os.O_RDWR)),
-        hidden=bool(flags & os.O_RDWR),
-        creates=bool(flags & os.O_CREAT),
-        truncates=bool(flags & os.O_TRUNC),
-    )
-
-
-def _open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    writes = not {"w", "x", "a", "+"}.isdisjoint(mode)
-    if isinstance(file, int):
-        opened = _real_open(file, mode, *args, **kwargs)
-        found = _find(key_of(file))
-        if writes and found is not None:
-            found[0].writable(found[1], _of(file), hidden=True)
-            found[0].closed(file)
-            found[0].opened_file(opened)
-        return opened
-    made: list[Any] = []
-
-    def call() -> int:
-        made.append(_real_open(file, mode, *args, **kwargs))
-        return made[0].fileno()
-
-    _opening(
-        file,
-        None,
-        call,
-        writes=writes,
-        hidden=True,
-        creates=not {"w", "x", "a"}.isdisjoint(mode),
-        truncates="w" in mode,
-        file=made,
-    )
-    return made[0]
-
-
-def _opening(
-    path: Any,
-    dir_fd: int | None,
-    call: Callable[[], int],
-    *,
-    writes: bool,
-    hidden: bool,
-    creates: bool,
-    truncates: bool,
-    file: list[Any] | None = None,
-) -> int:
-    folder, name = _place(path, dir_fd) if creates else (None, "")
+    hidden = bool(flags & os.O_RDWR)
+    folder, name = _place(path, dir_fd) if flags & os.O_CREAT else (None, "")
     there, found = _at(path, dir_fd)
     if folder is not None and found is None:
         disk, inode = folder
         with disk.lock:
             disk.step("create", path)
             _claim_name(disk)
-            fd = call()
+            fd = real.open(path, flags, mode, dir_fd=dir_fd)
             made = disk.new_inode(folder=False)
             made.hidden_writes = hidden
             disk.inodes[key_of(fd)] = made
             disk.change((inode, name, made))
             disk.stamp(fd)
     elif there is not None:
-        disk = there[0]
+        disk, inode = there
         with disk.lock:
-            disk.step("truncate" if truncates else "open", path)
-            if writes:
-                disk.writable(there[1], path, hidden=hidden)
-            fd = call()
+            disk.step("truncate" if flags & os.O_TRUNC else "open", path)
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                disk.writable(inode, path, hidden=hidden)
+            fd = real.open(path, flags, mode, dir_fd=dir_fd)
     else:
-        return call()
-    if file is None:
-        disk.opened(fd, key_of(fd))
-    else:
-        disk.opened_file(file[0])
+        return real.open(path, flags, mode, dir_fd=dir_fd)
+    disk.opened(fd, key_of(fd))
     return fd
+
+
+def _open_for_file(path: Any, flags: int) -> int:
+    return _open(path, flags, 0o666)
+
+
+def _open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    opener = {} if isinstance(file, int) else {"opener": _open_for_file}
+    opened = _real_open(file, mode, *args, **opener | kwargs)
+    fd = opened.fileno()
+    found = _find(key_of(fd))
+    if found is not None:
+        disk, inode = found
+        if not {"w", "x", "a", "+"}.isdisjoint(mode):
+            disk.writable(inode, _of(fd), hidden=True)
+        disk.closed(fd)  # the file closes it
+        disk.opened_file(opened)
+    return opened
 
 
 def _close(fd: int) -> None:

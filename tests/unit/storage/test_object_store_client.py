@@ -185,10 +185,8 @@ def said(status, code="", message="", kind=GenericError):
         (said(404, "NoSuchKey", kind=FileNotFoundError), True),
         (said(404, "NoSuchBucket"), True),
         (said(408), False),
-        (said(429), False),
         (said(301, "PermanentRedirect"), True),
         (GenericError("Received redirect without LOCATION, from another region"), True),
-        (said(500), False),
         (said(500, "NoSuchBucket"), True),
         (said(503, "SlowDown"), False),
         (GenericError("error sending request"), False),
@@ -223,15 +221,6 @@ DEBUG = (
             f'Get http://s3:9000/b{DEBUG}, inner: ConnectError("tcp", "refused")',
             "tcp: refused (http://s3:9000)",
         ),
-        (
-            f'no host{DEBUG}, inner: ConnectError("dns error", "no such")',
-            "dns error: no such (the store)",
-        ),
-        (
-            "Generic S3 error: after 0 retries - status code: 500: \n nothing",
-            "status code: 500: nothing",
-        ),
-        ("", "GenericError"),
         ("x" * 999, "x" * MAX_WORDS),
     ],
 )
