@@ -113,7 +113,6 @@ class ForgetfulDisk:
         self._cut_power = True
         self._decided = False
         self._numbers = 0
-        self._forget_at = _MAX_PENDING
         self._fds: dict[int, tuple[int, int]] = {}
         self._files: list[Any] = []  # kept, so that a life that is cut off cannot lose one unclosed
         self._dead_fds: set[int] = set()
@@ -287,7 +286,7 @@ class ForgetfulDisk:
     def change(self, *parts: tuple[Inode, str, Inode | None]) -> None:
         """Names have changed."""
         self._pending.append(Change(parts))
-        if len(self._pending) + len(self._kept) >= self._forget_at:
+        if len(self._pending) >= _MAX_PENDING:
             self._forget()
 
     def keep(self, inode: Inode, path: str, dir_fd: int | None) -> None:
@@ -423,26 +422,16 @@ class ForgetfulDisk:
         self._pending = [each for at, each in enumerate(self._pending) if at not in gone]
 
     def _forget(self) -> None:
-        """Drop what no crash can bring back, and commit the oldest changes when many wait."""
+        """Commit the oldest changes, and drop what no crash can bring back then."""
+        self._commit(list(range(len(self._pending) // 2)))
         reachable = self._reachable()
-        self._pending = [
-            Change(parts)
-            for change in self._pending
-            if (parts := tuple(part for part in change.parts if part[0] in reachable))
-        ]
-        if len(self._pending) >= _MAX_PENDING:
-            self._commit(list(range(len(self._pending) - _MAX_PENDING // 2)))
-            reachable = self._reachable()
         for inode in self._kept:
             if inode not in reachable:
                 found = real.stat(inode.kept)
                 self.inodes.pop((found.st_dev, found.st_ino), None)
                 real.unlink(inode.kept)
         self._kept = [inode for inode in self._kept if inode in reachable]
-        self._writable = [
-            inode for inode in self._writable if inode in reachable and inode.blocks is not None
-        ]
-        self._forget_at = 2 * (len(self._pending) + len(self._kept)) + _MAX_PENDING
+        self._writable = [inode for inode in self._writable if inode in reachable]
 
     def _reachable(self) -> set[Inode]:
         found: set[Inode] = set()

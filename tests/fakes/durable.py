@@ -204,16 +204,23 @@ def changes_of(pending: Sequence[Change], folder: Inode) -> list[int]:
     return []
 
 
-def apply(names: dict[Inode, dict[str, Inode]], change: Change) -> None:
-    """Carry a change out in a table of names by folder."""
-    for folder, name, inode in change.parts:
-        held = names.get(folder)
-        if held is None:
-            held = names[folder] = dict(folder.names or {})
-        if inode is None:
-            held.pop(name, None)
-        else:
-            held[name] = inode
+def _tree(root: Inode, changes: Iterable[Change]) -> Iterator[tuple[str, Inode]]:
+    """Yield what is below a folder when these changes survive, folders before their content."""
+    names: dict[Inode, dict[str, Inode]] = {}
+    for change in changes:
+        for folder, name, inode in change.parts:
+            held = names.setdefault(folder, dict(folder.names or {}))
+            if inode is None:
+                held.pop(name, None)
+            else:
+                held[name] = inode
+    folders = [(root, "")]
+    while folders:
+        folder, path = folders.pop()
+        for name, inode in sorted(names.get(folder, folder.names or {}).items()):
+            yield f"{path}/{name}", inode
+            if inode.names is not None:
+                folders.append((inode, f"{path}/{name}"))
 
 
 # -- states -------------------------------------------------------------------------------------
@@ -254,7 +261,7 @@ def legal_states(
 
     Among those drawn are the four corners: names and content, each in whole or not at all.
     """
-    units = [(each, number) for each in files for number in (*each.blocks, -1)]
+    units = [(each.inode, number) for each in files for number in (*each.blocks, -1)]
     if len(units) + len(pending) <= 8:
         found = list(_all_states(pending, files, units))
         if len(found) <= limit:
@@ -266,8 +273,9 @@ def legal_states(
 
 
 def _all_states(
-    pending: Sequence[Change], files: Sequence[Dirty], units: list[tuple[Dirty, int]]
+    pending: Sequence[Change], files: Sequence[Dirty], units: Sequence[tuple[Inode, int]]
 ) -> Iterator[State]:
+    """Yield a state for each choice of names, blocks and sizes (block -1)."""
     prefixes = {
         tuple(closure(pending, set(wanted)))
         for count in range(len(pending) + 1)
@@ -276,22 +284,13 @@ def _all_states(
     for places in sorted(prefixes):
         changes = tuple(pending[place] for place in places)
         for picks in itertools.product((False, True), repeat=len(units)):
-            chosen = {unit for unit, pick in zip(_keys(units), picks, strict=True) if pick}
-            yield State(
-                changes,
-                {
-                    each.inode: _mixed(
-                        each,
-                        each.live.size if (each.inode, -1) in chosen else each.inode.size,
-                        [n for n in each.blocks if (each.inode, n) in chosen],
-                    )
-                    for each in files
-                },
-            )
-
-
-def _keys(units: list[tuple[Dirty, int]]) -> list[tuple[Inode, int]]:
-    return [(each.inode, number) for each, number in units]
+            chosen = {*itertools.compress(units, picks)}
+            contents = {}
+            for each in files:
+                size = (each.live if (each.inode, -1) in chosen else each.inode).size
+                blocks = [number for number in each.blocks if (each.inode, number) in chosen]
+                contents[each.inode] = _mixed(each, size, blocks)
+            yield State(changes, contents)
 
 
 def _durable(each: Dirty) -> dict[int, bytes]:
@@ -343,43 +342,26 @@ def build(root: Inode, state: State, target: str, paths: dict[Inode, str]) -> No
         target: the folder, which does not exist.
         paths: of the real files, also of those that lost their names.
     """
-    names: dict[Inode, dict[str, Inode]] = {}
-    for change in state.changes:
-        apply(names, change)
     made: dict[Inode, str] = {}
-    folders = [(root, target)]
-    while folders:
-        folder, path = folders.pop()
-        real.mkdir(path)
-        held = names.get(folder, folder.names or {})
-        for name, inode in sorted(held.items()):
-            there = f"{path}/{name}"
-            if inode.names is not None:
-                folders.append((inode, there))
-            elif inode in made:
-                real.link(made[inode], there)
-            else:
-                _make_file(inode, state.files.get(inode), there, paths[inode])
-                made[inode] = there
+    real.mkdir(target)
+    for path, inode in _tree(root, state.changes):
+        there = f"{target}{path}"
+        if inode.names is not None:
+            real.mkdir(there)
+        elif inode in made:
+            real.link(made[inode], there)
+        else:
+            _make_file(inode, state.files.get(inode), there, paths[inode])
+            made[inode] = there
 
 
 def signature(root: Inode, state: State) -> tuple[object, ...]:
     """Equal for states that leave the same tree."""
-    names: dict[Inode, dict[str, Inode]] = {}
-    for change in state.changes:
-        apply(names, change)
     found: list[object] = []
-    folders: list[tuple[Inode, str]] = [(root, "")]
-    while folders:
-        folder, path = folders.pop()
-        held = names.get(folder, folder.names or {})
-        for name, inode in sorted(held.items()):
-            content = state.files.get(inode)
-            blocks = None if content is None else tuple(sorted(content.blocks.items()))
-            size = None if content is None else content.size
-            found.append((f"{path}/{name}", inode.number, size, hash(blocks)))
-            if inode.names is not None:
-                folders.append((inode, f"{path}/{name}"))
+    for path, inode in _tree(root, state.changes):
+        content = state.files.get(inode)
+        known = content and (content.size, hash(tuple(sorted(content.blocks.items()))))
+        found.append((path, inode.number, known))
     return tuple(found)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tests.fakes.durable import real
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.fakes.disk import ForgetfulDisk
     from tests.fakes.durable import Inode
@@ -91,84 +91,49 @@ def _of(fd: int) -> str:
 
 
 def _open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-    return _opening(
-        path,
-        dir_fd,
-        lambda: real.open(path, flags, mode, dir_fd=dir_fd),
-        writes=bool(flags & (os.O_WRONLY | os.O_RDWR)),
-        hidden=bool(flags & os.O_RDWR),
-        creates=bool(flags & os.O_CREAT),
-        truncates=bool(flags & os.O_TRUNC),
-    )
-
-
-def _open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    writes = not {"w", "x", "a", "+"}.isdisjoint(mode)
-    if isinstance(file, int):
-        opened = _real_open(file, mode, *args, **kwargs)
-        found = _find(key_of(file))
-        if writes and found is not None:
-            found[0].writable(found[1], _of(file), hidden=True)
-            found[0].closed(file)
-            found[0].opened_file(opened)
-        return opened
-    made: list[Any] = []
-
-    def call() -> int:
-        made.append(_real_open(file, mode, *args, **kwargs))
-        return made[0].fileno()
-
-    _opening(
-        file,
-        None,
-        call,
-        writes=writes,
-        hidden=True,
-        creates=not {"w", "x", "a"}.isdisjoint(mode),
-        truncates="w" in mode,
-        file=made,
-    )
-    return made[0]
-
-
-def _opening(
-    path: Any,
-    dir_fd: int | None,
-    call: Callable[[], int],
-    *,
-    writes: bool,
-    hidden: bool,
-    creates: bool,
-    truncates: bool,
-    file: list[Any] | None = None,
-) -> int:
-    folder, name = _place(path, dir_fd) if creates else (None, "")
+    hidden = bool(flags & os.O_RDWR)
+    folder, name = _place(path, dir_fd) if flags & os.O_CREAT else (None, "")
     there, found = _at(path, dir_fd)
     if folder is not None and found is None:
         disk, inode = folder
         with disk.lock:
             disk.step("create", path)
-            disk.claim(0 if disk.room_bytes is None else 1)
-            fd = call()
+            _claim_name(disk)
+            fd = real.open(path, flags, mode, dir_fd=dir_fd)
             made = disk.new_inode(folder=False)
             made.hidden_writes = hidden
             disk.inodes[key_of(fd)] = made
             disk.change((inode, name, made))
             disk.stamp(fd)
     elif there is not None:
-        disk = there[0]
+        disk, inode = there
         with disk.lock:
-            disk.step("truncate" if truncates else "open", path)
-            if writes:
-                disk.writable(there[1], path, hidden=hidden)
-            fd = call()
+            disk.step("truncate" if flags & os.O_TRUNC else "open", path)
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                disk.writable(inode, path, hidden=hidden)
+            fd = real.open(path, flags, mode, dir_fd=dir_fd)
     else:
-        return call()
-    if file is None:
-        disk.opened(fd, key_of(fd))
-    else:
-        disk.opened_file(file[0])
+        return real.open(path, flags, mode, dir_fd=dir_fd)
+    disk.opened(fd, key_of(fd))
     return fd
+
+
+def _open_for_file(path: Any, flags: int) -> int:
+    return _open(path, flags, 0o666)
+
+
+def _open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    opener = {} if isinstance(file, int) else {"opener": _open_for_file}
+    opened = _real_open(file, mode, *args, **opener | kwargs)
+    fd = opened.fileno()
+    found = _find(key_of(fd))
+    if found is not None:
+        disk, inode = found
+        if not {"w", "x", "a", "+"}.isdisjoint(mode):
+            disk.writable(inode, _of(fd), hidden=True)
+        disk.closed(fd)  # the file closes it
+        disk.opened_file(opened)
+    return opened
 
 
 def _close(fd: int) -> None:
@@ -180,168 +145,120 @@ def _close(fd: int) -> None:
 # -- content ------------------------------------------------------------------------------------
 
 
-def _write(fd: int, data: Any) -> int:
-    view = memoryview(data).cast("B")
-    return _writing(fd, view.nbytes, lambda count: real.write(fd, view[:count]))
-
-
-def _pwrite(fd: int, data: Any, offset: int) -> int:
-    view = memoryview(data).cast("B")
-    return _writing(fd, view.nbytes, lambda count: real.pwrite(fd, view[:count], offset))
-
-
-def _writev(fd: int, buffers: Any) -> int:
-    views = [memoryview(each).cast("B") for each in buffers]
-    return _writing(
-        fd,
-        sum(view.nbytes for view in views),
-        lambda count: real.writev(fd, list(_first(views, count))),
-    )
-
-
-def _first(views: list[memoryview], count: int) -> Iterator[memoryview]:
-    for view in views:
-        if count > 0:
-            yield view[:count]
-        count -= view.nbytes
-
-
-def _writing(fd: int, wanted: int, write: Callable[[int], int]) -> int:
-    found = _find(key_of(fd))
-    if found is None:
-        return write(wanted)
-    disk, inode = found
-    with disk.lock:
-        disk.step("write", _of(fd))
-        count = disk.claim(wanted, partly=True)
-        disk.writable(inode, _of(fd), hidden=False)
-        written = write(count)
-        disk.stamp(fd)
-        return written
-
-
-def _ftruncate(fd: int, length: int) -> None:
-    found = _find(key_of(fd))
-    if found is None:
-        real.ftruncate(fd, length)
-        return
-    disk, inode = found
-    with disk.lock:
-        disk.step("truncate", _of(fd))
-        disk.writable(inode, _of(fd), hidden=False)
-        real.ftruncate(fd, length)
-        disk.stamp(fd)
-
-
-def _posix_fallocate(fd: int, offset: int, length: int) -> None:
-    found = _find(key_of(fd))
-    if found is None:
-        real.posix_fallocate(fd, offset, length)
-        return
-    disk, inode = found
-    with disk.lock:
-        disk.step("allocate", _of(fd))
-        size = real.fstat(fd).st_size
-        disk.claim(max(0, offset + length - size))
-        disk.writable(inode, _of(fd), hidden=False)
-        if offset + length > size:
-            real.ftruncate(fd, offset + length)
-            disk.stamp(fd)
-
-
-def _fsync(fd: int) -> None:
-    found = _find(key_of(fd))
-    if found is None:
-        real.fsync(fd)
-        return
-    disk, inode = found
-    with disk.lock:
-        disk.step("sync" if inode.names is None else "sync_folder", _of(fd))
-        disk.sync(inode, _of(fd))
-
-
-def _reading(name: str) -> Callable[..., Any]:
+def _of_file(name: str, step: str, change: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call with a descriptor, which is a step of the disk that has the file."""
     call = getattr(real, name)
 
-    def read(fd: int, *args: Any) -> Any:
+    def called(fd: int, *args: Any) -> Any:
         found = _find(key_of(fd))
-        if found is not None:
-            found[0].step("read", _of(fd))
-        return call(fd, *args)
+        if found is None:
+            return call(fd, *args)
+        disk, inode = found
+        is_folder = inode.names is not None
+        with disk.lock:
+            disk.step("sync_folder" if step == "sync" and is_folder else step, _of(fd))
+            return change(disk, inode, fd, *args)
 
-    return read
+    return called
+
+
+def _written(disk: ForgetfulDisk, inode: Inode, fd: int, data: Any, *offset: int) -> int:
+    view = memoryview(data).cast("B")
+    view = view[: disk.claim(view.nbytes, partly=True)]
+    disk.writable(inode, _of(fd), hidden=False)
+    written = real.pwrite(fd, view, *offset) if offset else real.write(fd, view)
+    disk.stamp(fd)
+    return written
+
+
+def _truncated(disk: ForgetfulDisk, inode: Inode, fd: int, length: int) -> None:
+    disk.writable(inode, _of(fd), hidden=False)
+    real.ftruncate(fd, length)
+    disk.stamp(fd)
+
+
+def _allocated(disk: ForgetfulDisk, inode: Inode, fd: int, offset: int, length: int) -> None:
+    more = offset + length - real.fstat(fd).st_size
+    if more > 0:
+        disk.claim(more)
+        _truncated(disk, inode, fd, offset + length)
+
+
+_WRITES = {
+    "write": _of_file("write", "write", _written),
+    "pwrite": _of_file("pwrite", "write", _written),
+    "writev": _of_file(
+        "writev",
+        "write",
+        lambda disk, inode, fd, buffers: _written(disk, inode, fd, b"".join(buffers)),
+    ),
+    "ftruncate": _of_file("ftruncate", "truncate", _truncated),
+    "posix_fallocate": _of_file("posix_fallocate", "allocate", _allocated),
+}
+_SYNCS = {
+    name: _of_file(name, "sync", lambda disk, inode, fd: disk.sync(inode, _of(fd)))
+    for name in ("fsync", "fdatasync")
+}
+_READS = {
+    name: _of_file(name, "read", lambda _disk, _inode, *args, name=name: getattr(real, name)(*args))
+    for name in ("read", "pread", "preadv")
+}
 
 
 # -- names --------------------------------------------------------------------------------------
 
 
-def _link(
-    src: Any,
-    dst: Any,
-    *,
-    src_dir_fd: int | None = None,
-    dst_dir_fd: int | None = None,
-    follow_symlinks: bool = True,
-) -> None:
-    def call() -> None:
-        real.link(
-            src,
-            dst,
-            src_dir_fd=src_dir_fd,
-            dst_dir_fd=dst_dir_fd,
-            follow_symlinks=follow_symlinks,
-        )
+def _claim_name(disk: ForgetfulDisk) -> None:
+    """Refuse a name on a disk that is full."""
+    disk.claim(0 if disk.room_bytes is None else 1)
 
-    folder, name = _place(dst, dst_dir_fd)
+
+def _link(src: Any, dst: Any) -> None:
+    folder, name = _place(dst)
     if folder is None:
-        call()
+        real.link(src, dst)
         return
     disk, inode = folder
     with disk.lock:
         disk.step("link", dst)
-        disk.claim(0 if disk.room_bytes is None else 1)
-        there, _ = _at(src, src_dir_fd)
+        _claim_name(disk)
+        there, _ = _at(src)
         if there is None or there[0] is not disk:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src, None, dst)
-        call()
+        real.link(src, dst)
         disk.change((inode, name, there[1]))
 
 
-def _rename(
-    src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
-) -> None:
-    old, old_name = _place(src, src_dir_fd)
-    new, new_name = _place(dst, dst_dir_fd)
+def _rename(src: Any, dst: Any) -> None:
+    old, old_name = _place(src)
+    new, new_name = _place(dst)
     if old is None and new is None:
-        real.rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        real.rename(src, dst)
         return
     if old is None or new is None or old[0] is not new[0]:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src, None, dst)
     disk = old[0]
     with disk.lock:
         disk.step("rename", dst)
-        moved, _ = _at(src, src_dir_fd)
-        replaced, found = _at(dst, dst_dir_fd)
+        moved, _ = _at(src)
+        replaced, found = _at(dst)
         if replaced is None:
-            disk.claim(0 if disk.room_bytes is None else 1)
+            _claim_name(disk)
         else:
-            _keep_if_last(replaced, found, dst, dst_dir_fd)
-        real.rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            _keep_if_last(replaced, found, dst, None)
+        real.rename(src, dst)
         if moved != replaced:
             disk.change((old[1], old_name, None), (new[1], new_name, moved[1]))
 
 
 def _unlink(path: Any, *, dir_fd: int | None = None) -> None:
     folder, name = _place(path, dir_fd)
-    if folder is None:
+    there, found = _at(path, dir_fd)
+    if folder is None or there is None:
         real.unlink(path, dir_fd=dir_fd)
         return
     disk, inode = folder
     with disk.lock:
-        there, found = _at(path, dir_fd)
-        if there is None:
-            real.unlink(path, dir_fd=dir_fd)
-            return
         disk.step("unlink", path)
         _keep_if_last(there, found, path, dir_fd)
         real.unlink(path, dir_fd=dir_fd)
@@ -353,18 +270,18 @@ def _keep_if_last(there: Found, found: os.stat_result, path: Any, dir_fd: int | 
         there[0].keep(there[1], path, dir_fd)
 
 
-def _mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-    folder, name = _place(path, dir_fd)
-    if folder is None or _at(path, dir_fd)[1] is not None:
-        real.mkdir(path, mode, dir_fd=dir_fd)
+def _mkdir(path: Any, mode: int = 0o777) -> None:
+    folder, name = _place(path)
+    if folder is None or _at(path)[1] is not None:
+        real.mkdir(path, mode)
         return
     disk, inode = folder
     with disk.lock:
         disk.step("mkdir", path)
-        disk.claim(0 if disk.room_bytes is None else 1)
-        real.mkdir(path, mode, dir_fd=dir_fd)
+        _claim_name(disk)
+        real.mkdir(path, mode)
         made = disk.new_inode(folder=True)
-        found = real.stat(path, dir_fd=dir_fd)
+        found = real.stat(path)
         disk.inodes[found.st_dev, found.st_ino] = made
         disk.change((inode, name, made))
 
@@ -387,31 +304,22 @@ def _rmdir(path: Any, *, dir_fd: int | None = None) -> None:
 # -- folders are read in order ------------------------------------------------------------------
 
 
-class _Entries:
+class _Entries(list[os.DirEntry[str]]):
     """What `os.scandir` gives, in the order of names."""
-
-    def __init__(self, entries: Any) -> None:
-        with entries:
-            self._sorted = iter(sorted(entries, key=lambda entry: entry.name))
-
-    def __iter__(self) -> _Entries:
-        return self
-
-    def __next__(self) -> os.DirEntry[str]:
-        return next(self._sorted)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Nothing: the folder was read."""
 
     def close(self) -> None:
-        self._sorted = iter(())
+        """Nothing, likewise."""
 
 
 def _scandir(path: Any = ".") -> _Entries:
-    return _Entries(real.scandir(path))
+    with real.scandir(path) as entries:
+        return _Entries(sorted(entries, key=lambda entry: entry.name))
 
 
 def _listdir(path: Any = ".") -> list[Any]:
@@ -421,16 +329,9 @@ def _listdir(path: Any = ".") -> list[Any]:
 _CALLS: dict[str, Callable[..., Any]] = {
     "open": _open,
     "close": _close,
-    "read": _reading("read"),
-    "pread": _reading("pread"),
-    "preadv": _reading("preadv"),
-    "write": _write,
-    "writev": _writev,
-    "pwrite": _pwrite,
-    "ftruncate": _ftruncate,
-    "posix_fallocate": _posix_fallocate,
-    "fsync": _fsync,
-    "fdatasync": _fsync,
+    **_READS,
+    **_WRITES,
+    **_SYNCS,
     "link": _link,
     "rename": _rename,
     "replace": _rename,

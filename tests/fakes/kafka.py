@@ -95,6 +95,7 @@ class InMemoryKafka:
         rng: chance, of delays and faults.
         on_committed: told of each record at the moment when nothing can undo it.
         on_truncated: told of each partition, and of the offset before which all is gone.
+        markers: the marker of a transaction takes an offset.
 
     Attributes:
         cluster_id: what it calls itself.
@@ -117,6 +118,8 @@ class InMemoryKafka:
         rng: random.Random | None = None,
         on_committed: Callable[[Place, KafkaRecord], None] = lambda _place, _record: None,
         on_truncated: Callable[[Place, int], None] = lambda _place, _offset: None,
+        *,
+        markers: bool = True,
     ) -> None:
         self.cluster_id = "in-memory"
         self.latency_s = self.marker_s = (0.0, 0.0)
@@ -128,6 +131,7 @@ class InMemoryKafka:
         self._schedule = schedule or _later_here
         self._on_committed = on_committed
         self._on_truncated = on_truncated
+        self._marker_offsets = int(markers)
         self._topics: dict[str, list[_Partition]] = {}
         self._producers: dict[str, InMemoryTransactions] = {}
         self._clients: dict[InMemoryClient, None] = {}
@@ -249,7 +253,7 @@ class InMemoryKafka:
     def _mark(self, transaction: _Transaction, place: Place) -> None:
         log = transaction.places.pop(place)
         if log.unstable.pop(transaction, None) is not None:
-            log.end += 1
+            log.end += self._marker_offsets
             for client in list(self._clients):
                 client.news(place)
 

@@ -38,7 +38,6 @@ from memq.errors import (
     NodeExistsError,
     NodeNotEmptyError,
     NoNodeError,
-    UnauthorizedError,
     VersionConflictError,
 )
 from memq.zookeeper.session import GetChildren, GetNode, Session, Transaction, WatchNode
@@ -53,8 +52,8 @@ FIRST_SESSION_ID = 0x10000  # as unlike a small number as those of ZooKeeper
 RECONNECT_S = 0.1  # between attempts to connect
 CLOSE_S = 2.0  # how long a session waits for the answer to its goodbye
 
-Backup: TypeAlias = "tuple[_Tree, dict[int, tuple[float, str]]]"
-"""What servers keep: the nodes, and timeout and user of each session."""
+Backup: TypeAlias = "tuple[_Tree, dict[int, float]]"
+"""What servers keep: the nodes, and the timeout of each session."""
 
 
 class InMemoryZooKeeper:
@@ -91,7 +90,6 @@ class InMemoryZooKeeper:
         *,
         session_timeout_s: float = 6.0,
         request_timeout_s: float = 10.0,
-        user: str = "",
         clock_s: Callable[[], float] | None = None,
     ) -> Session:
         """Open a session.
@@ -99,14 +97,13 @@ class InMemoryZooKeeper:
         Args:
             session_timeout_s: the servers hear nothing for so long, and end it.
             request_timeout_s: every call ends within it.
-            user: what it makes belongs to this identity alone; to everybody without one.
             clock_s: of its lease; that of the running loop by default.
 
         Raises:
             UnavailableError: the servers are away.
         """
         clock_s = clock_s or asyncio.get_running_loop().time
-        link = _ModelLink(self, session_timeout_s, user, clock_s)
+        link = _ModelLink(self, session_timeout_s, clock_s)
         session = Session(link, clock_s=clock_s, request_timeout_s=request_timeout_s)
         self._links[session] = link
         await session.open()
@@ -114,8 +111,7 @@ class InMemoryZooKeeper:
 
     def node(self, path: str) -> Node | None:
         """What stands at a path, by no request; None for nothing."""
-        found = self._tree.nodes.get(path)
-        return None if found is None else found.node
+        return self._tree.nodes.get(path)
 
     def names(self, path: str) -> tuple[str, ...]:
         """Names of the children of a path, sorted, likewise."""
@@ -178,7 +174,7 @@ class InMemoryZooKeeper:
 
     def back_up(self) -> Backup:
         """All that the servers keep, as it is now."""
-        sessions = {key: (each.timeout_s, each.user) for key, each in self._sessions.items()}
+        sessions = {key: each.timeout_s for key, each in self._sessions.items()}
         return self._tree.copy(), sessions
 
     def roll_back(self, backup: Backup | None = None) -> None:
@@ -186,7 +182,7 @@ class InMemoryZooKeeper:
         self.stop()
         tree, sessions = backup or (_Tree(self._loop.time), {})
         before, self._tree = self._tree.nodes, tree.copy()
-        self._sessions = {key: _ServerSession(key, *each) for key, each in sessions.items()}
+        self._sessions = {key: _ServerSession(key, each) for key, each in sessions.items()}
         for path in before | self._tree.nodes:
             if before.get(path) != self._tree.nodes.get(path):
                 self._on_changed(path, None)
@@ -210,7 +206,7 @@ class InMemoryZooKeeper:
             connection.answer(lambda: link.ended("ZooKeeper says EXPIRED_SESSION"))
             return
         if found is None:
-            found = _ServerSession(self._next_id, link.timeout_s, link.user)
+            found = _ServerSession(self._next_id, link.timeout_s)
             self._sessions[found.session_id] = found
             self._next_id += 1
             self._tree.transactions += 1
@@ -236,9 +232,9 @@ class InMemoryZooKeeper:
         try:
             match request:
                 case GetNode(path):
-                    outcome = self._tree.get(path, session.user)
+                    outcome = self._tree.get(path)
                 case GetChildren(path, changed):
-                    outcome = self._tree.children(path, session.user)
+                    outcome = self._tree.children(path)
                     if changed is not None:
                         connection.child_watches.setdefault(path, {})[changed] = None
                 case WatchNode(path, changed):
@@ -311,19 +307,12 @@ class _Event(NamedTuple):
     to_children: bool
 
 
-class _Entry(NamedTuple):
-    """A node, and whom it belongs to."""
-
-    node: Node
-    user: str
-
-
 class _Tree:
     """The nodes. Whatever cannot be done raises, and leaves everything as it was."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self.nodes: dict[str, _Entry] = {"/": _Entry(Node(b"", 0, 0, 0, 0), "")}
+        self.nodes = {"/": Node(b"", 0, 0, 0, 0)}
         self.names: dict[str, dict[str, None]] = {}  # of children, by path
         self.transactions = 0
 
@@ -333,31 +322,33 @@ class _Tree:
         copy.names = {path: dict(each) for path, each in self.names.items()}
         return copy
 
-    def get(self, path: str, user: str) -> Node:
-        return self._found(path, user).node
+    def get(self, path: str) -> Node:
+        if path not in self.nodes:
+            raise NoNodeError(f"there is no node {path!r}")
+        return self.nodes[path]
 
-    def children(self, path: str, user: str) -> tuple[str, ...]:
-        self._found(path, user)
+    def children(self, path: str) -> tuple[str, ...]:
+        self.get(path)
         return tuple(sorted(self.names.get(path, ())))
 
     def apply(self, changes: Iterable[Change], session: _ServerSession) -> list[_Event]:
         """Make all changes, or none; gives what happened."""
         self.transactions += 1
-        before: list[tuple[str, _Entry | None]] = []
+        before: list[tuple[str, Node | None]] = []
         events: list[_Event] = []
         try:
             for change in changes:
                 before.append((change.path, self.nodes.get(change.path)))
                 events += self._apply(change, session)
         except MemqError:
-            for path, entry in reversed(before):
-                self._put(path, entry)
+            for path, node in reversed(before):
+                self._put(path, node)
             raise
         return events
 
     def remove_ephemerals(self, session_id: int) -> list[_Event]:
         self.transactions += 1
-        paths = [path for path, entry in self.nodes.items() if entry.node.owner == session_id]
+        paths = [path for path, node in self.nodes.items() if node.owner == session_id]
         for path in paths:
             self._put(path, None)
         return [event for path in paths for event in _came_or_went(path)]
@@ -366,17 +357,11 @@ class _Tree:
         if isinstance(change, Create):
             return self._create(change, session)
         path = change.path
-        if isinstance(change, Delete):
-            # ZooKeeper asks for the right to change the parent, and no other.
-            node = self._found(path, None).node
-            self._found(_parent(path), session.user)
-        else:
-            node = self._found(path, session.user).node
+        node = self.get(path)
         if node.version != change.version:
             raise VersionConflictError(f"node {path!r} has another version")
         if isinstance(change, Set):
-            node = node._replace(data=bytes(change.data), version=node.version + 1)
-            self._put(path, self.nodes[path]._replace(node=node))
+            self._put(path, node._replace(data=bytes(change.data), version=node.version + 1))
             return [_Event(path, to_children=False)]
         if isinstance(change, Delete):
             if self.names.get(path):
@@ -389,34 +374,23 @@ class _Tree:
         path = change.path
         if _parent(path) not in self.nodes:
             raise NoNodeError(f"there is no node {path!r}, or not its parent")
-        parent = self._found(_parent(path), session.user)
         if path in self.nodes:
             raise NodeExistsError(f"there is a node {path!r} already")
-        if parent.node.owner:
+        if self.nodes[_parent(path)].owner:
             raise InvalidRequestError(f"{path!r} cannot be made: its parent is an ephemeral")
         owner = session.session_id if change.ephemeral else 0
         created_ms = int(self._clock_s() * 1000)
-        node = Node(bytes(change.data), 0, owner, self.transactions, created_ms)
-        self._put(path, _Entry(node, session.user))
+        self._put(path, Node(bytes(change.data), 0, owner, self.transactions, created_ms))
         return _came_or_went(path)
 
-    def _found(self, path: str, user: str | None) -> _Entry:
-        """What is at a path, if this user may have it; None may have everything."""
-        entry = self.nodes.get(path)
-        if entry is None:
-            raise NoNodeError(f"there is no node {path!r}")
-        if user is not None and entry.user not in ("", user):
-            raise UnauthorizedError(f"this user may not do that at {path!r}")
-        return entry
-
-    def _put(self, path: str, entry: _Entry | None) -> None:
+    def _put(self, path: str, node: Node | None) -> None:
         names = self.names.setdefault(_parent(path), {})
-        if entry is None:
+        if node is None:
             self.nodes.pop(path, None)
             names.pop(path.rpartition("/")[2], None)
             self.names.pop(path, None)
         else:
-            self.nodes[path] = entry
+            self.nodes[path] = node
             names[path.rpartition("/")[2]] = None
 
 
@@ -445,7 +419,6 @@ class _ServerSession:
 
     session_id: int
     timeout_s: float
-    user: str
     connection: _Connection | None = None
     heard_s: float = 0.0
     timer: asyncio.TimerHandle | None = None
@@ -535,9 +508,9 @@ class _ModelLink:
     """
 
     def __init__(
-        self, service: InMemoryZooKeeper, timeout_s: float, user: str, clock_s: Callable[[], float]
+        self, service: InMemoryZooKeeper, timeout_s: float, clock_s: Callable[[], float]
     ) -> None:
-        self.timeout_s, self.user = timeout_s, user
+        self.timeout_s = timeout_s
         self.session_id = self.seen = 0
         self.reached = False
         self.delay_s = 0.0

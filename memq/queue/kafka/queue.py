@@ -77,6 +77,7 @@ from memq.core.queue import (
     check_new_topic,
     check_partition,
     check_publications,
+    not_owned,
     out_of_range,
 )
 from memq.core.units import counted
@@ -337,8 +338,10 @@ class KafkaQueue:
         """
         partitions = await self._partitions(topic)
         check_publications(topic, publications, partitions)
-        records = [self._new_record(topic, each) for each in publications]
         owner = (topic, write_partition)
+        if not self._publisher.owns(owner):  # what is refused moves no time
+            raise not_owned(*owner)
+        records = [self._new_record(topic, each) for each in publications]
         offsets = await self._publisher.write(records, owner, doubtful=True)
         try:
             await self._see_entries(topic, publications, offsets)

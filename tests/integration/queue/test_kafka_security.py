@@ -18,7 +18,7 @@ from confluent_kafka import admin
 from memq import Producer, read_range
 from memq.core.named_values import parse_queue_options
 from memq.core.queue import Publication
-from memq.errors import ConfigError, QueueError, QueueFailedError
+from memq.errors import QueueError, QueueFailedError
 from memq.queue import open_kafka
 from memq.queue.kafka import confluent
 from memq.testing.broker import BrokerProcess
@@ -212,19 +212,3 @@ async def test_the_rights_of_the_guide_are_enough(secure_kafka, process, cluster
     await queue.truncate("t", 0, offset + 1)
     await queue.delete_topic("t")
     assert await queue.topics() == []
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [("ssl.keystore.password", "mac verify failure"), ("ssl.key.pem", "ssl.key.pem failed")],
-)
-async def test_a_secret_that_does_not_fit_its_file_is_not_shown(certificate, name, problem):
-    """It is refused before anything is asked, by name."""
-    given = {"security.protocol": "SSL", name: WRONG}
-    if name == "ssl.keystore.password":
-        given["ssl.keystore.location"] = str(certificate.keystore)
-    with pytest.raises(ConfigError, match=problem) as error:
-        await open_kafka(
-            "kafka://127.0.0.1:9", parse_queue_options(given), cluster_id="c", broker_id="b"
-        )
-    assert WRONG not in str(error.value)

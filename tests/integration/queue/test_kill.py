@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memq.core.queue import Publication
-from memq.errors import LockedError
 from memq.queue.embedded.queue import EmbeddedQueue
 
 ROOT = Path(__file__).parents[3]
@@ -39,19 +37,10 @@ asyncio.run(main())
 """
 
 
-def start(directory, life):
-    """A process that publishes until it is killed."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PUBLISHER, str(directory), str(life)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 def live_and_die(directory, life, lines):
     """Let a process publish until it has reported so many lines, kill it, give all reports."""
-    with start(directory, life) as child:
+    command = [sys.executable, "-c", PUBLISHER, str(directory), str(life)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         found = [child.stdout.readline() for _ in range(lines)]
         child.kill()
         found += child.stdout
@@ -96,21 +85,3 @@ async def test_nothing_acked_is_lost_and_offsets_go_on(tmp_path):
             assert numbers == list(range(len(numbers)))
         held = now
         await queue.close()
-
-
-async def test_the_lock_of_a_live_process_holds_and_that_of_a_dead_one_does_not(tmp_path):
-    """While a process publishes the directory is refused to others; after its death it opens."""
-    with start(tmp_path, 0) as child:
-        child.stdout.readline()
-        try:
-            EmbeddedQueue(tmp_path)
-        except LockedError as exc:
-            refusal = str(exc)
-        child.kill()
-        child.stdout.read()
-    assert f"process {child.pid};" in refusal
-    queue = EmbeddedQueue(tmp_path)
-    await queue.fence("t", 0)
-    _, end = await queue.offsets("t", 0)
-    assert await queue.publish("t", 0, [Publication(0, b"next", 0)]) == [end]
-    await queue.close()

@@ -45,17 +45,9 @@ class Service:
         self.proxies[session].reset()
         self.proxies[session].thaw()
 
-    def refuse(self, session):
-        self.proxies[session].refuse()
-
-    def restore(self, session):
-        self.proxies[session].restore()
-
-    def freeze(self, session):
-        self.proxies[session].freeze()
-
-    def thaw(self, session):
-        self.proxies[session].thaw()
+    def __getattr__(self, fault):
+        """What a proxy can do: `refuse`, `restore`, `freeze` and `thaw`."""
+        return lambda session: getattr(self.proxies[session], fault)()
 
     def lose_answer(self, session):
         self.proxies[session].freeze("to_client")

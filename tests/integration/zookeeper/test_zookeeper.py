@@ -5,29 +5,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import subprocess
-import sys
 import time
 
 import pytest
 
-from memq.core.governor.lease import RESERVE_SHARE
-from memq.errors import SessionLostError, UnavailableError
+from memq.core.governor.coordination import Set
+from memq.errors import SessionLostError, UnauthorizedError, UnavailableError
 from memq.runtime.system import SYSTEM
 from memq.zookeeper import open_zookeeper
 from memq.zookeeper.kazoo_link import ABORT_S, CLOSE_S
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
-from tests.contracts.coordination import (
-    SHORT_S,
-    begun,
-    data_is,
-    following,
-    lost,
-    within,
-)
+from tests.contracts.coordination import SHORT_S, data_is, following, lost, within
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
-from tests.integration.zookeeper.servers import Service, kazoo_threads
+from tests.integration.zookeeper.servers import kazoo_threads
 
 LATE_S = 5.0  # what a busy machine may add to what is prompt
 
@@ -45,68 +37,6 @@ def options_for(server, **options):
 
 
 # -- sessions -------------------------------------------------------------------------------
-
-
-PROGRAM = """
-import asyncio, sys
-from memq.zookeeper import open_zookeeper
-from memq.zookeeper.options import ZooKeeperOptions
-
-async def main():
-    session = await open_zookeeper(
-        ZooKeeperOptions(servers=sys.argv[1], session_timeout_ms=2_000)
-    )
-    await session.create("/mine", b"", ephemeral=True)
-    print(session.session_id, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-async def test_the_ephemeral_of_a_killed_process_goes(service, other):
-    """After kill -9 it is there for the session timeout, and then gone."""
-    servers = f"{service.server.address}{service.root}"
-    with subprocess.Popen(  # noqa: ASYNC220 - it only forks
-        [sys.executable, "-c", PROGRAM, servers], stdout=subprocess.PIPE
-    ) as process:
-        line = await asyncio.to_thread(process.stdout.readline)
-        watch = other.watch("/mine")
-        assert (await anext(watch)).owner == int(line)
-        process.kill()
-        assert await within(anext(watch)) is None
-
-
-async def test_a_server_that_stands_still_for_longer_than_the_session(own_server):
-    """The lease runs out before the session can have; when the server is back, the watch ends."""
-    service = Service(own_server)
-    await (await service.open()).close()
-    session = await service.open(session_timeout_s=3)
-    await session.create("/mine", ephemeral=True)
-    watch = session.watch("/mine")
-    await anext(watch)
-    waiter = await begun(anext(watch))
-    own_server.freeze()
-    frozen_s = SYSTEM.boot_s()
-    # The server has heard what it answered, so it can end the session at this time, not before.
-    ends_s = session.lease.valid_until_s + RESERVE_SHARE * session.lease.timeout_s
-    while session.lease.valid(SYSTEM.boot_s()):
-        await asyncio.sleep(session.lease.valid_until_s - SYSTEM.boot_s() + 0.001)
-    assert SYSTEM.boot_s() < ends_s
-    assert session.lease.valid_until_s < frozen_s + 3 * (1 - RESERVE_SHARE)
-    await asyncio.sleep(4.0)
-    assert not waiter.done()
-    # What waits in its socket would keep the session alive, if the server reads that first.
-    service.refuse(session)
-    own_server.thaw()
-    other = await service.open()
-    await following(other.watch("/mine"), lambda node: node is None)
-    assert not waiter.done()
-    service.restore(session)
-    with pytest.raises(SessionLostError):
-        await within(waiter)
-    await within(lost(session))
-    await service.close()
 
 
 async def test_a_session_outlives_a_server_that_is_killed(own_server):
@@ -179,23 +109,16 @@ async def test_closing_while_the_server_stands_still_is_prompt(own_server):
     assert kazoo_threads() == []
 
 
-async def test_opening_without_a_server_ends_in_time():
-    """The error names the servers and what is wrong; no thread is left behind."""
-    options = ZooKeeperOptions(servers="127.0.0.1:9,localhost:9/memq", request_timeout_ms=1_000)
-    began_s = time.monotonic()
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9.*refused.*within 1 s"):
-        await open_zookeeper(options)
-    assert time.monotonic() - began_s < 1 + ABORT_S + LATE_S
-    assert kazoo_threads() == []
-
-
-async def test_opening_at_what_never_answers_ends_in_time():
-    """So does it where connections are accepted and nothing is said."""
+@pytest.mark.parametrize("there", [False, True])
+async def test_opening_without_a_server_ends_in_time(there):
+    """The error names the servers and what is wrong, or that nobody answers; no thread is left."""
     with TcpFaultProxy() as proxy:
         proxy.freeze()
-        options = ZooKeeperOptions(servers=proxy.address, request_timeout_ms=1_000)
+        servers = proxy.address if there else "127.0.0.1:9,localhost:9/memq"
+        options = ZooKeeperOptions(servers=servers, request_timeout_ms=1_000)
+        problem = "within 1 s" if there else r"127\.0\.0\.1:9.*refused.*within 1 s"
         began_s = time.monotonic()
-        with pytest.raises(UnavailableError, match="within 1 s"):
+        with pytest.raises(UnavailableError, match=problem):
             await open_zookeeper(options)
         assert time.monotonic() - began_s < 1 + ABORT_S + LATE_S
         assert kazoo_threads() == []
@@ -215,6 +138,30 @@ async def test_the_root_is_made(zookeeper_server):
     assert (await above.get(f"{root}/a")).data == b"x"
     for session in (first, second, above):
         await session.close()
+
+
+async def test_what_an_identity_made_is_its_own(service):
+    """Another one, or none, can neither read nor change it; it says so, and nothing else breaks."""
+    ours, theirs = await service.open(user="ours"), await service.open(user="theirs")
+    anybody = await service.open()
+    await anybody.create("/open", b"0")
+    await ours.create("/ours", b"0")
+    await ours.create("/ours/child")
+    for session in (theirs, anybody):
+        for call in (
+            session.get("/ours"),
+            session.children("/ours"),
+            session.set("/ours", b"1", 0),
+            session.create("/ours/another"),
+            session.delete("/ours/child", 0),
+            session.transact([Set("/open", b"1", 0), Set("/ours", b"1", 0)]),
+            anext(session.watch("/ours")),
+        ):
+            with pytest.raises(UnauthorizedError, match="/ours"):
+                await call
+        assert (await session.get("/open")).version == 0
+    assert await (await service.open(user="ours")).set("/ours", b"1", 0) == 1
+    assert await ours.children("/ours") == ("child",)
 
 
 def run(*command, cwd):

@@ -75,6 +75,19 @@ def test_truncation_deletes_whole_pages_only(array):
     assert array.start == 21
 
 
+def test_idle_pages_are_unmapped(tmp_path, small):
+    """Pages not asked for within their time to live go when another is asked for."""
+    now_s = 0.0
+    with BigArray(tmp_path, page_ttl_s=10, clock_s=lambda: now_s, **small) as array:
+        array.append_many([b"x" * 1000] * 12)  # four in a data page
+        old = array._pool.map("data", 0)
+        now_s = 9.9
+        young = array._pool.map("data", 1)
+        now_s = 10.0
+        array._pool.map("data", 2)
+        assert (old.closed, young.closed) == (True, False)
+
+
 def test_a_closed_array_refuses_everything(tmp_path, small):
     """After close each call is a ClosedError; closing again is fine."""
     array = BigArray(tmp_path, **small)

@@ -22,19 +22,6 @@ def data_pages(queue):
     return [int(file.stem) for file in sorted((queue._array.path / "data").iterdir())]
 
 
-def test_first_in_first_out(queue):
-    """Items come out in the order they went in, one at a time and in batches."""
-    items = [b"%d" % n * (n % 300) for n in range(60)]
-    queue.enqueue(items[0])
-    queue.enqueue_many(items[1:])
-
-    assert queue.peek() == items[0]
-    assert [queue.dequeue() for _ in range(10)] == items[:10]
-    assert queue.dequeue_many(20) == items[10:30]
-    assert len(queue) == 30
-    assert queue.dequeue_many(1000) == items[30:]
-
-
 def test_the_position_survives(tmp_path, small, crash):
     """What was taken is not given again after a close, nor after a kill."""
     with BigQueue(tmp_path / "queue", **small) as queue:

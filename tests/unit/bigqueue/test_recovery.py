@@ -168,27 +168,6 @@ def test_a_power_cut_in_a_repair_claims_no_more_than_there_is(tmp_path, small, s
                 assert array.get_many(0, 20) == ITEMS[: array.end]
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_nothing_after_a_torn_unflushed_item_survives(writer, crash, number):
-    """What a crash leaves of unflushed items is a prefix: a lost page costs all after it."""
-    copy = crash(writer.path)
-    page(copy, "data", number).unlink()
-
-    with BigArray(copy) as array:
-        assert array.recovery.items_dropped == 20 - 5 * number
-        check_usable(array, 5 * number)
-
-
-def test_written_but_unpublished_items_are_kept(writer, crash):
-    """A stale `end`, as a power loss leaves it, does not hide items that are whole."""
-    copy = crash(writer.path)
-    overwrite(copy / "control", 16, (12).to_bytes(8, "little"))
-
-    with BigArray(copy) as array:
-        assert array.recovery == Recovery(items_adopted=8)
-        check_usable(array, 20)
-
-
 def test_entries_after_a_torn_item_cannot_come_back(writer, crash):
     """Entries after the new end are erased, so later items never run into them."""
     copy = crash(writer.path)

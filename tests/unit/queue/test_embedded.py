@@ -254,19 +254,6 @@ async def test_publications_that_wait_are_bounded():
         assert await asyncio.gather(*calls) == [[]] * MAX_ROUND
 
 
-async def test_the_event_loop_runs_while_the_disk_hangs(queue):
-    """A writer that is stuck holds back neither fetches nor commits."""
-    await publish(queue, b"a")
-    released = Event()
-    queue._writer.submit(released.wait)
-    waiting = asyncio.ensure_future(publish(queue, b"b"))
-    assert await payloads(queue) == [b"a"]
-    await queue.commit("g", "t", {0: 1})
-    assert not waiting.done()
-    released.set()
-    assert await waiting == [1]
-
-
 async def test_what_is_to_be_deleted_is_not_opened(tmp_path):
     """A topic that was announced and not made, or deleted, takes no descriptor until it is gone."""
     queue = EmbeddedQueue(tmp_path)
@@ -326,6 +313,18 @@ async def begun(*calls):
     for _ in range(3):
         await asyncio.sleep(0)
     return found
+
+
+async def test_the_event_loop_runs_while_the_disk_hangs(queue, held_up):
+    """A writer that is stuck holds back neither fetches nor commits."""
+    await publish(queue, b"a")
+    go_on = held_up("_writer")
+    waiting = asyncio.ensure_future(publish(queue, b"b"))
+    assert await payloads(queue) == [b"a"]
+    await queue.commit("g", "t", {0: 1})
+    assert not waiting.done()
+    go_on()
+    assert await waiting == [1]
 
 
 # -- what is given up, and what was given -----------------------------------------------------
@@ -409,22 +408,14 @@ async def test_a_directory_that_cannot_be_opened_is_let_go(queue, tmp_path):
 # -- damage -----------------------------------------------------------------------------------
 
 
-async def damaged(queue, tmp_path, monkeypatch, *needles):
-    """The queue anew, of whose entries some are damaged."""
-    await queue.close()
-    page = tmp_path / "queue/topics/t/0/data/000000000000.page"
-    content = bytearray(page.read_bytes())
-    for needle in needles:
-        content[content.index(needle)] ^= 1
-    page.write_bytes(content)
-    return EmbeddedQueue(tmp_path / "queue")
-
-
-async def test_a_damaged_entry_stops_no_retention(queue, tmp_path, monkeypatch):
+async def test_a_damaged_entry_stops_no_retention(queue, tmp_path):
     """It is taken to be as old as the next whole one; with none after it, to be new."""
     times = (10, 20, 30, 40, 50)
     await queue.publish("t", 0, [Publication(0, b"entry%d" % each, 1, each) for each in times])
-    again = await damaged(queue, tmp_path, monkeypatch, b"entry10", b"entry30", b"entry40")
+    await queue.close()
+    for each in (b"entry10", b"entry30", b"entry40"):
+        flip(data_page(tmp_path), each)
+    again = EmbeddedQueue(tmp_path / "queue")
     found = {each: await again.offset_since("t", 0, each) for each in (5, 15, 25, 35, 45, 55)}
     assert found == {5: 0, 15: 0, 25: 2, 35: 2, 45: 2, 55: 5}
     for at_ms in (0, 1, 2):
@@ -432,7 +423,8 @@ async def test_a_damaged_entry_stops_no_retention(queue, tmp_path, monkeypatch):
             await again.offset_at("t", 0, at_ms)
     assert (await again.times()).running_ms == 51
     await again.close()
-    last = await damaged(again, tmp_path, monkeypatch, b"entry50")
+    flip(data_page(tmp_path), b"entry50")
+    last = EmbeddedQueue(tmp_path / "queue")
     assert (await last.times()).running_ms == 21
     assert await last.offset_since("t", 0, 25) == 2
     await last.close()

@@ -1,4 +1,4 @@
-"""The embedded queue does what the one in memory does, whatever is asked in whatever order."""
+"""The embedded queue does what the one in Kafka does, whatever is asked in whatever order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memq.core.clock import SavedTimes
 from memq.core.queue import Publication
 from memq.errors import MemqError
 from memq.queue.embedded.queue import EmbeddedQueue
@@ -41,8 +40,6 @@ CALLS = st.one_of(
     st.tuples(st.just("offsets"), TOPICS, PARTITIONS),
     st.tuples(st.just("offset_at"), TOPICS, PARTITIONS, st.integers(0, 60)),
     st.tuples(st.just("offset_since"), TOPICS, PARTITIONS, st.integers(-1, 60)),
-    st.tuples(st.just("times")),
-    st.tuples(st.just("save_times"), st.builds(SavedTimes, st.integers(0, 60), st.integers(0, 60))),
     st.tuples(st.just("truncate"), TOPICS, PARTITIONS, OFFSETS),
     st.tuples(
         st.just("commit"),

@@ -160,36 +160,6 @@ async def test_another_producer_claims_nothing_that_others_have_taken_over(proce
     assert await payloads(other) == [b"ours", b"theirs"]
 
 
-def before_the_first_commit(producer, do):
-    """Let something happen when a producer is about to commit what it was given."""
-    commit, first = producer.commit, [do]
-
-    async def late(records):
-        if first:
-            await first.pop()()
-        return await commit(records)
-
-    producer.commit = late
-    return producer
-
-
-async def test_a_claim_that_came_between_counts_for_its_owner(process, queue, kafka):
-    """Who claims again with another id, and is not the first, does not own it any more."""
-    other = await process("other")
-    await lose_the_producer(queue, kafka)
-    make = queue._client.transactions
-
-    async def make_slow(transactional_id):
-        producer = await make(transactional_id)
-        return before_the_first_commit(producer, lambda: other.fence("t", 0))
-
-    queue._client.transactions = make_slow
-    assert await is_refused(queue, 0)
-    await publish(queue, b"ours", write_partition=1)
-    await publish(other, b"theirs")
-    assert await payloads(queue) == [b"ours", b"theirs"]
-
-
 @pytest.mark.parametrize("fault", ["loses", "drops"])
 async def test_a_claim_in_doubt_is_made_by_another_producer(queue, kafka, fault):
     """The fence goes on: whatever became of the first claim, the second one is known."""

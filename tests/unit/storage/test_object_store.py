@@ -147,15 +147,6 @@ def test_an_object_that_cannot_be_compared_is_not_taken_for_ours(store, storage,
     put(storage, "k")
 
 
-@pytest.mark.parametrize("other", [b"", b"ab", b"abd", b"abcd"])
-def test_an_object_of_other_bytes_is_never_rewritten(store, storage, other):
-    """Not if it begins like ours, or ours like it."""
-    store.objects["root/k"] = other
-    with pytest.raises(StorageError, match=r"'k' .* other bytes"):
-        put(storage, "k")
-    assert store.objects["root/k"] == other
-
-
 def test_what_is_asked_for_is_counted(store, storage):
     """Requests of each kind, hedged and repeated ones as well, and the bytes that they carried."""
     put(storage, "k", b"abcd")

@@ -48,17 +48,8 @@ def opened(monkeypatch):
     return found
 
 
-def test_nothing_is_said_that_need_not_be(opened):
-    """Each request is made once, and may take longer than any of ours."""
-    assert open_store("s3://bucket", {})[1:] == ({}, {})
-    (client,) = opened
-    assert (client.url, client.config) == ("s3://bucket", {})
-    assert client.client_options == CLIENT_DEFAULTS
-    assert client.retry_config == {"max_retries": 0}
-
-
 def test_each_option_goes_where_it_belongs(opened):
-    """In whatever case; names of tags are as they are written."""
+    """In whatever case, but for tags; each request is made once, and has more time than ours."""
     options = {
         "REGION": "eu",
         "Connect_Timeout": "9s",
@@ -76,6 +67,8 @@ def test_each_option_goes_where_it_belongs(opened):
     }
     assert store.attributes == {"Storage-Class": "IA"}
     assert store.tags == {"Team A": "x", "b": ""}
+    assert client.retry_config == {"max_retries": 0}
+    assert open_store("s3://bucket", {})[1:] == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -192,10 +185,8 @@ def said(status, code="", message="", kind=GenericError):
         (said(404, "NoSuchKey", kind=FileNotFoundError), True),
         (said(404, "NoSuchBucket"), True),
         (said(408), False),
-        (said(429), False),
         (said(301, "PermanentRedirect"), True),
         (GenericError("Received redirect without LOCATION, from another region"), True),
-        (said(500), False),
         (said(500, "NoSuchBucket"), True),
         (said(503, "SlowDown"), False),
         (GenericError("error sending request"), False),
@@ -230,15 +221,6 @@ DEBUG = (
             f'Get http://s3:9000/b{DEBUG}, inner: ConnectError("tcp", "refused")',
             "tcp: refused (http://s3:9000)",
         ),
-        (
-            f'no host{DEBUG}, inner: ConnectError("dns error", "no such")',
-            "dns error: no such (the store)",
-        ),
-        (
-            "Generic S3 error: after 0 retries - status code: 500: \n nothing",
-            "status code: 500: nothing",
-        ),
-        ("", "GenericError"),
         ("x" * 999, "x" * MAX_WORDS),
     ],
 )

@@ -77,12 +77,12 @@ class Watched(Slow):
         paths = [change.path for change in changes]
         if any(path.startswith("/assignments/") for path in paths):
             self.writes += 1
-            if Check(ELECTION, before[ELECTION].node.version) not in changes:
+            if Check(ELECTION, before[ELECTION].version) not in changes:
                 self.wrong.append(f"{paths}: not checked")
             if self._elected != session_id:
                 self.wrong.append(f"{paths}: by another one than was elected last")
         if GOVERNOR in paths and isinstance(changes[0], Create):
             self.elections += 1
             self._elected = session_id
-            if self._tree.nodes[ELECTION].node.version != self.elections:
+            if self._tree.nodes[ELECTION].version != self.elections:
                 self.wrong.append("an election without a version of its own")

@@ -116,29 +116,6 @@ async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, pers
     assert reader.runner.describe().waiting_for == ["a", "b"]
 
 
-# -- a Governor that is replaced ------------------------------------------------------------
-
-
-async def test_what_arrives_late_of_one_that_was_replaced_is_refused(service, person, caplog):
-    """Also when its session lives, and it has not heard of the other one."""
-    first, second = await governed(service, person, "a", "b")
-    await quiet(SETTLE_MS / 1000)
-    service.freeze(first.session)
-    await create_topic(person, topic_of("u"))
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    await until_owned(person, 12, by="ab")
-    stored = await assignments(person)
-    writes = service.writes
-    service.thaw(first.session)
-    await quiet()
-    assert (await assignments(person), service.writes) == (stored, writes)
-    assert "broker a is deposed" in caplog.text
-    await second.session.close()
-    await until_elected([first])
-    await until_owned(person, 12, by="a")
-
-
 async def test_its_end_leaves_nothing_running(service, person):
     """No task is left, and nothing of the cluster is known: after a stop, and with its session."""
     (broker,) = await governed(service, person, "a")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import ssl
+import sys
 
 import pytest
 
@@ -78,13 +78,6 @@ def test_tls_compares_certificates_and_names():
 
 async def test_without_kazoo_the_extra_is_named(monkeypatch):
     """Whoever has not installed it learns how."""
-    real = builtins.__import__
-
-    def refuse(name, *args, **kwargs):
-        if name.startswith(("kazoo", "memq.zookeeper.kazoo_link")):
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "memq.zookeeper.kazoo_link", None)
     with pytest.raises(ConfigError, match=r"memq\[zookeeper\]"):
         await open_zookeeper(ZooKeeperOptions(servers="zk1"))

@@ -92,31 +92,20 @@ async def session(link):
     await made.close()
 
 
-@pytest.fixture
-def call(session):
-    """Each kind of call, and what it asks first and next."""
-    return {
-        "get": lambda: session.get("/a"),
-        "children": lambda: session.children("/a"),
-        "create": lambda: session.create("/a"),
-        "watch": lambda: anext(session.watch("/a")),
-        "watch_children": lambda: anext(session.watch_children("/a")),
-    }
+CALLS = {
+    "get": (lambda session: session.get("/a"), [Sync, GetNode]),
+    "children": (lambda session: session.children("/a"), [Sync, GetChildren]),
+    "create": (lambda session: session.create("/a"), [Transaction]),
+    "watch": (lambda session: anext(session.watch("/a")), [WatchNode, GetNode]),
+    "names": (lambda session: anext(session.watch_children("/a")), [WatchNode, GetChildren]),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    [
-        ("get", [Sync, GetNode]),
-        ("children", [Sync, GetChildren]),
-        ("create", [Transaction]),
-        ("watch", [WatchNode, GetNode]),
-        ("watch_children", [WatchNode, GetChildren]),
-    ],
-)
-async def test_what_is_asked_in_which_order(link, call, name, kinds):
+@pytest.mark.parametrize("name", CALLS)
+async def test_what_is_asked_in_which_order(link, session, name):
     """A read follows a sync, so that no follower gives old news; a watch is set before its read."""
-    await call[name]()
+    call, kinds = CALLS[name]
+    await call(session)
     assert [type(each) for each in link.asked] == kinds
 
 
