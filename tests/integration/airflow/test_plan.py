@@ -32,7 +32,7 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkSubmitOperator,
 )
 from airflow_provider_memq.operators.plan import PLANNER
-from airflow_provider_memq.planning import missed
+from airflow_provider_memq.planning import ledger, missed
 from airflow_provider_memq.planning.ranges import parse_key, range_key
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from memq.core.ranges import OffsetRange
@@ -87,9 +87,15 @@ async def deferred(here, operator):
     return raised.value
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(here, seed):
-    """Plans and commits die, and processing is paused, at any time: nothing is lost or doubled."""
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(
+    here, seed, monkeypatch
+):
+    """Plans and commits die, processing is paused or behind, ranges wait, all at any time: nothing
+    is lost or doubled. Pages of three events make few events many.
+    """
+    for name in ("LEDGER_EVENTS", "PAGE_EVENTS", "PLAN_EVENTS"):
+        monkeypatch.setattr(ledger, name, 3)
     randomness, consumer, done = Random(seed), here.store.consumer, set()
     commit = MemqCommitOperator(task_id="c", topic=TOPIC, ranges=RANGES, done=DONE, group="g")
 
@@ -102,8 +108,12 @@ async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(her
     await here.run(plan())
     for _ in range(15):
         await here.publish(randomness.randrange(4))
-        consumer.paused = randomness.random() < 0.3
-        limits = {"max_offsets": randomness.randrange(1, 4), "max_ranges": 2}
+        consumer.paused, consumer.unfinished = randomness.random() < 0.3, randomness.randrange(3)
+        limits = {"max_offsets": randomness.randrange(1, 4), "max_ranges": 2, "max_pending": 2}
+        limits |= {
+            "linger": randomness.choice(["0s", "1h"]),
+            "min_bytes": randomness.choice([0, 1]),
+        }
         await here.run(plan(**limits), crash=randomness.random() < 0.3)
         await process(randomness.random())
         await here.run(commit, crash=randomness.random() < 0.3)
