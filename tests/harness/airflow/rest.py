@@ -103,8 +103,8 @@ class Rest:
 
     # -- calls ------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        """The answer to a call; `path` is what follows `/api/v2`.
+    def call(self, method: str, path: str, body: object = None, *, root: str = "/api/v2") -> Any:
+        """The answer to a call; `path` is what follows `root`.
 
         Raises:
             RestError: it was refused, or not answered.
@@ -113,12 +113,12 @@ class Rest:
         if self._check is not None:
             self._check()
         try:
-            return self._call(method, f"/api/v2{path}", body)
+            return self._call(method, f"{root}{path}", body)
         except RestError as exc:
             if exc.status != 401:
                 raise
         self._token = self._call("GET", "/auth/token", None)["access_token"]
-        return self._call(method, f"/api/v2{path}", body)
+        return self._call(method, f"{root}{path}", body)
 
     def get(self, path: str, **query: object) -> Any:
         """The answer to a GET."""
