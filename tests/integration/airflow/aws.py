@@ -51,7 +51,7 @@ WAIT_S = 60
 RUNNING = "RUNNING"  # of all three
 STATES = {"EmrServerless": "SUCCESS", "EmrStep": "COMPLETED", "Glue": "SUCCEEDED"}
 CANCELLED = {"EmrServerless": "CANCELLED", "EmrStep": "CANCELLED", "Glue": "STOPPED"}
-ROWS = [b"1", b"2"]  # of the range
+ROWS = [b"value 1", b"value 2"]  # of the range
 
 
 @dataclass

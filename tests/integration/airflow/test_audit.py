@@ -16,7 +16,7 @@ from memq import Producer
 from memq.core.audit.result import Verdict
 from memq.core.ranges import Interval
 from memq.errors import UnavailableError
-from tests.integration.airflow.here import TOPIC, world
+from tests.integration.airflow.here import TOPIC
 
 SCHEDULED = {"dag_run": SimpleNamespace(run_type="scheduled")}
 
@@ -37,11 +37,10 @@ def starts(result):
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        await running.publish(1)
-        running.begin = running.at(-100).replace(microsecond=0)
-        yield running
+async def here(here):
+    await here.publish(1)
+    here.begin = here.at(-100).replace(microsecond=0)
+    return here
 
 
 async def test_hours_that_were_left_out_are_audited_by_the_next_run(here, tmp_path):

@@ -7,9 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.operators.memq import MemqAuditOperator
-from memq import AdminClient, Producer
 from memq.errors import ConfigError
-from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import BACKSTOP_S
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
@@ -19,23 +17,8 @@ pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happen
 TOPIC = "clicks"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The data of a broker with three Batches of one record each."""
-    folder = tmp_path_factory.mktemp("broker")
-    with BrokerProcess(folder) as broker, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{broker.address}")
-        with AdminClient(broker.address) as admin:
-            admin.create_topic(TOPIC, batch_age="10ms")
-        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
-            for number in range(3):
-                producer.write(b"value %d" % number)
-                producer.flush(timeout=30)
-        yield folder
-
-
 @pytest.fixture
-def audit(folder, tmp_path):
+def audit(broker, tmp_path):
     """Runs the operator over the last hour."""
 
     def run(**options):
@@ -56,12 +39,12 @@ def audit(folder, tmp_path):
     return run
 
 
-def test_every_byte_is_read(audit, folder, tmp_path):
+def test_every_byte_is_read(audit, broker, tmp_path):
     """One changed byte in a Message is named, and both tables have it; all else is clean."""
-    objects = (folder / "objects").glob(f"*/*/topics/{TOPIC}/*/*/*.arrows")
+    objects = (broker.data_dir / "objects").glob(f"*/*/topics/{TOPIC}/*/*/*.arrows")
     (victim,) = (path for path in objects if b"value 1" in path.read_bytes())
     sound = victim.read_bytes()
-    victim.write_bytes(sound.replace(b"value 1", b"value 2"))  # no index tells of it
+    victim.write_bytes(sound.replace(b"value 1", b"value 9"))  # no index tells of it
     try:
         with pytest.raises(AirflowFailException, match=r"damaged: producer .* \(1 LogMessage\)"):
             audit()
@@ -71,7 +54,7 @@ def test_every_byte_is_read(audit, folder, tmp_path):
     assert ["damaged 1" in text for text in tables] == [True]
     rows = pq.read_table(tmp_path / "audit" / "_findings").to_pylist()
     assert sum(row["damaged_records"] or 0 for row in rows) == 1
-    assert sum(row["stored_records"] for row in rows if row["producer_id"]) == 2
+    assert sum(row["stored_records"] for row in rows if row["producer_id"]) == 3
 
 
 def test_the_result_needs_a_place(audit):

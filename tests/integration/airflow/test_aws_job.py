@@ -46,8 +46,7 @@ def module_patch():
 
 
 @pytest.fixture(scope="module")
-def all_services(module_patch, clicks):
-    module_patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
+def all_services(module_patch, broker):
     with services(module_patch) as running:
         yield running
 

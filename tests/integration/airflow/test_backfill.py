@@ -13,27 +13,19 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators.backfill import after_range
-from airflow_provider_memq.operators.memq import MemqBackfillOperator, MemqPlanRangesOperator
+from airflow_provider_memq.operators.memq import MemqBackfillOperator
 from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.planning.topics import contents_of
-from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from memq.core.manifest import Manifest, encode_manifest
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.advice import follows
-from tests.integration.airflow.here import RETENTION_S, TOPIC, world
-
-RANGES, DONE = ranges_asset(TOPIC), processed_asset(TOPIC, "job")
+from tests.integration.airflow.here import DONE, PLAN, RANGES, RETENTION_S, TOPIC, plan, spans
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        running.lake = tmp_path / "lake"
-        yield running
-
-
-def plan(**options):
-    return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **options)
+async def here(here, tmp_path):
+    here.lake = tmp_path / "lake"
+    return here
 
 
 def backfill(here, **options):
@@ -43,10 +35,6 @@ def backfill(here, **options):
 
 def offsets(start, end):
     return [f"00000:{start:012d}-{end:012d}"]
-
-
-def spans(keys):
-    return [parse_key(key)[1:3] for key in keys]
 
 
 async def process(here, keys, **wrong):
@@ -186,7 +174,7 @@ async def test_what_a_backfill_has_cut_is_known_by_its_manifests(here):
     await process(here, first)
     await here.publish(1)
     await here.run(plan())
-    del here.store.events[plan_asset(RANGES).name][:-1]  # as `airflow db clean` does
+    del here.store.events[PLAN.name][:-1]  # as `airflow db clean` does
 
     second = await here.run(backfill(here, keys=offsets(0, 12), max_bytes=6000))
 
@@ -222,7 +210,7 @@ async def test_plans_that_airflow_has_forgotten_are_not_passed_over(here):
     for _ in range(3):
         await here.publish(2)
         await here.run(plan())
-    del here.store.events[plan_asset(RANGES).name][1]
+    del here.store.events[PLAN.name][1]
 
     with pytest.raises(ConfigError, match=r"how .*2.* of 't' were planned is not known"):
         await here.run(backfill(here, keys=offsets(0, 6)))
@@ -250,7 +238,7 @@ async def test_a_backfill_must_be_told_what(here, asked):
     await here.run(plan())
     with pytest.raises(ConfigError):
         await here.run(backfill(here, **asked))
-    assert len(here.store.events[plan_asset(RANGES).name]) == 1
+    assert len(here.store.events[PLAN.name]) == 1
 
 
 def test_events_of_a_mapped_task_name_its_range():

@@ -11,21 +11,17 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.operators.memq import MemqQualityGateOperator
 from airflow_provider_memq.planning.ranges import range_key
-from airflow_provider_memq.range_assets import processed_asset
 from memq.core.manifest import Manifest, encode_manifest
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
 from tests.advice import follows
-from tests.integration.airflow.here import TOPIC, world
-
-DONE = processed_asset(TOPIC, "job")
+from tests.integration.airflow.here import DONE, TOPIC
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        await running.publish(2)
-        yield running
+async def here(here):
+    await here.publish(2)
+    return here
 
 
 class Range:

@@ -28,21 +28,25 @@ from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators import plan as planning
 from airflow_provider_memq.operators.memq import (
     MemqCommitOperator,
-    MemqPlanRangesOperator,
     MemqSparkSubmitOperator,
 )
 from airflow_provider_memq.operators.plan import PLANNER
 from airflow_provider_memq.planning import ledger, missed
 from airflow_provider_memq.planning.ranges import parse_key, range_key
-from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 from tests.advice import follows
 from tests.integration.airflow.event_store import Consumer
-from tests.integration.airflow.here import RETENTION_S, TOPIC, world
+from tests.integration.airflow.here import (
+    DONE,
+    PLAN,
+    RANGES,
+    RETENTION_S,
+    TOPIC,
+)
+from tests.integration.airflow.here import plan as plan_task
 
-RANGES, DONE, PROCESS = ranges_asset(TOPIC), processed_asset(TOPIC, "job"), "process"
-PLAN = plan_asset(RANGES)
+PROCESS = "process"
 LINGERING = {"linger": "2s", "deferrable": True, "process_dag_id": None, "max_offsets": None}
 HELD = {"deferrable": True, "max_pending": 2, "max_offsets": None}
 TIMED_OUT = {"next_method": "__fail__", "next_kwargs": {"error": "Trigger timeout"}}
@@ -51,20 +55,18 @@ FIRED = {"next_method": "execute", "next_kwargs": {"event": {"status": "success"
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        running.output = str(tmp_path / "out")
-        running.store.consumer = Consumer(PROCESS, RANGES)
-        running.store.clock = datetime.now(UTC) - timedelta(hours=1)  # long enough ago
-        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", running.store.consumer, raising=False)
-        yield running
+async def here(here, tmp_path, monkeypatch):
+    here.output = str(tmp_path / "out")
+    here.store.consumer = Consumer(PROCESS, RANGES)
+    here.store.clock = datetime.now(UTC) - timedelta(hours=1)  # long enough ago
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", here.store.consumer, raising=False)
+    return here
 
 
 def plan(dag_id="plan", **options):
-    given = {"task_id": "plan", "topic": TOPIC, "ranges": RANGES, "max_offsets": 1}
-    given |= {"process_dag_id": PROCESS, "missed_after": "1ms"}
+    given = {"max_offsets": 1, "process_dag_id": PROCESS, "missed_after": "1ms"}
     with DAG(dag_id, schedule=None):
-        return MemqPlanRangesOperator(**given | options)
+        return plan_task(**given | options)
 
 
 def planner(dag_id, **options):

@@ -26,15 +26,13 @@ from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
 
-pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
+pytestmark = [
+    pytest.mark.timeout(2 * BACKSTOP_S),  # its waits end by what happens
+    pytest.mark.usefixtures("broker"),
+]
 
 TOPIC = "clicks"
 KEY = range_key(OffsetRange(0, 1, 3))
-
-
-@pytest.fixture(autouse=True)
-def connection(clicks, monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
 
 
 @pytest.fixture
@@ -69,7 +67,7 @@ def test_spark_processes_exactly_the_range(tmp_path):
     """Real Spark: the output is the range's rows, also after a second run; lineage names it."""
     task = operator(tmp_path, ROOT / "spark_apps" / "range_to_parquet.py")
     first = EventStore().run(task)
-    assert values(tmp_path) == [b"1", b"2"]
+    assert values(tmp_path) == [b"value 1", b"value 2"]
 
     assert (first["partition"], first["start"], first["end"]) == (0, 1, 3)
     assert first["records"] == first["batches"] == 2
