@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.launch.range_job import check, read_manifest
 from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
+from airflow_provider_memq.pipeline.dags import LOCAL_CONF
 from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.planning.topics import contents_of
 from memq.core.ranges import OffsetRange
@@ -52,7 +53,7 @@ def operator(tmp_path, application, **options):
         topic=TOPIC,
         application=str(application),
         output_dir=str(tmp_path / "out"),
-        conf={"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
+        conf=LOCAL_CONF,
         **given,
     )
 

@@ -22,7 +22,7 @@ from airflow_provider_memq.planning.ledger import (
 from airflow_provider_memq.planning.ranges import MAX_OFFSET
 from airflow_provider_memq.planning.topics import TopicState
 from memq.core.ranges import OffsetRange
-from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
+from memq.errors import ConfigError, CorruptDataError, DataLossError
 
 OLD, NEW = "a" * 16, "b" * 16
 
@@ -128,13 +128,6 @@ def test_an_added_read_partition_is_planned_from_its_very_first_offset():
 
     assert (skipped.ends, skipped.origins) == ({0: 10, 1: 3}, {0: 0, 1: 0})
     assert skipped.skipped == [gap(1, 0, 3)]
-
-
-def test_another_topic_of_the_same_name_is_refused():
-    """A topic that was recreated has other data at the same offsets."""
-    again = topic(p0=(0, 50))._replace(topic_id=NEW)
-    with pytest.raises(TopicRecreatedError, match="on_recreated='begin'"):
-        carried_on(ledger(), again, skip_removed=True)
 
 
 def test_a_queue_that_went_back_is_refused():
