@@ -101,6 +101,15 @@ def task(aws, launcher, out, **options):
     return operator(launcher, *places(aws), out, **options)
 
 
+def deferred(aws, launcher, out, state):
+    """A try that goes on in the triggerer; its task and its trigger."""
+    each = task(aws, launcher, out, deferrable=True)
+    with pytest.raises(TaskDeferred) as raised:
+        attempt(each, state)
+    assert raised.value.method_name == "execute_complete"
+    return each, raised.value.trigger
+
+
 def run_to_the_end(aws, each, state, run):
     """A try, while every job that the services have is run."""
 
@@ -146,40 +155,26 @@ def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, workers, *, laun
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_job_that_the_service_has_forgotten_is_started_anew(tmp_path, aws, launcher):
-    """A note of a job that is not there any more keeps no later try from running the range."""
+def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
+    """After the triggerer has waited, the manifest is checked against what was noted before.
+
+    A job that the service has forgotten is started anew.
+    """
     state = FileState(tmp_path / "state")
-    with pytest.raises(TaskDeferred):
-        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
+    deferred(aws, launcher, tmp_path / "out", state)
     job = aws.jobs.pop().id
     state.path.write_text(state.path.read_text().replace(job, job[::-1]))
 
-    with pytest.raises(TaskDeferred):
-        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
-
-    assert len(aws.jobs) == 1
+    ended, trigger = deferred(aws, launcher, tmp_path / "out", state)
     assert aws.jobs[0].id in state.path.read_text()
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
-    """After the triggerer has waited, the manifest is checked against what was noted before."""
-    state = FileState(tmp_path / "state")
-    with pytest.raises(TaskDeferred) as deferred:
-        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
     aws.next_job().run(light)
-    event = {"status": "success", **_value(deferred.value.trigger)}
+    event = {"status": "success", trigger.return_key: trigger.return_value}
 
-    ended = task(aws, launcher, tmp_path / "out", deferrable=True)
     context = {"task_state_store": state, "outlet_events": {}}
-    assert deferred.value.method_name == "execute_complete"
     assert ended.execute_complete(context, event)["records"] == 2
     with pytest.raises(DataLossError, match="had noted of it is gone"):
         ended.execute_complete(context, event)
-
-
-def _value(trigger):
-    return {trigger.return_key: trigger.return_value}
+    assert len(aws.jobs) == 1
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -225,11 +220,7 @@ def test_killing_the_task_cancels_the_job(tmp_path, aws, launcher):
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
     """Its trigger does, as it is after it was stored and loaded."""
-    with pytest.raises(TaskDeferred) as deferred:
-        attempt(
-            task(aws, launcher, tmp_path / "out", deferrable=True), FileState(tmp_path / "state")
-        )
-    given = deferred.value.trigger
+    _, given = deferred(aws, launcher, tmp_path / "out", FileState(tmp_path / "state"))
     trigger = type(given)(**json.loads(json.dumps(given.serialize()[1])))
     asyncio.run(trigger.on_kill())
 
