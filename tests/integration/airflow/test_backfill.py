@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from argparse import Namespace
 from random import Random
 from types import SimpleNamespace
 
@@ -16,9 +16,9 @@ from airflow_provider_memq.operators.backfill import after_range
 from airflow_provider_memq.operators.memq import MemqBackfillOperator
 from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.planning.topics import contents_of
-from memq.core.manifest import Manifest, encode_manifest
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.advice import follows
+from tests.fakes.light_app import write_manifest
 from tests.integration.airflow.here import DONE, PLAN, RANGES, RETENTION_S, TOPIC, plan, spans
 
 
@@ -42,28 +42,13 @@ async def process(here, keys, **wrong):
     await asyncio.to_thread(_process, here, keys, wrong)
 
 
-def _process(here, keys, wrong, output_dir=None, manifest_dir=None):
+def _process(here, keys, wrong):
     for each in map(parse_key, keys):
         with MemqHook().topic(TOPIC) as client:
-            it = contents_of(client, each)
-        path = Path(manifest_path(manifest_dir, output_dir or str(here.lake), TOPIC, it.range))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        counts = {name: getattr(it, name) for name in ("batches", "messages", "records", "crc_sum")}
-        counts["bytes"] = it.size_bytes
-        path.write_bytes(encode_manifest(manifest_of(here, it.range, **{**counts, **wrong})))
-
-
-def manifest_of(here, offsets, **counts):
-    nothing = dict.fromkeys(("batches", "messages", "records", "crc_sum", "bytes"), 0)
-    return Manifest(
-        job="range_to_parquet",
-        topic=TOPIC,
-        output=str(here.lake),
-        files=[],
-        started_ms=1,
-        finished_ms=2,
-        **{**offsets._asdict(), **nothing, **counts},
-    )
+            found = contents_of(client, each)
+        path = manifest_path(None, str(here.lake), TOPIC, found.range)
+        given = Namespace(job="job", topic=TOPIC, manifest=path, **found.range._asdict())
+        write_manifest(given, found._replace(**wrong), str(here.lake), 1)
 
 
 async def test_whole_planned_ranges_are_run_and_the_plan_does_not_move(here):
