@@ -3,10 +3,9 @@
     python -m tests.system.airflow.soak [--minutes 10] [--seed 7] [--light]
 
 Producers write while schedulers, triggerers, tasks and the broker are killed with SIGKILL in turn.
-Meanwhile a run of a range is marked as success by hand, a second planner and a run with a key that
-nobody planned are triggered, and Airflow's database is put back to an older dump. In the end each
-acked record is in the files once, the manifests cover all offsets once, and what would have doubled
-rows was refused by name. Then three minutes are processed again by `airflow backfill create`.
+Meanwhile a run of a range is marked as success by hand, and Airflow's database is put back to an
+older dump. In the end each acked record is in the files once, and the manifests cover all offsets
+once. Then three minutes are processed again by `airflow backfill create`.
 
 Without `--light` the jobs are real Spark (`spark-submit`, local[1]). It needs PostgreSQL, as
 Debian's package `postgresql-15` brings it.
@@ -43,20 +42,10 @@ from tests.system.airflow.pipeline import (
     values_in,
 )
 
-HOURLY, BACKFILL, SECOND = "memq_hourly", "memq_backfill", "second_planner"
+HOURLY, BACKFILL = "memq_hourly", "memq_backfill"
 DAGS = ("memq_ranges.py", "memq_backfill.py", "memq_hourly.py")
 VICTIMS = ("scheduler", "scheduler-2", "triggerer", "triggerer-2", "broker", "task")
-BY_HAND = "00000:000000000001-000000000009"
-SECOND_PLANNER = f"""
-from airflow.sdk import DAG
-from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
-from airflow_provider_memq.range_assets import ranges_asset
-
-with DAG("{SECOND}", schedule=None, default_args={{"retries": 3}}):
-    ranges = ranges_asset("{TOPIC}")
-    MemqPlanRangesOperator(task_id="plan", topic="{TOPIC}", ranges=ranges, max_offsets=3)
-"""
-MARK, PLANNERS, DUMP, RESTORE = 0.15, 0.3, 0.4, 0.65  # of the time, when each happens
+MARK, DUMP, RESTORE = 0.15, 0.4, 0.65  # of the time, when each happens
 
 
 def main() -> None:
@@ -82,8 +71,6 @@ def main() -> None:
         postgres = Postgres(folder / "postgres", "airflow")
     except PostgresMissingError as exc:
         raise SystemExit(str(exc)) from exc
-    (folder / "dags").mkdir()
-    (folder / "dags" / "second.py").write_text(SECOND_PLANNER)
     options = {"dags": DAGS, "light": given.light, "settings": settings, "database": postgres.url}
     with (
         postgres,
@@ -117,19 +104,14 @@ class Team:
 
     def trouble(self, seconds: float) -> None:
         """Kill in turn, and do at their times what people do."""
-        for dag_id in (PLAN, PROCESS, BACKFILL, HOURLY, SECOND):
+        for dag_id in (PLAN, PROCESS, BACKFILL, HOURLY):
             self.rest.wait_for_dag(dag_id)
         writers = [Thread(target=self.pipeline.write, args=(0.2,), daemon=True) for _ in range(2)]
         for each in writers:
             each.start()
         until(self.pipeline.manifests, "a first range")
         begin = time.monotonic()
-        todo = [
-            (MARK, self.mark_by_hand),
-            (PLANNERS, self.plan_twice),
-            (DUMP, self.dump),
-            (RESTORE, self.restore),
-        ]
+        todo = [(MARK, self.mark_by_hand), (DUMP, self.dump), (RESTORE, self.restore)]
         victims: list[str] = []
         while (at := (time.monotonic() - begin) / seconds) < 1:
             if todo and at >= todo[0][0]:
@@ -191,24 +173,6 @@ class Team:
         self.rest.wait_for_run(BACKFILL, run_id, states=["success"])
         self.counts["marked by hand"] += 1
 
-    def plan_twice(self) -> None:
-        """A second planner, and a run with a key that was not planned: both fail at once."""
-        for dag_id, task, key, text in (
-            (SECOND, "plan", None, f"is planned by {PLAN}.plan"),
-            (PROCESS, "process", BY_HAND, "was not planned"),
-        ):
-            run_id = asked(
-                lambda dag_id=dag_id, key=key: self.rest.trigger(dag_id, partition_key=key)
-            )
-            self.refused(dag_id, run_id, task, text)
-
-    def refused(self, dag_id: str, run_id: str, task: str, text: str) -> None:
-        """Wait until a task has failed, and has said why."""
-        self.rest.wait_for_run(dag_id, run_id, states=["failed"])
-        self.rest.wait_for_log(dag_id, run_id, task, text)
-        say(f"{dag_id}.{task} was refused: {text}")
-        self.counts["refused by name"] += 1
-
     def dump(self) -> None:
         """Dump Airflow's database, as a backup does."""
         self.postgres.dump("older")
@@ -230,7 +194,8 @@ class Team:
         def look() -> bool:
             run_id = asked(lambda: self.rest.trigger(PLAN))
             with suppress(WaitError):  # with nothing new to plan it is skipped
-                self.refused(PLAN, run_id, "plan", "Airflow has forgotten plans")
+                self.rest.wait_for_run(PLAN, run_id, states=["failed"])
+                self.rest.wait_for_log(PLAN, run_id, "plan", "Airflow has forgotten plans")
                 return True
             return False
 
