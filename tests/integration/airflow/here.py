@@ -6,7 +6,11 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
-from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
+from airflow_provider_memq.operators.memq import (
+    MemqCommitOperator,
+    MemqPlanRangesOperator,
+    MemqRetentionOperator,
+)
 from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from memq.broker.retention import expire
@@ -73,6 +77,17 @@ class World:
 def plan(**options):
     """A task that plans."""
     return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **options)
+
+
+def commit():
+    """A task that commits what is processed."""
+    return MemqCommitOperator(task_id="commit", topic=TOPIC, ranges=RANGES, done=DONE, group="g")
+
+
+def retention(**options):
+    """A task that warns of retention."""
+    given = {"group": "g", "warn_before": "1s"} | options
+    return MemqRetentionOperator(task_id="retention", topic=TOPIC, ranges=RANGES, **given)
 
 
 def spans(keys):

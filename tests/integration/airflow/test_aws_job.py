@@ -30,8 +30,6 @@ from tests.integration.airflow.event_store import EventStore
 
 pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
-LAUNCHERS = tuple(STATES)
-
 
 @pytest.fixture(scope="module")
 def workers(module_patch, all_services):
@@ -56,6 +54,12 @@ def aws(all_services):
     """The services, which have not been told anything in this test."""
     all_services.jobs.clear()
     return all_services
+
+
+@pytest.fixture(params=STATES)
+def launcher(request):
+    """A service that runs jobs."""
+    return request.param
 
 
 class FileState:
@@ -125,7 +129,6 @@ def run_to_the_end(aws, each, state, run):
         return result.result()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kill_before", [0, 1, None], ids=["noted", "started", "waiting"])
 def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, workers, *, launcher, kill_before):
     """A worker that dies before, while or after it starts a job leaves one result, and one job
@@ -154,7 +157,6 @@ def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, workers, *, laun
     assert not state.path.exists()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
     """After the triggerer has waited, the manifest is checked against what was noted before.
 
@@ -177,7 +179,6 @@ def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
     assert len(aws.jobs) == 1
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     """Its manifest counts for nothing: the next job must write its own; its rows are there once."""
     state = FileState(tmp_path / "state")
@@ -200,7 +201,6 @@ def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     assert values(tmp_path / "out") == ROWS
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_killing_the_task_cancels_the_job(tmp_path, aws, launcher):
     """What Airflow calls when a task is killed ends its job; the next try starts another one."""
     each, state = task(aws, launcher, tmp_path / "out"), FileState(tmp_path / "state")
@@ -217,7 +217,6 @@ def test_killing_the_task_cancels_the_job(tmp_path, aws, launcher):
     assert values(tmp_path / "out") == ROWS
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
     """Its trigger does, as it is after it was stored and loaded."""
     _, given = deferred(aws, launcher, tmp_path / "out", FileState(tmp_path / "state"))

@@ -26,10 +26,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators import plan as planning
-from airflow_provider_memq.operators.memq import (
-    MemqCommitOperator,
-    MemqSparkSubmitOperator,
-)
+from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.plan import PLANNER
 from airflow_provider_memq.planning import ledger, missed
 from airflow_provider_memq.planning.ranges import parse_key, range_key
@@ -43,6 +40,7 @@ from tests.integration.airflow.here import (
     RANGES,
     RETENTION_S,
     TOPIC,
+    commit,
 )
 from tests.integration.airflow.here import plan as plan_task
 
@@ -99,7 +97,6 @@ async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(
     for name in ("LEDGER_EVENTS", "PAGE_EVENTS", "PLAN_EVENTS"):
         monkeypatch.setattr(ledger, name, 3)
     randomness, consumer, done = Random(seed), here.store.consumer, set()
-    commit = MemqCommitOperator(task_id="c", topic=TOPIC, ranges=RANGES, done=DONE, group="g")
 
     async def process(share):
         for key in randomness.sample(consumer.keys(), round(len(consumer.keys()) * share)):
@@ -118,12 +115,12 @@ async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(
         }
         await here.run(plan(**limits), crash=randomness.random() < 0.3)
         await process(randomness.random())
-        await here.run(commit, crash=randomness.random() < 0.3)
+        await here.run(commit(), crash=randomness.random() < 0.3)
     consumer.paused = False
     for _ in range(20):
         await here.run(plan())
     await process(1)
-    await here.run(commit)
+    await here.run(commit())
 
     planned = sorted({*here.store.keys(RANGES)})
     assert consumer.keys() == planned
@@ -385,7 +382,7 @@ async def test_a_planner_takes_over_from_one_that_is_paused(here, gone):
 # -- forgotten plans ------------------------------------------------------------------------
 
 
-async def commit(here, end):
+async def move_group(here, end):
     async with await MemqHook().atopic(TOPIC) as client:
         await client.commit("g", "", {0: end})
 
@@ -412,7 +409,7 @@ async def test_a_planner_whose_airflow_was_restored_is_refused(here):
     for _ in range(3):
         await here.publish(2)
         await here.run(planner("plan", **watching))
-    await commit(here, 6)
+    await move_group(here, 6)
     restored(here, 1)
     await here.publish(3)
 
@@ -435,7 +432,7 @@ async def test_what_is_written_beyond_the_group_is_planned_as_it_was_cut(here):
     await here.run(planner("plan", **watching))
     await here.publish(14)
     restored(here, 1)
-    await commit(here, 4)
+    await move_group(here, 4)
     for start, end in ((2, 4), (4, 5), (6, 8), (8, 9), (12, 13)):
         write_manifest(here, start, end)
     doubled = write_manifest(here, 12, 14)

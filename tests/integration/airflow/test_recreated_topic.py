@@ -8,25 +8,15 @@ import pytest
 
 from airflow_provider_memq.operators.memq import (
     MemqBackfillOperator,
-    MemqCommitOperator,
-    MemqRetentionOperator,
     MemqSparkSubmitOperator,
 )
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError
 from tests.advice import follows
-from tests.integration.airflow.here import DONE, RANGES, TOPIC
+from tests.integration.airflow.here import DONE, RANGES, TOPIC, commit, retention
 from tests.integration.airflow.here import plan as plan_task
 
 plan = partial(plan_task, max_offsets=1)
-
-
-def commit():
-    return MemqCommitOperator(task_id="commit", topic=TOPIC, ranges=RANGES, done=DONE, group="g")
-
-
-def retention():
-    return MemqRetentionOperator(task_id="retention", topic=TOPIC, ranges=RANGES, warn_before="1ms")
 
 
 def backfill(**asked):
