@@ -11,14 +11,11 @@ from types import SimpleNamespace
 
 from airflow.providers.apache.spark.hooks import spark_submit
 
-# Airflow's hook looks for the driver in what a cluster says. `PUT` is where a manifest would go.
+# Airflow's hook looks for the driver in what a cluster says.
 _SCRIPT = """#!{python}
 import json, os, sys
 with open({log!r}, "a") as log:
     log.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
-if os.environ.get("PUT"):
-    from urllib.request import Request, urlopen
-    urlopen(Request(os.environ["PUT"], b"me", method="PUT"))
 print("submitted driver-1")
 sys.exit(int(os.environ.get("EXIT_CODE", "0")))
 """

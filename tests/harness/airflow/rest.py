@@ -83,19 +83,11 @@ class Rest:
     Args:
         url: of the server, such as `http://127.0.0.1:8080`.
         check: asked before each call; raises `WaitError` when what serves it has died.
-        timeout_s: of each call.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        check: Callable[[], None] | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, url: str, check: Callable[[], None]) -> None:
         self.url = url
         self._check = check
-        self._timeout_s = timeout_s
         self._token = ""
 
     def __repr__(self) -> str:
@@ -103,22 +95,21 @@ class Rest:
 
     # -- calls ------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        """The answer to a call; `path` is what follows `/api/v2`.
+    def call(self, method: str, path: str, body: object = None, *, root: str = "/api/v2") -> Any:
+        """The answer to a call; `path` is what follows `root`.
 
         Raises:
             RestError: it was refused, or not answered.
             WaitError: a process of Airflow has died.
         """
-        if self._check is not None:
-            self._check()
+        self._check()
         try:
-            return self._call(method, f"/api/v2{path}", body)
+            return self._call(method, f"{root}{path}", body)
         except RestError as exc:
             if exc.status != 401:
                 raise
         self._token = self._call("GET", "/auth/token", None)["access_token"]
-        return self._call(method, f"/api/v2{path}", body)
+        return self._call(method, f"{root}{path}", body)
 
     def get(self, path: str, **query: object) -> Any:
         """The answer to a GET."""
@@ -140,17 +131,12 @@ class Rest:
 
     # -- DAGs and runs ----------------------------------------------------------------------
 
-    def import_errors(self) -> list[str]:
-        """Why DAG files could not be imported."""
-        return [each["stack_trace"] for each in self.all("/importErrors", "import_errors")]
-
     def wait_for_dag(self, dag_id: str) -> dict[str, Any]:
         """A DAG, as soon as its file was parsed."""
 
         def look() -> dict[str, Any]:
-            errors = self.import_errors()
-            if errors:
-                raise WaitError("\n".join(errors))
+            if errors := self.all("/importErrors", "import_errors"):
+                raise WaitError("\n".join(each["stack_trace"] for each in errors))
             return dict(self.get(f"/dags/{dag_id}"))
 
         return until(look, f"DAG {dag_id}")
@@ -164,11 +150,10 @@ class Rest:
         dag_id: str,
         *,
         conf: Mapping[str, object] | None = None,
-        logical_date: str | None = None,
         partition_key: str | None = None,
     ) -> str:
         """Start a run of a DAG, and return its id."""
-        body: dict[str, object] = {"logical_date": logical_date, "conf": dict(conf or {})}
+        body: dict[str, object] = {"logical_date": None, "conf": dict(conf or {})}
         if partition_key is not None:
             body["partition_key"] = partition_key
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
@@ -259,7 +244,7 @@ class Rest:
         if self._token:
             request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=CALL_TIMEOUT_S) as answer:  # noqa: S310
                 text = answer.read()
         except urllib.error.HTTPError as exc:
             with exc:

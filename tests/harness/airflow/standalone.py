@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING
@@ -22,17 +23,11 @@ from tests.harness.airflow.rest import BACKSTOP_S, Rest, RestError, WaitError, u
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
-HEALTH = {
-    "scheduler": "scheduler",
-    "dag-processor": "dag_processor",
-    "triggerer": "triggerer",
-}
-"""What the health page calls each part; the page itself is that of the API server."""
+HEALTHY = ("scheduler", "dag_processor", "triggerer")  # on a page of the API server
 
 STOP_TIMEOUT_S = 5.0  # after SIGTERM; what does not end by then is killed
 KILL_TIMEOUT_S = 60.0  # after SIGKILL, for the kernel of a busy machine
@@ -86,7 +81,7 @@ class Airflow:
         self.dags = Path(dags).absolute()
         port, trigger_log_port, worker_log_port = free_ports(3)
         self.url = f"http://127.0.0.1:{port}"
-        self.rest = Rest(self.url, check=self.check)
+        self.rest = Rest(self.url, self.check)
         self.env = {
             **{name: value for name, value in os.environ.items() if "AIRFLOW" not in name},
             **QUICK,
@@ -128,12 +123,7 @@ class Airflow:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # -- life -------------------------------------------------------------------------------
@@ -158,13 +148,11 @@ class Airflow:
     def stop(self) -> None:
         """End everything: SIGTERM, and SIGKILL for what is left. May be called again."""
         for process in self._processes.values():
-            _signal_group(process.pid, signal.SIGTERM)
+            _signal(os.killpg, process.pid, signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         for process in self._processes.values():
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                continue
         for component in list(self._processes):
             self.kill(component)
             del self._processes[component]
@@ -182,18 +170,14 @@ class Airflow:
         self.kill(component)
         self._spawn(component)
 
-    def alive(self, component: str) -> bool:
-        """Whether the part's main process runs."""
-        return self._processes[component].poll() is None
-
     def check(self) -> None:
         """Make sure that every part runs but those that were killed on purpose.
 
         Raises:
             WaitError: one has ended by itself; the message has the end of its log.
         """
-        for name in self._processes:
-            if name not in self._killed and not self.alive(name):
+        for name, process in self._processes.items():
+            if name not in self._killed and process.poll() is not None:
                 raise WaitError(f"{name} ended:\n{self.log(name)[-4000:]}")
 
     def wait_until_healthy(self, timeout_s: float = BACKSTOP_S) -> None:
@@ -208,7 +192,7 @@ class Airflow:
                 health = self.rest.health()
             except RestError:
                 return False
-            return all(health.get(HEALTH[name]) == "healthy" for name in HEALTH)
+            return all(health.get(name) == "healthy" for name in HEALTHY)
 
         try:
             until(look, f"all of {self!r} healthy", timeout_s=timeout_s)
@@ -222,11 +206,6 @@ class Airflow:
         """What a part has printed so far, over all its starts."""
         path = self._log_path(component)
         return path.read_text(errors="replace") if path.exists() else ""
-
-    def pids(self, component: str) -> list[int]:
-        """All processes of a part, its main process first."""
-        process = self._processes[component]
-        return sorted(_session(process.pid), key=lambda pid: (pid != process.pid, pid))
 
     def command(self, *arguments: str, timeout_s: float = BACKSTOP_S) -> str:
         """Run `airflow …` to its end, and return what it prints.
@@ -252,15 +231,12 @@ class Airflow:
         task = self.rest.task(dag_id, run_id, task_id)
         pid = task["pid"]
         # The pid is only taken when it is a process of ours: it may have ended meanwhile.
-        schedulers = (each for each in self.components if each.startswith("scheduler"))
-        pids = {pid for each in schedulers for pid in self.pids(each)}
-        if task["state"] != "running" or pid not in pids:
+        schedulers = [name for name in self.components if name.startswith("scheduler")]
+        ours = any(pid in _session(self._processes[name].pid) for name in schedulers)
+        if task["state"] != "running" or not ours:
             return False
         # A task leads a process group, but for a moment after it was forked: then it is alone.
-        if os.getpgid(pid) == pid:
-            _signal_group(pid, signal.SIGKILL)
-        else:
-            _signal(pid, signal.SIGKILL)
+        _signal(os.killpg if os.getpgid(pid) == pid else os.kill, pid, signal.SIGKILL)
         return True
 
     def _spawn(self, component: str) -> None:
@@ -292,7 +268,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
     deadline_s = time.monotonic() + KILL_TIMEOUT_S
     while pids := _session(process.pid):
         for pid in pids:
-            _signal(pid, signal.SIGKILL)
+            _signal(os.kill, pid, signal.SIGKILL)
         process.poll()
         if time.monotonic() > deadline_s:
             raise WaitError(f"{process.args!r}: {pids} outlive SIGKILL")
@@ -315,15 +291,6 @@ def _session(leader: int) -> list[int]:
     return found
 
 
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:  # it ended meanwhile
-        return
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:  # it ended meanwhile
-        return
+def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # it ended meanwhile
+        send(pid, number)

@@ -51,7 +51,7 @@ WAIT_S = 60
 RUNNING = "RUNNING"  # of all three
 STATES = {"EmrServerless": "SUCCESS", "EmrStep": "COMPLETED", "Glue": "SUCCEEDED"}
 CANCELLED = {"EmrServerless": "CANCELLED", "EmrStep": "CANCELLED", "Glue": "STOPPED"}
-ROWS = [b"1", b"2"]  # of the range
+ROWS = [b"value 1", b"value 2"]  # of the range
 
 
 @dataclass
@@ -248,30 +248,15 @@ def operator(launcher, application, cluster, out, **options):
         "range_key": KEY,
         "output_dir": str(out),
         "aws_conn_id": None,
+        "waiter_delay": 1,
     }
+    emr = {"application": PROGRAM, "waiter_max_attempts": int(BACKSTOP_S)}
     if launcher == "EmrServerless":
-        return MemqEmrServerlessOperator(
-            application_id=application,
-            execution_role_arn=ROLE,
-            application=PROGRAM,
-            spark_submit_parameters="--conf spark.executor.cores=2",
-            waiter_delay=1,
-            waiter_max_attempts=int(BACKSTOP_S),
-            **common | options,
-        )
+        emr |= {"application_id": application, "execution_role_arn": ROLE}
+        own = {"spark_submit_parameters": "--conf spark.executor.cores=2"}
+        return MemqEmrServerlessOperator(**common | emr | own | options)
     if launcher == "EmrStep":
-        return MemqEmrStepOperator(
-            job_flow_id=cluster,
-            application=PROGRAM,
-            spark_submit_args=["--deploy-mode", "cluster"],
-            waiter_delay=1,
-            waiter_max_attempts=int(BACKSTOP_S),
-            **common | options,
-        )
-    return MemqGlueOperator(
-        job_name=GLUE_JOB,
-        script_location=PROGRAM,
-        job_poll_interval=0.05,
-        waiter_delay=1,
-        **common | options,
-    )
+        own = {"job_flow_id": cluster, "spark_submit_args": ["--deploy-mode", "cluster"]}
+        return MemqEmrStepOperator(**common | emr | own | options)
+    own = {"job_name": GLUE_JOB, "script_location": PROGRAM, "job_poll_interval": 0.05}
+    return MemqGlueOperator(**common | own | options)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+from airflow_provider_memq.operators.memq import (
+    MemqCommitOperator,
+    MemqPlanRangesOperator,
+    MemqRetentionOperator,
+)
+from airflow_provider_memq.planning.ranges import parse_key
+from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.core.clock import ClockReading
-from memq.storage.local import LocalStorage
 from tests.integration.airflow.event_store import EventStore
-from tests.integration.broker.support import broker, client
 
 TOPIC = "t"
+RANGES, DONE = ranges_asset(TOPIC), processed_asset(TOPIC, "job")
+PLAN = plan_asset(RANGES)
 RETENTION_S = 10
 SHORT = {"retention": f"{RETENTION_S}s", "dedup_window": "10s", "upload_deadline": "8s"}
 
@@ -68,11 +74,22 @@ class World:
         return await asyncio.to_thread(self.store.run, operator, **context)
 
 
-@asynccontextmanager
-async def world(tmp_path, monkeypatch):
-    storage = LocalStorage(tmp_path / "objects")  # where the programs of tasks can read it too
-    async with broker(tmp_path / "data", storage=storage) as running, client(running) as writer:
-        monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{running.address}")
-        here = World(running, writer)
-        await here.create()
-        yield here
+def plan(**options):
+    """A task that plans."""
+    return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **options)
+
+
+def commit():
+    """A task that commits what is processed."""
+    return MemqCommitOperator(task_id="commit", topic=TOPIC, ranges=RANGES, done=DONE, group="g")
+
+
+def retention(**options):
+    """A task that warns of retention."""
+    given = {"group": "g", "warn_before": "1s"} | options
+    return MemqRetentionOperator(task_id="retention", topic=TOPIC, ranges=RANGES, **given)
+
+
+def spans(keys):
+    """First offset and end of ranges by their keys."""
+    return [parse_key(key)[1:3] for key in keys]

@@ -15,8 +15,8 @@ from airflow_provider_memq.range_assets import audited_asset
 from memq import Producer
 from memq.core.audit.result import Verdict
 from memq.core.ranges import Interval
-from memq.errors import UnavailableError
-from tests.integration.airflow.here import TOPIC, world
+from memq.errors import ConfigError, UnavailableError
+from tests.integration.airflow.here import TOPIC
 
 SCHEDULED = {"dag_run": SimpleNamespace(run_type="scheduled")}
 
@@ -37,11 +37,10 @@ def starts(result):
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        await running.publish(1)
-        running.begin = running.at(-100).replace(microsecond=0)
-        yield running
+async def here(here):
+    await here.publish(1)
+    here.begin = here.at(-100).replace(microsecond=0)
+    return here
 
 
 async def test_hours_that_were_left_out_are_audited_by_the_next_run(here, tmp_path):
@@ -158,6 +157,8 @@ def audited_window(here, number):
 async def test_a_window_that_is_partly_judged_fails_unless_it_may_pass(here):
     """What was not judged is said, and tried again; whoever allows it gets a warning instead."""
     window = {"start": here.at(-3600), "end": here.at(3600)}  # is not over
+    with pytest.raises(ConfigError, match="either last, or start and end"):
+        await here.run(audit(last="2h", **window))
     with pytest.raises(AirflowException, match="Audit again when it is over") as failed:
         await here.run(MemqAuditOperator(task_id="audit", topic=TOPIC, **window))
     assert not isinstance(failed.value, AirflowFailException)

@@ -7,9 +7,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.operators.memq import MemqAuditOperator
-from memq import AdminClient, Producer
+from airflow_provider_memq.pipeline.dags import LOCAL_CONF
 from memq.errors import ConfigError
-from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import BACKSTOP_S
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
@@ -19,62 +18,28 @@ pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happen
 TOPIC = "clicks"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The data of a broker with three Batches of one record each."""
-    folder = tmp_path_factory.mktemp("broker")
-    with BrokerProcess(folder) as broker, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{broker.address}")
-        with AdminClient(broker.address) as admin:
-            admin.create_topic(TOPIC, batch_age="10ms")
-        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
-            for number in range(3):
-                producer.write(b"value %d" % number)
-                producer.flush(timeout=30)
-        yield folder
-
-
-@pytest.fixture
-def audit(folder, tmp_path):
-    """Runs the operator over the last hour."""
-
-    def run(**options):
-        given = {
-            "output_dir": str(tmp_path / "audit"),
-            "application": str(ROOT / "spark_apps" / "audit_reconcile.py"),
-            "default_master": "local[1]",
-            "spark_conf": {
-                "spark.ui.enabled": "false",
-                "spark.driver.bindAddress": "127.0.0.1",
-            },
-            **options,
-        }
-        return EventStore().run(
-            MemqAuditOperator(task_id="audit", topic=TOPIC, last="1h", deep="true", **given)
-        )
-
-    return run
-
-
-def test_every_byte_is_read(audit, folder, tmp_path):
+def test_every_byte_is_read(broker, tmp_path):
     """One changed byte in a Message is named, and both tables have it; all else is clean."""
-    objects = (folder / "objects").glob(f"*/*/topics/{TOPIC}/*/*/*.arrows")
+    audit = MemqAuditOperator(
+        task_id="audit",
+        topic=TOPIC,
+        last="1h",
+        deep="true",
+        application=str(ROOT / "spark_apps" / "audit_reconcile.py"),
+        default_master="local[1]",
+        spark_conf=LOCAL_CONF,
+    )
+    with pytest.raises(ConfigError, match="needs output_dir"):
+        EventStore().run(audit)
+
+    audit.output_dir = str(tmp_path / "audit")
+    objects = (broker.data_dir / "objects").glob(f"*/*/topics/{TOPIC}/*/*/*.arrows")
     (victim,) = (path for path in objects if b"value 1" in path.read_bytes())
-    sound = victim.read_bytes()
-    victim.write_bytes(sound.replace(b"value 1", b"value 2"))  # no index tells of it
-    try:
-        with pytest.raises(AirflowFailException, match=r"damaged: producer .* \(1 LogMessage\)"):
-            audit()
-    finally:
-        victim.write_bytes(sound)
+    victim.write_bytes(victim.read_bytes().replace(b"value 1", b"value 9"))  # no index tells
+    with pytest.raises(AirflowFailException, match=r"damaged: producer .* \(1 LogMessage\)"):
+        EventStore().run(audit)
     tables = [path.read_text() for path in (tmp_path / "audit").rglob("*.csv")]
     assert ["damaged 1" in text for text in tables] == [True]
     rows = pq.read_table(tmp_path / "audit" / "_findings").to_pylist()
     assert sum(row["damaged_records"] or 0 for row in rows) == 1
-    assert sum(row["stored_records"] for row in rows if row["producer_id"]) == 2
-
-
-def test_the_result_needs_a_place(audit):
-    """Without a folder that Spark and the task both know there is no way to get it."""
-    with pytest.raises(ConfigError, match="needs output_dir"):
-        audit(output_dir="")
+    assert sum(row["stored_records"] for row in rows if row["producer_id"]) == 3

@@ -30,8 +30,6 @@ from tests.integration.airflow.event_store import EventStore
 
 pytestmark = pytest.mark.timeout(2 * BACKSTOP_S)  # its waits end by what happens
 
-LAUNCHERS = tuple(STATES)
-
 
 @pytest.fixture(scope="module")
 def workers(module_patch, all_services):
@@ -46,8 +44,7 @@ def module_patch():
 
 
 @pytest.fixture(scope="module")
-def all_services(module_patch, clicks):
-    module_patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
+def all_services(module_patch, broker):
     with services(module_patch) as running:
         yield running
 
@@ -57,6 +54,12 @@ def aws(all_services):
     """The services, which have not been told anything in this test."""
     all_services.jobs.clear()
     return all_services
+
+
+@pytest.fixture(params=STATES)
+def launcher(request):
+    """A service that runs jobs."""
+    return request.param
 
 
 class FileState:
@@ -102,6 +105,15 @@ def task(aws, launcher, out, **options):
     return operator(launcher, *places(aws), out, **options)
 
 
+def deferred(aws, launcher, out, state):
+    """A try that goes on in the triggerer; its task and its trigger."""
+    each = task(aws, launcher, out, deferrable=True)
+    with pytest.raises(TaskDeferred) as raised:
+        attempt(each, state)
+    assert raised.value.method_name == "execute_complete"
+    return each, raised.value.trigger
+
+
 def run_to_the_end(aws, each, state, run):
     """A try, while every job that the services have is run."""
 
@@ -117,7 +129,6 @@ def run_to_the_end(aws, each, state, run):
         return result.result()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kill_before", [0, 1, None], ids=["noted", "started", "waiting"])
 def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, workers, *, launcher, kill_before):
     """A worker that dies before, while or after it starts a job leaves one result, and one job
@@ -146,44 +157,28 @@ def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, workers, *, laun
     assert not state.path.exists()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_job_that_the_service_has_forgotten_is_started_anew(tmp_path, aws, launcher):
-    """A note of a job that is not there any more keeps no later try from running the range."""
+def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
+    """After the triggerer has waited, the manifest is checked against what was noted before.
+
+    A job that the service has forgotten is started anew.
+    """
     state = FileState(tmp_path / "state")
-    with pytest.raises(TaskDeferred):
-        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
+    deferred(aws, launcher, tmp_path / "out", state)
     job = aws.jobs.pop().id
     state.path.write_text(state.path.read_text().replace(job, job[::-1]))
 
-    with pytest.raises(TaskDeferred):
-        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
-
-    assert len(aws.jobs) == 1
+    ended, trigger = deferred(aws, launcher, tmp_path / "out", state)
     assert aws.jobs[0].id in state.path.read_text()
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
-    """After the triggerer has waited, the manifest is checked against what was noted before."""
-    state = FileState(tmp_path / "state")
-    with pytest.raises(TaskDeferred) as deferred:
-        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
     aws.next_job().run(light)
-    event = {"status": "success", **_value(deferred.value.trigger)}
+    event = {"status": "success", trigger.return_key: trigger.return_value}
 
-    ended = task(aws, launcher, tmp_path / "out", deferrable=True)
     context = {"task_state_store": state, "outlet_events": {}}
-    assert deferred.value.method_name == "execute_complete"
     assert ended.execute_complete(context, event)["records"] == 2
     with pytest.raises(DataLossError, match="had noted of it is gone"):
         ended.execute_complete(context, event)
+    assert len(aws.jobs) == 1
 
 
-def _value(trigger):
-    return {trigger.return_key: trigger.return_value}
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     """Its manifest counts for nothing: the next job must write its own; its rows are there once."""
     state = FileState(tmp_path / "state")
@@ -206,7 +201,6 @@ def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     assert values(tmp_path / "out") == ROWS
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_killing_the_task_cancels_the_job(tmp_path, aws, launcher):
     """What Airflow calls when a task is killed ends its job; the next try starts another one."""
     each, state = task(aws, launcher, tmp_path / "out"), FileState(tmp_path / "state")
@@ -223,14 +217,9 @@ def test_killing_the_task_cancels_the_job(tmp_path, aws, launcher):
     assert values(tmp_path / "out") == ROWS
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
     """Its trigger does, as it is after it was stored and loaded."""
-    with pytest.raises(TaskDeferred) as deferred:
-        attempt(
-            task(aws, launcher, tmp_path / "out", deferrable=True), FileState(tmp_path / "state")
-        )
-    given = deferred.value.trigger
+    _, given = deferred(aws, launcher, tmp_path / "out", FileState(tmp_path / "state"))
     trigger = type(given)(**json.loads(json.dumps(given.serialize()[1])))
     asyncio.run(trigger.on_kill())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from argparse import Namespace
 from random import Random
 from types import SimpleNamespace
 
@@ -13,27 +13,19 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators.backfill import after_range
-from airflow_provider_memq.operators.memq import MemqBackfillOperator, MemqPlanRangesOperator
+from airflow_provider_memq.operators.memq import MemqBackfillOperator
 from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.planning.topics import contents_of
-from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from memq.core.manifest import Manifest, encode_manifest
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.advice import follows
-from tests.integration.airflow.here import RETENTION_S, TOPIC, world
-
-RANGES, DONE = ranges_asset(TOPIC), processed_asset(TOPIC, "job")
+from tests.fakes.light_app import write_manifest
+from tests.integration.airflow.here import DONE, PLAN, RANGES, RETENTION_S, TOPIC, plan, spans
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        running.lake = tmp_path / "lake"
-        yield running
-
-
-def plan(**options):
-    return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **options)
+async def here(here, tmp_path):
+    here.lake = tmp_path / "lake"
+    return here
 
 
 def backfill(here, **options):
@@ -45,37 +37,18 @@ def offsets(start, end):
     return [f"00000:{start:012d}-{end:012d}"]
 
 
-def spans(keys):
-    return [parse_key(key)[1:3] for key in keys]
-
-
 async def process(here, keys, **wrong):
     """What a job leaves behind: the manifests of ranges."""
     await asyncio.to_thread(_process, here, keys, wrong)
 
 
-def _process(here, keys, wrong, output_dir=None, manifest_dir=None):
+def _process(here, keys, wrong):
     for each in map(parse_key, keys):
         with MemqHook().topic(TOPIC) as client:
-            it = contents_of(client, each)
-        path = Path(manifest_path(manifest_dir, output_dir or str(here.lake), TOPIC, it.range))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        counts = {name: getattr(it, name) for name in ("batches", "messages", "records", "crc_sum")}
-        counts["bytes"] = it.size_bytes
-        path.write_bytes(encode_manifest(manifest_of(here, it.range, **{**counts, **wrong})))
-
-
-def manifest_of(here, offsets, **counts):
-    nothing = dict.fromkeys(("batches", "messages", "records", "crc_sum", "bytes"), 0)
-    return Manifest(
-        job="range_to_parquet",
-        topic=TOPIC,
-        output=str(here.lake),
-        files=[],
-        started_ms=1,
-        finished_ms=2,
-        **{**offsets._asdict(), **nothing, **counts},
-    )
+            found = contents_of(client, each)
+        path = manifest_path(None, str(here.lake), TOPIC, found.range)
+        given = Namespace(job="job", topic=TOPIC, manifest=path, **found.range._asdict())
+        write_manifest(given, found._replace(**wrong), str(here.lake), 1)
 
 
 async def test_whole_planned_ranges_are_run_and_the_plan_does_not_move(here):
@@ -186,7 +159,7 @@ async def test_what_a_backfill_has_cut_is_known_by_its_manifests(here):
     await process(here, first)
     await here.publish(1)
     await here.run(plan())
-    del here.store.events[plan_asset(RANGES).name][:-1]  # as `airflow db clean` does
+    del here.store.events[PLAN.name][:-1]  # as `airflow db clean` does
 
     second = await here.run(backfill(here, keys=offsets(0, 12), max_bytes=6000))
 
@@ -222,7 +195,7 @@ async def test_plans_that_airflow_has_forgotten_are_not_passed_over(here):
     for _ in range(3):
         await here.publish(2)
         await here.run(plan())
-    del here.store.events[plan_asset(RANGES).name][1]
+    del here.store.events[PLAN.name][1]
 
     with pytest.raises(ConfigError, match=r"how .*2.* of 't' were planned is not known"):
         await here.run(backfill(here, keys=offsets(0, 6)))
@@ -250,7 +223,7 @@ async def test_a_backfill_must_be_told_what(here, asked):
     await here.run(plan())
     with pytest.raises(ConfigError):
         await here.run(backfill(here, **asked))
-    assert len(here.store.events[plan_asset(RANGES).name]) == 1
+    assert len(here.store.events[PLAN.name]) == 1
 
 
 def test_events_of_a_mapped_task_name_its_range():

@@ -11,21 +11,17 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.operators.memq import MemqQualityGateOperator
 from airflow_provider_memq.planning.ranges import range_key
-from airflow_provider_memq.range_assets import processed_asset
 from memq.core.manifest import Manifest, encode_manifest
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
 from tests.advice import follows
-from tests.integration.airflow.here import TOPIC, world
-
-DONE = processed_asset(TOPIC, "job")
+from tests.integration.airflow.here import DONE, TOPIC
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        await running.publish(2)
-        yield running
+async def here(here):
+    await here.publish(2)
+    return here
 
 
 class Range:
@@ -84,29 +80,22 @@ async def test_what_is_good_counts_as_processed(here, tmp_path, columns):
         ({}, {"columns": {"m": "string"}}, ["column 'm' is missing, columns wants string"]),
     ],
 )
+@follows("Mend the cause, then clear the task that processes it")
 async def test_what_is_not_good_stops_there(here, tmp_path, fields, limits, reasons):
-    """The error names every value beside its limit; no event is emitted, and no try follows."""
+    """The error names every value beside its limit; no event is emitted, and no try follows.
+
+    A manifest that is written anew is judged anew.
+    """
     found = Range(here, tmp_path, **fields)
 
     with pytest.raises(AirflowFailException) as raised:
         await here.run(found.gate(**limits))
 
     assert all(reason in str(raised.value) for reason in reasons)
-    assert found.key in str(raised.value)
+    assert f"range {found.key} of" in str(raised.value)
     assert here.store.keys(DONE) == []
-
-
-@follows("Mend the cause, then clear the task that processes it")
-@follows("give max_skipped, min_records, max_age or columns")
-async def test_what_was_mended_and_processed_again_passes(here, tmp_path):
-    """A manifest that is written anew is judged anew; a gate needs something to judge by."""
-    with pytest.raises(ConfigError, match="give max_skipped"):
-        await here.run(Range(here, tmp_path).gate())
-    with pytest.raises(AirflowFailException, match="clear the task that processes it"):
-        await here.run(Range(here, tmp_path, records=1).gate(min_records=2))
-
-    found = Range(here, tmp_path, records=2)
-    await here.run(found.gate(min_records=2), partition_key=found.key)
+    mended = Range(here, tmp_path)
+    await here.run(mended.gate(**GOOD), partition_key=mended.key)
     assert here.store.keys(DONE) == [found.key]
 
 
@@ -134,6 +123,8 @@ async def test_columns_of_what_was_in_a_table_before_are_not_taken_for_good(here
 async def test_what_cannot_be_judged_is_an_error(here, tmp_path):
     """A missing manifest, one of another range, a lost file and another format do not pass."""
     found = Range(here, tmp_path)
+    with pytest.raises(ConfigError, match="nothing is to be checked; give max_skipped"):
+        await here.run(found.gate())
     with pytest.raises(DataLossError, match="not of the range planned"):
         await here.run(found.gate(range_key="00000:000000000000-000000000001", max_skipped=0))
     (tmp_path / "0.parquet").write_bytes(b"text")

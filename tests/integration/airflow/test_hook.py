@@ -18,63 +18,41 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
+    """A broker that asks for a token, with some Batches of one record."""
     with BrokerProcess(tmp_path_factory.mktemp("broker"), token=TOKEN) as process:
         with AdminClient(process.address, token=TOKEN) as admin:
-            admin.create_topic("clicks", read_partitions=1)
+            admin.create_topic("clicks", batch_messages=1, read_partitions=1)
+        with Producer(process.address, topic="clicks", acks="all", token=TOKEN) as producer:
+            for number in range(BATCHES):
+                producer.write(b"%d" % number).result(TIMEOUT_S)
         yield process
 
 
-@pytest.fixture
-def topic(broker):
-    """A topic of its own."""
-    with AdminClient(broker.address, token=TOKEN) as admin:
-        name = f"topic-{len(admin.list_topics())}"
-        admin.create_topic(name, batch_age="50ms", read_partitions=1)
-    return name
+def test_what_a_topic_holds(broker, monkeypatch):
+    """Ends, watermark, offsets of a time, notifications and rows are those of the broker.
 
-
-@pytest.fixture
-def hook(broker, monkeypatch):
+    A worker that reads through the broker needs no credentials for the storage.
+    """
     monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://:{TOKEN}@{broker.address}")
-    return MemqHook()
+    hook = MemqHook()
+    now, hour = datetime.now(UTC), timedelta(hours=1)
 
-
-def publish(broker, topic, count=BATCHES):
-    with Producer(broker.address, topic=topic, acks="all", token=TOKEN) as producer:
-        for number in range(count):
-            producer.write(b"%d" % number)
-            producer.flush(timeout=TIMEOUT_S)
-
-
-def test_what_a_topic_holds(broker, topic, hook):
-    """Ends, watermark, offsets of a time and notifications are those of the broker."""
-    before = datetime.now(UTC) - timedelta(seconds=1)
-    publish(broker, topic)
-    after = datetime.now(UTC) + timedelta(seconds=60)
-
-    state = hook.state(topic)
+    state = hook.state("clicks")
     assert (state.starts, state.ends) == ({0: 0}, {0: BATCHES})
-    assert hook.watermark_ms(topic) >= state.watermark_ms > before.timestamp() * 1000
-    assert [(each.start, each.end) for each in hook.offsets(topic)] == [(0, BATCHES)]
-    assert hook.offsets_for_time(topic, before) == {0: 0}
-    assert hook.offsets_for_time(topic, after) == {0: BATCHES}
-    found = list(hook.notifications(topic, 0, 1, 4))
+    assert hook.watermark_ms("clicks") >= state.watermark_ms > (now - hour).timestamp() * 1000
+    assert [(each.start, each.end) for each in hook.offsets("clicks")] == [(0, BATCHES)]
+    assert hook.offsets_for_time("clicks", now - hour) == {0: 0}
+    assert hook.offsets_for_time("clicks", now + hour) == {0: BATCHES}
+    found = list(hook.notifications("clicks", 0, 1, 4))
     assert [each.offset for each in found] == [1, 2, 3]
-    assert {each.notification.records for each in found} == {1}
     with hook.get_conn() as admin:
-        assert topic in [topic.config.name for topic in admin.list_topics()]
+        assert "clicks" in [topic.config.name for topic in admin.list_topics()]
+    assert hook.read_range("clicks", 0, 0, 1).num_rows == 1
 
-
-def test_a_range_is_read_through_the_broker(broker, topic, hook, monkeypatch):
-    """A worker that cannot reach the storage needs no credentials for it."""
-    publish(broker, topic)
     uri = f"memq://:{TOKEN}@{broker.address}?aws_conn_id=nowhere"
     monkeypatch.setenv("AIRFLOW_CONN_STORED", uri)
-
-    table = MemqHook("stored").read_range(topic, 0, 0, BATCHES, read_through="broker")
-
+    table = MemqHook("stored").read_range("clicks", 0, 0, BATCHES, read_through="broker")
     assert table.num_rows == BATCHES
-    assert hook.read_range(topic, 0, 0, 1).num_rows == 1
 
 
 @pytest.mark.parametrize(

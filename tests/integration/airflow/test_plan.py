@@ -26,23 +26,25 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.launch.range_job import manifest_path
 from airflow_provider_memq.operators import plan as planning
-from airflow_provider_memq.operators.memq import (
-    MemqCommitOperator,
-    MemqPlanRangesOperator,
-    MemqSparkSubmitOperator,
-)
+from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.plan import PLANNER
-from airflow_provider_memq.planning import missed
+from airflow_provider_memq.planning import ledger, missed
 from airflow_provider_memq.planning.ranges import parse_key, range_key
-from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 from tests.advice import follows
 from tests.integration.airflow.event_store import Consumer
-from tests.integration.airflow.here import RETENTION_S, TOPIC, world
+from tests.integration.airflow.here import (
+    DONE,
+    PLAN,
+    RANGES,
+    RETENTION_S,
+    TOPIC,
+    commit,
+)
+from tests.integration.airflow.here import plan as plan_task
 
-RANGES, DONE, PROCESS = ranges_asset(TOPIC), processed_asset(TOPIC, "job"), "process"
-PLAN = plan_asset(RANGES)
+PROCESS = "process"
 LINGERING = {"linger": "2s", "deferrable": True, "process_dag_id": None, "max_offsets": None}
 HELD = {"deferrable": True, "max_pending": 2, "max_offsets": None}
 TIMED_OUT = {"next_method": "__fail__", "next_kwargs": {"error": "Trigger timeout"}}
@@ -51,20 +53,18 @@ FIRED = {"next_method": "execute", "next_kwargs": {"event": {"status": "success"
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
-    async with world(tmp_path, monkeypatch) as running:
-        running.output = str(tmp_path / "out")
-        running.store.consumer = Consumer(PROCESS, RANGES)
-        running.store.clock = datetime.now(UTC) - timedelta(hours=1)  # long enough ago
-        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", running.store.consumer, raising=False)
-        yield running
+async def here(here, tmp_path, monkeypatch):
+    here.output = str(tmp_path / "out")
+    here.store.consumer = Consumer(PROCESS, RANGES)
+    here.store.clock = datetime.now(UTC) - timedelta(hours=1)  # long enough ago
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", here.store.consumer, raising=False)
+    return here
 
 
 def plan(dag_id="plan", **options):
-    given = {"task_id": "plan", "topic": TOPIC, "ranges": RANGES, "max_offsets": 1}
-    given |= {"process_dag_id": PROCESS, "missed_after": "1ms"}
+    given = {"max_offsets": 1, "process_dag_id": PROCESS, "missed_after": "1ms"}
     with DAG(dag_id, schedule=None):
-        return MemqPlanRangesOperator(**given | options)
+        return plan_task(**given | options)
 
 
 def planner(dag_id, **options):
@@ -87,11 +87,16 @@ async def deferred(here, operator):
     return raised.value
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(here, seed):
-    """Plans and commits die, and processing is paused, at any time: nothing is lost or doubled."""
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(
+    here, seed, monkeypatch
+):
+    """Plans and commits die, processing is paused or behind, ranges wait, all at any time: nothing
+    is lost or doubled. Pages of three events make few events many.
+    """
+    for name in ("LEDGER_EVENTS", "PAGE_EVENTS", "PLAN_EVENTS"):
+        monkeypatch.setattr(ledger, name, 3)
     randomness, consumer, done = Random(seed), here.store.consumer, set()
-    commit = MemqCommitOperator(task_id="c", topic=TOPIC, ranges=RANGES, done=DONE, group="g")
 
     async def process(share):
         for key in randomness.sample(consumer.keys(), round(len(consumer.keys()) * share)):
@@ -102,16 +107,20 @@ async def test_each_offset_is_in_one_range_that_has_one_run_and_is_committed(her
     await here.run(plan())
     for _ in range(15):
         await here.publish(randomness.randrange(4))
-        consumer.paused = randomness.random() < 0.3
-        limits = {"max_offsets": randomness.randrange(1, 4), "max_ranges": 2}
+        consumer.paused, consumer.unfinished = randomness.random() < 0.3, randomness.randrange(3)
+        limits = {"max_offsets": randomness.randrange(1, 4), "max_ranges": 2, "max_pending": 2}
+        limits |= {
+            "linger": randomness.choice(["0s", "1h"]),
+            "min_bytes": randomness.choice([0, 1]),
+        }
         await here.run(plan(**limits), crash=randomness.random() < 0.3)
         await process(randomness.random())
-        await here.run(commit, crash=randomness.random() < 0.3)
+        await here.run(commit(), crash=randomness.random() < 0.3)
     consumer.paused = False
     for _ in range(20):
         await here.run(plan())
     await process(1)
-    await here.run(commit)
+    await here.run(commit())
 
     planned = sorted({*here.store.keys(RANGES)})
     assert consumer.keys() == planned
@@ -373,7 +382,7 @@ async def test_a_planner_takes_over_from_one_that_is_paused(here, gone):
 # -- forgotten plans ------------------------------------------------------------------------
 
 
-async def commit(here, end):
+async def move_group(here, end):
     async with await MemqHook().atopic(TOPIC) as client:
         await client.commit("g", "", {0: end})
 
@@ -400,7 +409,7 @@ async def test_a_planner_whose_airflow_was_restored_is_refused(here):
     for _ in range(3):
         await here.publish(2)
         await here.run(planner("plan", **watching))
-    await commit(here, 6)
+    await move_group(here, 6)
     restored(here, 1)
     await here.publish(3)
 
@@ -423,7 +432,7 @@ async def test_what_is_written_beyond_the_group_is_planned_as_it_was_cut(here):
     await here.run(planner("plan", **watching))
     await here.publish(14)
     restored(here, 1)
-    await commit(here, 4)
+    await move_group(here, 4)
     for start, end in ((2, 4), (4, 5), (6, 8), (8, 9), (12, 13)):
         write_manifest(here, start, end)
     doubled = write_manifest(here, 12, 14)

@@ -69,9 +69,8 @@ def _answers(port):
 
 
 @pytest.fixture
-def operator(tmp_path, monkeypatch, clicks, server):
+def operator(tmp_path, monkeypatch, broker, server):
     """Makes a task that runs a program by the server."""
-    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", f"spark-connect://127.0.0.1:{server}")
 
     def make(application):
@@ -93,6 +92,6 @@ def test_a_range_is_written_by_a_server(operator):
 
     folder = Path(result["output"])
     rows = [v for f in folder.glob("*.parquet") for v in pq.ParquetFile(f).read()["value"]]
-    assert sorted(value.as_py() for value in rows) == [b"1", b"2"]
+    assert sorted(value.as_py() for value in rows) == [b"value 1", b"value 2"]
     assert (result["start"], result["end"], result["records"]) == (1, 3, 2)
     assert [each.name for each in folder.parent.iterdir()] == [folder.name]

@@ -1,17 +1,15 @@
-"""A topic `orders` beside that of the pipeline, whose ranges go into a table; and its pages."""
+"""A topic `orders` beside that of the pipeline, whose ranges go into a table."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memq import AdminClient, Producer
 from memq.errors import TopicExistsError
 from memq.tables.iceberg import open_table
-from tests.harness.airflow.guarded import Reply, fetch
 from tests.harness.airflow.rest import WaitError, until
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 PLAN, TABLE = "orders_plan", "orders_table"
+PAGE = f"topics/{TOPIC}/"
 
 
 def prepare(folder: Path) -> dict[str, str]:
@@ -64,7 +63,7 @@ def plan(pipeline: Pipeline) -> None:
     rest.wait_for_run(PLAN, rest.trigger(PLAN), states=["success"])
 
     def look() -> bool:
-        page = json_of(pipeline)
+        page = pipeline.page(PAGE)
         states = {each["state"] for each in page["ranges"]}
         if "failed" in states:  # nobody tries it again
             raise WaitError(f"a range has failed: {page['ranges']}")
@@ -72,20 +71,3 @@ def plan(pipeline: Pipeline) -> None:
         return states == {"in table"} and over
 
     until(look, "all ranges in the table")
-
-
-def get(pipeline: Pipeline, path: str = f"topics/{TOPIC}/") -> Reply:
-    """A page below `/memq/`."""
-    return fetch(f"{pipeline.airflow.url}/memq/{path}")
-
-
-def range_path(key: str) -> str:
-    """The page of a range, below `/memq/`."""
-    return f"topics/{TOPIC}/ranges/{key}/"
-
-
-def json_of(pipeline: Pipeline, path: str = f"topics/{TOPIC}/") -> dict[str, Any]:
-    """What a page is made of."""
-    reply = get(pipeline, f"{path}index.json")
-    assert reply.status == 200, reply
-    return dict(json.loads(reply.text))

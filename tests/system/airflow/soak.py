@@ -3,10 +3,9 @@
     python -m tests.system.airflow.soak [--minutes 10] [--seed 7] [--light]
 
 Producers write while schedulers, triggerers, tasks and the broker are killed with SIGKILL in turn.
-Meanwhile a run of a range is marked as success by hand, a second planner and a run with a key that
-nobody planned are triggered, and Airflow's database is put back to an older dump. In the end each
-acked record is in the files once, the manifests cover all offsets once, and what would have doubled
-rows was refused by name. Then three minutes are processed again by `airflow backfill create`.
+Meanwhile a run of a range is marked as success by hand, and Airflow's database is put back to an
+older dump. In the end each acked record is in the files once, and the manifests cover all offsets
+once. Then three minutes are processed again by `airflow backfill create`.
 
 Without `--light` the jobs are real Spark (`spark-submit`, local[1]). It needs PostgreSQL, as
 Debian's package `postgresql-15` brings it.
@@ -26,32 +25,27 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
 from airflow_provider_memq.planning.ranges import parse_key
 from memq import read_range
-from memq.core.manifest import decode_manifest
-from tests.harness.airflow.guarded import fetch
 from tests.harness.airflow.rest import ENDED, WaitError, asked, until
 from tests.harness.postgres import Postgres, PostgresMissingError
-from tests.system.airflow.pipeline import PLAN, PROCESS, TOPIC, Pipeline
+from tests.system.airflow.pipeline import (
+    PLAN,
+    PROCESS,
+    TOPIC,
+    Pipeline,
+    running_pipeline,
+    values_in,
+)
 
-HOURLY, BACKFILL, SECOND = "memq_hourly", "memq_backfill", "second_planner"
+HOURLY, BACKFILL = "memq_hourly", "memq_backfill"
 DAGS = ("memq_ranges.py", "memq_backfill.py", "memq_hourly.py")
 VICTIMS = ("scheduler", "scheduler-2", "triggerer", "triggerer-2", "broker", "task")
-BY_HAND = "00000:000000000001-000000000009"
-SECOND_PLANNER = f"""
-from airflow.sdk import DAG
-from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
-from airflow_provider_memq.range_assets import ranges_asset
-
-with DAG("{SECOND}", schedule=None, default_args={{"retries": 3}}):
-    ranges = ranges_asset("{TOPIC}")
-    MemqPlanRangesOperator(task_id="plan", topic="{TOPIC}", ranges=ranges, max_offsets=3)
-"""
-MARK, PLANNERS, DUMP, RESTORE = 0.15, 0.3, 0.4, 0.65  # of the time, when each happens
-DRAIN_S = 1800.0  # in which all that was published is processed
+MARK, DUMP, RESTORE = 0.15, 0.4, 0.65  # of the time, when each happens
 
 
 def main() -> None:
@@ -65,6 +59,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="memq-soak-"))
     say(f"seed {given.seed}, in {folder}")
     settings = {
+        "range_linger": "0s",  # small ranges, soon
         "max_pending_ranges": "4",
         "missed_after": "20s",
         "retry_delay": "2s",
@@ -76,23 +71,16 @@ def main() -> None:
         postgres = Postgres(folder / "postgres", "airflow")
     except PostgresMissingError as exc:
         raise SystemExit(str(exc)) from exc
-    (folder / "dags").mkdir()
-    (folder / "dags" / "second.py").write_text(SECOND_PLANNER)
+    options = {"dags": DAGS, "light": given.light, "settings": settings, "database": postgres.url}
     with (
         postgres,
-        Pipeline(
-            folder,
-            dags=DAGS,
-            light=given.light,
-            settings=settings,
-            batch_age="1s",
-            database=postgres.url,
-        ) as pipeline,
+        running_pipeline(folder, topic={"batch_age": "1s"}, **options) as pipeline,
     ):
         team = Team(pipeline, postgres, Random(given.seed))
         team.trouble(given.minutes * 60)
-        team.drain()
-        say(json.dumps(team.check()))
+        pipeline.wait_until_processed(wake=True)
+        missing = [each["why"] for each in pipeline.page()["missing"]]
+        say(json.dumps({**team.counts, **pipeline.check(), "missing by the page": missing}))
         team.backfill_minutes(datetime.now(UTC))
     shutil.rmtree(folder)
     say("all held: each acked record is in the files once")
@@ -116,17 +104,14 @@ class Team:
 
     def trouble(self, seconds: float) -> None:
         """Kill in turn, and do at their times what people do."""
-        for dag_id in (PLAN, PROCESS, BACKFILL, HOURLY, SECOND):
+        for dag_id in (PLAN, PROCESS, BACKFILL, HOURLY):
             self.rest.wait_for_dag(dag_id)
-        self.pipeline.start_writers(2, pause_s=0.2)
-        until(self.manifests, "a first range")
+        writers = [Thread(target=self.pipeline.write, args=(0.2,), daemon=True) for _ in range(2)]
+        for each in writers:
+            each.start()
+        until(self.pipeline.manifests, "a first range")
         begin = time.monotonic()
-        todo = [
-            (MARK, self.mark_by_hand),
-            (PLANNERS, self.plan_twice),
-            (DUMP, self.dump),
-            (RESTORE, self.restore),
-        ]
+        todo = [(MARK, self.mark_by_hand), (DUMP, self.dump), (RESTORE, self.restore)]
         victims: list[str] = []
         while (at := (time.monotonic() - begin) / seconds) < 1:
             if todo and at >= todo[0][0]:
@@ -137,7 +122,9 @@ class Team:
             time.sleep(self.random.uniform(5, 15))  # where it is killed is the point
         for _, left in todo:
             left()
-        self.pipeline.stop_writers()
+        self.pipeline.stopped.set()
+        for each in writers:
+            each.join()
         say(f"{dict(self.counts)}; producers stopped")
 
     def kill(self, victim: str) -> None:
@@ -146,11 +133,21 @@ class Team:
             self.pipeline.broker.restart()
         elif victim == "task":
             with suppress(WaitError):  # now and then none runs
-                self.pipeline.kill_running_task(timeout_s=20)
+                until(self.kill_task, "a task that runs", timeout_s=20, interval_s=0.05)
         else:
             self.pipeline.airflow.restart(victim)
             self.pipeline.airflow.wait_until_healthy()
         self.counts[f"{victim} killed"] += 1
+
+    def kill_task(self) -> bool:
+        """SIGKILL the process of some task that runs; whether there was one."""
+        return any(
+            self.pipeline.airflow.kill_task(dag_id, run["dag_run_id"], task)
+            for dag_id in (PROCESS, PLAN)
+            for run in self.rest.runs(dag_id, state="running")
+            for task, state in self.rest.tasks(dag_id, run["dag_run_id"]).items()
+            if state == "running"
+        )
 
     def mark_by_hand(self) -> None:
         """Mark the run of a range as success before it has processed it, and process it later."""
@@ -168,31 +165,13 @@ class Team:
             return None
 
         key = until(mark, "a run to mark", interval_s=0.2)
-        told = self.page(f"topics/{TOPIC}/ranges/{key}")["range"]["state"]
+        told = self.pipeline.page(f"topics/{TOPIC}/ranges/{key}/")["range"]["state"]
         say(f"{key} was marked as success by hand: its page says {told!r}")
-        assert told == "not confirmed" or parse_key(key)[:3] in self.manifests()
+        assert told == "not confirmed" or parse_key(key)[:3] in self.pipeline.manifests()
         conf = {"range_keys": key, "again": True, "dry_run": False}
         run_id = asked(lambda: self.rest.trigger(BACKFILL, conf=conf))
         self.rest.wait_for_run(BACKFILL, run_id, states=["success"])
         self.counts["marked by hand"] += 1
-
-    def plan_twice(self) -> None:
-        """A second planner, and a run with a key that was not planned: both fail at once."""
-        for dag_id, task, key, text in (
-            (SECOND, "plan", None, f"is planned by {PLAN}.plan"),
-            (PROCESS, "process", BY_HAND, "was not planned"),
-        ):
-            run_id = asked(
-                lambda dag_id=dag_id, key=key: self.rest.trigger(dag_id, partition_key=key)
-            )
-            self.refused(dag_id, run_id, task, text)
-
-    def refused(self, dag_id: str, run_id: str, task: str, text: str) -> None:
-        """Wait until a task has failed, and has said why."""
-        self.rest.wait_for_run(dag_id, run_id, states=["failed"])
-        self.rest.wait_for_log(dag_id, run_id, task, text)
-        say(f"{dag_id}.{task} was refused: {text}")
-        self.counts["refused by name"] += 1
 
     def dump(self) -> None:
         """Dump Airflow's database, as a backup does."""
@@ -203,7 +182,9 @@ class Team:
         """Put Airflow's database back to the dump; the planner is refused, and then takes over."""
 
         def is_ahead() -> bool:  # Airflow's API cannot tell of events while runs wait
-            return any(end > self.dumped[partition] for partition, _, end in self.manifests())
+            return any(
+                end > self.dumped[partition] for partition, _, end in self.pipeline.manifests()
+            )
 
         until(is_ahead, "a range processed that was planned after the dump")
         self.pipeline.airflow.stop()
@@ -213,7 +194,8 @@ class Team:
         def look() -> bool:
             run_id = asked(lambda: self.rest.trigger(PLAN))
             with suppress(WaitError):  # with nothing new to plan it is skipped
-                self.refused(PLAN, run_id, "plan", "Airflow has forgotten plans")
+                self.rest.wait_for_run(PLAN, run_id, states=["failed"])
+                self.rest.wait_for_log(PLAN, run_id, "plan", "Airflow has forgotten plans")
                 return True
             return False
 
@@ -223,43 +205,6 @@ class Team:
         self.counts["taken over"] += 1
 
     # -- the end ----------------------------------------------------------------------------
-
-    def drain(self) -> None:
-        """Wait until all that was published is processed; plans are woken where none runs."""
-        ends = self.pipeline.ends()
-
-        def look() -> bool:
-            is_busy, covered = self.pipeline.open_runs(), self.covered()
-            if not is_busy and covered != ends:
-                asked(lambda: self.rest.trigger(PLAN))
-            return not is_busy and covered == ends
-
-        until(look, f"{ends} processed", timeout_s=DRAIN_S, interval_s=5.0)
-
-    def covered(self) -> dict[int, int]:
-        """Up to where manifests meet, by read partition; none may overlap another."""
-        reached = dict.fromkeys(self.pipeline.ends(), 0)
-        for partition, start, end in sorted(self.manifests()):
-            assert start >= reached[partition], f"overlap in partition {partition} at {start}"
-            reached[partition] = end if start == reached[partition] else reached[partition]
-        return reached
-
-    def manifests(self) -> dict[tuple[int, int, int], int]:
-        """Records of each manifest, by read partition, start and end."""
-        files = self.pipeline.output.glob(f"_manifests/topic={TOPIC}/*/*/*.json")
-        found = (decode_manifest(each.read_bytes()) for each in files)
-        return {(each.partition, each.start, each.end): each.records for each in found}
-
-    def check(self) -> dict[str, Any]:
-        """Everything that must hold in the end; what was counted."""
-        ledger, values = self.pipeline.ledger, self.pipeline.stored_values()
-        doubled = [value for value, times in values.items() if times > 1]
-        lost, unknown = ledger.acked - values.keys(), values.keys() - ledger.sent
-        assert [doubled, lost, unknown] == [[], set(), set()], "doubled, lost, unknown"
-        assert sum(self.manifests().values()) == len(values)
-        missing = [each["why"] for each in self.page(f"topics/{TOPIC}")["missing"]]
-        counted = {"acked": len(ledger.acked), "in the files": len(values)}
-        return {**self.counts, **counted, "missing by the page": missing}
 
     def backfill_minutes(self, stopped: datetime) -> None:
         """Three minutes of the past by `airflow backfill create`: the rows of their ranges."""
@@ -275,20 +220,12 @@ class Team:
         runs = until(look, "three backfill runs ended", interval_s=2)
         assert [run["state"] for run in runs] == ["success"] * 3
         keys = {key for run in runs for key in self.rest.xcom(HOURLY, run["dag_run_id"], "window")}
-        expected: Counter[int] = Counter()
-        names = set()
         for partition, start, end, _ in map(parse_key, keys):
             where = {"topic": TOPIC, "partition": partition, "start": start, "end": end}
-            table = read_range(self.pipeline.broker.address, **where)
-            expected.update(int(value) for value in table["value"].to_pylist())
-            names.add(f"memq_range={start:012d}-{end:012d}")
-        assert self.pipeline.stored_values(self.pipeline.folder / "hourly", names) == expected
-
-    def page(self, path: str) -> dict[str, Any]:
-        """What a page of the provider is made of."""
-        reply = fetch(f"{self.pipeline.airflow.url}/memq/{path}/index.json")
-        assert reply.status == 200, reply
-        return dict(json.loads(reply.text))
+            rows = read_range(self.pipeline.broker.address, **where)["value"].to_pylist()
+            name = f"memq_partition={partition}/memq_range={start:012d}-{end:012d}"
+            files = self.pipeline.folder.glob(f"hourly/memq_topic=*/*/{name}/*.parquet")
+            assert values_in(files) == Counter(map(int, rows))
 
 
 def say(text: str) -> None:

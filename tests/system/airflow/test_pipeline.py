@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import urllib.parse
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,18 +17,10 @@ import pytest
 
 from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.range_assets import processed_asset
-from tests.harness.airflow.guarded import fetch, guarded_server
-from tests.harness.airflow.rest import until
+from demo.airflow import remove_object
+from tests.harness.airflow.rest import RestError, until
 from tests.system.airflow import orders
-from tests.system.airflow.pipeline import (
-    JOB,
-    PLAN,
-    PROCESS,
-    TOPIC,
-    Pipeline,
-    contents_of,
-    named_by,
-)
+from tests.system.airflow.pipeline import JOB, PLAN, PROCESS, TOPIC, running_pipeline
 
 AUDIT, BACKFILL, RETENTION = "memq_audit", "memq_backfill", "memq_retention"
 BURST = 200
@@ -38,6 +31,7 @@ def pipeline(tmp_path_factory):
     """One pipeline for all tests here; they go on where the one before ended."""
     folder = tmp_path_factory.mktemp("pipeline")
     settings = {
+        "max_pending_ranges": "0",
         "max_range_offsets": str(BURST),
         "audit_output": str(folder / "audit"),
         "audit_grace": "1s",
@@ -49,7 +43,8 @@ def pipeline(tmp_path_factory):
     dags = ("memq_ranges.py", "memq_audit.py", "memq_backfill.py", "memq_retention.py")
     env = orders.prepare(folder)
     shutil.copy(Path(__file__).parent / "dags" / "sensors.py", folder / "dags")
-    with Pipeline(folder, dags=dags, settings=settings, env=env) as running:
+    topic = {"batch_messages": 1}
+    with running_pipeline(folder, dags=dags, settings=settings, topic=topic, env=env) as running:
         for dag_id in (PLAN, PROCESS, AUDIT, BACKFILL, RETENTION, "moment", "woken"):
             running.rest.wait_for_dag(dag_id)
         yield running
@@ -61,12 +56,21 @@ def run_to_end(pipeline, dag_id: str, **conf) -> tuple[str, str]:
     return run_id, pipeline.rest.wait_for_run(dag_id, run_id)["state"]
 
 
+def check(pipeline) -> dict[str, int]:
+    """Everything that must hold, and that each range has one run."""
+    ranges = Counter({*pipeline.planned()})
+    assert Counter(run["partition_key"] for run in pipeline.rest.runs(PROCESS)) == ranges
+    assert pipeline.committed() == pipeline.ends()
+    return pipeline.check()
+
+
 def test_a_burst_is_processed_in_few_runs_each_range_once(pipeline):
     """200 notifications at once wake few plans and make few ranges: no gap, no overlap, no loss."""
     pipeline.burst(BURST)
+    assert sum(pipeline.ends().values()) == BURST
     pipeline.wait_until_processed()
 
-    counted = pipeline.check()
+    counted = check(pipeline)
     assert counted["acked"] == BURST
     assert len(pipeline.rest.runs(PLAN)) <= 4
     assert 2 <= counted["ranges"] <= 6
@@ -81,13 +85,8 @@ def test_ranges_that_were_planned_while_processing_was_paused_are_processed_once
     until(lambda: not pipeline.open_runs(), "the plan's end")
     pipeline.rest.pause(PROCESS, paused=False)
 
-    def look() -> bool:
-        # A plan each time, for nothing new is published that would wake one.
-        pipeline.rest.wait_for_run(PLAN, pipeline.rest.trigger(PLAN))
-        return set(pipeline.planned()) == pipeline.processed() and not pipeline.open_runs()
-
-    until(look, "what was planned meanwhile is processed")
-    pipeline.check()
+    pipeline.wait_until_processed(wake=True)
+    check(pipeline)
 
 
 def test_a_watched_topic_has_woken_its_dag(pipeline):
@@ -115,13 +114,13 @@ def test_a_moment_is_awaited_without_a_worker(pipeline):
 def test_a_backfill_replaces_its_own_output(pipeline):
     """What is written is left out; `again` runs a range, with the same rows."""
     key = pipeline.planned()[0]
-    before, done = pipeline.stored_values(), len(pipeline.keys(processed_asset(TOPIC, JOB)))
+    written, done = pipeline.check(), len(pipeline.keys(processed_asset(TOPIC, JOB)))
     run_id, state = run_to_end(pipeline, BACKFILL, range_keys=key, dry_run=False)
     assert pipeline.rest.xcom(BACKFILL, run_id, "backfill", "backfill")["done"] == 1
 
     run_id, state = run_to_end(pipeline, BACKFILL, range_keys=key, again=True, dry_run=False)
     assert state == "success"
-    assert pipeline.stored_values() == before
+    assert pipeline.check() == written
     task = pipeline.rest.task(BACKFILL, run_id, "process", map_index=0)
     assert task["rendered_map_index"] == key
     assert pipeline.keys(processed_asset(TOPIC, JOB))[done:] == [key]
@@ -134,16 +133,15 @@ def test_a_removed_object_fails_the_audit_by_name(pipeline):
     found = pipeline.rest.xcom(AUDIT, run_id, "audit")
     assert (state, found["findings"], found["damage"]) == ("success", [], [])
     assert found["stored_records"] > 0
-    shown = orders.json_of(pipeline, "topics/clicks/")["audit"]["last_clean"]
+    shown = pipeline.page()["audit"]["last_clean"]
     assert shown["run"]["run_id"] == run_id
 
-    victim = pipeline.objects()[-1]
-    expected = contents_of([victim])
-    victim.unlink()
+    objects = (pipeline.folder / "broker/objects").glob(f"*/*/topics/{TOPIC}/*/*/*.arrows")
+    removed = remove_object(next(objects))
     run_id, state = run_to_end(pipeline, AUDIT, last="1h")
     found = pipeline.rest.xcom(AUDIT, run_id, "audit")
     assert state == "failed"
-    assert named_by(found) == expected
+    assert removed.named_by(found)
     assert Path(found["table"]).exists()
     pipeline.rest.wait_for_log(AUDIT, run_id, "audit", "FAILED: memq_audit.audit")
 
@@ -153,7 +151,7 @@ def test_the_page_of_a_topic_shows_every_range_with_its_run_manifest_and_snapsho
     orders.publish(pipeline, 5)
     orders.plan(pipeline)
 
-    page = orders.json_of(pipeline)
+    page = pipeline.page(orders.PAGE)
     assert [(each["start"], each["end"]) for each in page["ranges"]] == [(4, 5), (2, 4), (0, 2)]
     committed = {each.range.offsets: each for each in orders.table(pipeline).ranges()}
     for each in page["ranges"]:
@@ -161,7 +159,7 @@ def test_the_page_of_a_topic_shows_every_range_with_its_run_manifest_and_snapsho
         (run,), (snapshot,) = each["runs"], each["snapshots"]
         assert pipeline.rest.run(orders.TABLE, run["run_id"])["partition_key"] == each["key"]
         assert snapshot["snapshot_id"] == str(committed[offsets].snapshot_id)
-        found = orders.json_of(pipeline, orders.range_path(each["key"]))
+        found = pipeline.page(f"{orders.PAGE}ranges/{each['key']}/")
         (result,) = found["results"]
         manifest = json.loads(Path(result["fields"]["manifest"]).read_text())
         assert (manifest["start"], manifest["end"]) == (each["start"], each["end"])
@@ -174,7 +172,7 @@ def test_the_page_of_a_topic_shows_every_range_with_its_run_manifest_and_snapsho
 
 def test_a_run_with_a_key_that_nobody_planned_is_refused_and_cannot_be_marked_processed(pipeline):
     """It fails in its first try, though it has retries, and its mark makes no range of the page."""
-    life = orders.json_of(pipeline)["topic_id"]
+    life = pipeline.page(orders.PAGE)["topic_id"]
     key = f"00000:000000000001-000000000003@{life}"
     run_id = pipeline.rest.trigger(orders.TABLE, partition_key=key)
     assert pipeline.rest.wait_for_run(orders.TABLE, run_id)["state"] == "failed"
@@ -183,20 +181,6 @@ def test_a_run_with_a_key_that_nobody_planned_is_refused_and_cannot_be_marked_pr
 
     path = f"/dags/{orders.TABLE}/dagRuns/{urllib.parse.quote(run_id, safe='')}"
     pipeline.rest.call("PATCH", path, {"state": "success"})
-    assert key not in {each["key"] for each in orders.json_of(pipeline)["ranges"]}
-    assert orders.get(pipeline, orders.range_path(key)).status == 404
-
-
-def test_who_is_not_logged_in_sees_nothing(pipeline):
-    """Every page asks who one is; a viewer sees what Airflow shows him."""
-    paths = ["", "index.json", "topics/orders/", "topics/orders/index.json"]
-    paths += ["topics/orders/find?partition=0&offset=3", "topics/none/"]
-    paths.append(orders.range_path(orders.json_of(pipeline)["ranges"][0]["key"]))
-    with guarded_server(pipeline.airflow) as server:
-        for path in paths:
-            reply = fetch(f"{server.url}/memq/{path}")
-            assert (reply.status, "orders_plan" in reply.text) == (401, False)
-            assert fetch(f"{server.url}/memq/{path}", token="x.y.z").status == 403
-        token = server.token("viewer")
-        assert "orders_plan" in fetch(f"{server.url}/memq/", token=token).text
-        assert fetch(f"{server.url}/memq/topics/none/", token=token).status == 404
+    assert key not in {each["key"] for each in pipeline.page(orders.PAGE)["ranges"]}
+    with pytest.raises(RestError, match="404"):
+        pipeline.page(f"{orders.PAGE}ranges/{key}/")

@@ -9,7 +9,6 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_memq.base import FailsAtOnce
 from airflow_provider_memq.launch.range_job import RangeJobMixin
 from airflow_provider_memq.operators import memq as operators
-from airflow_provider_memq.range_assets import ranges_asset
 from memq.errors import (
     ConfigError,
     DataLossError,
@@ -34,7 +33,6 @@ PERMANENT = [
     UnknownTopicError,
 ]
 PASSING = [DataLossError, RequestTimeoutError, StorageError, UnavailableError]
-RANGES = ranges_asset("clicks")
 
 
 class Launching(BaseOperator):
@@ -80,35 +78,3 @@ def test_every_operator_fails_at_once(name):
         found = getattr(kind, method, None)
         if found is not None and found.__module__.startswith("airflow_provider_memq"):
             assert found.__wrapped__ is not None
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("MemqPlanRangesOperator", {"ranges": RANGES, "max_bytes": "many"}),
-        ("MemqBackfillOperator", {"ranges": RANGES, "output_dir": "/o", "preview": "perhaps"}),
-        ("MemqSparkSubmitOperator", {"application": "a.py", "output_dir": "/o", "mode": "odd"}),
-        ("MemqQualityGateOperator", {"manifest": "/m", "range_key": "k"}),
-        ("MemqWindowRangesOperator", {"start": "yesterday"}),
-        ("MemqAuditOperator", {"last": "2h", "start": "2026-01-01T00:00:00Z"}),
-        ("MemqRetentionOperator", {"ranges": RANGES, "memq_conn_id": "memq_wrong"}),
-    ],
-)
-def test_a_wrong_argument_or_connection_uses_up_no_retries(name, options, monkeypatch):
-    """Of any operator: the message says what is wrong, once."""
-    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_WRONG", "memq://user@127.0.0.1:1")  # a login
-    task = getattr(operators, name)(task_id="t", topic="clicks", **options)
-
-    class Nothing(dict):
-        def __missing__(self, key):
-            return self
-
-        def ascending(self, _):
-            return self
-
-        def limit(self, _):
-            return self
-
-    with pytest.raises(ConfigError) as raised:
-        task.execute(Nothing())
-    assert isinstance(raised.value, AirflowFailException)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.operators.progress import moved_ends
 from airflow_provider_memq.planning import ledger
 from airflow_provider_memq.planning.backfill import Cuts, cuts_of
 from airflow_provider_memq.planning.ledger import (
@@ -29,41 +28,6 @@ PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")
 OLD, NEW = "a" * 16, "b" * 16
 
 
-class CountingStore(EventStore):
-    """Counts how often events of what is done were asked for."""
-
-    pages_done = 0
-
-    def __getitem__(self, asset):
-        self.pages_done += asset.name == DONE.name
-        return super().__getitem__(asset)
-
-
-class World:
-    """Plans of a topic, and what was processed of them."""
-
-    def __init__(self):
-        self.store = CountingStore()
-        self.ledger = PlanLedger(topic="t", topic_id=OLD, origins={0: 0, 1: 0}, ends={0: 0, 1: 0})
-
-    def plan(self, partition, lengths):
-        """Emit ranges of these lengths by one plan; returns them."""
-        ranges, end = [], self.ledger.ends[partition]
-        for length in lengths:
-            ranges.append(OffsetRange(partition, end, end + length, OLD))
-            end += length
-        self.ledger = self.ledger.advanced(ranges)
-        self.store.add(PLAN, None, self.ledger.to_extra())
-        return ranges
-
-    def process(self, *ranges):
-        for each in ranges:
-            self.store.add(DONE, range_key(each))
-
-    def unstored(self, stored):
-        return unstored_ranges(self.store, PLAN, DONE, self.ledger, stored)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def small_pages():
     """Pages of three events, so that few are many."""
@@ -78,8 +42,10 @@ def test_only_ranges_of_the_topic_that_there_is_count():
     """By their keys, or else by what the event says; one that says neither counts, and events that
     are of no range hide none.
     """
-    world = World()
-    ranges = world.plan(0, [1] * 5)
+    store = EventStore()
+    ranges = [OffsetRange(0, n, n + 1, OLD) for n in range(5)]
+    last = PlanLedger(topic="t", topic_id=OLD, origins={0: 0}, ends={0: 0}).advanced(ranges)
+    store.add(PLAN, None, last.to_extra())
     without = [range_key(each._replace(topic_id="")) for each in ranges]
     old, new = ({TOPIC_ID_KEY: topic_id} for topic_id in (OLD, NEW))
     for key, extra in [
@@ -91,40 +57,10 @@ def test_only_ranges_of_the_topic_that_there_is_count():
         (range_key(ranges[3]._replace(topic_id=NEW)), old),
         (without[4], None),
     ]:
-        world.store.add(DONE, key, extra)
+        store.add(DONE, key, extra)
 
-    assert world.unstored({0: 0}) == {ranges[0], ranges[2], ranges[4]}
-    assert world.unstored({0: 1}) == {ranges[2], ranges[4]}
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=25),
-    st.randoms(use_true_random=False),
-)
-def test_whatever_the_order_everything_is_committed_in_the_end(plans, randomness):
-    """In any order of processing, what is stored moves on until all that was planned is stored."""
-    world, stored = World(), {0: 0, 1: 0}
-    world.store.clock += ledger.CLOCKS_APART
-    todo = []
-    for partition, ranges in plans:
-        todo += world.plan(partition, [2] * ranges)
-        if randomness.random() < 0.5:
-            continue
-        randomness.shuffle(todo)
-        commit(world, stored, todo[: len(todo) // 2])
-        del todo[: len(todo) // 2]
-    randomness.shuffle(todo)
-    for each in todo:
-        commit(world, stored, [each])
-
-    assert stored == world.ledger.ends
-
-
-def commit(world, stored, done):
-    """Process some ranges, and move what is stored as far as it goes."""
-    world.process(*done)
-    world.store.clock += ledger.CLOCKS_APART
-    stored.update(moved_ends(world.ledger, stored, world.unstored(stored)))
+    for stored, left in ((0, {ranges[0], ranges[2], ranges[4]}), (1, {ranges[2], ranges[4]})):
+        assert unstored_ranges(store, PLAN, DONE, last, {0: stored}) == left
 
 
 class History:

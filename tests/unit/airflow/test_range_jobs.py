@@ -37,7 +37,6 @@ OPERATORS = {
     MemqGlueOperator: (GlueJobOperator, {"job_name": "j", "script_location": PROGRAM}),
     MemqSparkConnectOperator: (BaseOperator, {"application": "/apps/range_to_parquet.py"}),
 }
-each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda kind: kind.__name__)
 
 
 NOTE = JobNote(
@@ -50,30 +49,22 @@ NOTE = JobNote(
 )
 
 
-@each_operator
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda kind: kind.__name__)
 def test_an_operator_has_all_of_both_its_parents(operator):
-    """Templates, how they are shown, and links are those of the launcher and those of a range."""
+    """Templates, how they are shown, links and `default_args`; `expand` makes a task of each."""
     base, options = OPERATORS[operator]
-    task = operator(task_id="t", **COMMON, **options)
-
-    assert set(operator.template_fields) >= {*base.template_fields, *RangeJobMixin.template_fields}
-    assert all(hasattr(task, name) for name in operator.template_fields)
-    assert operator.template_fields_renderers == base.template_fields_renderers
-    links = {type(link) for link in operator.operator_extra_links}
-    assert links >= {type(link) for link in base.operator_extra_links}
-    assert links >= {type(link) for link in RangeJobMixin.operator_extra_links}
-
-
-@each_operator
-def test_an_operator_takes_defaults_of_its_dag_and_is_mapped(operator):
-    """`default_args` reach both parents' arguments; `expand` makes one task of each range."""
-    _, options = OPERATORS[operator]
     with DAG("d", schedule=None, default_args={**COMMON, "memq_conn_id": "other"}):
         task = operator(task_id="t", **options)
         mapped = operator.partial(task_id="m", **options).expand(range_key=["a", "b"])
 
     assert (task.topic, task.memq_conn_id) == ("clicks", "other")
     assert mapped.operator_class is operator
+    assert set(operator.template_fields) >= {*base.template_fields, *RangeJobMixin.template_fields}
+    assert all(hasattr(task, name) for name in operator.template_fields)
+    assert operator.template_fields_renderers == base.template_fields_renderers
+    links = {type(link) for link in operator.operator_extra_links}
+    for parent in (base, RangeJobMixin):
+        assert links >= {type(link) for link in parent.operator_extra_links}
 
 
 AWS = [kind for kind in OPERATORS if issubclass(kind, AwsRangeJobMixin)]

@@ -11,7 +11,6 @@ from airflow_provider_memq.planning.ranges import (
     MAX_PARTITION,
     UNBOUNDED,
     Limits,
-    contiguous_end,
     cut,
     finish,
     parse_key,
@@ -174,16 +173,3 @@ def test_tails_that_wait_go_together():
     plan = finish(cuts, limits, CREATED_MS + 1000, held=False)
     assert [each.range.partition for each in plan.ranges] == [0, 1]
     assert plan.waiting == []
-
-
-# -- backfill and commit --------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
-def test_a_commit_stops_at_the_first_missing_range(lengths, missing):
-    """Offsets are committed exactly up to the first range that is not done, in any order."""
-    bounds = [sum(lengths[:at]) for at in range(len(lengths) + 1)]
-    done = [OffsetRange(0, *bounds[at : at + 2]) for at in range(len(lengths)) if at not in missing]
-    expected = next((bounds[at] for at in range(len(lengths)) if at in missing), bounds[-1])
-
-    assert contiguous_end(0, reversed(done)) == expected

@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import pytest
+from airflow import settings
+from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models import asset as models
 from airflow.models import import_all_models
 from airflow.models.base import Base
@@ -16,7 +19,7 @@ from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.xcom import XComModel
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from airflow_provider_memq import range_assets
@@ -309,3 +312,30 @@ def test_what_a_user_may_not_read_is_not_there(ask, reader, dag_id):
     reader.hidden.add(("audit", queries.RESULTS))
     paths = ("", f"ranges/{key(0, 2)}/", "find?partition=0&offset=1")
     assert {ask(f"/topics/clicks/{path}").status_code for path in paths} == {404}
+
+
+def test_who_is_not_logged_in_sees_nothing(database, monkeypatch):
+    """Every page asks who one is; a viewer sees what Airflow shows him."""
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
+    for name in ("Session", "NonScopedSession"):
+        monkeypatch.setattr(settings, name, sessionmaker(database.session.get_bind()))
+    create_auth_manager()
+    client = TestClient(routes.app)
+    database.plan(0, 2)
+    database.session.commit()
+
+    def ask(path, token):
+        return client.get(path, headers={"Authorization": f"Bearer {token}"} if token else {})
+
+    def token_of(role):
+        user = SimpleAuthManagerUser(username="somebody", role=role)
+        return get_auth_manager().generate_jwt(user)
+
+    topic = "/topics/clicks/"
+    pages = ["/", topic, f"{topic}find?partition=0&offset=1", f"{topic}ranges/{key(0, 2)}/"]
+    for path in (*pages, "/index.json", f"{topic}index.json", f"{topic}ranges/x/index.json"):
+        for token, status in (("", 401), ("x.y.z", 403), (token_of(None), 403)):
+            reply = ask(path, token)
+            assert (reply.status_code, "/dags/plan" in reply.text) == (status, False)
+    assert "/dags/plan" in ask("/", token_of("viewer")).text
+    assert ask("/topics/none/", token_of("viewer")).status_code == 404
