@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import pyarrow as pa
 import pytest
 
 from memq import AdminClient, AsyncProducer, Producer, read_range
 from memq.errors import InvalidRequestError, MemqError, SchemaMismatchError
-from tests.unit.client.producer.any_tables import topic_and_table
-from tests.unit.client.producer.test_any_table import check_refusal, check_stored
 
 _names = (f"table-{number}" for number in itertools.count())
 
@@ -31,21 +28,6 @@ def stored(broker, topic):
     with AdminClient(broker.address) as admin:
         end = admin.offsets(topic)[0].end
     return read_range(broker.address, topic=topic, partition=0, start=0, end=end)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_any_table_is_read_as_it_was_given_or_nothing_is_stored(broker, seed):
-    """Whatever the table and the topic."""
-    schema, table = topic_and_table(random.Random(seed))
-    topic = make_topic(broker, schema)
-    try:
-        with Producer(broker.address, topic=topic) as producer:
-            producer.write_table(table)
-    except SchemaMismatchError as refused:
-        check_refusal(str(refused), schema, table)
-        assert stored(broker, topic).num_rows == 0
-    else:
-        check_stored(list(stored(broker, topic).to_struct_array()), schema, table)
 
 
 def test_rows_are_written_as_mappings(broker):
