@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from memq import AdminClient, Producer
+from memq import AdminClient
 from memq.client.audit.audit import audit_topic
 from memq.core.audit.reports import SequenceRun, runs_of
 from memq.core.audit.result import Verdict
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError
-from memq.testing.broker import BrokerProcess
 from tests.topics.audited import Topic
 
 
@@ -92,26 +91,6 @@ def test_producer_killed_before_its_report_is_unreported(broker):
     result = topic.audit()
     assert result.verdict is Verdict.UNCLEAN
     assert (only(result).lost, only(result).lost_records) == ([SequenceRun(2, 2)], 1)
-
-
-def test_broker_that_was_killed_has_lost_nothing_that_was_acked(tmp_path):
-    """SIGKILL in the middle of writing: what the producer retried is stored once, and reported."""
-    with BrokerProcess(tmp_path) as broker:
-        topic = Topic(broker, write_partitions=2)
-        with Producer(broker.address, topic=topic.name, linger="0ms") as producer:
-            for number in range(150):
-                delivery = producer.write(b"%d" % number)
-                if number in (50, 100):
-                    delivery.result(30)
-                    producer.write(b"under way")
-                    broker.kill()
-                    broker.restart()
-            producer.flush(60)
-        result = topic.audit(deep=True)
-    assert result.clean
-    assert sum(each.produced_records for each in result.producers) == 152
-    assert sum(each.stored_records for each in result.producers) == 152
-    assert result.total("unreported_messages") == 0
 
 
 def test_windows_that_meet_judge_each_report_once(broker):

@@ -120,31 +120,6 @@ def run(code, topic, *, expected):
     assert done.returncode == expected
 
 
-def test_rebalance_raises_no_alarm(broker):
-    """Members that come and go while Batches are read leave nothing missed or doubtful."""
-    topic = Topic(broker, read_partitions=4, write_partitions=2)
-    topic.produce(20)
-    topic.produce(20)
-    seen = 0
-    options = {"topic": topic.name, "group": "g", "auto_commit": True, "auto_commit_interval": "0s"}
-    with Consumer(topic.address, **options) as first:
-        while seen < 30:
-            seen += first.poll(20) is not None
-        with Consumer(topic.address, **options) as second:
-            while not second.assignment:
-                seen += first.poll(0.1) is not None
-                seen += second.poll(0.1) is not None
-            topic.produce(30)
-            while seen < 70:
-                seen += first.poll(0.2) is not None
-                seen += second.poll(0.2) is not None
-        topic.produce(10)
-        while seen < 80:
-            seen += first.poll(1) is not None
-    consumer = audited(topic)
-    assert records(consumer) == {"stored": 240, "consumed": 240}
-
-
 def test_named_consumers_alone_are_judged(broker):
     """Who asks about one is not told about others; a silent one, or a gap of now, is behind."""
     topic = Topic(broker)

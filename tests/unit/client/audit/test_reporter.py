@@ -225,25 +225,6 @@ class Reports:
         return taken
 
 
-async def test_producer_reports_when_it_closes(broker):
-    """Closing a producer leaves one report, under the topic's name, over all that it sent; what
-    the broker refused for good is named, and not counted.
-    """
-    options = {"topic": "events", "client": "shop", "linger": "0ms"}
-    async with AsyncProducer(broker.address, **options) as producer:
-        for number in range(3):
-            await (await producer.write(b"%d" % number))
-        broker.faults.append(SequenceConflictError("full"))
-        with pytest.raises(SequenceConflictError):
-            await (await producer.write(b"refused"))
-    ((key, found),) = told(broker)
-    assert key == b"events"
-    assert (found.producer_id, found.client) == (producer.producer_id, "shop")
-    assert (found.first, found.last, found.records, found.failed) == (0, 3, 3, [(3, 3)])
-    sent = [each for each in broker.published.values() if each.request.topic == "events"]
-    assert found.crc_sum == sum(each.crc for each in sent)
-
-
 async def test_older_producer_reports_after_full_minutes(broker):
     """Every full hour is reported by all producers soon after it, and most of the time by few."""
     runtime = Runtime(wall_ns=lambda: 3_690 * 1_000_000_000, random=lambda: 0.5)

@@ -1,15 +1,8 @@
-"""Any table, any topic: what is read back is what was given, or nothing of it was sent.
-
-`python -m tests.unit.client.producer.test_any_table --examples 100000` looks for longer.
-"""
+"""Any table, any topic: what is read back is what was given, or nothing of it was sent."""
 
 from __future__ import annotations
 
-import argparse
-import random
 import re
-import sys
-from collections import Counter
 
 import pyarrow as pa
 import pyarrow.types as pat
@@ -29,7 +22,6 @@ _NO_ROW = (
     "not in the schema",
     "do not become",
 )
-outcomes = Counter()
 
 
 def stored(schema, table):
@@ -51,10 +43,8 @@ def test_any_table_is_stored_as_it_is_or_refused(chance):
         batches = list(stored(schema, table))
     except SchemaMismatchError as refused:
         check_refusal(str(refused), schema, table)
-        outcomes["refused"] += 1
         return
     check_stored([row for batch in batches for row in batch.to_struct_array()], schema, table)
-    outcomes["stored"] += 1
 
 
 def check_stored(rows, schema, table):
@@ -133,25 +123,3 @@ def is_named(scalar, text):
         return True
     shown = str(given) if hasattr(given, "isoformat") else repr(given)
     return shown[:90] in text or pat.is_time(scalar.type) or pat.is_date64(scalar.type)
-
-
-def main():
-    """Try many, by seeds in place of Hypothesis, which takes five times as long."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--examples", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    arguments = parser.parse_args()
-    for number in range(arguments.seed, arguments.seed + arguments.examples):
-        try:
-            _tried(random.Random(number))
-        except BaseException:
-            sys.stderr.write(f"--seed {number} --examples 1 fails\n")
-            raise
-        if (number + 1) % 10_000 == 0 or number + 1 == arguments.seed + arguments.examples:
-            sys.stderr.write(f"{number + 1 - arguments.seed} examples: {dict(outcomes)}\n")
-
-
-_tried = test_any_table_is_stored_as_it_is_or_refused.hypothesis.inner_test
-
-if __name__ == "__main__":
-    main()
