@@ -115,50 +115,24 @@ def test_messages_of_a_report_may_be_as_old_as_its_window(start_ms, end_ms, dupl
 # -- which reports -------------------------------------------------------------------------------
 
 
-async def test_only_reports_that_are_alike_are_joined(monkeypatch):
-    """Not those of other producers, nor judged ones to others, nor of what may soon be removed."""
-    monkeypatch.setattr(audit, "MAX_APART", 1)
-    since_ms = 10_000
-    ages_ms = {"old": 9_999, "soon": 10_000, "soon too": 3_609_999, "young": 3_610_000}
-    reports = []
-    for producer_id in ("p", "q", "no suspect"):
-        first = itertools.count()
-        for judged in (True, False):
-            for began_ms in ages_ms.values():
-                for _ in range(2):
-                    at = next(first)
-                    fields = {"window_start_ms": began_ms, "window_end_ms": began_ms}
-                    about = report(at, at, producer_id=producer_id, topic_id=LIFE, **fields)
-                    reports.append(StoredReport(about, began_ms + judged * 10**7))
-    reports.append(StoredReport(JOB, 10**7))
-    suspects = {
-        stored.report.name for stored in reports[:-1] if stored.report.producer_id in ("p", "q")
-    }
+async def test_reports_of_suspects_are_bounded(monkeypatch):
+    """Those of other producers, and of consumers, are left out; too many are refused."""
+    reports = [StoredReport(JOB, 5)]
+    for at in range(6):
+        about = report(at, at, producer_id="pq"[at % 2], topic_id=LIFE)
+        reports.append(StoredReport(about, at))
+    suspects = {reports[1].report.name}
 
     class Told(audit._TopicAudit):
         def _reports(self):
             return each(reports)
 
-        def _is_judged(self, stored):
-            return stored.stored_ms > 10**7
-
     inspector = SimpleNamespace(topic=SimpleNamespace(topic="t"))
     told = Told(INFO, Window(None, None), inspector, SimpleNamespace(audit_topic=None))
-    found = await told._suspected(suspects, since_ms)
-    runs = sorted(
-        (one.report.producer_id, one.report.first, one.report.last, one.alike[1], one.began_ms)
-        for one in found
-    )
-    expected = [(0, 1, 9_999), (2, 5, 10_000), (6, 7, 3_610_000)]
-    assert runs == [
-        (producer_id, first + 8 * later, last + 8 * later, not later, began_ms)
-        for producer_id in "pq"
-        for later in range(2)
-        for first, last, began_ms in expected
-    ]
-    monkeypatch.setattr(audit, "MAX_REPORTS", len(found) - 1)
+    assert await told._suspected(suspects) == reports[1::2]
+    monkeypatch.setattr(audit, "MAX_REPORTS", 2)
     with pytest.raises(InvalidRequestError, match="choose a shorter one"):
-        await told._suspected(suspects, since_ms)
+        await told._suspected(suspects)
 
 
 # -- the window of an audit ---------------------------------------------------------------------
