@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import msgspec
@@ -39,7 +38,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from memq.reading.log import RetainedSince, check_retained
+from memq.reading.log import RetainedSince
 from memq.runtime.retry import Retry
 from memq.runtime.system import SYSTEM, Runtime
 from tests.unit.core.audit.test_consumed import notification
@@ -105,27 +104,22 @@ class Brokers:
         return outcome
 
 
-@pytest.mark.parametrize("error", [NotHostedError, UnavailableError, RequestTimeoutError])
-async def test_follows_the_queue(error):
+@pytest.mark.parametrize(
+    ("error", "then"),
+    [
+        (NotHostedError("moved"), "b:2"),
+        (UnavailableError("moved"), "b:2"),
+        (RequestTimeoutError("moved"), "b:2"),
+        (NotHostedError("no", "c:3"), "c:3"),  # which is believed before the topic is looked up
+        (UnknownTopicError("no"), "b:2"),  # which may be the last to hear of it
+        (TopicRecreatedError("no"), "b:2"),
+    ],
+)
+async def test_follows_the_queue(error, then):
     """When the queue has moved to another broker the call goes there."""
-    brokers = Brokers(error("moved"), (Done(), b""), addresses=["a:1", "b:2"])
-    await TopicClient(brokers, "t").ask(Done())
-    assert brokers.asked == ["a:1", "b:2"]
-
-
-async def test_a_broker_that_names_another_is_believed():
-    """The broker that an error names is asked before the topic is looked up, and once at once."""
-    brokers = Brokers(NotHostedError("no", "c:3"), (Done(), b""), addresses=["a:1", "b:2"])
-    await TopicClient(brokers, "t").ask(Done())
-    assert brokers.asked == ["a:1", "c:3"]
-
-
-@pytest.mark.parametrize("error", [UnknownTopicError, TopicRecreatedError])
-async def test_a_broker_may_be_the_last_to_hear(error):
-    """A topic that one broker does not know (yet) is asked for again while others tell of it."""
-    brokers = Brokers(error("no"), (Done(), b""))
+    brokers = Brokers(error, (Done(), b""), addresses=["a:1", "b:2"])
     await TopicClient(brokers, "t", "1").ask(Done())
-    assert len(brokers.asked) == 2
+    assert brokers.asked == ["a:1", then]
 
 
 async def test_a_topic_that_is_gone():
@@ -476,30 +470,3 @@ async def test_groups_come_in_pages_that_go_on():
         brokers = Brokers(page("b", after="b"), page(after=back))
         with pytest.raises(ProtocolError, match="the broker goes back"):
             await TopicClient(brokers, "t").groups()
-
-
-# -- a range must be there in full --------------------------------------------------------------
-
-
-RETAINED = [
-    PartitionOffsets(partition=0, start=0, end=4),
-    PartitionOffsets(partition=1, start=5, end=9),
-]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "there"),
-    [
-        ((1, 5, 9), True),
-        ((1, 6, 6), True),
-        ((0, 0, 0), True),
-        ((1, 4, 9), False),
-        ((1, 5, 10), False),
-        ((0, 5, 9), False),
-    ],
-)
-def test_a_range_is_retained_in_full_or_refused(wanted, there):
-    """An empty one is, wherever it is; the error says what there is."""
-    refused = pytest.raises(OffsetOutOfRangeError, match=r"not retained in full; (ret|noth)")
-    with nullcontext() if there else refused:
-        check_retained("clicks", OffsetRange(*wanted), RETAINED)

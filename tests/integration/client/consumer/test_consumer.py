@@ -7,15 +7,17 @@ from datetime import datetime
 
 import pytest
 
-from memq.client.consumer import consumer as consumer_module
+from memq.client.consumer.consumer import AsyncConsumer
+from memq.core.wire.messages import FetchOffsets, FetchOffsetsAnswer
 from memq.errors import (
     ClosedError,
     ConfigError,
-    DataLossError,
     InvalidRequestError,
     OffsetOutOfRangeError,
-    UnavailableError,
+    UnknownTopicError,
 )
+from tests.fakes.tiny_broker import TinyBroker
+from tests.integration.broker.support import until
 from tests.topics.reading import TIMEOUT_S, take, values, world
 
 
@@ -84,48 +86,16 @@ async def test_calls_that_make_no_sense(tmp_path):
             await consumer.lag()
 
 
-@pytest.mark.parametrize("fails", ["topic", "resolve"])
-async def test_a_start_that_fails_leaves_nothing(tmp_path, monkeypatch, fails):
-    """Whatever fails: the cluster that was opened is closed."""
-    closed = []
-    close = consumer_module.Cluster.close
-
-    async def note(cluster):
-        closed.append(cluster)
-        await close(cluster)
-
-    async def fail(*_):
-        raise UnavailableError("away")
-
-    monkeypatch.setattr(consumer_module.Cluster, "close", note)
-    async with world(tmp_path) as w:
-        target = consumer_module.Cluster if fails == "topic" else consumer_module
-        monkeypatch.setattr(target, fails, fail)
-        with pytest.raises(UnavailableError):
-            await w.consumer().start()
-    assert len(closed) == 1
-
-
-@pytest.mark.parametrize("read_through", ["storage", "broker"])
-async def test_missing_object(tmp_path, read_through):
-    """A Batch that is gone is a loss, by name; others go on, and its partition after a seek."""
-    async with world(tmp_path, read_partitions=2) as w:
-        lost = await w.write_to(0, b"lost")
-        await w.write_to(1, b"other")
-        after = await w.write_to(0, b"after")
-        (await w.path(0, lost)).unlink()
-        async with w.consumer(read_through=read_through) as consumer:
-            seen, errors = [], []
-            while len(errors) < 2 or b"other" not in seen:
-                try:
-                    seen += values(await take(consumer, 1))
-                except DataLossError as exc:
-                    errors.append(str(exc))
-            assert f"t/0 offset {lost} (file://" in errors[0]
-            assert "seek past" in errors[0]
-            await consumer.seek(0, after)
-            while b"after" not in seen:
-                seen += values(await take(consumer, 1))
+@pytest.mark.parametrize(
+    ("topic", "error"), [("nope", UnknownTopicError), ("events", InvalidRequestError)]
+)
+async def test_a_start_that_fails_leaves_no_connection(topic, error):
+    """Whether there is no such topic, or no such partition of it."""
+    async with TinyBroker().serve() as broker:
+        broker.answers[FetchOffsets] = FetchOffsetsAnswer(partitions=[])
+        with pytest.raises(error):
+            await AsyncConsumer(broker.address, topic=topic, start={7: 0}).start()
+        await until(lambda: not broker.connections)
 
 
 async def expire(w, end):
