@@ -10,7 +10,6 @@ import pytest
 
 from memq import AdminClient, Consumer, Producer, read_range
 from memq.errors import (
-    ClosedError,
     InvalidRequestError,
 )
 from memq.testing.broker import BrokerProcess
@@ -102,19 +101,6 @@ def test_callbacks_run_in_the_polling_thread(address, topic):
         ("assign", [0, 1], here, {0: 4, 1: 4}),
         ("revoke", [0, 1], here, {0: 4, 1: 4}),
     ]
-
-
-def test_close_wakes_a_poll(address, topic):
-    """Closing from another thread ends a poll that waits, with a ClosedError."""
-    consumer = Consumer(address, topic=topic, start="latest")
-    closing = threading.Timer(0.1, consumer.close)
-    closing.start()
-    with pytest.raises(ClosedError):
-        consumer.poll(TIMEOUT_S)
-    closing.join(TIMEOUT_S)
-    consumer.close()
-    with pytest.raises(ClosedError):
-        consumer.poll()
 
 
 # -- ranges ---------------------------------------------------------------------------------

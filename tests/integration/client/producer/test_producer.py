@@ -194,21 +194,6 @@ async def test_memory_is_bounded_and_full_is_an_error(broker):
     assert len(values(broker)) == len(deliveries) + 1
 
 
-async def test_linger_gathers_while_the_broker_is_busy(broker):
-    """With max_in_flight reached records gather in fewer, larger Messages."""
-    broker.hold = True
-    async with producer(broker, max_in_flight=1, linger="1ms") as p:
-        await p.write(b"first")
-        await broker.until(lambda: broker.held)
-        assert p.stats.in_flight == 1
-        for _ in range(20):
-            await p.write(b"x")
-            await asyncio.sleep(0.002)  # longer than the linger time
-        broker.release()
-    assert broker.writes < 5
-    assert len(values(broker)) == 21
-
-
 async def test_awaiting_a_delivery_without_linger_seals_it(broker):
     """With a stable id nothing but size ends a Message, so waiting for it must."""
     async with producer(broker, producer_id="job") as p:

@@ -122,20 +122,6 @@ def sequences(sends):
     return [send.header.sequence for send in sends]
 
 
-def test_acked_message_tells_where_it_is_stored():
-    """An ack settles the delivery with the place that the broker told, and frees the memory."""
-    rig = Rig()
-    delivery = rig.submit()
-    (send,) = rig.sends()
-    assert (send.address, send.header.epoch, send.header.schema_id) == ("a:1", 3, "schema")
-    rig.ack(send, partition=2, offset=9, batch_id="b")
-    stored = delivery.result(0)
-    assert (stored.topic, stored.partition, stored.offset, stored.batch_id) == ("events", 2, 9, "b")
-    assert (stored.write_partition, stored.sequence, stored.duplicate) == (0, 0, False)
-    assert rig.held == 0
-    assert rig.core.unsettled_count == rig.core.in_flight == rig.core.unsent == 0
-
-
 def test_ordered_topic_sends_few_after_a_failure_and_more_with_each_ack():
     """What is refused was sent for nothing: after a failure one is in flight, then more again.
 
