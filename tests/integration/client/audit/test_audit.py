@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from memq import AdminClient
-from memq.client.audit.audit import audit_topic
-from memq.core.audit.reports import SequenceRun, runs_of
-from memq.core.audit.result import Verdict
-from memq.core.topic import AUDIT_TOPIC
-from memq.errors import InvalidRequestError
+from memq.core.audit.reports import runs_of
 from tests.topics.audited import Topic
 
 
@@ -62,37 +51,6 @@ def test_deleted_objects_are_lost_by_name(broker, deep):
         assert any(f"sequence {number} (4 LogM" in line for line in result.damage)
 
 
-def test_producer_killed_before_its_report_is_unreported(broker):
-    """A producer that died says nothing: its Messages are counted, nobody is blamed or cleared."""
-    topic = Topic(broker)
-    code = (
-        "import os, signal, sys\n"
-        "from memq import Producer\n"
-        "producer = Producer(sys.argv[1], topic=sys.argv[2], linger='0ms', producer_id='dead')\n"
-        "for number in range(4):\n"
-        "    producer.write(b'x', timestamp=0).result(30)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, topic.address, topic.name],
-        cwd=Path(__file__).parents[4],
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == -signal.SIGKILL
-
-    result = topic.audit()
-
-    assert result.verdict is Verdict.PARTLY
-    assert (result.total("unreported_messages"), result.total("unreported_records")) == (4, 4)
-    assert only(result).name.producer_id == "dead"
-    assert only(result).produced_messages == 0
-    topic.paths()[2].unlink()
-    result = topic.audit()
-    assert result.verdict is Verdict.UNCLEAN
-    assert (only(result).lost, only(result).lost_records) == ([SequenceRun(2, 2)], 1)
-
-
 def test_windows_that_meet_judge_each_report_once(broker):
     """A report belongs to one window, and what other windows name is not unreported in this."""
     topic = Topic(broker)
@@ -114,23 +72,3 @@ def broker_now_ms(topic):
         answer = topic.ask(lambda queue: queue.watermark())
         if answer.stored_through_ms > stored_ms + 1_000:  # the report follows within half a second
             return answer.stored_through_ms
-
-
-def test_what_cannot_be_audited_says_so(broker):
-    """A topic without reports, that of the reports, and a window that holds no time."""
-    topic = Topic(broker, audited="false")
-    topic.produce(1)
-    for name, options, said in (
-        (topic.name, {}, "do not report"),
-        (AUDIT_TOPIC, {}, "audit the other topics"),
-        (
-            Topic(broker).name,
-            {"start_ms": 5, "end_ms": 5},
-            r"ends at 1970-01-01T00:00:00\.005Z, but",
-        ),
-    ):
-        with pytest.raises(InvalidRequestError, match=said):
-            asyncio.run(audit_topic(broker.address, name, **options))
-    with AdminClient(topic.address) as admin:
-        admin.alter_topic(topic.name, audited="true")
-    assert topic.audit().total("unreported_messages") == 1

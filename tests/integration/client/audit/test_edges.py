@@ -116,6 +116,21 @@ async def test_storage_out_of_reach_is_read_through_the_broker(here, deep):
     assert "does not exist" in result.damage[0]
 
 
+async def test_what_a_killed_producer_has_not_reported(here):
+    """Its Messages are counted, nobody is blamed or cleared; what is gone of them is lost."""
+    async with client(here._running) as killed:
+        await killed.create(batch_age="1ms")
+        for number in range(4):
+            await killed.write(number)
+    result = await here.audit()
+    assert (result.verdict, only(result).produced_messages) == (Verdict.PARTLY, 0)
+    assert (result.total("unreported_messages"), result.total("unreported_records")) == (4, 4)
+    await here.delete(2)
+    result = await here.audit()
+    assert result.verdict is Verdict.UNCLEAN
+    assert (only(result).lost, only(result).lost_records) == ([SequenceRun(2, 2)], 1)
+
+
 async def test_what_nobody_reported_and_retention_removed_is_not_clean(here):
     """Nothing is left that tells of a producer that was killed; so only a later window is clean."""
     async with client(here._running) as killed:
@@ -218,29 +233,3 @@ async def test_damaged_notifications_are_named(here):
     named = {line.split(": ")[0] for line in result.damage}
     assert named == {"t/0 offset 2", f"{AUDIT_TOPIC}/0 offset 2"}
     assert result.consumers[0].total("consumed").messages == 2
-
-
-async def test_a_report_is_judged_once_the_topic_is_stored_so_far(here, monkeypatch):
-    """Not one that was stored later: what it names may be on its way."""
-    await here.create(audited="false")
-    await here.produce(2)
-    await here.tell(await here.report_of(2))  # of which the last is nowhere
-    (entry,) = await here.entries(AUDIT_TOPIC)
-    async with AsyncAdminClient(here.address) as admin:
-        await admin.alter_topic("t", audited="true")
-    watermarks = audit._watermarks
-    for late_ms, lost in ((0, [SequenceRun(2, 2)]), (1, [])):
-
-        async def closing(*arguments, through_ms=entry.timestamp_ms - late_ms):
-            found = await watermarks(*arguments)
-            return found._replace(
-                topic=msgspec.structs.replace(
-                    found.topic, stored_through_ms=through_ms, write_partitions=[through_ms]
-                )
-            )
-
-        monkeypatch.setattr(audit, "_watermarks", closing)
-        result = await here.audit()
-        assert [run for each in result.producers for run in each.lost] == lost
-        assert result.open_reports == (not lost)
-        assert result.verdict is (Verdict.UNCLEAN if lost else Verdict.PARTLY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from memq.client.audit import audit
 from memq.client.audit.audit import Window
 from memq.client.topic import RetainedSince
 from memq.core.audit.reports import StoredReport
+from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire.messages import WatermarkAnswer
 from memq.errors import InvalidRequestError
 from tests.unit.client.audit.test_stored import JOB, NOTIFICATION, each
@@ -21,7 +23,7 @@ LIFE = NOTIFICATION.topic_id
 INFO = SimpleNamespace(
     topic_id=LIFE,
     created_ms=1_000,
-    config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000),
+    config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000, audited=True),
 )
 
 
@@ -110,6 +112,31 @@ def test_messages_of_a_report_may_be_as_old_as_its_window(start_ms, end_ms, dupl
     """Or as old as the dedup_window before it, where some had been published before."""
     about = report(0, 0, window_start_ms=start_ms, window_end_ms=end_ms, duplicates=duplicates)
     assert audit._began_ms(StoredReport(about, 1_000), 50) == began_ms
+
+
+@pytest.mark.parametrize(
+    ("config", "window", "said"),
+    [
+        ({"audited": False}, (None, None), "do not report"),
+        ({"name": AUDIT_TOPIC}, (None, None), "audit the other topics"),
+        ({}, (5, 5), r"ends at 1970-01-01T00:00:00\.005Z, but"),
+        ({}, (5, 6), ""),
+    ],
+)
+def test_what_cannot_be_audited_says_so(config, window, said):
+    """A topic without reports, that of the reports, and a window that holds no time."""
+    info = SimpleNamespace(config=SimpleNamespace(**vars(INFO.config) | config))
+    with pytest.raises(InvalidRequestError, match=said) if said else nullcontext():
+        audit._check(info, Window(*window))
+
+
+@pytest.mark.parametrize(("stored_ms", "judged"), [(9, False), (10, True), (20, True), (21, False)])
+def test_a_report_is_judged_once_the_topic_is_stored_so_far(stored_ms, judged):
+    """Not one that was stored later: what it names may be on its way."""
+    inspector = SimpleNamespace(topic=None)
+    one = audit._TopicAudit(INFO, Window(10, 30), inspector, SimpleNamespace(audit_topic=None))
+    one._watermarks = waters(15, 30, [20, 5])
+    assert one._is_judged(StoredReport(report(0, 0), stored_ms)) is judged
 
 
 # -- which reports -------------------------------------------------------------------------------

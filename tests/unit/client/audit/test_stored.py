@@ -79,19 +79,18 @@ def test_index_alone_never_misleads(position, value):
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("size", [0, 1, 20, len(DATA) - 1])
-def test_batch_cut_short_is_damaged(deep, size):
-    """An object that is shorter than it should be holds nothing that can be relied on."""
-    found = look(DATA[:size], deep=deep)
+@pytest.mark.parametrize(
+    ("size", "fields", "said"),
+    [
+        *((size, {}, "") for size in (0, 1, 20, len(DATA) - 1)),
+        (None, {"batch_id": "batch-2"}, "another Batch, batch-1"),
+    ],
+)
+def test_what_is_cut_short_or_another_batch_is_damaged(deep, size, fields, said):
+    """It holds nothing that can be relied on."""
+    found = look(DATA[:size], deep=deep, **fields)
     assert sequences(found.damaged) == set(range(5))
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_another_batch_is_not_taken_for_this_one(deep):
-    """The object must hold the Batch that the notification names."""
-    found = look(DATA, deep=deep, batch_id="batch-2")
-    assert sequences(found.damaged) == set(range(5))
-    assert "another Batch, batch-1" in found.findings[0]
+    assert said in found.findings[0]
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -411,22 +411,6 @@ def test_a_broker_is_silent_by_the_message_that_it_has_had_longest():
     assert rig.poll() == [DropConnection("a:1")]
 
 
-def test_the_first_deadline_is_woken_for():
-    """While nothing can be sent it wakes up when the oldest Message fails."""
-    rig = Rig()
-    deliveries = []
-    for _ in range(2):
-        deliveries.append(rig.submit())
-        rig.now += 1
-    rig.poll()
-    for left_s, failed in ((DEADLINE_S - 2, [True, False]), (1, [True, True])):
-        assert rig.core.wake_at_s() == pytest.approx(rig.now + left_s)
-        rig.now += left_s
-        rig.poll()
-        assert [delivery.done() for delivery in deliveries] == failed
-    assert [message.sealed.body for message in rig.submitted] == [b"", b""]
-
-
 def test_who_keeps_the_oldest_message():
     """Asked who keeps a Message waiting, it names the broker that has it, or that is to get it."""
     rig = Rig(max_in_flight=1)
