@@ -96,7 +96,6 @@ def test_options_of_the_storage(folder, monkeypatch):
     of_variable = {("region", "variable")}
     assert connection_of(None)["storage_options"] == of_variable
     assert connection_of("e:5")["storage_options"] == of_variable
-    assert connection_of("e:5", storage_options="region=mine")["storage_options"] == mine
     monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "hush")
     assert connection_of("e:5", storage_options="region=mine")["storage_options"] == mine
     with pytest.raises(ConfigError, match=r"^MEMQ_STORAGE_OPTIONS: .*at its beg") as refused:

@@ -15,6 +15,7 @@ from memq.errors import (
     ClosedError,
     CorruptDataError,
     InvalidRequestError,
+    SchemaMismatchError,
 )
 from tests.fakes.tiny_broker import TinyBroker
 
@@ -72,6 +73,21 @@ def test_records_and_tables_arrive_in_order(broker):
     assert all(delivery.done() for delivery in deliveries)
     found = broker.values()
     assert found == [b"first", *table.column("value").to_pylist(), b"last"]
+
+
+def test_rows_are_written_as_mappings(broker):
+    """A list of dicts is stored like a table of them; nothing of it if one row does not fit."""
+    schema = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.utf8()))])
+    broker.run(lambda: broker.tiny.add_topic("typed", schema))
+    rows = [{"id": 1, "tags": ["a"]}, {"id": 2}]
+    with Producer(broker.address, topic="typed") as p:
+        with pytest.raises(InvalidRequestError, match="use write_rows"):
+            p.write_table(rows)
+        assert len(p.write_rows(rows)) == 1
+        with pytest.raises(SchemaMismatchError, match="'id' as int64, but row 1 has '3'"):
+            p.write_rows([{"id": 2}, {"id": "3"}])
+    (table,) = broker.run(lambda: broker.tiny.tables("typed"))
+    assert table.to_pylist() == [{"id": 1, "tags": ["a"]}, {"id": 2, "tags": None}]
 
 
 def test_full_memory_is_waited_for_and_an_error_in_the_end(broker):

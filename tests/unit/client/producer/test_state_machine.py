@@ -203,13 +203,10 @@ def test_write_partitions_of_one_broker_take_turns(ordered):
 @pytest.mark.parametrize(
     ("hosts", "said", "over"),
     [
-        ("a b", "a:refuses", False),
-        ("a b", "a:refuses b:refuses", True),
         ("a - b", "a:refuses b:refuses", True),
         ("a b", "a:refuses b:takes b:refuses", True),
         ("a b", "a:refuses a:takes b:refuses", False),
         ("a b", "a:refuses a:away b:refuses", False),
-        ("a b", "a:refuses a:away b:refuses a:refuses", True),
         ("-", "a:refuses", False),
     ],
 )
