@@ -411,14 +411,12 @@ def test_a_broker_is_silent_by_the_message_that_it_has_had_longest():
 def test_who_keeps_the_oldest_message():
     """Asked who keeps a Message waiting, it names the broker that has it, or that is to get it."""
     rig = Rig(max_in_flight=1)
-    assert rig.core.overdue(rig.now + 1_000, 5) == ("", "")
     for _ in range(2):
         rig.submit()
     (send,) = rig.sends()
     assert rig.core.overdue(rig.now + 4.9, 5) == ("", "")
     assert rig.core.overdue(rig.now + 5, 5) == ("a:1", "")
     rig.core.moved(["b:2"])
-    assert rig.core.overdue(rig.now + 5, 5) == ("a:1", "")
     rig.fail(send, StorageError("slow down"))
     assert rig.core.overdue(rig.now + 5, 5) == ("b:2", "slow down")
     rig.core.moved([""])
