@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -95,7 +94,10 @@ def test_member_killed_before_its_report_is_unreported(broker):
         consumer.commit()
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    run(code, topic, expected=-signal.SIGKILL)
+    program = [sys.executable, "-c", textwrap.dedent(code), topic.address, topic.name]
+    environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(program, check=False, timeout=60, env=environment)
+    assert done.returncode == -signal.SIGKILL
     with Consumer(topic.address, topic=topic.name, group="g", auto_commit=True) as successor:
         while not successor.assignment:
             assert successor.poll(0) is None
@@ -109,18 +111,6 @@ def test_member_killed_before_its_report_is_unreported(broker):
     assert records(consumer) == {"stored": 27, "consumed": 12, "unreported": 9, "missed": 6}
     assert consumer.producers[0].unreported.parts == [LocatedRun(0, 2, 5, 2, 4)]
     assert consumer.producers[0].missed.parts == [LocatedRun(0, 5, 7, 5, 6)]
-
-
-def run(code, topic, *, expected):
-    """Run a program of its own against the topic."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), topic.address, topic.name],
-        cwd=Path(__file__).parents[4],
-        check=False,
-        timeout=60,
-        env=os.environ | {"PYTHONWARNINGS": "ignore"},
-    )
-    assert done.returncode == expected
 
 
 def test_named_consumers_alone_are_judged(broker):

@@ -135,12 +135,13 @@ class Reading:
     async def take_past(self, kind, count, *, errors=0):
         """Places of so many Batches, and at least so many errors of a kind, sorted and as texts."""
         found, told = [], []
-        while len(found) < count or len(told) < errors:
-            try:
-                found += await self.take()
-            except kind as exc:
-                told.append(str(exc))
-                await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while len(found) < count or len(told) < errors:
+                try:
+                    found += await self.take()
+                except kind as exc:
+                    told.append(str(exc))
+                    await asyncio.sleep(0)
         return sorted(found), told
 
     async def at_rest(self):
