@@ -57,7 +57,7 @@ while True:
 def test_close_in_a_handler_sends_what_was_written(broker, linger):
     """A handler of SIGTERM that closes the producer ends the program; every record is stored."""
     chance = random.Random(7)
-    for turn in range(8):
+    for turn in range(3):
         topic = f"closed-{linger}-{turn}"
         with python(CLOSES, broker.address, topic, linger) as program:
             assert program.stdout.readline() == "ready\n"
