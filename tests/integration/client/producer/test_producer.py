@@ -236,6 +236,14 @@ async def test_a_start_that_fails_leaves_no_connection(broker, options, error):
     await until(lambda: not broker.connections)
 
 
+async def test_one_that_is_not_started_says_so(broker):
+    """Whatever is called."""
+    p = producer(broker)
+    for call in (lambda: p.write(b"a"), lambda: p.write_rows([]), p.flush):
+        with pytest.raises(ClosedError, match="not started"):
+            await call()
+
+
 async def test_nobody_there_shows_at_the_start(broker):
     """Without a broker the start fails after max_block."""
     await broker.stop()
