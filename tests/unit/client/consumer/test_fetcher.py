@@ -333,3 +333,13 @@ async def test_no_more_is_planned_than_may_be(read):
     await until(lambda: len(reading.topic.asked) == 2)
     assert reading.topic.asked[1] == ({0: PLAN_AHEAD}, PLAN_AHEAD // 2, LONG_POLL_MS)
     assert reading.fetcher._planned <= PLAN_AHEAD
+
+
+async def test_what_nothing_expected_is_raised_by_the_next_take(read):
+    """A bug ends the reading ahead, and does not go unnoticed."""
+    reading = read(Topic(p0=1))
+    reading.topic.failing = ZeroDivisionError("bug")
+    reading.fetcher.move({0: 0})
+    await until(reading.fetcher._follower.done)
+    with pytest.raises(ZeroDivisionError):
+        reading.fetcher.take()
