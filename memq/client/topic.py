@@ -641,7 +641,6 @@ class SyncTopicClient(SyncClient[TopicClient]):
     starts = sync(TopicClient.starts)
     ranges_between = sync(TopicClient.ranges_between)
     check_retained = sync(TopicClient.check_retained)
-    lags = sync(TopicClient.lags)
     lag = sync(TopicClient.lag)
     watermark = sync(TopicClient.watermark)
     retained_since = sync(TopicClient.retained_since)

@@ -59,9 +59,7 @@ if TYPE_CHECKING:
 THREADS = 16  # as many as reads of indexes at a time
 SLACK_MS = 1_200_000  # how far clocks may be apart, and how late a report may be, beyond retries
 EXPIRY_SLACK_MS = 600_000  # how far clocks may be apart where retention has come by
-HOUR_MS = 3_600_000  # longer than an audit takes in which retention goes on
-MAX_APART = 50_000  # reports of suspects before more are joined, about 1 KB each
-MAX_REPORTS = 1_000_000  # of consumers, or of suspects when they are joined
+MAX_REPORTS = 1_000_000  # of consumers, or of suspects; about 1 KB each
 GRACE_MS = 60_000  # six rounds of reports; jobs that run side by side need as long as one runs
 CLOSING_S = 5.0  # a window up to now is over as soon as the Batches are stored that are open now
 LOOK_S = 0.1
@@ -298,13 +296,11 @@ class _TopicAudit:
         Returns:
             What was found, and since when all of the topic is retained.
         """
-        # Where nothing was removed yet, the topic's beginning is what goes first.
-        certain_ms = _certain_ms(await self._topic.retained_since(), self._info)
-        suspected = await self._suspected(suspects, max(self._info.created_ms, certain_ms))
+        suspected = await self._suspected(suspects)
         check = ProducedReconciliation(
             self._topic.topic,
-            [each.report for each in suspected if each.alike[1]],
-            others=[each.report for each in suspected if not each.alike[1]],
+            [each.report for each in suspected if self._is_judged(each)],
+            others=[each.report for each in suspected if not self._is_judged(each)],
             only=suspects,
         )
         if suspects:
@@ -315,42 +311,27 @@ class _TopicAudit:
         # Asked last: what retention has removed while all this was read counts as removed.
         since = await self._topic.retained_since()
         certain_ms = _certain_ms(since, self._info)
-        check.expire(each.report for each in suspected if each.began_ms < certain_ms)
+        dedup_ms = self._info.config.dedup_window_ms
+        check.expire(each.report for each in suspected if _began_ms(each, dedup_ms) < certain_ms)
         return check, since
 
     async def _suspected(
-        self, suspects: AbstractSet[ProducerName], since_ms: float
-    ) -> list[_Suspected]:
-        """Return the reports of suspects. The first are kept apart; more are joined where they
-        follow.
-
-        So what is lost stays exact: only what is `changed` is named in wider runs.
+        self, suspects: AbstractSet[ProducerName]
+    ) -> list[StoredReport[ProducedReport]]:
+        """Return the reports of suspects.
 
         Raises:
             InvalidRequestError: they are more than `MAX_REPORTS`.
             MemqError: as `ReportReader.read`.
         """
-        kept: list[_Suspected] = []
-        latest: dict[tuple[ProducerName, bool, int], int] = {}  # where the last of those alike is
+        kept: list[StoredReport[ProducedReport]] = []
         if not suspects:
             return kept
         async with aclosing(self._reports()) as found:
             async for stored in found:
-                report = stored.report
-                if not isinstance(report, ProducedReport) or report.name not in suspects:
-                    continue
-                began_ms = _began_ms(stored, self._info.config.dedup_window_ms)
-                age = (began_ms >= since_ms) + (began_ms >= since_ms + HOUR_MS)
-                alike = (report.name, self._is_judged(stored), age)
-                at = latest.get(alike, -1)
-                full = at >= 0 and len(kept) >= MAX_APART
-                joined = kept[at].report.joined(report) if full else None
-                if joined is None:
-                    latest[alike] = len(kept)
-                    kept.append(_Suspected(alike, report, began_ms))
+                if isinstance(stored.report, ProducedReport) and stored.report.name in suspects:
+                    kept.append(stored)
                     _check_count(kept, self._topic.topic)
-                else:
-                    kept[at] = _Suspected(alike, joined, min(kept[at].began_ms, began_ms))
         return kept
 
 
@@ -437,21 +418,6 @@ def _not_retained(topic: str, since: Iterable[RetainedSince], start_ms: int | No
 
 
 # -- reports of producers -------------------------------------------------------------------
-
-
-class _Suspected(NamedTuple):
-    """A report of a suspect, or several that were joined.
-
-    Attributes:
-        alike: what those have in common that are joined: whose they are; whether they are judged;
-            0 where retention may have removed their Messages, 1 where it soon may have, else 2.
-        report: the report.
-        began_ms: when the first of its Messages may have been published.
-    """
-
-    alike: tuple[ProducerName, bool, int]
-    report: ProducedReport
-    began_ms: int
 
 
 def _check_count(reports: Sequence[object], topic: str) -> None:

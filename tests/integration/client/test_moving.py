@@ -1,19 +1,14 @@
-"""Clients of a cluster whose topics move: brokers that own a part, point at each other, vanish."""
+"""Clients of a cluster of two brokers: whom they ask."""
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
 from memq.client.admin import AsyncAdminClient
-from memq.client.cluster import Cluster
-from memq.client.producer.producer import AsyncProducer
-from memq.client.topic import TopicClient
 from memq.core.wire import messages as m
 from tests.fakes.tiny_broker import TinyBroker
-from tests.integration.broker.support import until
 
 READ = m.FetchOffsetsAnswer(partitions=[m.PartitionOffsets(partition=0, start=0, end=3)])
 
@@ -34,66 +29,23 @@ class Two:
         """The two of them."""
         return (self.a, self.b)
 
-    def place(self, *owners, coordinator=None, version=""):
-        """Say who owns each write partition, and who coordinates; None for nobody."""
+    def place(self, coordinator):
+        """Say who coordinates; write partitions are at the first."""
         for broker in self.both:
             broker.brokers = [
                 m.BrokerInfo(id=zone, address=each.address, zone=zone)
                 for zone, each in zip("ab", self.both, strict=True)
             ]
-            broker.hosts = [owner.address if owner else "" for owner in owners]
-            broker.queue_address = coordinator.address if coordinator else ""
-            broker.version = version
+            broker.hosts = [self.a.address]
+            broker.queue_address = coordinator.address
 
 
 @pytest.fixture
 async def two():
-    async with running() as found:
-        yield found
-
-
-@asynccontextmanager
-async def running():
     found = Two()
     async with found.a.serve(), found.b.serve():
-        found.place(found.a, coordinator=found.a)
+        found.place(found.a)
         yield found
-
-
-@asynccontextmanager
-async def reaching(*brokers, **options):
-    """A `Cluster` that begins with these brokers."""
-    found = Cluster(",".join(each.address for each in brokers), **options)
-    try:
-        yield found
-    finally:
-        await found.close()
-
-
-def numbers(broker):
-    """What the broker has published, as it was written."""
-    return [value for table in broker.tables() for value in table.column("value").to_pylist()]
-
-
-# -- producers ------------------------------------------------------------------------------
-
-
-async def test_a_producer_learns_of_a_move_at_once():
-    """A broker that is part of a cluster tells of moves: no write goes to the owner before."""
-    async with running() as two:
-        two.place(two.a, version="1")
-        async with AsyncProducer(two.a.address, topic="events", linger="0ms") as producer:
-            await (await producer.write(b"1"))
-            await until(lambda: two.a.waiting)
-            two.place(two.b)
-            two.a.change("2")
-            await until(lambda: two.a.waiting)
-            await (await producer.write(b"2"))
-        assert (numbers(two.a), numbers(two.b)) == ([b"1"], [b"2"])
-        assert two.a.writes == 1
-
-
-# -- reading --------------------------------------------------------------------------------
 
 
 async def test_reading_in_the_zone_of_the_client(two):
@@ -103,8 +55,8 @@ async def test_reading_in_the_zone_of_the_client(two):
             broker.answers[m.FetchOffsets] = READ
             broker.asked.clear()
         two.a.zones.clear()
-        async with reaching(two.a, zone=zone) as cluster:
-            await TopicClient(cluster, "events").offsets()
+        async with AsyncAdminClient(two.a.address, zone=zone) as admin:
+            await admin.offsets("events")
         assert near.count(m.FetchOffsets) == 1
         assert two.a.zones == [zone]
         assert far.asked == []
@@ -124,12 +76,9 @@ async def test_reading_goes_on_elsewhere_when_the_reader_fails(two):
     assert two.b.count(m.FetchOffsets) == 1
 
 
-# -- groups and topics ----------------------------------------------------------------------
-
-
 async def test_groups_of_all_coordinators(two):
     """Groups of each topic are asked for at its coordinator."""
-    two.place(two.a, coordinator=two.b)
+    two.place(two.b)
 
     def groups_of(name, request):
         info = m.GroupInfo(group=name, topic=request.topic, offsets=[], members=[])

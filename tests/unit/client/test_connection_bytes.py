@@ -26,7 +26,6 @@ from memq.errors import (
     ClosedError,
     ConfigError,
     CorruptDataError,
-    MemqError,
     ProtocolError,
     RequestTimeoutError,
     StorageError,
@@ -121,7 +120,7 @@ SIZES = st.sampled_from([0, 1, JOIN_BYTES, JOIN_BYTES + 1, SLICE_BYTES, SLICE_BY
 
 @given(
     steps=st.lists(st.one_of(SIZES, st.just("pause"), st.just("resume")), max_size=12),
-    end=st.sampled_from(["", "drop", "close", "lost", "damage"]),
+    end=st.sampled_from(["", "drop", "close", "breaks", "damage"]),
 )
 def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
     """However the transport stops and goes on, and however the connection ends."""
@@ -145,14 +144,16 @@ def test_every_byte_goes_in_order_and_everybody_is_told_once(steps, end):
             link.connection.resume_writing()
         elif end == "drop":
             link.connection.drop("it is silent")
+        elif end == "breaks":  # the transport knows it before the connection does
+            link.transport.closing = True
+            told.append(link.send(write_request(), b"late")[0])
+            link.connection.connection_lost(OSError("reset"))
         elif end == "close":
             closing = asyncio.ensure_future(link.connection.close())
             await turns()
             assert not closing.done()
-        elif end == "damage":
-            link.give([b"MEMQ of another kind, or so it seems, and long enough for a head"])
         else:
-            link.connection.connection_lost(OSError("reset"))
+            link.give([b"MEMQ of another kind, or so it seems, and long enough for a head"])
         arrived = link.arrived()
         await turns()
         link.connection.resume_writing()
@@ -224,23 +225,27 @@ async def test_a_request_leaves_nothing_pending(kind):
     assert not link.connection.closed
 
 
-@pytest.mark.parametrize(
-    "error", [CorruptDataError("bits"), ProtocolError("frames"), StorageError("fire")]
-)
-async def test_a_goodbye_is_the_reason_of_the_end(error):
+async def test_a_goodbye_is_the_reason_of_the_end():
     """Who waits can send again; the cause says what the broker had to say."""
     link = Link()
-    answers, _ = link.send()
-    link.give(link.wire.goodbye(error))
+    (told, _) = link.send()
+    link.give(link.wire.goodbye(CorruptDataError("bits")))
     await turns()
-    (told,) = answers
-    assert (type(told), type(told.__cause__)) == (UnavailableError, type(error))
-    assert str(told.__cause__) == f"broker a:1: {error}"
-    assert isinstance(told, MemqError)
+    assert [(type(each), type(each.__cause__)) for each in told] == [
+        (UnavailableError, CorruptDataError)
+    ]
+    assert str(told[0].__cause__) == "broker a:1: bits"
 
 
-@pytest.mark.parametrize("how", ["too late", "cancelled", "no broker"])
-async def test_an_attempt_to_open_that_fails_leaves_no_socket(how):
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("too late", UnavailableError),
+        ("cancelled", asyncio.CancelledError),
+        ("no broker", ProtocolError),
+    ],
+)
+async def test_an_attempt_to_open_that_fails_leaves_no_socket(how, kind):
     """The peer sees the end of the connection."""
     asked, lost = asyncio.Event(), asyncio.Event()
 
@@ -263,12 +268,7 @@ async def test_an_attempt_to_open_that_fails_leaves_no_socket(how):
     await asked.wait()
     if how == "cancelled":
         opening.cancel()
-    kinds = {
-        "too late": UnavailableError,
-        "cancelled": asyncio.CancelledError,
-        "no broker": ProtocolError,
-    }
-    with pytest.raises(kinds[how]):
+    with pytest.raises(kind):
         await opening
     async with asyncio.timeout(20):
         await lost.wait()
@@ -287,21 +287,19 @@ def test_addresses_are_host_and_port(address, expected):
     assert parse_address(address) == expected
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["", "broker", ":6367", "broker:", "broker:x", "broker:0", "broker:65536", "broker:\u00b2"],
-)
-def test_what_is_no_address_is_refused(address):
+@pytest.mark.parametrize("port", ["", ":", ":x", ":0", ":65536", ":\u00b2"])
+def test_a_port_that_is_none_is_refused(port):
     """The error shows what was given and what an address looks like."""
     with pytest.raises(ConfigError, match="broker-1:6367"):
-        parse_address(address)
+        parse_address(f"broker{port}")
 
 
-@pytest.mark.parametrize("host", ["a" * 64, "a..b", "ä" * 70, ".", "a\0b"])
+@pytest.mark.parametrize("host", ["", "a" * 64, "a..b", "ä" * 70, ".", "a\0b"])
 async def test_a_host_that_can_be_no_name_is_refused(tmp_path, host):
     """Resolvers raise for it what is no error of a connection; so do servers that are to listen."""
     with pytest.raises(ConfigError, match="is not an address"):
         parse_address(f"{host}:6367")
-    with pytest.raises(UnavailableError, match="cannot listen on"):
-        async with broker_of(tmp_path, host=host):
-            pass
+    if host:
+        with pytest.raises(UnavailableError, match="cannot listen on"):
+            async with broker_of(tmp_path, host=host):
+                pass

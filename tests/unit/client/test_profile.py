@@ -96,7 +96,6 @@ def test_options_of_the_storage(folder, monkeypatch):
     of_variable = {("region", "variable")}
     assert connection_of(None)["storage_options"] == of_variable
     assert connection_of("e:5")["storage_options"] == of_variable
-    assert connection_of("e:5", storage_options="region=mine")["storage_options"] == mine
     monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "hush")
     assert connection_of("e:5", storage_options="region=mine")["storage_options"] == mine
     with pytest.raises(ConfigError, match=r"^MEMQ_STORAGE_OPTIONS: .*at its beg") as refused:
@@ -158,16 +157,11 @@ def test_what_is_wrong_is_named(folder, text, message):
         ("prod", "secret", "a token"),
         ("harmless", "memq.toml", ""),
         ("aws", "memq.toml", "credentials of a storage"),
-        ("azure", "memq.toml", "credentials of a storage"),
     ],
 )
 def test_secrets_that_others_can_read(folder, caplog, name, loose, holds):
     """There is a warning when others can read the file that holds one, and only then."""
-    keys = {
-        "harmless": "region",
-        "aws": "AWS_SECRET_ACCESS_KEY",
-        "azure": "sse_customer_key_base64",
-    }
+    keys = {"harmless": "region", "aws": "AWS_SECRET_ACCESS_KEY"}
     tables = [f"\n[profiles.{each}.storage_options]\n{key} = 'x'" for each, key in keys.items()]
     write(folder / "memq.toml", FILE + "".join(tables))
     (folder / loose).chmod(0o640)

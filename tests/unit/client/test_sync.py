@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import signal
 import subprocess
 import sys
 import threading
@@ -101,8 +100,7 @@ def test_interrupted_wait_cancels(loop):
 
     def interrupt():
         assert begun.wait(5)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        return False
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         Call(loop, forever()).result(meanwhile=interrupt)
@@ -315,16 +313,19 @@ def test_sync_client_ends_once():
     assert repr(echo) == "<Echo>"
 
 
-def test_sync_client_passes_on_the_failure_of_its_block():
-    """The async client learns why the block of the sync one was left."""
+def test_sync_client_that_does_not_start():
+    """It leaves no thread."""
+    with pytest.raises(InvalidRequestError, match="cannot start"):
+        Echo(AsyncEcho(fail=True))
+    assert "memq-echo" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_sync_client_whose_block_fails():
+    """The async client learns of it; an error of the end replaces nothing, and is noted beside."""
     client = AsyncEcho()
     with pytest.raises(KeyError), Echo(client):
         raise KeyError("gone")
     assert client.events == ["started", "left with KeyError('gone')"]
-
-
-def test_sync_client_whose_end_fails_too():
-    """What the block raised is not replaced by an error of the end, which is noted beside it."""
     with pytest.raises(KeyError, match="gone") as caught, Echo(AsyncEcho()) as echo:
         echo._loop.close()
         raise KeyError("gone")
@@ -372,19 +373,21 @@ def test_callback_that_is_interrupted():
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_interrupted_iteration(monkeypatch, twice):
+def test_interrupted_iteration(twice):
     """A Ctrl-C in an iteration is raised as it is, also while the item is still being made; a
     second one, as the first is handled, keeps nothing from its end.
     """
     waiting, left = threading.Event(), []
-    real, second = EventLoopThread.call, [KeyboardInterrupt()] if twice else []
+    real, interrupts = EventLoopThread.call, ["_start", "_cancel"][: 1 + twice]
 
     def call(self, function, *args):
-        if second and function.__name__ == "_cancel":
-            raise second.pop()
-        real(self, function, *args)
-
-    monkeypatch.setattr(EventLoopThread, "call", call)
+        interrupt = function.__name__ in interrupts[:1]
+        if not interrupt or function.__name__ == "_start":
+            real(self, function, *args)
+        if interrupt:
+            interrupts.pop(0)
+            assert waiting.wait(60)
+            raise KeyboardInterrupt
 
     class Slow(AsyncEcho):
         async def count(self):
@@ -399,16 +402,10 @@ def test_interrupted_iteration(monkeypatch, twice):
     class SlowEcho(Echo):
         count = sync_iter(Slow.count)
 
-    def interrupt():
-        waiting.wait()
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
     with SlowEcho(Slow()) as echo:
-        thread = threading.Thread(target=interrupt)
-        thread.start()
+        echo._loop.call = partial(call, echo._loop)
         with pytest.raises(KeyboardInterrupt):
             next(echo.count())
-        thread.join()
     assert left == [True]
 
 

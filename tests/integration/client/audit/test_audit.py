@@ -1,33 +1,147 @@
-"""The audit of real producers and a real broker: what it says when all is well, and when not."""
+"""The audit of real producers, consumers and jobs, and a real broker."""
 
 from __future__ import annotations
 
-import asyncio
+import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+import textwrap
 
 import pytest
 
-from memq import AdminClient, Producer
-from memq.client.audit.audit import audit_topic
-from memq.core.audit.reports import SequenceRun, runs_of
-from memq.core.audit.result import Verdict
-from memq.core.topic import AUDIT_TOPIC
-from memq.errors import InvalidRequestError
-from memq.testing.broker import BrokerProcess
-from tests.topics.audited import Topic
+from memq import AdminClient, Consumer
+from memq.core.audit.reports import runs_of
+from memq.core.audit.result import LocatedRun, Verdict
+from tests.topics.audited import Topic, report
 
 
-def overwrite(path, position, text):
-    """Damage an object; it is written once and read-only for everybody else."""
-    with path.open("r+b") as file:
-        file.seek(position)
-        before = file.read(len(text))
-        assert before != text
-        file.seek(position)
-        file.write(text)
+def consume(topic, batches, *, group="g", commit=True, **options):
+    """Read some Batches as a member of a group; values of their LogMessages."""
+    values = []
+    with Consumer(topic.address, topic=topic.name, group=group, **options) as consumer:
+        for _ in range(batches):
+            batch = consumer.poll(20)
+            assert batch is not None
+            values += [message.value for message in batch]
+        if commit:
+            consumer.commit()
+    return values
+
+
+def audited(topic, **options):
+    """The findings for the one consumer there is."""
+    result = topic.audit(**({"grace_ms": 0} | options))
+    (consumer,) = result.consumers
+    assert result.clean == (consumer.clean and not result.damage)
+    return consumer
+
+
+def records(consumer):
+    """LogMessages of every finding that there is."""
+    findings = ("stored", "consumed", "missed", "mismatched", "unreported", "behind", "again")
+    totals = {finding: consumer.total(finding).records for finding in findings}
+    return {finding: count for finding, count in totals.items() if count}
+
+
+def test_damaged_offsets_of_a_group_do_not_hide_the_rest(broker):
+    """The audit says that it does not know them, unless it is asked about others alone."""
+    topic = Topic(broker)
+    topic.produce(3)
+    consume(topic, 3)
+    consume(topic, 1, group="other")
+    [file] = broker.data_dir.glob("queue/topics/*/groups/other.json")
+    file.write_bytes(b"xx")
+    result = topic.audit(grace_ms=0)
+    assert result.verdict is Verdict.PARTLY
+    assert "What groups have committed is not known" in result.beyond[0]
+    assert topic.audit(grace_ms=0, consumers=["g"]).verdict is Verdict.CLEAN
+
+
+def test_group_moved_forward_by_hand_has_missed(broker):
+    """Offsets that an administrator steps over are missed; what he goes back to is not."""
+    topic = Topic(broker)
+    topic.produce(6)
+    consume(topic, 2)
+    with AdminClient(topic.address) as admin:
+        admin.reset_offsets("g", topic.name, {0: 4})
+    consume(topic, 2)
+    consumer = audited(topic)
+    assert records(consumer) == {"stored": 18, "consumed": 12, "missed": 6}
+    assert consumer.producers[0].missed.parts == [LocatedRun(0, 2, 4, 2, 3)]
+    with AdminClient(topic.address) as admin:
+        admin.reset_offsets("g", topic.name, {0: 2})
+    consume(topic, 4)
+    assert records(audited(topic)) == {"stored": 18, "consumed": 18, "again": 6}
+
+
+def test_member_killed_before_its_report_is_unreported(broker):
+    """What a killed member had committed is consumed as far as anybody can tell; what its
+    successor then steps over is missed.
+    """
+    topic = Topic(broker)
+    topic.produce(9)
+    code = """
+        import os, signal, sys
+        from memq import Consumer
+        consumer = Consumer(sys.argv[1], topic=sys.argv[2], group="g", session_timeout="1s")
+        for _ in range(2):
+            consumer.poll(20)
+        consumer.commit()
+        consumer._loop.run(consumer._client._reporter.report())  # what its interval does in time
+        for _ in range(3):
+            consumer.poll(20)
+        consumer.commit()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    program = [sys.executable, "-c", textwrap.dedent(code), topic.address, topic.name]
+    environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(program, check=False, timeout=60, env=environment)
+    assert done.returncode == -signal.SIGKILL
+    with Consumer(topic.address, topic=topic.name, group="g", auto_commit=True) as successor:
+        while not successor.assignment:
+            assert successor.poll(0) is None
+        assert successor.position(0) == 5
+        consumer = audited(topic)
+        assert records(consumer) == {"stored": 27, "consumed": 6, "unreported": 9, "behind": 12}
+        successor.seek(0, 7)
+        for _ in range(2):
+            successor.poll(20)
+    consumer = audited(topic)
+    assert records(consumer) == {"stored": 27, "consumed": 12, "unreported": 9, "missed": 6}
+    assert consumer.producers[0].unreported.parts == [LocatedRun(0, 2, 5, 2, 4)]
+    assert consumer.producers[0].missed.parts == [LocatedRun(0, 5, 7, 5, 6)]
+
+
+def test_named_consumers_alone_are_judged(broker):
+    """Who asks about one is not told about others; a silent one, or a gap of now, is behind."""
+    topic = Topic(broker)
+    topic.produce(3)
+    report(topic, (0, 1), (2, 3))
+    consume(topic, 3, group="other")
+    late = topic.audit(grace_ms=600_000)
+    assert [each.consumer for each in late.consumers] == ["job", "other"]
+    assert records(late.consumers[0]) == {"stored": 9, "consumed": 6, "behind": 3}
+    assert not topic.audit(grace_ms=0).clean
+    assert topic.audit(grace_ms=0, consumers=["other"]).clean
+    (silent,) = topic.audit(grace_ms=0, consumers=["nobody"]).consumers
+    assert (silent.reports, records(silent)) == (0, {"stored": 9, "behind": 9})
+
+
+def test_what_a_consumer_reports_is_what_it_committed(broker):
+    """What was handed out and not committed is lag; with `audit=False` nothing is reported."""
+    topic = Topic(broker)
+    topic.produce(4)
+    consume(topic, 2)
+    consume(topic, 1, commit=False)
+    consume(topic, 4, group="experiment", audit=False)
+    consumer = audited(topic, consumers=["g"])
+    assert records(consumer) == {"stored": 12, "consumed": 6, "behind": 6}
+    assert consumer.clean
+    assert [each.consumer for each in topic.audit().consumers] == ["g"]
+
+
+# -- producers --------------------------------------------------------------------------------
 
 
 def only(result):
@@ -63,57 +177,6 @@ def test_deleted_objects_are_lost_by_name(broker, deep):
         assert any(f"sequence {number} (4 LogM" in line for line in result.damage)
 
 
-def test_producer_killed_before_its_report_is_unreported(broker):
-    """A producer that died says nothing: its Messages are counted, nobody is blamed or cleared."""
-    topic = Topic(broker)
-    code = (
-        "import os, signal, sys\n"
-        "from memq import Producer\n"
-        "producer = Producer(sys.argv[1], topic=sys.argv[2], linger='0ms', producer_id='dead')\n"
-        "for number in range(4):\n"
-        "    producer.write(b'x', timestamp=0).result(30)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, topic.address, topic.name],
-        cwd=Path(__file__).parents[4],
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == -signal.SIGKILL
-
-    result = topic.audit()
-
-    assert result.verdict is Verdict.PARTLY
-    assert (result.total("unreported_messages"), result.total("unreported_records")) == (4, 4)
-    assert only(result).name.producer_id == "dead"
-    assert only(result).produced_messages == 0
-    topic.paths()[2].unlink()
-    result = topic.audit()
-    assert result.verdict is Verdict.UNCLEAN
-    assert (only(result).lost, only(result).lost_records) == ([SequenceRun(2, 2)], 1)
-
-
-def test_broker_that_was_killed_has_lost_nothing_that_was_acked(tmp_path):
-    """SIGKILL in the middle of writing: what the producer retried is stored once, and reported."""
-    with BrokerProcess(tmp_path) as broker:
-        topic = Topic(broker, write_partitions=2)
-        with Producer(broker.address, topic=topic.name, linger="0ms") as producer:
-            for number in range(150):
-                delivery = producer.write(b"%d" % number)
-                if number in (50, 100):
-                    delivery.result(30)
-                    producer.write(b"under way")
-                    broker.kill()
-                    broker.restart()
-            producer.flush(60)
-        result = topic.audit(deep=True)
-    assert result.clean
-    assert sum(each.produced_records for each in result.producers) == 152
-    assert sum(each.stored_records for each in result.producers) == 152
-    assert result.total("unreported_messages") == 0
-
-
 def test_windows_that_meet_judge_each_report_once(broker):
     """A report belongs to one window, and what other windows name is not unreported in this."""
     topic = Topic(broker)
@@ -135,23 +198,3 @@ def broker_now_ms(topic):
         answer = topic.ask(lambda queue: queue.watermark())
         if answer.stored_through_ms > stored_ms + 1_000:  # the report follows within half a second
             return answer.stored_through_ms
-
-
-def test_what_cannot_be_audited_says_so(broker):
-    """A topic without reports, that of the reports, and a window that holds no time."""
-    topic = Topic(broker, audited="false")
-    topic.produce(1)
-    for name, options, said in (
-        (topic.name, {}, "do not report"),
-        (AUDIT_TOPIC, {}, "audit the other topics"),
-        (
-            Topic(broker).name,
-            {"start_ms": 5, "end_ms": 5},
-            r"ends at 1970-01-01T00:00:00\.005Z, but",
-        ),
-    ):
-        with pytest.raises(InvalidRequestError, match=said):
-            asyncio.run(audit_topic(broker.address, name, **options))
-    with AdminClient(topic.address) as admin:
-        admin.alter_topic(topic.name, audited="true")
-    assert topic.audit().total("unreported_messages") == 1

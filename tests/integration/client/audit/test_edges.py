@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -92,8 +91,8 @@ class World:
         return report(last=last, **({"first": 0} | true | fields))
 
 
-@asynccontextmanager
-async def world(tmp_path):
+@pytest.fixture
+async def here(tmp_path):
     storage, queue = InMemoryStorage(), InMemoryQueue()
     async with broker(tmp_path, storage=storage, queue=queue) as running:
         yield World(running, storage, queue)
@@ -106,150 +105,131 @@ def only(result):
 
 
 @pytest.mark.parametrize("deep", [False, True])
-async def test_storage_out_of_reach_is_read_through_the_broker(tmp_path, deep):
+async def test_storage_out_of_reach_is_read_through_the_broker(here, deep):
     """A machine that cannot read the storage audits all the same, and finds what is gone."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(3)
-        assert (await here.audit(deep=deep)).clean
-        await here.delete(1)
-        result = await here.audit(deep=deep)
-        assert only(result).lost == [SequenceRun(1, 1)]
-        assert "does not exist" in result.damage[0]
+    await here.create()
+    await here.produce(3)
+    assert (await here.audit(deep=deep)).clean
+    await here.delete(1)
+    result = await here.audit(deep=deep)
+    assert only(result).lost == [SequenceRun(1, 1)]
+    assert "does not exist" in result.damage[0]
 
 
-async def test_what_nobody_reported_and_retention_removed_is_not_clean(tmp_path):
+async def test_what_a_killed_producer_has_not_reported(here):
+    """Its Messages are counted, nobody is blamed or cleared; what is gone of them is lost."""
+    async with client(here._running) as killed:
+        await killed.create(batch_age="1ms")
+        for number in range(4):
+            await killed.write(number)
+    result = await here.audit()
+    assert (result.verdict, only(result).produced_messages) == (Verdict.PARTLY, 0)
+    assert (result.total("unreported_messages"), result.total("unreported_records")) == (4, 4)
+    await here.delete(2)
+    result = await here.audit()
+    assert result.verdict is Verdict.UNCLEAN
+    assert (only(result).lost, only(result).lost_records) == ([SequenceRun(2, 2)], 1)
+
+
+async def test_what_nobody_reported_and_retention_removed_is_not_clean(here):
     """Nothing is left that tells of a producer that was killed; so only a later window is clean."""
-    async with world(tmp_path) as here:
-        async with client(here._running) as killed:
-            await killed.create(batch_age="1ms", retention="1h", dedup_window="1h")
-            await killed.write(0)
-        await here.expire(3_601)
-        since_ms = here._running.context.now().wall_ms
-        await here.produce(1, producer_id="q")
+    async with client(here._running) as killed:
+        await killed.create(batch_age="1ms", retention="1h", dedup_window="1h")
+        await killed.write(0)
+    await here.expire(3_601)
+    since_ms = here._running.context.now().wall_ms
+    await here.produce(1, producer_id="q")
 
-        whole, later_one = await here.audit(), await here.audit(start_ms=since_ms)
-        assert (whole.verdict, later_one.verdict) == (Verdict.PARTLY, Verdict.CLEAN)
-        assert "Retention has removed what was published" in whole.beyond[0]
+    whole, later_one = await here.audit(), await here.audit(start_ms=since_ms)
+    assert (whole.verdict, later_one.verdict) == (Verdict.PARTLY, Verdict.CLEAN)
+    assert "Retention has removed what was published" in whole.beyond[0]
 
 
-async def test_only_retention_excuses_what_is_nowhere(tmp_path):
+async def test_only_retention_excuses_what_is_nowhere(here):
     """Where no notification is left, how far retention has come says what it can have removed."""
-    async with world(tmp_path) as here:
-        await here.create(retention="1h", dedup_window="1h")
-        await here.produce(2, producer_id="q")
-        told = await here.report_of(1)
-        start_ms = told.window_start_ms - 3_600_000
-        await here.tell(msgspec.structs.replace(told, window_start_ms=start_ms))
-        await here.queue.truncate(await queue_topic(here.queue), 0, 2)
-        result = await here.audit()
-        assert (result.expired_reports, result.verdict) == (1, Verdict.UNCLEAN)
-        by_producer = {each.name.producer_id: each for each in result.producers}
-        assert by_producer["p"].expired == [SequenceRun(0, 1)]
-        assert by_producer["q"].lost == [SequenceRun(0, 1)]  # removed by hand, an hour too soon
+    await here.create(retention="1h", dedup_window="1h")
+    await here.produce(2, producer_id="q")
+    told = await here.report_of(1)
+    start_ms = told.window_start_ms - 3_600_000
+    await here.tell(msgspec.structs.replace(told, window_start_ms=start_ms))
+    await here.queue.truncate(await queue_topic(here.queue), 0, 2)
+    result = await here.audit()
+    assert (result.expired_reports, result.verdict) == (1, Verdict.UNCLEAN)
+    by_producer = {each.name.producer_id: each for each in result.producers}
+    assert by_producer["p"].expired == [SequenceRun(0, 1)]
+    assert by_producer["q"].lost == [SequenceRun(0, 1)]  # removed by hand, an hour too soon
 
 
 @pytest.mark.parametrize("suspect", [False, True])
-async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path, suspect):
+async def test_retention_that_overtakes_the_audit_raises_no_alarm(here, suspect):
     """What is removed while the audit runs, to its end, is not called lost, and not clean."""
-    async with world(tmp_path) as here:
-        await here.create(retention="1h", dedup_window="1h")
-        await here.produce(3)
-        if suspect:  # by reports that do not agree; what it wrote is read last
-            await here.tell(await here.report_of(2, records=9))
+    await here.create(retention="1h", dedup_window="1h")
+    await here.produce(3)
+    if suspect:  # by reports that do not agree; what it wrote is read last
+        await here.tell(await here.report_of(2, records=9))
 
-        class Overtaken(audit.BatchInspector):
-            async def _inspect(self, batch):
-                await here.expire(3_601)
-                return await super()._inspect(batch)
+    class Overtaken(audit.BatchInspector):
+        async def _inspect(self, batch):
+            await here.expire(3_601)
+            return await super()._inspect(batch)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(audit, "BatchInspector", Overtaken)
-            result = await here.audit()
-        assert (only(result).lost, only(result).expired) == ([], [SequenceRun(0, 2)])
-        assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "BatchInspector", Overtaken)
+        result = await here.audit()
+    assert (only(result).lost, only(result).expired) == ([], [SequenceRun(0, 2)])
+    assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
 
 
-async def test_late_report_about_an_earlier_topic_neither_alarms_nor_hides(tmp_path):
+async def test_late_report_about_an_earlier_topic_neither_alarms_nor_hides(here):
     """What a producer of the old topic tells of the new one's time is about the old one alone."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(3)
-        old = await here.report_of(2)
-        async with AsyncAdminClient(here.address) as admin:
-            old_topic_id = (await admin.describe_topic("t")).topic_id
-            await admin.delete_topic("t")
-        await here.create()
-        await here.produce(2)
-        late = {"window_start_ms": old.window_start_ms + 60_000, "last": 5, "records": 6}
-        await here.tell(msgspec.structs.replace(old, topic_id=old_topic_id, **late))
-        result = await here.audit()
-        assert (only(result).produced_messages, result.clean) == (2, True)
-        await here.delete(1)
-        assert only(await here.audit()).lost == [SequenceRun(1, 1)]
+    await here.create()
+    await here.produce(3)
+    old = await here.report_of(2)
+    async with AsyncAdminClient(here.address) as admin:
+        old_topic_id = (await admin.describe_topic("t")).topic_id
+        await admin.delete_topic("t")
+    await here.create()
+    await here.produce(2)
+    late = {"window_start_ms": old.window_start_ms + 60_000, "last": 5, "records": 6}
+    await here.tell(msgspec.structs.replace(old, topic_id=old_topic_id, **late))
+    result = await here.audit()
+    assert (only(result).produced_messages, result.clean) == (2, True)
+    await here.delete(1)
+    assert only(await here.audit()).lost == [SequenceRun(1, 1)]
 
 
-async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkeypatch):
+async def test_everything_is_looked_at_before_a_loss_is_claimed(here, monkeypatch):
     """A producer whose clock is ahead reports Messages from before its window: they are found."""
-    async with world(tmp_path) as here:
-        await here.create(audited="false", dedup_window="10s", upload_deadline="1s")
-        monkeypatch.setattr(audit, "SLACK_MS", 100 - 10_000)  # with the dedup_window, 100 ms
-        await here.produce(4)
-        ahead_ms = (await here.notifications())[-1].sealed_ms + 30_000
-        await here.expire(60)  # removes nothing: the report is stored later
-        await here.tell(await here.report_of(5, window_start_ms=ahead_ms, records=6))
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", audited="true")
-        result = await here.audit(start_ms=ahead_ms)
-        assert only(result).stored_messages == 4
-        assert (only(result).lost, only(result).lost_records) == ([SequenceRun(4, 5)], 2)
-        assert result.total("unreported_messages") == 0
+    await here.create(audited="false", dedup_window="10s", upload_deadline="1s")
+    monkeypatch.setattr(audit, "SLACK_MS", 100 - 10_000)  # with the dedup_window, 100 ms
+    await here.produce(4)
+    ahead_ms = (await here.notifications())[-1].sealed_ms + 30_000
+    await here.expire(60)  # removes nothing: the report is stored later
+    await here.tell(await here.report_of(5, window_start_ms=ahead_ms, records=6))
+    async with AsyncAdminClient(here.address) as admin:
+        await admin.alter_topic("t", audited="true")
+    result = await here.audit(start_ms=ahead_ms)
+    assert only(result).stored_messages == 4
+    assert (only(result).lost, only(result).lost_records) == ([SequenceRun(4, 5)], 2)
+    assert result.total("unreported_messages") == 0
 
 
-async def test_damaged_notifications_are_named(tmp_path):
+async def test_damaged_notifications_are_named(here):
     """By its offset, in the topic and in the audit topic; reports that cover it are believed."""
-    async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(2)
-        info = {"topic": "t", "consumer": "job", "partition": 0, "start": 0, "end": 3}
-        counts = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 9)
-        times = {"window_start_ms": 0, "window_end_ms": 0}
-        told = [ConsumedReport(**info, **counts, **times)]
-        await asyncio.to_thread(report_consumed, here.address, told)
-        for topic in ("t", AUDIT_TOPIC):
-            end = (await here.entries(topic))[-1].timestamp_ms
-            await here.queue.publish(
-                await queue_topic(here.queue, topic), 0, [Publication(0, b"nonsense", end)]
-            )
-        result = await here.audit()
-        assert only(result).stored_messages == 2
-        named = {line.split(": ")[0] for line in result.damage}
-        assert named == {"t/0 offset 2", f"{AUDIT_TOPIC}/0 offset 2"}
-        assert result.consumers[0].total("consumed").messages == 2
-
-
-async def test_a_report_is_judged_once_the_topic_is_stored_so_far(tmp_path, monkeypatch):
-    """Not one that was stored later: what it names may be on its way."""
-    async with world(tmp_path) as here:
-        await here.create(audited="false")
-        await here.produce(2)
-        await here.tell(await here.report_of(2))  # of which the last is nowhere
-        (entry,) = await here.entries(AUDIT_TOPIC)
-        async with AsyncAdminClient(here.address) as admin:
-            await admin.alter_topic("t", audited="true")
-        watermarks = audit._watermarks
-        for late_ms, lost in ((0, [SequenceRun(2, 2)]), (1, [])):
-
-            async def closing(*arguments, through_ms=entry.timestamp_ms - late_ms):
-                found = await watermarks(*arguments)
-                return found._replace(
-                    topic=msgspec.structs.replace(
-                        found.topic, stored_through_ms=through_ms, write_partitions=[through_ms]
-                    )
-                )
-
-            monkeypatch.setattr(audit, "_watermarks", closing)
-            result = await here.audit()
-            assert [run for each in result.producers for run in each.lost] == lost
-            assert result.open_reports == (not lost)
-            assert result.verdict is (Verdict.UNCLEAN if lost else Verdict.PARTLY)
+    await here.create()
+    await here.produce(2)
+    info = {"topic": "t", "consumer": "job", "partition": 0, "start": 0, "end": 3}
+    counts = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 9)
+    times = {"window_start_ms": 0, "window_end_ms": 0}
+    told = [ConsumedReport(**info, **counts, **times)]
+    await asyncio.to_thread(report_consumed, here.address, told)
+    for topic in ("t", AUDIT_TOPIC):
+        end = (await here.entries(topic))[-1].timestamp_ms
+        await here.queue.publish(
+            await queue_topic(here.queue, topic), 0, [Publication(0, b"nonsense", end)]
+        )
+    result = await here.audit()
+    assert only(result).stored_messages == 2
+    named = {line.split(": ")[0] for line in result.damage}
+    assert named == {"t/0 offset 2", f"{AUDIT_TOPIC}/0 offset 2"}
+    assert result.consumers[0].total("consumed").messages == 2

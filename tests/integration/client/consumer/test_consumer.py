@@ -7,16 +7,25 @@ from datetime import datetime
 
 import pytest
 
-from memq.client.consumer import consumer as consumer_module
+from memq.client.consumer.consumer import AsyncConsumer
+from memq.core.wire.messages import FetchOffsets, FetchOffsetsAnswer
 from memq.errors import (
     ClosedError,
     ConfigError,
-    DataLossError,
     InvalidRequestError,
     OffsetOutOfRangeError,
-    UnavailableError,
+    UnknownTopicError,
 )
+from tests.fakes.tiny_broker import TinyBroker
+from tests.integration.broker.support import until
 from tests.topics.reading import TIMEOUT_S, take, values, world
+
+
+@pytest.fixture
+async def w(tmp_path):
+    """A broker with a topic of one read partition."""
+    async with world(tmp_path) as found:
+        yield found
 
 
 async def test_assign(tmp_path):
@@ -41,91 +50,57 @@ async def test_assign(tmp_path):
                 await consumer.assign({0: -1})
 
 
-async def test_a_seek_is_committed_wherever_it_leads(tmp_path):
+async def test_a_seek_is_committed_wherever_it_leads(w):
     """Also to where the partition stood already, of which the group knows nothing."""
-    async with world(tmp_path) as w:
-        await w.write(b"v")
-        async with w.consumer(group="g") as consumer:
-            await consumer.assign({0: 1})
-            await consumer.commit()
-            assert await consumer.committed() == {}
-            await consumer.seek(0, 1)
-            await consumer.commit()
-            assert await consumer.committed() == {0: 1}
+    await w.write(b"v")
+    async with w.consumer(group="g") as consumer:
+        await consumer.assign({0: 1})
+        await consumer.commit()
+        assert await consumer.committed() == {}
+        await consumer.seek(0, 1)
+        await consumer.commit()
+        assert await consumer.committed() == {0: 1}
 
 
-async def test_calls_that_make_no_sense(tmp_path):
+async def test_calls_that_make_no_sense(w):
     """Wrong calls get an error that names what was wrong and what is right."""
-    async with world(tmp_path) as w:
-        consumer = w.consumer()
-        with pytest.raises(ClosedError, match="not started"):
-            await consumer.poll()
-        await consumer.start()
-        assert await consumer.start() is consumer
-        with pytest.raises(InvalidRequestError, match=r"partition 5 .* it reads \[0\]"):
-            await consumer.seek(5, 0)
-        with pytest.raises(InvalidRequestError, match="needs a group"):
-            await consumer.commit()
-        with pytest.raises(InvalidRequestError, match="without a group"):
-            await consumer.committed()
-        with pytest.raises(ConfigError, match="no time zone"):
-            await consumer.seek_to_time(datetime(2020, 1, 1))  # noqa: DTZ001 - that is the point
-        waiting = asyncio.create_task(consumer.poll(TIMEOUT_S))
-        await asyncio.sleep(0)
-        with pytest.raises(InvalidRequestError, match="another poll"):
-            await consumer.poll()
-        await consumer.close()
-        with pytest.raises(ClosedError):
-            await waiting
-        await consumer.close()
-        with pytest.raises(ClosedError):
-            await consumer.poll()
-        with pytest.raises(ClosedError):
-            await consumer.lag()
+    consumer = w.consumer()
+    with pytest.raises(ClosedError, match="not started"):
+        await consumer.poll()
+    await consumer.start()
+    assert await consumer.start() is consumer
+    with pytest.raises(InvalidRequestError, match=r"partition 5 .* it reads \[0\]"):
+        await consumer.seek(5, 0)
+    with pytest.raises(InvalidRequestError, match="needs a group"):
+        await consumer.commit()
+    with pytest.raises(InvalidRequestError, match="without a group"):
+        await consumer.committed()
+    with pytest.raises(ConfigError, match="no time zone"):
+        await consumer.seek_to_time(datetime(2020, 1, 1))  # noqa: DTZ001 - that is the point
+    waiting = asyncio.create_task(consumer.poll(TIMEOUT_S))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidRequestError, match="another poll"):
+        await consumer.poll()
+    await consumer.close()
+    with pytest.raises(ClosedError):
+        await waiting
+    await consumer.close()
+    with pytest.raises(ClosedError):
+        await consumer.poll()
+    with pytest.raises(ClosedError):
+        await consumer.lag()
 
 
-@pytest.mark.parametrize("fails", ["topic", "resolve"])
-async def test_a_start_that_fails_leaves_nothing(tmp_path, monkeypatch, fails):
-    """Whatever fails: the cluster that was opened is closed."""
-    closed = []
-    close = consumer_module.Cluster.close
-
-    async def note(cluster):
-        closed.append(cluster)
-        await close(cluster)
-
-    async def fail(*_):
-        raise UnavailableError("away")
-
-    monkeypatch.setattr(consumer_module.Cluster, "close", note)
-    async with world(tmp_path) as w:
-        target = consumer_module.Cluster if fails == "topic" else consumer_module
-        monkeypatch.setattr(target, fails, fail)
-        with pytest.raises(UnavailableError):
-            await w.consumer().start()
-    assert len(closed) == 1
-
-
-@pytest.mark.parametrize("read_through", ["storage", "broker"])
-async def test_missing_object(tmp_path, read_through):
-    """A Batch that is gone is a loss, by name; others go on, and its partition after a seek."""
-    async with world(tmp_path, read_partitions=2) as w:
-        lost = await w.write_to(0, b"lost")
-        await w.write_to(1, b"other")
-        after = await w.write_to(0, b"after")
-        (await w.path(0, lost)).unlink()
-        async with w.consumer(read_through=read_through) as consumer:
-            seen, errors = [], []
-            while len(errors) < 2 or b"other" not in seen:
-                try:
-                    seen += values(await take(consumer, 1))
-                except DataLossError as exc:
-                    errors.append(str(exc))
-            assert f"t/0 offset {lost} (file://" in errors[0]
-            assert "seek past" in errors[0]
-            await consumer.seek(0, after)
-            while b"after" not in seen:
-                seen += values(await take(consumer, 1))
+@pytest.mark.parametrize(
+    ("topic", "error"), [("nope", UnknownTopicError), ("events", InvalidRequestError)]
+)
+async def test_a_start_that_fails_leaves_no_connection(topic, error):
+    """Whether there is no such topic, or no such partition of it."""
+    async with TinyBroker().serve() as broker:
+        broker.answers[FetchOffsets] = FetchOffsetsAnswer(partitions=[])
+        with pytest.raises(error):
+            await AsyncConsumer(broker.address, topic=topic, start={7: 0}).start()
+        await until(lambda: not broker.connections)
 
 
 async def expire(w, end):
@@ -136,20 +111,19 @@ async def expire(w, end):
         path.unlink()
 
 
-async def test_retention_overtakes_is_an_error(tmp_path):
+async def test_retention_overtakes_is_an_error(w):
     """Without a policy the error says what is retained, over and over, until it seeks."""
-    async with world(tmp_path) as w:
-        for n in range(5):
-            await w.write(b"%d" % n)
-        await expire(w, 3)
-        async with w.consumer(start={0: 1}) as consumer:
-            for _ in range(2):
-                with pytest.raises(
-                    OffsetOutOfRangeError, match=r"offset 1 of t/0 .* retained are offsets 3 to 4"
-                ):
-                    await consumer.poll(TIMEOUT_S)
-            await consumer.seek_to_beginning()
-            assert values(await take(consumer, 1)) == [b"3"]
-            await consumer.seek(0, 77)
-            with pytest.raises(OffsetOutOfRangeError, match="offset 77"):
+    for n in range(5):
+        await w.write(b"%d" % n)
+    await expire(w, 3)
+    async with w.consumer(start={0: 1}) as consumer:
+        for _ in range(2):
+            with pytest.raises(
+                OffsetOutOfRangeError, match=r"offset 1 of t/0 .* retained are offsets 3 to 4"
+            ):
                 await consumer.poll(TIMEOUT_S)
+        await consumer.seek_to_beginning()
+        assert values(await take(consumer, 1)) == [b"3"]
+        await consumer.seek(0, 77)
+        with pytest.raises(OffsetOutOfRangeError, match="offset 77"):
+            await consumer.poll(TIMEOUT_S)

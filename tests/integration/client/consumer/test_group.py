@@ -15,6 +15,13 @@ from tests.integration.broker.support import until
 from tests.topics.reading import TIMEOUT_S, drain, take, values, world
 
 
+@pytest.fixture
+async def w(tmp_path):
+    """A broker with a topic of one read partition."""
+    async with world(tmp_path) as found:
+        yield found
+
+
 @pytest.fixture(autouse=True)
 def _quick_heartbeats(monkeypatch):
     """Members hear of each other soon, so that tests need not wait."""
@@ -164,54 +171,52 @@ async def test_what_is_given_up_goes_to_others_whatever_fails(tmp_path, fails):
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_a_last_commit_that_fails_does_not_keep_the_partitions(tmp_path, slow):
+async def test_a_last_commit_that_fails_does_not_keep_the_partitions(w, slow):
     """Closing tells of it, leaves the group all the same and lets go of all; once."""
-    async with world(tmp_path) as w:
-        await w.write(b"v")
-        consumer = await w.consumer(group="g", auto_commit=True).start()
-        await take(consumer, 1)
+    await w.write(b"v")
+    consumer = await w.consumer(group="g", auto_commit=True).start()
+    await take(consumer, 1)
 
-        async def fail(*_):
-            if slow:
-                await asyncio.Event().wait()
-            raise UnavailableError("no broker")
+    async def fail(*_):
+        if slow:
+            await asyncio.Event().wait()
+        raise UnavailableError("no broker")
 
-        consumer._commits.commit_if_owner = fail
-        with pytest.raises(
-            RequestTimeoutError if slow else UnavailableError,
-            match="the last commit took longer than 0.05 s" if slow else "no broker",
-        ):
-            await consumer.close(0.05 if slow else TIMEOUT_S)
-        await consumer.close()
-        for call in (consumer.poll, consumer.commit, consumer.lag, consumer.committed):
-            with pytest.raises(ClosedError, match="closed"):
-                await call()
-        assert w.broker.groups.members("g", "t", 0) == []
-        with pytest.raises(ClosedError):
-            await consumer._cluster.topic("t", refresh=True)
-        assert not consumer._fetcher._tasks
-        with pytest.raises(RuntimeError):
-            consumer._executor.submit(print)
+    consumer._commits.commit_if_owner = fail
+    with pytest.raises(
+        RequestTimeoutError if slow else UnavailableError,
+        match="the last commit took longer than 0.05 s" if slow else "no broker",
+    ):
+        await consumer.close(0.05 if slow else TIMEOUT_S)
+    await consumer.close()
+    for call in (consumer.poll, consumer.commit, consumer.lag, consumer.committed):
+        with pytest.raises(ClosedError, match="closed"):
+            await call()
+    assert w.broker.groups.members("g", "t", 0) == []
+    with pytest.raises(ClosedError):
+        await consumer._cluster.topic("t", refresh=True)
+    assert not consumer._fetcher._tasks
+    with pytest.raises(RuntimeError):
+        consumer._executor.submit(print)
 
 
-async def test_a_body_that_failed_ends_as_a_crash(tmp_path):
+async def test_a_body_that_failed_ends_as_a_crash(w):
     """Nothing is committed and `on_revoke` is not called; but the group need not wait for it."""
     revoked = []
-    async with world(tmp_path) as w:
-        await w.write(b"v")
-        options = {"auto_commit": True, "on_revoke": revoked.append}
-        with pytest.raises(ZeroDivisionError):
-            await _fail_with(w.consumer(group="g", **options))
-        assert revoked == []
-        assert await w.queue.committed("g", w.queue_topic) == {0: 0}  # where it began
-        assert w.broker.groups.members("g", "t", 0) == []
-        async with w.consumer(group="g", **options) as consumer:
-            await take(consumer, 1)
-        assert revoked == [[0]], "what ends in order calls it once"
+    await w.write(b"v")
+    options = {"auto_commit": True, "on_revoke": revoked.append}
+    with pytest.raises(ZeroDivisionError):
+        await _fail_with(w.consumer(group="g", **options))
+    assert revoked == []
+    assert await w.queue.committed("g", w.queue_topic) == {0: 0}  # where it began
+    assert w.broker.groups.members("g", "t", 0) == []
+    async with w.consumer(group="g", **options) as consumer:
+        await take(consumer, 1)
+    assert revoked == [[0]], "what ends in order calls it once"
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_poll_sees_first_that_the_session_is_over(tmp_path, fails):
+async def test_a_poll_sees_first_that_the_session_is_over(w, fails):
     """Though nobody has told it, as after a freeze: what is ready is not handed out, also when the
     callback fails.
     """
@@ -222,19 +227,18 @@ async def test_a_poll_sees_first_that_the_session_is_over(tmp_path, fails):
         if fails:
             raise ZeroDivisionError
 
-    async with world(tmp_path) as w:
-        for n in range(3):
-            await w.write(b"%d" % n)
-        async with w.consumer(group="g", on_lost=on_lost) as consumer:
-            await take(consumer, 1)
-            fetcher = consumer._fetcher
-            await until(lambda: fetcher._held_bytes and not fetcher._fetching)
-            session = consumer._session
-            session._task.cancel()  # frozen: it hears of nothing
-            session.membership._expires_ms = 0
-            if fails:
-                with pytest.raises(ZeroDivisionError):
-                    await consumer.poll(TIMEOUT_S)
-            assert await consumer.poll(0.01) is None
-            assert lost == [([0], [], {})]
-            assert consumer.assignment == []
+    for n in range(3):
+        await w.write(b"%d" % n)
+    async with w.consumer(group="g", on_lost=on_lost) as consumer:
+        await take(consumer, 1)
+        fetcher = consumer._fetcher
+        await until(lambda: fetcher._held_bytes and not fetcher._fetching)
+        session = consumer._session
+        session._task.cancel()  # frozen: it hears of nothing
+        session.membership._expires_ms = 0
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                await consumer.poll(TIMEOUT_S)
+        assert await consumer.poll(0.01) is None
+        assert lost == [([0], [], {})]
+        assert consumer.assignment == []

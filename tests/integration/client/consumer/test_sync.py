@@ -10,7 +10,6 @@ import pytest
 
 from memq import AdminClient, Consumer, Producer, read_range
 from memq.errors import (
-    ClosedError,
     InvalidRequestError,
 )
 from memq.testing.broker import BrokerProcess
@@ -104,19 +103,6 @@ def test_callbacks_run_in_the_polling_thread(address, topic):
     ]
 
 
-def test_close_wakes_a_poll(address, topic):
-    """Closing from another thread ends a poll that waits, with a ClosedError."""
-    consumer = Consumer(address, topic=topic, start="latest")
-    closing = threading.Timer(0.1, consumer.close)
-    closing.start()
-    with pytest.raises(ClosedError):
-        consumer.poll(TIMEOUT_S)
-    closing.join(TIMEOUT_S)
-    consumer.close()
-    with pytest.raises(ClosedError):
-        consumer.poll()
-
-
 # -- ranges ---------------------------------------------------------------------------------
 
 
@@ -151,27 +137,3 @@ def test_range_of_a_topic_whose_schema_grew(address):
         assert values(take(consumer, end)) == [{"batch": "a"}, {"batch": "b", "x": 2}]
     with pytest.raises(InvalidRequestError, match="column 'batch' of its own"):
         read_range(address, topic="grown", partition=0, start=0, end=1, metadata=True)
-
-
-# -- a broker that is killed ----------------------------------------------------------------
-
-
-def test_group_rides_out_a_killed_broker(tmp_path):
-    """When the broker is killed and restarted members keep their partitions and read on."""
-    lost = []
-    with BrokerProcess(tmp_path) as running:
-        with AdminClient(running.address) as admin:
-            admin.create_topic("t", read_partitions=2, batch_age="1ms")
-        fill(running.address, "t", 4)
-        options = {"group": "g", "on_revoke": lost.append, "session_timeout": "2m"}
-        with Consumer(running.address, topic="t", **options) as consumer:
-            seen = take(consumer, 4)
-            running.restart()
-            fill(running.address, "t", 4, first=4)
-            seen += take(consumer, 4)
-            consumer.commit()
-            assert lost == []
-            with AdminClient(running.address) as admin:
-                (group,) = admin.groups("t")
-                assert group.members[0].partitions == [0, 1]
-    assert sorted(values(seen)) == sorted([b"%d" % n for n in range(8)] + [b"+"] * 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from memq.client.audit import audit
 from memq.client.audit.audit import Window
 from memq.client.topic import RetainedSince
 from memq.core.audit.reports import StoredReport
+from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire.messages import WatermarkAnswer
 from memq.errors import InvalidRequestError
 from tests.unit.client.audit.test_stored import JOB, NOTIFICATION, each
@@ -21,7 +23,7 @@ LIFE = NOTIFICATION.topic_id
 INFO = SimpleNamespace(
     topic_id=LIFE,
     created_ms=1_000,
-    config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000),
+    config=SimpleNamespace(name="t", dedup_window_ms=50, retention_ms=100_000, audited=True),
 )
 
 
@@ -112,53 +114,52 @@ def test_messages_of_a_report_may_be_as_old_as_its_window(start_ms, end_ms, dupl
     assert audit._began_ms(StoredReport(about, 1_000), 50) == began_ms
 
 
+@pytest.mark.parametrize(
+    ("config", "window", "said"),
+    [
+        ({"audited": False}, (None, None), "do not report"),
+        ({"name": AUDIT_TOPIC}, (None, None), "audit the other topics"),
+        ({}, (5, 5), r"ends at 1970-01-01T00:00:00\.005Z, but"),
+        ({}, (5, 6), ""),
+    ],
+)
+def test_what_cannot_be_audited_says_so(config, window, said):
+    """A topic without reports, that of the reports, and a window that holds no time."""
+    info = SimpleNamespace(config=SimpleNamespace(**vars(INFO.config) | config))
+    with pytest.raises(InvalidRequestError, match=said) if said else nullcontext():
+        audit._check(info, Window(*window))
+
+
+@pytest.mark.parametrize(("stored_ms", "judged"), [(9, False), (10, True), (20, True), (21, False)])
+def test_a_report_is_judged_once_the_topic_is_stored_so_far(stored_ms, judged):
+    """Not one that was stored later: what it names may be on its way."""
+    inspector = SimpleNamespace(topic=None)
+    one = audit._TopicAudit(INFO, Window(10, 30), inspector, SimpleNamespace(audit_topic=None))
+    one._watermarks = waters(15, 30, [20, 5])
+    assert one._is_judged(StoredReport(report(0, 0), stored_ms)) is judged
+
+
 # -- which reports -------------------------------------------------------------------------------
 
 
-async def test_only_reports_that_are_alike_are_joined(monkeypatch):
-    """Not those of other producers, nor judged ones to others, nor of what may soon be removed."""
-    monkeypatch.setattr(audit, "MAX_APART", 1)
-    since_ms = 10_000
-    ages_ms = {"old": 9_999, "soon": 10_000, "soon too": 3_609_999, "young": 3_610_000}
-    reports = []
-    for producer_id in ("p", "q", "no suspect"):
-        first = itertools.count()
-        for judged in (True, False):
-            for began_ms in ages_ms.values():
-                for _ in range(2):
-                    at = next(first)
-                    fields = {"window_start_ms": began_ms, "window_end_ms": began_ms}
-                    about = report(at, at, producer_id=producer_id, topic_id=LIFE, **fields)
-                    reports.append(StoredReport(about, began_ms + judged * 10**7))
-    reports.append(StoredReport(JOB, 10**7))
-    suspects = {
-        stored.report.name for stored in reports[:-1] if stored.report.producer_id in ("p", "q")
-    }
+async def test_reports_of_suspects_are_bounded(monkeypatch):
+    """Those of other producers, and of consumers, are left out; too many are refused."""
+    reports = [StoredReport(JOB, 5)]
+    for at in range(6):
+        about = report(at, at, producer_id="pq"[at % 2], topic_id=LIFE)
+        reports.append(StoredReport(about, at))
+    suspects = {reports[1].report.name}
 
     class Told(audit._TopicAudit):
         def _reports(self):
             return each(reports)
 
-        def _is_judged(self, stored):
-            return stored.stored_ms > 10**7
-
     inspector = SimpleNamespace(topic=SimpleNamespace(topic="t"))
     told = Told(INFO, Window(None, None), inspector, SimpleNamespace(audit_topic=None))
-    found = await told._suspected(suspects, since_ms)
-    runs = sorted(
-        (one.report.producer_id, one.report.first, one.report.last, one.alike[1], one.began_ms)
-        for one in found
-    )
-    expected = [(0, 1, 9_999), (2, 5, 10_000), (6, 7, 3_610_000)]
-    assert runs == [
-        (producer_id, first + 8 * later, last + 8 * later, not later, began_ms)
-        for producer_id in "pq"
-        for later in range(2)
-        for first, last, began_ms in expected
-    ]
-    monkeypatch.setattr(audit, "MAX_REPORTS", len(found) - 1)
+    assert await told._suspected(suspects) == reports[1::2]
+    monkeypatch.setattr(audit, "MAX_REPORTS", 2)
     with pytest.raises(InvalidRequestError, match="choose a shorter one"):
-        await told._suspected(suspects, since_ms)
+        await told._suspected(suspects)
 
 
 # -- the window of an audit ---------------------------------------------------------------------

@@ -193,44 +193,30 @@ def stored(entry, *, duplicate=False):
     return StoredAt("t", 0, 0, "b", entry.partition.number, entry.sequence, duplicate)
 
 
-def entry(sequence, *, records=10, crc=3, number=0, size=100):
-    message = SealedMessage(b"x" * size, crc, "schema", records, 0, 0, 0.0, Delivery())
-    return NamedMessage(message, PartitionState(number, "a:1"), sequence, 0.0)
-
-
-def test_report_counts_what_was_settled(counters):
-    """A report has the range, the counts and the CRC sum of the acked, and names the failed."""
-    entries = [entry(sequence, crc=2**32 - 1) for sequence in range(5)]
-    for one in entries:
-        counters.submitted(one)
-    for one in entries:
-        outcome = stored(one, duplicate=one.sequence == 3)
-        counters.settled(one, ERROR if one.sequence in (1, 2, 4) else outcome)
-    told = {"records": 20, "size_bytes": 200, "crc_sum": 2 * (2**32 - 1), "client": "client"}
-    times = {"window_start_ms": 1_000, "window_end_ms": 2_000}
-    options = {"duplicates": 1, "topic_id": OPTIONS.topic_id}  # it may be older than that
-    assert counters.take_reports_at(2_000) == [
-        report(0, 4, failed={1, 2, 4}, **told, **times, **options)
-    ]
-    assert counters.take_reports_at(3_000) == []
+def entry(sequence, *, crc):
+    message = SealedMessage(b"x" * 100, crc, "schema", 10, 0, 0, 0.0, Delivery())
+    return NamedMessage(message, PartitionState(0, "a:1"), sequence, 0.0)
 
 
 def test_window_is_reported_once_it_is_settled(counters):
-    """A window with a Message on its way waits, and so do those after it; then all come."""
-    first, second, third = entry(0), entry(1), entry(2)
-    counters.submitted(first)
-    counters.submitted(second)
-    counters.settled(second, stored(second))
+    """With counts and the CRC sum of the acked, and the failed by name; later ones wait for it."""
+    entries = [entry(sequence, crc=2**32 - 1) for sequence in range(6)]
+    for one in entries[:5]:
+        counters.submitted(one)
+    for one in entries[1:5]:
+        outcome = stored(one, duplicate=one.sequence == 3)
+        counters.settled(one, outcome if one.sequence == 3 else ERROR)
     assert counters.take_reports_at(2_000) == []
-    counters.submitted(third)
-    counters.settled(third, stored(third))
+    counters.submitted(entries[5])
+    counters.settled(entries[5], stored(entries[5]))
     assert counters.take_reports_at(3_000) == []
-    assert repr(counters) == "<ProducedCounters p [2 windows not reported]>"
-    counters.settled(first, ERROR)
-    reports = counters.take_reports_at(4_000)
-    ranges = [(report.first, report.last, report.failed) for report in reports]
-    assert ranges == [(0, 1, [(0, 0)]), (2, 2, [])]
-    assert [(r.window_start_ms, r.window_end_ms) for r in reports] == [
-        (1_000, 2_000),
-        (2_000, 3_000),
+    counters.settled(entries[0], stored(entries[0]))
+    always = {"client": "client", "topic_id": OPTIONS.topic_id}
+    first = {"records": 20, "size_bytes": 200, "crc_sum": 2 * (2**32 - 1), "duplicates": 1}
+    second = {"records": 10, "size_bytes": 100, "crc_sum": 2**32 - 1}
+    times = [{"window_start_ms": at, "window_end_ms": at + 1_000} for at in (1_000, 2_000)]
+    assert counters.take_reports_at(4_000) == [
+        report(0, 4, failed={1, 2, 4}, **first, **times[0], **always),
+        report(5, 5, **second, **times[1], **always),
     ]
+    assert counters.take_reports_at(5_000) == []

@@ -132,11 +132,17 @@ class Reading:
                     found.append(fetched.place)
         return found
 
-    async def error(self):
-        """What is raised where nothing can be taken."""
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks
-            assert not await self.take(), "there is something"
-        return caught.value
+    async def take_past(self, kind, count, *, errors=0):
+        """Places of so many Batches, and at least so many errors of a kind, sorted and as texts."""
+        found, told = [], []
+        async with asyncio.timeout(60):
+            while len(found) < count or len(told) < errors:
+                try:
+                    found += await self.take()
+                except kind as exc:
+                    told.append(str(exc))
+                    await asyncio.sleep(0)
+        return sorted(found), told
 
     async def at_rest(self):
         """Nothing is being fetched, and the broker waits for something new."""
@@ -251,23 +257,12 @@ async def test_a_batch_that_cannot_be_fetched_keeps_its_partition_and_no_other(e
     reading.storage.failing = {(0, 1): error}
     reading.fetcher.move({0: 0, 1: 0})
     await reading.at_rest()
-    found, errors = [], 0
-    while len(found) < 3 or errors < 3:
-        try:
-            found += await reading.take()
-        except type(error):
-            errors += 1
-            assert reading.fetcher.positions[0] == 1
-    assert sorted(found) == [(0, 0), (1, 0), (1, 1)]
+    found, _ = await reading.take_past(type(error), 3, errors=3)
+    assert found == [(0, 0), (1, 0), (1, 1)]
+    assert reading.fetcher.positions == {0: 1, 1: 2}
     assert reading.storage.begun.count((0, 1)) >= 3
     reading.storage.failing.clear()
-    found.clear()
-    while len(found) < 2:
-        try:
-            found += await reading.take()
-        except type(error):
-            continue
-    assert found == [(0, 1), (0, 2)]
+    assert (await reading.take_past(type(error), 2))[0] == [(0, 1), (0, 2)]
     assert reading.held() == 0
 
 
@@ -280,23 +275,12 @@ async def test_damage_in_one_partition_does_not_keep_the_rest_of_an_answer(read)
     reading = read(topic)
     reading.fetcher.move({0: 0, 1: 0})
     await reading.at_rest()
-    found, errors = [], []
-    while len(found) < 3 or len(errors) < 3:
-        try:
-            found += await reading.take()
-        except CorruptDataError as exc:
-            errors.append(str(exc))
-    assert sorted(found) == [(0, 0), (1, 0), (1, 1)]
+    found, errors = await reading.take_past(CorruptDataError, 3, errors=3)
+    assert found == [(0, 0), (1, 0), (1, 1)]
     assert all("t/0 offset 1" in each for each in errors)
     assert reading.fetcher.positions == {0: 1, 1: 2}
     topic.publish(1)
-    found = []
-    while not found:
-        try:
-            found = await reading.take()
-        except CorruptDataError:
-            await asyncio.sleep(0)
-    assert found == [(1, 2)]
+    assert (await reading.take_past(CorruptDataError, 1))[0] == [(1, 2)]
     assert all(0 not in positions for positions, *_ in topic.asked[2:])
     reading.fetcher.move({0: 2})
     assert await reading.take() == [(0, 2)]
@@ -332,7 +316,8 @@ async def test_a_batch_that_retention_took_before_it_was_fetched_is_out_of_range
     if policy == "earliest":
         assert await reading.take() == [(0, 3)]
     else:
-        assert "offset 1 of t/0 is not retained" in str(await reading.error())
+        with pytest.raises(OffsetOutOfRangeError, match="offset 1 of t/0 is not retained"):
+            await reading.take()
 
 
 async def test_no_more_is_planned_than_may_be(read):
@@ -348,3 +333,13 @@ async def test_no_more_is_planned_than_may_be(read):
     await until(lambda: len(reading.topic.asked) == 2)
     assert reading.topic.asked[1] == ({0: PLAN_AHEAD}, PLAN_AHEAD // 2, LONG_POLL_MS)
     assert reading.fetcher._planned <= PLAN_AHEAD
+
+
+async def test_what_nothing_expected_is_raised_by_the_next_take(read):
+    """A bug ends the reading ahead, and does not go unnoticed."""
+    reading = read(Topic(p0=1))
+    reading.topic.failing = ZeroDivisionError("bug")
+    reading.fetcher.move({0: 0})
+    await until(reading.fetcher._follower.done)
+    with pytest.raises(ZeroDivisionError):
+        reading.fetcher.take()

@@ -52,20 +52,6 @@ GIVEN_ONLY = [
 LEAVES = [kind for family in FAMILIES for kind in family]
 
 
-class Wrapped(pa.ExtensionType):
-    """A type of a user's own."""
-
-    def __init__(self, storage):
-        super().__init__(storage, "tests.wrapped")
-
-    def __arrow_ext_serialize__(self):
-        return b""
-
-    @classmethod
-    def __arrow_ext_deserialize__(cls, storage, serialized):
-        return cls(storage)
-
-
 def fields_of(chance, make, *, least):
     """Some fields with names of their own, of types that are made by chance."""
     names = chance.sample(NAMES, chance.randint(least, 3))
@@ -109,7 +95,7 @@ def given_type(chance, kind, *, values=False):  # noqa: PLR0911 - a case for eac
         return pa.dictionary(chance.choice([pa.int8(), pa.uint32()]), kind)
     if how == 3:
         inner = given_type(chance, kind, values=True)
-        return inner if pat.is_dictionary(inner) else Wrapped(inner)
+        return inner if pat.is_dictionary(inner) else pa.opaque(inner, "wrapped", "tests")
     if pat.is_struct(kind):
         fields = [
             field(each.name, given_type(chance, each.type), chance.random() < 0.5)
@@ -190,7 +176,7 @@ def array_of(chance, kind, rows):
 def _array(chance, kind, rows):  # noqa: PLR0911 - a case for each kind
     if pat.is_null(kind):
         return pa.nulls(rows)
-    if isinstance(kind, Wrapped):
+    if isinstance(kind, pa.OpaqueType):
         return pa.ExtensionArray.from_storage(kind, _array(chance, kind.storage_type, rows))
     some = chance.randint(0, 2) == 0
     nulls = [some and chance.random() < 0.5 for _ in range(rows)]

