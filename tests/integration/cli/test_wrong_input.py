@@ -46,9 +46,6 @@ def given(topic, lines, tmp_path, memq):
             "group reset-offsets": ["--to-latest"],
             "group delete": [],
             "topic alter": ["--retention", "8d"],
-            "bench produce": ["--records", 1],
-            "bench consume": ["--records", 1],
-            "bench e2e": ["--rate", 10, "--seconds", 1],
         },
     }
 
