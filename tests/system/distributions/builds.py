@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections import Counter
 from email.parser import Parser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,18 +40,9 @@ def rebuilt(sdist, folder):
     return build(project, folder, "wheel")
 
 
-def names_in(path):
-    """The files in a wheel, or in a source distribution below its one folder."""
-    if path.suffix == ".whl":
-        return zipfile.ZipFile(path).namelist()
-    with tarfile.open(path) as archive:
-        return [each.name.partition("/")[2] for each in archive.getmembers() if each.isfile()]
-
-
-def tops_of(path):
-    """How many files there are below each name at the top, the most first."""
-    names = [name.partition("/") for name in names_in(path)]
-    return Counter(top if slash else "files" for top, slash, _ in names)
+def names_in(wheel):
+    """The files in a wheel."""
+    return zipfile.ZipFile(wheel).namelist()
 
 
 def metadata_of(wheel) -> Message:
@@ -60,9 +50,3 @@ def metadata_of(wheel) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
         return Parser().parsestr(archive.read(name).decode())
-
-
-def in_words(path):
-    """Name, size and content of a file, in a line."""
-    tops = ", ".join(f"{top} {count}" for top, count in tops_of(path).most_common())
-    return f"{path.name:<46} {path.stat().st_size / 1024:6.0f} KiB  {tops}"
