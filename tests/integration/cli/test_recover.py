@@ -71,13 +71,6 @@ def topic_folder(stopped_dir, topic="t"):
     return next((stopped_dir / "queue/topics").glob(f"{topic}.*"))
 
 
-def flip(file, place):
-    """Damage one byte."""
-    content = bytearray(file.read_bytes())
-    content[place] ^= 1
-    file.write_bytes(content)
-
-
 REBUILT = {
     "queue": lambda data: shutil.rmtree(data / "queue"),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
@@ -126,16 +119,3 @@ def test_a_client_of_before_is_told(memq, tmp_path):
             with pytest.raises(TopicRecreatedError, match="earliest"):
                 for _ in range(100):
                     consumer.poll(timeout=10)
-
-
-def test_a_damaged_object_is_named_and_kept(memq, stopped, tmp_path):
-    """An object whose index does not hold is left where it is, and the others are published."""
-    shutil.rmtree(tmp_path / "queue")
-    spoilt = next((tmp_path / "objects").glob("*/memq/topics/t/*/*/*.arrows"))
-    flip(spoilt, spoilt.stat().st_size - 30)
-    error = memq("recover", "--execute", tmp_path, code=1)[1]
-    assert spoilt.name in error
-    assert spoilt.exists()
-    stopped.restart()
-    with Consumer(stopped.address, topic="t") as consumer:
-        assert consumer.poll(timeout=10) is not None
