@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -17,10 +14,18 @@ from pathlib import Path
 import pytest
 
 from memq.cli.examples import DAGS, FOLDERS, files_of
-from tests.system.distributions.builds import PROJECTS, ROOT, build, metadata_of, names_in, rebuilt
+from tests.system.distributions.builds import (
+    PROJECTS,
+    ROOT,
+    broker,
+    build,
+    metadata_of,
+    names_in,
+    rebuilt,
+    run,
+)
 
 PROVIDER = "airflow-provider-memq"
-TIMEOUT_S = 60
 WITH_MEMQ = [name for name in FOLDERS if name != DAGS]
 
 
@@ -56,21 +61,6 @@ def alone(wheels, tmp_path_factory):
 def both(wheels, tmp_path_factory):
     """Programs of an environment with both."""
     return environment(tmp_path_factory.mktemp("both"), *wheels.values())
-
-
-def run(*command, ends=0, **options):
-    """What a program prints, as it should end; it does not know the checkout."""
-    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(each) for each in command],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        **{"cwd": ROOT, "env": known} | options,
-    )
-    assert done.returncode == ends, done.stderr
-    return done.stdout if ends == 0 else done.stderr
 
 
 def test_content_of_memq(wheels):
@@ -132,21 +122,11 @@ def test_installed(alone, tmp_path):
     assert Path(where).is_relative_to(alone.parent)
     assert run(memq, "--version", cwd=tmp_path).startswith("memq ")
 
-    with subprocess.Popen(
-        [memq, "dev", "--port", "0", "--admin-port", "0", "-o", "json"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as broker:
-        try:
-            known = os.environ | {"MEMQ_BOOTSTRAP": json.loads(broker.stdout.readline())["address"]}
-            run(memq, "produce", "hello", input="one\ntwo\n", cwd=tmp_path, env=known)
-            reading = ("consume", "hello", "--from-beginning", "--exit-at-end")
-            read = run(memq, *reading, cwd=tmp_path, env=known)
-        finally:
-            broker.terminate()
+    with broker(alone, tmp_path) as address:
+        known = {"cwd": tmp_path, "env": {"MEMQ_BOOTSTRAP": address}}
+        run(memq, "produce", "hello", input="one\ntwo\n", **known)
+        read = run(memq, "consume", "hello", "--from-beginning", "--exit-at-end", **known)
     assert read == "one\ntwo\n"
-    assert broker.returncode == 0
 
     run(memq, "examples", "copy", *WITH_MEMQ, ".", cwd=tmp_path)
     for name in files_of(WITH_MEMQ):

@@ -123,10 +123,6 @@ CHANGES = {
     ),
     "dropped": (lambda table: drop(table, "value"), "was dropped"),
     "made anew": (lambda table: (drop(table, "value"), add(table, "value")), "was dropped"),
-    "name given away": (
-        lambda table: (rename(table, "value", "raw"), add(table, "value")),
-        "renamed.* 'raw', 'value'",
-    ),
     "name taken": (
         lambda table: (drop(table, "value"), rename(table, "score", "value")),
         "was dropped",
@@ -166,7 +162,6 @@ def test_a_default_value(table):
 INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
 NESTED = {
     "struct": (INNER, "name", {"name": "x", "age": 1}),
-    "list": (pa.list_(INNER), "element.name", [{"name": "x", "age": 1}]),
     "map": (pa.map_(pa.string(), INNER), "value.name", [("k", {"name": "x", "age": 1})]),
 }
 
@@ -210,10 +205,6 @@ def test_a_column_of_another_type(table):
 
 
 # -- files ----------------------------------------------------------------------------------
-
-
-def files(table, columns=("value", "offset")):
-    return table.plain_files(table.load(), EQUAL, columns)
 
 
 def test_rows_that_are_marked_as_deleted(table, monkeypatch):

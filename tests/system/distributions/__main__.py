@@ -10,19 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 
-from tests.system.distributions.builds import PROJECTS, ROOT, build, rebuilt
+from tests.system.distributions.builds import PROJECTS, broker, build, rebuilt, run
 
 HERE = Path(__file__).parent
 TOPIC = "tried"
 RECORDS = 1_000
 INSTALL_TIMEOUT_S = 900  # a cold cache and a slow index
-TIMEOUT_S = 180
+START_S = 180  # Airflow takes a while on a busy machine
 SHIPPED = {
     "memq_plan_ranges",
     "memq_process_ranges",
@@ -55,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="memq-dist-") as folder:
         newest = [wheels[0], f"{wheels[1]}[{','.join(EXTRAS)}]"]
         programs = environment(Path(folder) / "newest", newest)
-        with broker(programs) as address:
+        with broker(programs, folder) as address:
             try_airflow(programs, address, Path(folder))
 
 
@@ -75,51 +73,16 @@ def built(folder):
 def environment(folder, wanted):
     """The programs of a new environment with these packages, and nothing else."""
     run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, folder)
-    run(
+    run(  # in the checkout, whose pyproject.toml leaves out pyspark-client
         *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", folder, *wanted),
-        cwd=ROOT,  # whose pyproject.toml leaves out pyspark-client
         timeout=INSTALL_TIMEOUT_S,
     )
     return folder / "bin"
 
 
-def run(*command, env=None, timeout=TIMEOUT_S, cwd=None):
-    """What a program prints; it must succeed, and does not know the checkout."""
-    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(each) for each in command],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        cwd=cwd or tempfile.gettempdir(),
-        env=known | (env or {}),
-    )
-    assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
-
-
-@contextmanager
-def broker(programs):
-    """Address of a `memq dev`."""
-    with (
-        tempfile.TemporaryDirectory(prefix="memq-dist-data-") as data,
-        subprocess.Popen(
-            [programs / "memq", "dev", "--port", "0", "--admin-port", "0", "-o", "json"],
-            cwd=data,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process,
-    ):
-        try:
-            yield json.loads(process.stdout.readline())["address"]
-        finally:
-            process.terminate()
-
-
 def try_airflow(programs, address, home):
     """Airflow has the provider; a sensor is deferred, an audit is clean, and DAGs are parsed."""
-    known = {
+    variables = {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -127,6 +90,7 @@ def try_airflow(programs, address, home):
         "TRIED_TOPIC": TOPIC,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
     }
+    known = {"env": variables, "cwd": home, "timeout": START_S}
     airflow = programs / "airflow"
     run(programs / "memq", "examples", "copy", "dags", "spark_apps", home)
     (home / "dags" / "tried.py").write_bytes((HERE / "dags" / "tried.py").read_bytes())
@@ -134,14 +98,14 @@ def try_airflow(programs, address, home):
     lines.write_text("".join(f"{number}\n" for number in range(RECORDS)))
     run(programs / "memq", "produce", TOPIC, "-b", address, "--input", lines)
 
-    assert "airflow-provider-memq" in run(airflow, "providers", "list", env=known)
-    run(programs / "python", "-P", "-c", LOADED, env=known)
-    run(airflow, "db", "migrate", env=known)
-    tested = run(airflow, "dags", "test", "tried", env=known)
+    assert "airflow-provider-memq" in run(airflow, "providers", "list", **known)
+    run(programs / "python", "-P", "-c", LOADED, **known)
+    run(airflow, "db", "migrate", **known)
+    tested = run(airflow, "dags", "test", "tried", **known)
     assert f"audited: clean {RECORDS}" in tested, tested
     assert "deferred" in tested.lower(), tested
-    run(airflow, "dags", "reserialize", env=known)
-    listed = run(airflow, "dags", "list", "--output", "json", env=known)
+    run(airflow, "dags", "reserialize", **known)
+    listed = run(airflow, "dags", "list", "--output", "json", **known)
     (found,) = [each for each in listed.splitlines() if each.startswith("[{")]  # not Airflow's log
     assert {each["dag_id"] for each in json.loads(found)} >= SHIPPED, found
 

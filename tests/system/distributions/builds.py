@@ -1,11 +1,14 @@
-"""What `make dist` builds: both distributions, and what is in each file."""
+"""Both distributions: how they are built, what is in them, and how their programs are run."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from contextlib import contextmanager
 from email.parser import Parser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,3 +53,36 @@ def metadata_of(wheel) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
         return Parser().parsestr(archive.read(name).decode())
+
+
+def run(*command, ends=0, env=None, timeout=TIMEOUT_S, cwd=ROOT, **options):
+    """What a program prints, as it should end; it does not know the checkout."""
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(each) for each in command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=cwd,
+        env=known | (env or {}),
+        **options,
+    )
+    assert done.returncode == ends, f"{command}: {done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout if ends == 0 else done.stderr
+
+
+@contextmanager
+def broker(programs, folder):
+    """Address of a `memq dev` that keeps its data in a folder."""
+    with subprocess.Popen(
+        [programs / "memq", "dev", "--port", "0", "--admin-port", "0", "-o", "json"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield json.loads(process.stdout.readline())["address"]
+        finally:
+            process.terminate()
+    assert process.returncode == 0
