@@ -72,23 +72,6 @@ class Scripted:
         return answer
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that the test moves."""
-    at = SimpleNamespace(now_s=1_000.0)
-    monkeypatch.setattr(consume, "time", SimpleNamespace(monotonic=lambda: at.now_s))
-    return at
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """What is said on stderr, without the name of the program."""
-    found = []
-    notice = lambda text: found.append(text.removeprefix("memq: "))  # noqa: E731
-    monkeypatch.setattr(consume, "notice", notice)
-    return found
-
-
 GONE = [UnavailableError("refused"), RequestTimeoutError("no answer")]
 AWAY = StorageError("503")
 BAD = CorruptDataError("damaged")
