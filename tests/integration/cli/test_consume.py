@@ -45,7 +45,9 @@ def test_group_misses_nothing_between_runs(memq, topic, begin):
 
 @pytest.mark.parametrize("how", ENDS)
 def test_interrupted_group(memq, topic, lines, broker, how):
-    """What was written before an interruption is committed, and the member is gone at once."""
+    """A member is shown, and keeps the group from being reset. What was written before an
+    interruption is committed, and the member is gone at once.
+    """
     memq("produce", topic, "--input", lines)
     arguments = ["consume", topic, "--group", topic, "--from-beginning", "-b", broker.address]
     consuming = start(*arguments)
@@ -54,6 +56,10 @@ def test_interrupted_group(memq, topic, lines, broker, how):
             assert consuming.stdout.readline() == line
         memq("produce", topic, "--input", lines)
 
+    [row] = json.loads(memq("group", "describe", topic, "-o", "json"))
+    assert (row["client"], bool(row["consumer_id"])) == ("memq consume", True)
+    reset = ("group", "reset-offsets", topic, topic, "--to-earliest", "--execute")
+    assert "member" in memq(*reset, code=1)
     consuming.send_signal(how)
 
     code, _, err = end(consuming)

@@ -10,7 +10,7 @@ import pytest
 
 from memq import AdminClient, Consumer, Producer
 from memq.cli.main import main
-from memq.errors import MemqError, TopicRecreatedError
+from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
 
 LINES = [b"line %d" % number for number in range(160)]
@@ -104,18 +104,3 @@ def test_what_is_lost_is_rebuilt(memq, stopped, tmp_path, damage):
         assert read(stopped.address, topic) == Counter(LINES)
     write(stopped.address, LINES)  # the job runs again
     assert read(stopped.address, group="g") == Counter(LINES)
-
-
-def test_a_client_of_before_is_told(memq, tmp_path):
-    """Whoever is somewhere in the topic as it was learns that its offsets mean nothing any more."""
-    with BrokerProcess(tmp_path, auto_create_topics=True) as running:
-        write(running.address, LINES)
-        with Consumer(running.address, topic="t", start="earliest") as consumer:
-            assert consumer.poll(timeout=10) is not None
-            assert running.terminate() == 0
-            shutil.rmtree(topic_folder(tmp_path))
-            memq("recover", "--execute", tmp_path)
-            running.restart()
-            with pytest.raises(TopicRecreatedError, match="earliest"):
-                for _ in range(100):
-                    consumer.poll(timeout=10)
