@@ -234,6 +234,7 @@ def test_rows_that_say_no_time(nullable, unit):
         ("id,fare\n1,1\n2,1000\n", "row 3, column 'fare': .*does not fit in precision"),
         ("id,half\n1,inf\n2,70000\n", "row 3, column 'half': 70000 is too large for halffloat"),
         ("id,single\n1,-1e39\n", "row 2, column 'single': -1e39 is too large for float"),
+        ("id,single\n1,16777217\n", "row 2, column 'single': 16777217 does not fit into float"),
         ('id,city\n1,a\n2,"b\n3,c\n', "row 3: a quote is left open, up to the end"),
     ],
 )
