@@ -89,7 +89,7 @@ soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers
 bench: $(INSTALLED) ## Run the benchmarks and print their figures
 	$(BIN)/python -m benchmarks $(ARGS)
 
-dist: $(INSTALLED) ## Build both wheels and source distributions into dist/, and try each; TRY=0 only builds
+dist: $(INSTALLED) ## Build both wheels and source distributions into dist/, and try them; TRY=0 only builds
 	@rm -rf dist
 	$(BIN)/python -m tests.system.distributions dist $(if $(filter 0,$(TRY)),--only-build)
 	echo "install them with: pip install $$(echo dist/*.whl)"

@@ -24,7 +24,6 @@ import memq
 from memq.cli import serve
 from memq.cli.audit import audit
 from memq.cli.batch import batch
-from memq.cli.bench import bench
 from memq.cli.cluster import cluster, status
 from memq.cli.command import Command, Group
 from memq.cli.consume import consume
@@ -173,7 +172,6 @@ for command in (
     audit,
     table,
     serve.recover,
-    bench,
     examples,
     completion,
 ):

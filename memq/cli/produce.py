@@ -58,9 +58,6 @@ BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only
 _JSON_NAMES_BYTES = 64 << 10  # of a line, beside its values
 
 _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
-SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
-"""Options of a producer that shape what it sends."""
-
 _PLACING = ("epoch", "partition_by", "delivery_timeout")
 
 _OF_CSV = ("--format lines", "--format json")
@@ -123,7 +120,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
     type=TimeType(),
     help="Of every LogMessage that has none of its own; without it, the time of writing.",
 )
-@table_options(SHAPING_OPTIONS)
+@table_options([row for row in PRODUCER_OPTIONS if row.name in _SHAPING])
 @table_options([row for row in PRODUCER_OPTIONS if row.name in _PLACING])
 @zone_option
 @connection_options

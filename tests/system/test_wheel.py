@@ -1,14 +1,11 @@
 """The wheels: what `pip install` gives, in an environment that knows nothing of the checkout.
 
-`make dist` tries them with the oldest and the newest Airflow; this needs no package index.
+`make dist` tries them with the newest Airflow; this needs no package index.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -17,10 +14,18 @@ from pathlib import Path
 import pytest
 
 from memq.cli.examples import DAGS, FOLDERS, files_of
-from tests.system.distributions.builds import PROJECTS, ROOT, build, metadata_of, names_in, rebuilt
+from tests.system.distributions.builds import (
+    PROJECTS,
+    ROOT,
+    broker,
+    build,
+    metadata_of,
+    names_in,
+    rebuilt,
+    run,
+)
 
 PROVIDER = "airflow-provider-memq"
-TIMEOUT_S = 60
 WITH_MEMQ = [name for name in FOLDERS if name != DAGS]
 
 
@@ -58,21 +63,6 @@ def both(wheels, tmp_path_factory):
     return environment(tmp_path_factory.mktemp("both"), *wheels.values())
 
 
-def run(*command, ends=0, **options):
-    """What a program prints, as it should end; it does not know the checkout."""
-    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(each) for each in command],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        **{"cwd": ROOT, "env": known} | options,
-    )
-    assert done.returncode == ends, done.stderr
-    return done.stdout if ends == 0 else done.stderr
-
-
 def test_content_of_memq(wheels):
     """The wheel has the packages and what is to be copied, and nothing else of the checkout."""
     names = names_in(wheels["memq"])
@@ -106,27 +96,22 @@ def test_the_source_builds_again(name, wheels, tmp_path):
     assert rebuilt(sdist, tmp_path / "elsewhere").read_bytes() == wheels[name].read_bytes()
 
 
-@pytest.mark.parametrize("name", PROJECTS)
-def test_metadata(name, wheels):
-    """A wheel asks for what its pyproject.toml says, and offers its extras."""
-    project = tomllib.loads((PROJECTS[name] / "pyproject.toml").read_text())["project"]
-    metadata = metadata_of(wheels[name])
-
-    assert metadata["Name"] == name
-    assert metadata["Version"] == project["version"]
-    assert metadata.get_all("Provides-Extra") == sorted(project["optional-dependencies"])
-    plain = [each for each in metadata.get_all("Requires-Dist") if "extra ==" not in each]
-    assert len(plain) == len(project["dependencies"])
-
-
-def test_one_version(wheels):
-    """Both are of one version, and the provider asks for memq of that version and no other."""
-    memq, provider = (metadata_of(wheels[name]) for name in PROJECTS)
-    asked = [each for each in provider.get_all("Requires-Dist") if each.startswith("memq")]
-
-    assert provider["Version"] == memq["Version"]
+def test_metadata(wheels):
+    """Both wheels ask for what their pyproject.toml says, offer its extras, and are of one version:
+    the provider asks for memq of that version and no other.
+    """
+    found = {name: metadata_of(wheel) for name, wheel in wheels.items()}
+    for name, metadata in found.items():
+        project = tomllib.loads((PROJECTS[name] / "pyproject.toml").read_text())["project"]
+        assert (metadata["Name"], metadata["Version"]) == (name, found["memq"]["Version"])
+        assert metadata["Version"] == project["version"]
+        assert metadata.get_all("Provides-Extra") == sorted(project["optional-dependencies"])
+        plain = [each for each in metadata.get_all("Requires-Dist") if "extra ==" not in each]
+        assert len(plain) == len(project["dependencies"])
+    asked = [each for each in found[PROVIDER].get_all("Requires-Dist") if each.startswith("memq")]
     assert len(asked) == 3  # itself, and with two of its extras
-    assert all(each.split(";")[0].strip().endswith(f"=={memq['Version']}") for each in asked)
+    for each in asked:
+        assert each.split(";")[0].strip().endswith(f"=={found['memq']['Version']}")
     assert (PROJECTS[PROVIDER] / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
@@ -137,70 +122,39 @@ def test_installed(alone, tmp_path):
     assert Path(where).is_relative_to(alone.parent)
     assert run(memq, "--version", cwd=tmp_path).startswith("memq ")
 
-    with subprocess.Popen(
-        [memq, "dev", "--port", "0", "--admin-port", "0", "-o", "json"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as broker:
-        try:
-            known = os.environ | {"MEMQ_BOOTSTRAP": json.loads(broker.stdout.readline())["address"]}
-            run(memq, "produce", "hello", input="one\ntwo\n", cwd=tmp_path, env=known)
-            read = run(
-                memq,
-                "consume",
-                "hello",
-                "--from-beginning",
-                "--exit-at-end",
-                cwd=tmp_path,
-                env=known,
-            )
-        finally:
-            broker.terminate()
+    with broker(alone, tmp_path) as address:
+        known = {"cwd": tmp_path, "env": {"MEMQ_BOOTSTRAP": address}}
+        run(memq, "produce", "hello", input="one\ntwo\n", **known)
+        read = run(memq, "consume", "hello", "--from-beginning", "--exit-at-end", **known)
     assert read == "one\ntwo\n"
-    assert broker.returncode == 0
 
     run(memq, "examples", "copy", *WITH_MEMQ, ".", cwd=tmp_path)
     for name in files_of(WITH_MEMQ):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
 
 
-def test_the_dags_come_with_the_provider(alone, both, tmp_path):
-    """Without it the command says where they come from; with it, it copies them."""
-    refused = run(alone / "memq", "examples", "copy", "dags", ".", cwd=tmp_path, ends=2)
-    assert "pip install airflow-provider-memq" in refused
-    assert "dags/" not in run(alone / "memq", "examples", "list", cwd=tmp_path)
-
-    run(both / "memq", "examples", "copy", "dags", ".", cwd=tmp_path)
-
-    for name in files_of([DAGS]):
-        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
-
-
 ENTRIES = """
+import sys
 from importlib.metadata import distribution
 from importlib.util import find_spec
-import sys
-for name in sys.argv[1:]:
-    for entry in distribution(name).entry_points:
-        print(name, entry.group)
+print(*{entry.group for entry in distribution(sys.argv[1]).entry_points})
 print(find_spec("pyspark_memq").origin)
 """
 
 
-def test_entry_points(alone, both, tmp_path):
-    """Of memq alone Airflow finds nothing; of the provider it finds the metadata; Spark finds the
-    data source.
+def test_what_comes_with_the_provider(alone, both, tmp_path):
+    """Without it Airflow finds nothing and the command says where the DAGs come from; with it,
+    Airflow finds provider and plugin, and the DAGs are copied. Spark finds the data source.
     """
-    *groups, path = run(alone / "python", "-c", ENTRIES, "memq", cwd=tmp_path).splitlines()
-    assert groups == ["memq console_scripts"]
+    groups, path = run(alone / "python", "-c", ENTRIES, "memq", cwd=tmp_path).splitlines()
+    assert groups == "console_scripts"
     assert Path(path).is_relative_to(alone.parent)
+    refused = run(alone / "memq", "examples", "copy", "dags", ".", cwd=tmp_path, ends=2)
+    assert "pip install airflow-provider-memq" in refused
+    assert "dags/" not in run(alone / "memq", "examples", "list", cwd=tmp_path)
 
-    groups = run(both / "python", "-c", ENTRIES, PROVIDER, cwd=tmp_path).splitlines()[:-1]
-    assert f"{PROVIDER} apache_airflow_provider" in groups
-    code = f"""
-from importlib.metadata import distribution
-(entry,) = distribution("{PROVIDER}").entry_points.select(group="apache_airflow_provider")
-print(entry.load()()["package-name"])
-"""
-    assert run(both / "python", "-c", code, cwd=tmp_path).strip() == PROVIDER
+    groups, _ = run(both / "python", "-c", ENTRIES, PROVIDER, cwd=tmp_path).splitlines()
+    assert {"apache_airflow_provider", "airflow.plugins"} <= set(groups.split())
+    run(both / "memq", "examples", "copy", "dags", ".", cwd=tmp_path)
+    for name in files_of([DAGS]):
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()

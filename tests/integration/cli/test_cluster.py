@@ -12,28 +12,16 @@ from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.cli.processes import in_thread
 
 
-def described(*, draining=False, owned=(), moving=(), **fields):
+def described(*, owned=(), moving=(), **fields):
     """A cluster in which broker-2 owns these write partitions of clicks."""
+    one = m.ClusterBroker(id="broker-1", address="one:1", zone="a", bytes_per_s=3 << 20)
+    two = m.ClusterBroker(id="broker-2", address="two:1", accepting=False, draining=bool(owned))
+    two.write_partitions = {"clicks": list(owned)}
+    three = m.ClusterBroker(id="broker-3", address="three:1", role="read", accepting=False)
     return m.DescribeClusterAnswer(
         cluster_id="memq",
         governor="broker-1",
-        brokers=[
-            m.ClusterBroker(
-                id="broker-1",
-                address="one:6367",
-                zone="a",
-                bytes_per_s=3 << 20,
-                write_partitions={"clicks": [0]},
-            ),
-            m.ClusterBroker(
-                id="broker-2",
-                address="two:6367",
-                accepting=not draining,
-                draining=draining,
-                write_partitions={"clicks": list(owned)} if owned else {},
-            ),
-            m.ClusterBroker(id="broker-3", address="three:6367", role="read", accepting=False),
-        ],
+        brokers=[one, two, three],
         moving=[
             m.MovingPartition(topic="clicks", write_partition=n, to="broker-1") for n in moving
         ],
@@ -47,7 +35,7 @@ def broker(monkeypatch):
     monkeypatch.setattr(cluster, "LOOK_S", 0.01)
     with in_thread(TinyBroker()) as tiny:
         tiny.answers |= {
-            m.DescribeCluster: described(owned=[1, 2]),
+            m.DescribeCluster: described(),
             m.DrainBroker: m.Done(),
             m.RebalanceCluster: m.Done(),
         }
@@ -57,7 +45,6 @@ def broker(monkeypatch):
 def test_describe(memq, broker):
     """A row for each broker; what has no row stands below."""
     broker.answers[m.DescribeCluster] = described(
-        draining=True,
         owned=[1, 2],
         moving=[3],
         homeless={"clicks": list(range(10, 20))},
@@ -72,9 +59,9 @@ def test_describe(memq, broker):
         "BROKER", "ADDRESS", "ZONE", "ROLE", "STATE", "WRITE-PARTITIONS", "TRAFFIC", "GOVERNS"
     ]  # fmt: skip
     assert [row.split() for row in rows[:4]] == [
-        ["broker-1", "one:6367", "a", "all", "accepting", "1", "3.0", "MiB/s", "*"],
-        ["broker-2", "two:6367", "-", "all", "draining", "2", "0", "B/s", "-"],
-        ["broker-3", "three:6367", "-", "read", "not", "accepting", "0", "0", "B/s", "-"],
+        ["broker-1", "one:1", "a", "all", "accepting", "0", "3.0", "MiB/s", "*"],
+        ["broker-2", "two:1", "-", "all", "draining", "2", "0", "B/s", "-"],
+        ["broker-3", "three:1", "-", "read", "not", "accepting", "0", "0", "B/s", "-"],
         ["broker-4", *"---", "lost", "since", "1970-01-01T00:00:01.000Z", *"---"],
     ]
     assert rows[4:] == [
@@ -86,24 +73,12 @@ def test_describe(memq, broker):
     ]
 
 
-def asked(broker, kind):
-    """Requests of one type that came."""
-    return [request for request in broker.asked if isinstance(request, kind)]
-
-
-def test_withdraw(memq, broker):
-    """A drain is taken back, also that of a broker that does not live."""
-    [line] = json.loads(
-        f"[{memq('cluster', 'drain', 'gone', '--withdraw', '-o', 'json').decode()}]"
-    )
-
-    assert line == {"broker": "gone", "drain": "withdrawn", "write_partitions": []}
-    assert asked(broker, m.DrainBroker) == [m.DrainBroker(broker_id="gone", withdraw=True)]
-
-
-def test_a_name_that_is_mistyped(memq, broker):
-    """Nobody waits for a broker that there is not."""
+def test_a_drain_of_a_broker_that_does_not_live(memq, broker):
+    """Nobody waits for it, as its name may be mistyped; a drain of it is taken back."""
     said = memq("cluster", "drain", "broker-22", code=1)
+    withdrawn = json.loads(memq("cluster", "drain", "gone", "--withdraw", "-o", "json"))
 
     assert "no broker 'broker-22' lives; these do: broker-1, broker-2, broker-3" in said
-    assert asked(broker, m.DrainBroker) == []
+    assert withdrawn == {"broker": "gone", "drain": "withdrawn", "write_partitions": []}
+    asked = [request for request in broker.asked if isinstance(request, m.DrainBroker)]
+    assert asked == [m.DrainBroker(broker_id="gone", withdraw=True)]

@@ -8,7 +8,7 @@ import pytest
 
 from memq import AdminClient
 from memq.cli import group, topic
-from memq.errors import CorruptDataError, UnavailableError
+from memq.errors import CorruptDataError
 from tests.integration.cli.processes import broker_folder, committed
 
 
@@ -64,18 +64,13 @@ def test_only_the_topic_that_was_asked_about_is_deleted(memq, filled, asked, bro
     assert "no topic" in memq("topic", "describe", filled, code=1)
 
 
-@pytest.mark.parametrize("error", [CorruptDataError("a page"), UnavailableError("away")], ids=type)
-def test_a_damaged_topic_can_be_deleted(memq, filled, asked, monkeypatch, error):
-    """Its Batches cannot be counted, which is told; another error ends it before the question."""
+def test_a_damaged_topic_can_be_deleted(memq, filled, asked, monkeypatch):
+    """Its Batches cannot be counted, which is told."""
 
     def fail(*_):
-        raise error
+        raise CorruptDataError("a page")
 
     monkeypatch.setattr(AdminClient, "offsets", fail)
-    if isinstance(error, UnavailableError):
-        assert "away" in memq("topic", "delete", filled, code=1)
-        assert asked == []
-        return
     assert json.loads(memq("topic", "delete", filled, "-o", "json"))[0]["batches"] is None
     assert asked == [f"Delete topic {filled} with damaged Batches in 1 partition?"]
 
@@ -105,7 +100,6 @@ def test_a_damaged_group_is_deleted_and_set_again(memq, broker, filled, asked):
     ("flags", "code", "said"),
     [
         ([], 2, "give one of --to-earliest"),
-        (["--to-earliest", "--to-latest"], 2, "give one of"),
         (["--to-offset", "0", "--shift-by", "0"], 2, "give one of"),
         (["--to-latest", "--partition", "3"], 1, "no partition 3; it has 0 to 0"),
     ],
@@ -122,7 +116,6 @@ def test_a_reset_that_is_refused(memq, filled, flags, code, said):
     [
         (["--to-earliest"], 0),
         (["--to-offset", "0"], 0),
-        (["--to-offset", "99"], 1),
         (["--shift-by", "0", "--partition", "0"], 1),
         (["--shift-by", "-1"], 0),
         (["--to-datetime", "1h"], 0),

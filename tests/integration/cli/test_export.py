@@ -127,14 +127,10 @@ def test_times_and_ranges(memq, clicks, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["x.csv", "--format", "arrow"], "x.csv is to be a file of csv, not arrow"),
         (["there.csv"], "there.csv exists; delete it, or name another file"),
         (["full"], "full holds mine and no export; name a folder that is new or empty"),
         (["none/x.csv"], "none/x.csv cannot be written: No such file or directory"),
-        (
-            ["x", "--range", "0:4-9"],
-            "offsets 4 to 8 of .* retained are offsets 0",
-        ),
+        (["x", "--range", "0:4-9"], "offsets 4 to 8 of .* retained are offsets 0"),
         (["x", "--columns", "no"], "no column 'no'; there are key, value, headers, timestamp"),
     ],
 )
@@ -157,6 +153,18 @@ def test_refusals(memq, clicks, tmp_path, arguments, expected):
 # -- going on -------------------------------------------------------------------------------
 
 
+def kill_at(point, broker, *arguments):
+    """Run an export that is killed at a call."""
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, point, "export", *map(str, arguments)],
+        env=os.environ | {"MEMQ_BOOTSTRAP": broker.address},
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -167,35 +175,22 @@ def test_refusals(memq, clicks, tmp_path, arguments, expected):
 def test_a_killed_export_goes_on(memq, clicks, broker, tmp_path, point):
     """Killed at any step, and with more published since: nothing is missing or there twice."""
     folder = tmp_path / "all"
-    arguments = ["export", clicks, str(folder), *SMALL]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, point, *arguments],
-        env=os.environ | {"MEMQ_BOOTSTRAP": broker.address},
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    arguments = [clicks, folder, *SMALL]
+    kill_at(point, broker, *arguments)
     fill(broker, clicks, range(6, 8))
 
-    done = run(memq, *arguments[1:])
+    done = run(memq, *arguments)
 
     assert values(folder) == list(range(12))
     assert (done["records"], done["files"]) == (12, 6)
     assert not list(folder.glob(".*.tmp"))
-    assert run(memq, *arguments[1:])["resumed_files"] == done["files"]
+    assert run(memq, *arguments)["resumed_files"] == done["files"]
 
 
 def test_a_killed_file_is_not_there(memq, clicks, broker, tmp_path):
     """A file alone is there whole or not at all; what a kill left is in nobody's way."""
     path = tmp_path / "all.parquet"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, "os.replace:before:1", "export", clicks, str(path)],
-        env=os.environ | {"MEMQ_BOOTSTRAP": broker.address},
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    kill_at("os.replace:before:1", broker, clicks, path)
     assert [each.name for each in tmp_path.iterdir()] == [".all.parquet.tmp"]
 
     run(memq, clicks, path)

@@ -10,7 +10,7 @@ import pytest
 
 from memq import AdminClient, Consumer, Producer
 from memq.cli.main import main
-from memq.errors import MemqError, TopicRecreatedError
+from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
 
 LINES = [b"line %d" % number for number in range(160)]
@@ -71,13 +71,6 @@ def topic_folder(stopped_dir, topic="t"):
     return next((stopped_dir / "queue/topics").glob(f"{topic}.*"))
 
 
-def flip(file, place):
-    """Damage one byte."""
-    content = bytearray(file.read_bytes())
-    content[place] ^= 1
-    file.write_bytes(content)
-
-
 REBUILT = {
     "queue": lambda data: shutil.rmtree(data / "queue"),
     "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
@@ -111,31 +104,3 @@ def test_what_is_lost_is_rebuilt(memq, stopped, tmp_path, damage):
         assert read(stopped.address, topic) == Counter(LINES)
     write(stopped.address, LINES)  # the job runs again
     assert read(stopped.address, group="g") == Counter(LINES)
-
-
-def test_a_client_of_before_is_told(memq, tmp_path):
-    """Whoever is somewhere in the topic as it was learns that its offsets mean nothing any more."""
-    with BrokerProcess(tmp_path, auto_create_topics=True) as running:
-        write(running.address, LINES)
-        with Consumer(running.address, topic="t", start="earliest") as consumer:
-            assert consumer.poll(timeout=10) is not None
-            assert running.terminate() == 0
-            shutil.rmtree(topic_folder(tmp_path))
-            memq("recover", "--execute", tmp_path)
-            running.restart()
-            with pytest.raises(TopicRecreatedError, match="earliest"):
-                for _ in range(100):
-                    consumer.poll(timeout=10)
-
-
-def test_a_damaged_object_is_named_and_kept(memq, stopped, tmp_path):
-    """An object whose index does not hold is left where it is, and the others are published."""
-    shutil.rmtree(tmp_path / "queue")
-    spoilt = next((tmp_path / "objects").glob("*/memq/topics/t/*/*/*.arrows"))
-    flip(spoilt, spoilt.stat().st_size - 30)
-    error = memq("recover", "--execute", tmp_path, code=1)[1]
-    assert spoilt.name in error
-    assert spoilt.exists()
-    stopped.restart()
-    with Consumer(stopped.address, topic="t") as consumer:
-        assert consumer.poll(timeout=10) is not None

@@ -6,21 +6,13 @@ import click
 import pytest
 
 from memq.cli import command
-from memq.cli.main import cli, main
+from memq.cli.main import main
+from tests.unit.cli.test_main import commands
 
 VALUES = ["", "9" * 30, "a b", "naïve \u2603", "x" * 5_000]
 """Empty, huge, no name, no ASCII, and very long."""
 
 LONGEST = 2_000  # characters of an error; a path or a name may be most of it
-
-
-def leaves(group=cli, path=()):
-    """Every command with its path."""
-    for name, each in group.commands.items():
-        if isinstance(each, click.Group):
-            yield from leaves(each, (*path, name))
-        else:
-            yield (*path, name), each
 
 
 @pytest.fixture
@@ -46,9 +38,6 @@ def given(topic, lines, tmp_path, memq):
             "group reset-offsets": ["--to-latest"],
             "group delete": [],
             "topic alter": ["--retention", "8d"],
-            "bench produce": ["--records", 1],
-            "bench consume": ["--records", 1],
-            "bench e2e": ["--rate", 10, "--seconds", 1],
         },
     }
 
@@ -79,7 +68,7 @@ def complaint(capfdbinary, words):
 
 @pytest.mark.parametrize(
     ("path", "each"),
-    [each for each in leaves() if any(isinstance(p, click.Argument) for p in each[1].params)],
+    [each for each in commands() if any(isinstance(p, click.Argument) for p in each[1].params)],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_input_is_one_line(path, each, given, capfdbinary, monkeypatch):

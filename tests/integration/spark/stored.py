@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import msgspec
-
 from memq import AdminClient
 from memq.core.notification import encode_notification
 from memq.core.queue import Publication
@@ -29,15 +27,14 @@ class Stored:
     Args:
         folder: for all of its data.
         partitions: read partitions of the topic.
-        options: of the topic.
     """
 
-    def __init__(self, folder, partitions=1, **options):
+    def __init__(self, folder, partitions=1):
         self.folder = folder
         self.broker = BrokerProcess(folder / "data")
         self.storage = LocalStorage(folder / "objects")
         with AdminClient(self.broker.address) as admin:
-            admin.create_topic("t", read_partitions=partitions, **{"batch_age": "10ms"} | options)
+            admin.create_topic("t", read_partitions=partitions, batch_age="10ms")
 
     def __enter__(self):
         return self
@@ -49,48 +46,32 @@ class Stored:
     def address(self):
         return self.broker.address
 
-    def batch(self, *messages, batch_id, compression=None, write_partition=0) -> Notification:
+    def batch(self, *messages, batch_id) -> Notification:
         """Store a Batch as an object; what the queue would say of it."""
-        sealed = seal(*messages, batch_id=batch_id, compression=compression)
+        sealed = seal(*messages, batch_id=batch_id)
         self.storage.put(batch_id, sealed.buffers, timeout_s=10)
-        found = notify(sealed, uri=self.storage.uri(batch_id))
-        return msgspec.structs.replace(found, write_partition=write_partition)
+        return notify(sealed, uri=self.storage.uri(batch_id))
 
     def publish(self, *placed):
         """Publish pairs of read partition and notification, while the broker is down."""
-        self.broker.terminate()
-        asyncio.run(self._publish(placed))
-        self.broker.restart()
-
-    async def _publish(self, placed):
         now_ms = int(time.time() * 1000)
-        queue = EmbeddedQueue(self.folder / "data" / "queue")
-        try:
-            topic = await queue_topic(queue)
-            await queue.fence(topic, 0)
-            await queue.publish(
-                topic,
-                0,
-                [
-                    Publication(partition, encode_notification(notification), now_ms + number)
-                    for number, (partition, notification) in enumerate(placed)
-                ],
-            )
-        finally:
-            await queue.close()
+        publications = [
+            Publication(partition, encode_notification(notification), now_ms + number)
+            for number, (partition, notification) in enumerate(placed)
+        ]
 
-    def truncate(self, partition, offset):
-        """Forget notifications, as retention does."""
+        async def publish():
+            queue = EmbeddedQueue(self.folder / "data" / "queue")
+            try:
+                topic = await queue_topic(queue)
+                await queue.fence(topic, 0)
+                await queue.publish(topic, 0, publications)
+            finally:
+                await queue.close()
+
         self.broker.terminate()
-        asyncio.run(self._truncate(partition, offset))
+        asyncio.run(publish())
         self.broker.restart()
-
-    async def _truncate(self, partition, offset):
-        queue = EmbeddedQueue(self.folder / "data" / "queue")
-        try:
-            await queue.truncate(await queue_topic(queue), partition, offset)
-        finally:
-            await queue.close()
 
     def path(self, notification) -> Path:
         """File of a Batch."""

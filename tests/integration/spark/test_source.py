@@ -13,7 +13,6 @@ from memq.core.format.batch import ProducerRun
 from memq.core.format.schema import RANGE_COLUMNS
 from memq.core.ranges import OffsetRange
 from memq.errors import (
-    OffsetOutOfRangeError,
     SchemaMismatchError,
     TopicRecreatedError,
     UnknownTopicError,
@@ -28,8 +27,6 @@ from tests.unit.reading.batches import Sent, records
 
 PLANNED = 20_000
 MAX_PLAN_BYTES = 2_048  # of memory for a notification with ten producers
-
-MESSAGES = [Sent("p", number, records(b"%d" % number)) for number in range(4)]
 
 TYPED = pa.schema(
     [
@@ -118,27 +115,10 @@ def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topics):
     assert values(read(topics.address, **where)) == [("a", "new")]
 
 
-def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
-    """Offsets that retention removed are an error; with failOnDataLoss=false the rest is read."""
-    with Stored(tmp_path) as found:
-        found.publish(*((0, found.batch(each, batch_id=f"b{each.sequence}")) for each in MESSAGES))
-        found.truncate(0, 2)
-        starting = {"startingOffsets": '{"0": 1}'}
-
-        with pytest.raises(OffsetOutOfRangeError) as caught:
-            read(found.address, **starting)
-        rest = read(found.address, failOnDataLoss="false", **starting)
-
-    gone = "offset 1 of t/0: removed by retention; 2 is the first that is left"
-    assert gone in str(caught.value)
-    assert rest.column("offset").to_pylist() == [2, 3]
-    assert gone in caplog.text
-
-
 def test_a_plan_needs_little_memory_for_each_notification(tmp_path):
     """A plan covers all of 20,000 notifications, and takes at most two kilobytes for each."""
     with Stored(tmp_path, partitions=4) as found:
-        like = found.batch(*MESSAGES[:1], batch_id="b")
+        like = found.batch(Sent("p", 0, records(b"v")), batch_id="b")
         found.publish(*((number % 4, numbered(like, number)) for number in range(PLANNED)))
         tracemalloc.start()
         planned = inputs(found.address)

@@ -33,23 +33,12 @@ _names = (f"rows-{number}" for number in itertools.count())
 
 
 @pytest.fixture
-def make_plan(broker):
-    """Plans a write to a topic of its own, with some options of both."""
-
-    def made(schema=ROWS, topic_options=(), **options):
-        topic = {"write_partitions": 1, "read_partitions": 1} | dict(topic_options)
-        where = {"bootstrap": broker.address, "topic": next(_names), "messageBytes": "1KiB"}
-        with AdminClient(broker.address) as admin:
-            admin.create_topic(where["topic"], batch_age="1ms", **topic)
-        return plan_write(parse_write_options(where | options), schema, overwrite=False, now_us=7)
-
-    return made
-
-
-@pytest.fixture
-def plan(make_plan):
+def plan(broker):
     """The plan of a write to a topic of its own."""
-    return make_plan()
+    where = {"bootstrap": broker.address, "topic": next(_names), "messageBytes": "1KiB"}
+    with AdminClient(broker.address) as admin:
+        admin.create_topic(where["topic"], batch_age="1ms", write_partitions=1, read_partitions=1)
+    return plan_write(parse_write_options(where), ROWS, overwrite=False, now_us=7)
 
 
 def batches(*values):
@@ -58,12 +47,9 @@ def batches(*values):
         yield pa.record_batch([[value] * 100, [time] * 100], schema=ARROW)
 
 
-def stored(plan, partition=0):
-    """The values of all rows that can be read of a read partition, in order."""
-    with AdminClient(plan.bootstrap) as admin:
-        end = admin.offsets(plan.topic)[partition].end
-    found = read_range(plan.bootstrap, topic=plan.topic, partition=partition, start=0, end=end)
-    return found["value"].to_pylist()
+def stored(plan):
+    """The values of all rows that can be read, in order."""
+    return read_range(plan.bootstrap, topic=plan.topic)["value"].to_pylist()
 
 
 def published_records(plan):

@@ -63,11 +63,11 @@ def rows(wanted: TopicRange, schema: pa.Schema = SCHEMA) -> pa.Table:
     )
 
 
-def write(table, wanted: TopicRange, attempt: str, data: pa.Table | None = None) -> Written:
-    data = rows(wanted) if data is None else data
+def write(table, wanted: TopicRange, attempt: str, data: pa.Table, prefix="") -> Written:
+    """Write a file, whose name may begin with something."""
     folder = Path(table.location.removeprefix("file://")) / "data" / attempt
     folder.mkdir(parents=True)
-    path = folder / f"{wanted.start}.parquet"
+    path = folder / f"{prefix}{wanted.start}.parquet"
     pq.write_table(data, path)
     return Written(msgspec.structs.replace(wanted, records=data.num_rows), [f"file://{path}"])
 
@@ -75,6 +75,7 @@ def write(table, wanted: TopicRange, attempt: str, data: pa.Table | None = None)
 def put(table, wanted: TopicRange, data: pa.Table | None = None):
     """Commit a range, with files of this attempt."""
     attempt = uuid.uuid4().hex
+    data = rows(wanted) if data is None else data
     return commit_range(
         table, wanted, lambda: write(table, wanted, attempt, data), attempt=attempt, job="test"
     )

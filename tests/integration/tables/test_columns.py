@@ -123,21 +123,24 @@ CHANGES = {
     ),
     "dropped": (lambda table: drop(table, "value"), "was dropped"),
     "made anew": (lambda table: (drop(table, "value"), add(table, "value")), "was dropped"),
-    "name given away": (
-        lambda table: (rename(table, "value", "raw"), add(table, "value")),
-        "renamed.* 'raw', 'value'",
-    ),
     "name taken": (
         lambda table: (drop(table, "value"), rename(table, "score", "value")),
         "was dropped",
     ),
+    "forgotten by schemas": (  # the mapping of names for files without ids remembers it
+        lambda table: (rename(table, "value", "v", "value"), forget_schemas(table)),
+        "renamed.* 'v', 'value'",
+    ),
+    "given a default": (lambda table: set_default(table, "value"), "default value"),
 }
 
 
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_column_that_was_changed(table, kind, compacted):
-    """Nothing comes under a name that another column has had, and nothing is read from there."""
+    """Nothing comes under a name that another column has had, and nothing is read from there; nor
+    where files lack a value that the table has for them.
+    """
     if compacted:
         compact(table)
     change, says = CHANGES[kind]
@@ -146,27 +149,9 @@ def test_a_column_that_was_changed(table, kind, compacted):
     check_refused(table, "value", says)
 
 
-@pytest.mark.parametrize("back", [False, True])
-def test_a_change_that_schemas_have_forgotten(table, back):
-    """The mapping of names for files without ids remembers it."""
-    rename(table, *(("value", "v", "value") if back else ("value", "v")))
-    forget_schemas(table)
-    assert len(table.load().metadata.schemas) == 1
-
-    check_refused(table, "value", "renamed.* 'v', 'value'")
-
-
-def test_a_default_value(table):
-    """Files do not have it, so whoever goes by them would see none."""
-    set_default(table, "value")
-
-    check_refused(table, "value", "default value")
-
-
 INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
 NESTED = {
     "struct": (INNER, "name", {"name": "x", "age": 1}),
-    "list": (pa.list_(INNER), "element.name", [{"name": "x", "age": 1}]),
     "map": (pa.map_(pa.string(), INNER), "value.name", [("k", {"name": "x", "age": 1})]),
 }
 
@@ -210,10 +195,6 @@ def test_a_column_of_another_type(table):
 
 
 # -- files ----------------------------------------------------------------------------------
-
-
-def files(table, columns=("value", "offset")):
-    return table.plain_files(table.load(), EQUAL, columns)
 
 
 def test_rows_that_are_marked_as_deleted(table, monkeypatch):

@@ -16,7 +16,6 @@ from memq.errors import (
     CorruptDataError,
     RangeConflictError,
 )
-from memq.tables import iceberg
 from memq.tables.commit import CommitOutcome, commit_range
 from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
 from tests.integration.tables.lake import (
@@ -68,16 +67,6 @@ def test_a_range_is_put_in_once(table):
     with pytest.raises(RangeConflictError, match="0 to 2 are, 3 to 3 are not"):
         put(table, clicks(0, 4))
     assert values(table) == all_of(3)
-
-
-def test_old_metadata_is_deleted(tmp_path, monkeypatch):
-    """Each commit leaves a file of metadata, of which the last ones are kept."""
-    monkeypatch.setattr(iceberg, "KEEP_PREVIOUS_METADATA", 2)
-    table = lake_table(tmp_path)
-    for n in range(5):
-        put(table, clicks(n, n + 1))
-
-    assert len([*tmp_path.rglob("*.metadata.json")]) == 3
 
 
 def test_committers_at_a_time(tmp_path):

@@ -6,10 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from memq import AdminClient, read_range, scan
+from memq import read_range, scan
 from memq.errors import ConfigError, DataLossError
 from memq.tables.commit import Written, commit_range
-from memq.tables.ledger import TopicRange
 from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
 
 
@@ -53,10 +52,7 @@ def test_a_topic_that_was_made_anew(lake):
     """
     lake.produce(3)
     lake.put(0, 2)
-    with AdminClient(lake.address) as admin:
-        admin.delete_topic(lake.topic)
-        admin.create_topic(lake.topic, schema=SCHEMA, batch_age="5ms", read_partitions=1)
-    lake.written = 1_000
+    lake.recreate()
     lake.produce(2)
     lake.put(1, 2)
 
@@ -71,9 +67,7 @@ def test_a_topic_that_has_lost_what_the_table_has(lake):
     """Its offsets name other data now than in the table; nothing is hidden behind the other."""
     lake.produce(3)
     lake.put(0, 3)
-    with AdminClient(lake.address) as admin:
-        topic_id = admin.describe_topic(lake.topic).topic_id
-    there = TopicRange(topic=lake.topic, topic_id=topic_id, partition=0, start=3, end=5)
+    there = lake.range(3, 5)
     commit_range(lake.table, there, lambda: Written(there, []), attempt="x", job="test")
     lake.produce(1)
 

@@ -1,12 +1,14 @@
-"""What `make dist` builds: both distributions, and what is in each file."""
+"""Both distributions: how they are built, what is in them, and how their programs are run."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections import Counter
+from contextlib import contextmanager
 from email.parser import Parser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,18 +43,9 @@ def rebuilt(sdist, folder):
     return build(project, folder, "wheel")
 
 
-def names_in(path):
-    """The files in a wheel, or in a source distribution below its one folder."""
-    if path.suffix == ".whl":
-        return zipfile.ZipFile(path).namelist()
-    with tarfile.open(path) as archive:
-        return [each.name.partition("/")[2] for each in archive.getmembers() if each.isfile()]
-
-
-def tops_of(path):
-    """How many files there are below each name at the top, the most first."""
-    names = [name.partition("/") for name in names_in(path)]
-    return Counter(top if slash else "files" for top, slash, _ in names)
+def names_in(wheel):
+    """The files in a wheel."""
+    return zipfile.ZipFile(wheel).namelist()
 
 
 def metadata_of(wheel) -> Message:
@@ -62,7 +55,34 @@ def metadata_of(wheel) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
-def in_words(path):
-    """Name, size and content of a file, in a line."""
-    tops = ", ".join(f"{top} {count}" for top, count in tops_of(path).most_common())
-    return f"{path.name:<46} {path.stat().st_size / 1024:6.0f} KiB  {tops}"
+def run(*command, ends=0, env=None, timeout=TIMEOUT_S, cwd=ROOT, **options):
+    """What a program prints, as it should end; it does not know the checkout."""
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(each) for each in command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=cwd,
+        env=known | (env or {}),
+        **options,
+    )
+    assert done.returncode == ends, f"{command}: {done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout if ends == 0 else done.stderr
+
+
+@contextmanager
+def broker(programs, folder):
+    """Address of a `memq dev` that keeps its data in a folder."""
+    with subprocess.Popen(
+        [programs / "memq", "dev", "--port", "0", "--admin-port", "0", "-o", "json"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield json.loads(process.stdout.readline())["address"]
+        finally:
+            process.terminate()
+    assert process.returncode == 0

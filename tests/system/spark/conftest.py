@@ -43,23 +43,19 @@ def pytest_collection_modifyitems(items):
             )
 
 
-def start_session(warehouse):
-    """A local Spark with the data source, tables in a folder; workers import this tree."""
+def builder():
+    """Of a local Spark; its workers import this tree."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder
-    for name, value in SPARK_CONFIG.items():
-        builder = builder.config(name, value)
-    builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
-    session = builder.getOrCreate()
-    session.dataSource.register(MemqDataSource)
-    return session
+    return SparkSession.builder.config(map=SPARK_CONFIG)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    """The one Spark of these tests."""
-    session = start_session(tmp_path_factory.mktemp("warehouse"))
+    """The one Spark of these tests, with the data source, and tables in a folder."""
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    session = builder().config("spark.sql.warehouse.dir", warehouse).getOrCreate()
+    session.dataSource.register(MemqDataSource)
     yield session
     session.stop()
     # Its last connections are closed when the interpreter ends, and pytest's streams are gone.

@@ -11,52 +11,29 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from tests.system.spark.conftest import SPARK_CONFIG
+from tests.system.spark.conftest import ROOT, builder
 from tests.system.spark.reading import ROW
 
-ROOT = Path(__file__).parents[3]
 
-
-class Follower:
-    """The job in a process group of its own.
-
-    Args:
-        arguments: of the job.
-    """
-
-    def __init__(self, *arguments):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.system.spark.follow", *map(str, arguments)],
-            cwd=ROOT,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.kill()
-
-    def wait_for_batches(self, count):
-        """Return when this many micro-batches are done; another one is under way by then."""
-        for _ in range(count):
-            line = self._process.stdout.readline()
-            assert line.startswith("done "), f"the job ended: {line!r}"
-
-    def kill(self):
-        """End driver, JVM and workers with SIGKILL."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process.stdout.close()
+@contextmanager
+def following(*arguments):
+    """What the job prints, in a process group of its own: driver, JVM and workers are killed."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.system.spark.follow", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process.stdout
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def start(spark, address, topic, folder, **options):
@@ -76,10 +53,7 @@ def start(spark, address, topic, folder, **options):
 
 def main(address, topic, folder, *options):
     """Follow until the end of time."""
-    builder = SparkSession.builder
-    for name, value in SPARK_CONFIG.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = builder().getOrCreate()
     given = dict(option.split("=", 1) for option in options)
     query = start(spark, address, topic, Path(folder), **given).start()
     last = -1
@@ -88,7 +62,7 @@ def main(address, topic, folder, *options):
         progress = query.lastProgress
         if progress is not None and progress.batchId > last and progress.numInputRows:
             last = progress.batchId
-            print("done", last, flush=True)  # noqa: T201 - read by `wait_for_batches`
+            print("done", last, flush=True)  # noqa: T201 - for who waits
     raise SystemExit(str(query.exception()))
 
 

@@ -1,12 +1,10 @@
-"""Reading a topic in all the ways that must agree."""
+"""Rows that all ways to read a topic must agree in, and what sends some."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import pyarrow as pa
-
-from memq import AdminClient, Producer, read_range
+from memq import Producer
 
 NAME = ("write_partition", "producer_id", "epoch", "sequence", "position")
 ROW = (*NAME, "value")
@@ -21,30 +19,6 @@ def rows_of(frame):
 def rows_of_table(table):
     """Rows of an Arrow table as a multiset."""
     return Counter(zip(*(table.column(name).to_pylist() for name in ROW), strict=True))
-
-
-def ends_of(address, topic):
-    """End offsets by read partition."""
-    with AdminClient(address) as admin:
-        return {each.partition: each.end for each in admin.offsets(topic)}
-
-
-def read_all(address, topic, ends=None, **options):
-    """All of a topic up to some ends by `read_range`, one read partition after the other."""
-    with AdminClient(address) as admin:
-        retained = admin.offsets(topic)
-    return pa.concat_tables(
-        read_range(
-            address,
-            topic=topic,
-            partition=each.partition,
-            start=each.start,
-            end=(ends or {}).get(each.partition, each.end),
-            metadata=True,
-            **options,
-        )
-        for each in retained
-    )
 
 
 def produce(address, topic, values, **options):

@@ -25,7 +25,6 @@ from memq.spark.audit import TopicAddress, add_findings, deep_on, findings
 from memq.spark.outputs import range_to_parquet
 from tests.system.spark.conftest import ROOT, SPARK_CONFIG
 from tests.system.spark.jobs import parquet_job
-from tests.system.spark.reading import ends_of
 from tests.topics.reading import world
 
 BIN = Path(sys.executable).parent
@@ -51,11 +50,6 @@ def clicks(make_topic, broker):
 
 def values_of(frame):
     return Counter(bytes(row["value"]) for row in frame.select("value").collect())
-
-
-def values_in(address, topic, start, end):
-    table = read_range(address, topic=topic, partition=0, start=start, end=end)
-    return Counter(table["value"].to_pylist())
 
 
 def place_of(address, topic):
@@ -93,7 +87,8 @@ def test_a_range_becomes_its_folder_and_a_manifest(spark, broker, clicks, tmp_pa
     )
     assert manifest.crc_sum == view.load().agg({"crc32c": "sum"}).collect()[0][0]
     frame = spark.read.parquet(str(tmp_path / "out"))
-    assert values_of(frame) == values_in(broker.address, clicks, 0, 6)
+    stored = read_range(broker.address, topic=clicks)["value"].to_pylist()
+    assert values_of(frame) == Counter(stored)
     assert frame.select("topic", "partition").distinct().collect() == [(clicks, 0)]
     audit = asyncio.run(audit_topic(broker.address, clicks, consumers=["test"]))
     assert audit.consumers[0].total("consumed").records == 300
@@ -142,7 +137,7 @@ async def test_what_is_damaged_fails_the_job_or_is_left_out_and_counted(spark, t
 def objects_of(address, topic):
     """Files of a topic's Batches, by offset."""
     with SyncTopicClient(address, topic) as client:
-        found = client.batches([OffsetRange(0, 0, ends_of(address, topic)[0])])
+        found = client.batches(client.ranges_between(None, None))
         return [Path(urlsplit(batch.notification.uri).path) for batch in found]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import duckdb
-import polars as pl
 import pyarrow.compute as pc
 import pytest
 
@@ -55,11 +53,10 @@ def lake(spark, broker, make_topic, tmp_path):
     return Lake(spark, broker, make_topic(), tmp_path)
 
 
-def test_the_table_has_each_record_once(lake, monkeypatch):
-    """Ranges out of order, and each of them twice; every engine counts the same rows. Airflow
+def test_the_table_has_each_record_once(lake):
+    """Ranges out of order, and each of them twice; Spark counts the same rows in its files. Airflow
     compares the manifest with the plan; that of a range that was there before fits as well.
     """
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # else Polars warns, here an error
     with SyncTopicClient(lake.broker.address, lake.topic) as client:
         client.info()
         topic_id = client.topic_id
@@ -77,8 +74,6 @@ def test_the_table_has_each_record_once(lake, monkeypatch):
     loaded = lake.table.load()
     rows = loaded.scan().to_arrow()
     files = loaded.inspect.files()["file_path"].to_pylist()
-    assert pl.scan_iceberg(loaded).select(pl.len()).collect().item() == len(rows)
-    assert duckdb.sql("select count(*) from rows").fetchall() == [(len(rows),)]
     assert lake.spark.read.parquet(*files).count() == len(rows)
 
     direct = read_range(lake.broker.address, topic=lake.topic, metadata=True)

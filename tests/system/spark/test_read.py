@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from memq import AdminClient
+from memq import AdminClient, read_range
 from memq.testing.broker import BrokerProcess
 from tests.harness.services.s3proxy import REGION
-from tests.system.spark.reading import NAME, produce, read_all
+from tests.system.spark.reading import NAME, produce
 
 VALUES = [b"value-%04d" % number for number in range(3_000)]
 SMALL = {"batch_bytes": "16KiB", "message_bytes": "16KiB"}
@@ -39,7 +39,7 @@ def test_rows_are_those_of_read_range(load, broker, topic):
     """Every column of every row is what `read_range` gives, and each row has a name of its own,
     though producers count in each write partition anew; in whichever way the columns are chosen.
     """
-    expected = read_all(broker.address, topic)
+    expected = read_range(broker.address, topic=topic, metadata=True)
 
     found = load(topic, maps="map").toArrow()
 
@@ -55,20 +55,6 @@ def test_rows_are_those_of_read_range(load, broker, topic):
     by_option = load(topic, COLUMNS="offset,value")
     assert by_schema.columns == by_option.columns == ["offset", "value"]
     assert by_schema.exceptAll(by_option).count() == 0
-
-
-def test_a_filter_stays_with_its_own_query(load, topic):
-    """A filtered use of a DataFrame leaves later uses of it alone (filters are not pushed), and a
-    union of two filters has the rows of both.
-    """
-    frame = load(topic)
-    assert 0 < frame.filter("offset < 2").count() < len(VALUES)
-    assert frame.count() == len(VALUES)
-
-    both = frame.filter("offset < 1").union(frame.filter("offset >= 2"))
-
-    assert {row.offset for row in both.select("offset").distinct().collect()} >= {0, 2}
-    assert both.count() == frame.filter("offset <> 1").count()
 
 
 @pytest.fixture

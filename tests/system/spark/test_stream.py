@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.system.spark.follow import Follower, start
-from tests.system.spark.reading import produce, read_all, rows_of, rows_of_table
+from memq import read_range
+from tests.system.spark.follow import following, start
+from tests.system.spark.reading import produce, rows_of, rows_of_table
 
 TIMEOUT_S = 120
 SMALL = {"batch_bytes": "4KiB", "message_bytes": "2KiB", "batch_age": "10ms"}
@@ -25,10 +26,10 @@ def test_a_stream_that_is_stopped_and_killed_reads_each_row_once(
     for number in range(2):
         fill(broker.address, topic, number)
 
-    with Follower(
-        broker.address, topic, folder, "maxOffsetsPerTrigger=1", "minPartitions=2"
-    ) as job:
-        job.wait_for_batches(2)
+    limits = ("maxOffsetsPerTrigger=1", "minPartitions=2")
+    with following(broker.address, topic, folder, *limits) as printed:
+        for _ in range(2):  # another one is under way by then
+            assert printed.readline().startswith("done ")
     fill(broker.address, topic, 2)
     for number in range(3, 7):
         limits = {"maxOffsetsPerTrigger": "2"} if number % 2 else {"maxBytesPerTrigger": "9KiB"}
@@ -40,7 +41,7 @@ def test_a_stream_that_is_stopped_and_killed_reads_each_row_once(
     query = start(spark, broker.address, topic, folder).trigger(availableNow=True).start()
     assert query.awaitTermination(TIMEOUT_S)
 
-    expected = rows_of_table(read_all(broker.address, topic))
+    expected = rows_of_table(read_range(broker.address, topic=topic, metadata=True))
     batch = spark.read.format("memq").options(bootstrap=broker.address, topic=topic).load()
     assert rows_of(spark.read.parquet(str(folder / "output"))) == expected
     assert rows_of(batch) == expected

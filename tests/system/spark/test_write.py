@@ -9,16 +9,14 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
-from memq import AdminClient, read_range
+from memq import read_range
 from memq.client.topic import SyncTopicClient
 from tests.system.spark.faulty import FaultySource
 
 MOMENT = datetime(2025, 6, 30, 12, tzinfo=UTC)
-LATE = 40  # in pieces of 200 rows; by then some rows have gone through all of Spark's buffers
 
 
 @pytest.fixture(autouse=True)
@@ -42,26 +40,16 @@ class Topic:
 
     def table(self):
         """All that can be read."""
-        with AdminClient(self.address) as admin:
-            offsets = admin.offsets(self.name)
-        return pa.concat_tables(
-            read_range(
-                self.address, topic=self.name, partition=p.partition, start=p.start, end=p.end
-            )
-            for p in offsets
-        )
+        return read_range(self.address, topic=self.name)
 
     def values(self):
         return Counter(self.table()["value"].to_pylist())
 
-    def published(self):
-        """All notifications."""
-        with SyncTopicClient(self.address, self.name) as client:
-            ranges = client.ranges_between(None, None)
-            return [batch.notification for batch in client.batches(ranges)]
-
     def published_records(self):
-        return sum(notification.records for notification in self.published())
+        """How many all notifications have."""
+        with SyncTopicClient(self.address, self.name) as client:
+            found = client.batches(client.ranges_between(None, None))
+            return sum(batch.notification.records for batch in found)
 
 
 @pytest.fixture
@@ -113,25 +101,6 @@ def test_a_writer_that_is_killed_in_the_middle_doubles_nothing(spark, topic):
 
     assert topic.published_records() == 4_000
     assert topic.values() == expected(4_000)
-
-
-def test_the_process_that_makes_the_rows_may_die(spark, topic):
-    """When what the rows come from is killed in mid-task, each row is published exactly once."""
-
-    def dying(batches):
-        import os
-
-        attempt = TaskContext.get().attemptNumber()
-        for number, batch in enumerate(batches):
-            if attempt == 0 and number == LATE:
-                os._exit(1)
-            yield batch
-
-    rows = numbered(spark, 20_000).mapInArrow(dying, "value string")
-    topic.save(rows)
-
-    assert topic.published_records() == 20_000
-    assert topic.values() == expected(20_000)
 
 
 # -- time zones -----------------------------------------------------------------------------

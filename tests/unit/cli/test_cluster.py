@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from memq.cli import cluster
 from memq.cli.cluster import wait_until_drained
 from memq.core.wire.messages import (
     ClusterBroker,
@@ -45,26 +42,6 @@ class Admin:
         return look
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Time passes only where it is slept."""
-    at = SimpleNamespace(now_s=100.0)
-
-    def sleep(seconds):
-        at.now_s += seconds
-
-    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: at.now_s, sleep=sleep))
-    return at
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """What is said on stderr."""
-    found = []
-    monkeypatch.setattr(cluster, "notice", found.append)
-    return found
-
-
 def test_a_drain_is_over_when_somebody_has_taken_over_all(clock):
     """What it has given away counts until it is nobody's on the way; what others move does not."""
     admin = Admin(
@@ -95,7 +72,7 @@ def test_a_cluster_that_does_not_answer_for_a_moment(clock, said):
     """It is told and looked at again; what was left before still is. At first it is an error."""
     away = UnavailableError("away")
     wait_until_drained(Admin(seen([1]), away, away, seen([])), "b", 60)
-    assert said == ["memq: no answer, looking again: away"] * 2
+    assert said == ["no answer, looking again: away"] * 2
     with pytest.raises(RequestTimeoutError, match="1 write partition"):
         wait_until_drained(Admin(seen([1]), away), "b", 5)
     with pytest.raises(UnavailableError):

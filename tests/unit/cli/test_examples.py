@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memq.cli.examples import FOLDERS, ROOT, files_of
+from memq.cli.examples import FOLDERS, ROOT
 from memq.cli.main import main
 
 CHECKOUT = Path(__file__).parents[3]
@@ -37,18 +37,6 @@ def test_list(capsys):
         str(path.relative_to(ROOT)) for name in FOLDERS for path in (ROOT / name).glob("*.*")
     }
     assert all(row["about"] for row in rows)
-
-
-def test_folders_and_files(copy, tmp_path):
-    """A folder keeps its name, a single file does not take its folder along."""
-    done = copy("dags/", "spark_apps/compact.py", tmp_path / "new")
-
-    assert set(done.values()) == {"copied"}
-    assert (tmp_path / "new" / "compact.py").read_bytes() == (
-        ROOT / "spark_apps" / "compact.py"
-    ).read_bytes()
-    for name in files_of(["dags"]):
-        assert (tmp_path / "new" / name).read_bytes() == (ROOT / name).read_bytes()
 
 
 def test_what_is_there_stays(copy, tmp_path):

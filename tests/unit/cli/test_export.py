@@ -13,12 +13,9 @@ from memq.errors import ConfigError
     [
         ("x.csv", None, (True, "csv")),
         ("x.CSV", "csv", (True, "csv")),
-        ("x.ndjson", None, (True, "jsonl")),
-        ("x.feather", "arrow", (True, "arrow")),
         ("a.b/x.parquet", None, (True, "parquet")),
         ("there.csv", None, (True, "csv")),  # which is refused later: it exists
         ("new", None, (False, "parquet")),
-        ("new", "jsonl", (False, "jsonl")),
         ("folder", "csv", (False, "csv")),
         ("folder.csv", None, (False, "parquet")),
         ("folder.csv", "arrow", (False, "arrow")),
@@ -26,8 +23,6 @@ from memq.errors import ConfigError
         ("x.csv", "arrow", "is to be a file of csv, not arrow"),
         ("there.csv", "jsonl", "is to be a file of csv"),
         ("there", None, "looks like a file"),
-        ("there.txt", "csv", "looks like a file"),
-        ("x.txt", None, "looks like a file"),
         ("v1.3", "csv", "looks like a file"),
         ("-", None, "looks like a file"),
     ],
@@ -37,7 +32,7 @@ def test_a_file_or_a_folder(tmp_path, monkeypatch, name, form, expected):
     monkeypatch.chdir(tmp_path)
     for folder in ("folder", "folder.csv", "v1.2"):
         (tmp_path / folder).mkdir()
-    for file in ("there", "there.csv", "there.txt"):
+    for file in ("there", "there.csv"):
         (tmp_path / file).touch()
     target = tmp_path / name
     if isinstance(expected, tuple):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli import group as module
 from memq.cli.group import _show_round, lag_row, new_offset, notes
 from memq.client.lag import GroupLag, GroupPartition, Lag
 from memq.core.wire.messages import GroupMember, PartitionOffsets
@@ -72,14 +71,6 @@ class Admin:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """What is said on stderr."""
-    found = []
-    monkeypatch.setattr(module, "notice", found.append)
-    return found
 
 
 @pytest.mark.parametrize("error", [UnavailableError("away"), RequestTimeoutError("slow")], ids=type)

@@ -66,28 +66,3 @@ def test_interrupt_while_the_program_is_loaded(tmp_path, name, module, command):
     number = getattr(signal, name)
     assert done.returncode in (-number, 128 + number)
     assert (done.stdout, done.stderr) == (b"", b"")
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_interrupt_of_a_brokers_start(tmp_path, name):
-    """A broker that is still taking over stops at once, whole and without a traceback."""
-    code = f"""
-import asyncio, os, signal, sys
-from memq.broker import server
-
-async def for_ever(*args):
-    os.kill(os.getpid(), signal.{name})
-    await asyncio.sleep(1_000)
-
-server.look_for_objects = for_ever
-sys.argv = ["memq", "broker", "--data-dir", {str(tmp_path)!r}, "--port=0", "--admin-port=0"]
-from memq.__main__ import main
-sys.exit(main())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60, text=True
-    )
-    assert done.returncode == 0
-    assert done.stderr.splitlines()[-1].endswith("broker broker-1 stopped before it was ready")
-    assert "Traceback" not in done.stderr
-    assert "MemQ is ready" not in done.stderr

@@ -107,10 +107,8 @@ def test_a_file_is_a_program(path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "message"),
     [
-        (range_to_parquet, ["--topic", "t"], 2, "Missing option '--partition'"),
         (compact, ["--topic", "t", "--output", "x", "--range-bytes", "much"], 2, "much"),
         (audit_reconcile, ["--from", "soon"], 2, "'soon' is not a time"),
-        (compact, ["--memq_arguments", "x"], 2, "--memq_arguments: must be a JSON"),
         (compact, ["--memq_arguments", "[1]"], 2, "--memq_arguments: must be a JSON"),
         (compact, ["--topic", "t", "--output", "x", "--token-env", "NONE"], 1, "--token-env NONE:"),
         (compact, ["--topic", "a b", "--output", "x"], 1, "a b"),

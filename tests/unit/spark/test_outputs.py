@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from memq.core.manifest import Totals, encode_manifest
 from memq.core.ranges import OffsetRange
-from memq.errors import DataLossError, UnavailableError
+from memq.errors import DataLossError
 from memq.spark import outputs
 from memq.spark.examine import MessageTotals, RangeAccount
 from memq.spark.outputs import RangeJob, range_to_parquet
@@ -55,7 +54,7 @@ class Job:
     def __init__(self, monkeypatch):
         self.disk = DyingDisk().replaces(monkeypatch)
         self.spark = Session(self.disk)
-        self.reports, self.fails = [], None
+        self.reports = []
         read = MessageTotals(messages=2, records=5, crc_sum=7)
         account = RangeAccount(Totals(6, 2, 5, 100, 7), read)
         monkeypatch.setattr(outputs, "settled", lambda job, _: (job, ["value"]))
@@ -64,12 +63,10 @@ class Job:
 
     def report(self, bootstrap, reports, *, token):
         assert self.disk.below(f"{FOLDER}/{RANGE_NAME}")
-        if self.fails is not None:
-            raise self.fails
         self.reports += reports
 
-    def run(self, **options):
-        return range_to_parquet(self.spark, replace(WHOLE, **options))
+    def run(self):
+        return range_to_parquet(self.spark, WHOLE)
 
     @property
     def has_manifest(self):
@@ -138,15 +135,3 @@ def test_other_rows_than_there_must_be_change_nothing(monkeypatch, before, rows)
     assert job.whole() == (before or None)
     assert len(job.reports) == before
     assert job.has_manifest == bool(before)
-
-
-def test_a_range_that_the_audit_was_not_told_of_is_not_done(monkeypatch):
-    """It has no manifest; a job that is not to tell has one all the same."""
-    job = Job(monkeypatch)
-    job.fails = UnavailableError("no audit")
-
-    with pytest.raises(UnavailableError):
-        job.run()
-    assert not job.has_manifest
-    job.run(report=False)
-    assert job.has_manifest

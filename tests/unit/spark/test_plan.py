@@ -87,6 +87,12 @@ def test_bounds_that_cannot_be(start, end, error, why):
         resolved(start, end)
 
 
+def test_what_was_removed_is_left_out_when_asked(caplog):
+    """The rest is read, and the log names what is gone."""
+    assert resolved('{"0": 1}', "latest", failOnDataLoss="false") == [(0, 3, 9)]
+    assert "offsets 1 to 2 of t/0: removed by retention; 3 is the first that" in caplog.text
+
+
 def batch(offset, size_bytes, messages):
     found = msgspec.structs.replace(BASE, size_bytes=size_bytes, messages=messages)
     return MessageRange(PublishedBatch(0, offset, 0, found), 0, messages)

@@ -1,4 +1,4 @@
-"""What a write checks before it starts, and how the rows of a task wait until all are good."""
+"""How the rows of a task of a write wait until all are good."""
 
 from __future__ import annotations
 
@@ -8,33 +8,8 @@ import signal
 import pyarrow as pa
 import pytest
 
-from memq.client.producer.tables import lacks_timestamp
-from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.errors import SchemaMismatchError, StorageError
-from memq.spark.writer import check_rows, spooled
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"key": pa.utf8()}, "takes a column 'value'"),
-        ({"value": pa.int64()}, "expects column 'value'"),
-        ({"value": pa.utf8(), "timestamp": pa.int64()}, "an instant, but got .*; cast it first"),
-        ({"value": pa.utf8(), "timestamp": pa.timestamp("us")}, "an instant, but got .*; cast it"),
-    ],
-)
-def test_rows_that_do_not_fit_a_default_topic_are_refused(columns, message):
-    """A column that is missing, or cannot become the topic's, is named."""
-    with pytest.raises(SchemaMismatchError, match=message):
-        check_rows(pa.schema(list(columns.items())), DEFAULT_SCHEMA, "t")
-
-
-def test_texts_and_times_of_spark_fit():
-    """Strings for bytes and instants of any zone are what a default topic takes."""
-    instant = pa.timestamp("us", "America/New_York")
-    rows = pa.schema([("key", pa.utf8()), ("value", pa.utf8()), ("timestamp", instant)])
-    check_rows(rows, DEFAULT_SCHEMA, "t")
-    assert lacks_timestamp(["value"], DEFAULT_SCHEMA) != lacks_timestamp(rows.names, DEFAULT_SCHEMA)
+from memq.errors import StorageError
+from memq.spark.writer import spooled
 
 
 def some(number):
