@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -60,6 +60,25 @@ async def test_a_seek_is_committed_wherever_it_leads(w):
         await consumer.seek(0, 1)
         await consumer.commit()
         assert await consumer.committed() == {0: 1}
+
+
+async def test_a_consumer_begins_and_goes_on_at_a_time(w):
+    """`start` and `seek_to_time` lead to the first Batch published at a time or later."""
+    times = []
+    while len(set(times)) < 3:  # the last of the second millisecond, and one after it
+        await w.write(b"%d" % len(times))
+        entries = await w.queue.fetch(w.queue_topic, 0, 0, max_entries=1_000, max_bytes=1 << 20)
+        times = [entry.timestamp_ms for entry in entries]
+    wanted = times.index(sorted(set(times))[1])
+    at = datetime.fromtimestamp(times[wanted] / 1_000, UTC)
+
+    async with w.consumer(start=at) as consumer:
+        assert consumer.position(0) == wanted
+        await consumer.seek_to_end()
+        await consumer.seek_to_time(at)
+        assert [batch.offset for batch in await take(consumer, 1)] == [wanted]
+        await consumer.seek_to_time(at + timedelta(days=1))
+        assert consumer.position(0) == len(times)
 
 
 async def test_calls_that_make_no_sense(w):
