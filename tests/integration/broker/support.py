@@ -147,3 +147,9 @@ async def until(condition, timeout_s: float = TIMEOUT_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop turn so often: whatever needs no thread has happened by then."""
+    for _ in range(count):
+        await asyncio.sleep(0)

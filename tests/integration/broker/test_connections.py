@@ -15,7 +15,7 @@ from memq.core.wire import messages as m
 from memq.core.wire.connection import ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.errors import UnavailableError
-from tests.integration.broker.support import Client, broker, client, until
+from tests.integration.broker.support import Client, broker, client, turns, until
 
 CALM = {"stall_timeout": "10m", "handshake_timeout": "10m"}
 
@@ -120,11 +120,6 @@ class Peer:
         self.it.connection_lost(None)
         self.transport.sock.close()
         self.transport.other.close()
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @asynccontextmanager

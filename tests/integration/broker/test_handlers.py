@@ -24,8 +24,8 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.storage.keys import key_of_uri, parse_object_key
-from tests.integration.broker.support import broker, client
-from tests.integration.broker.test_write_partition import Partition, turns
+from tests.integration.broker.support import broker, client, turns
+from tests.integration.broker.test_write_partition import Partition
 
 FAST = {"batch_messages": 1, "ring_slots": 16}
 

@@ -13,8 +13,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from tests.integration.broker.support import broker
-from tests.integration.broker.test_write_partition import turns
+from tests.integration.broker.support import broker, turns
 
 
 def config(name="t", **options):

@@ -22,7 +22,7 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import Client, GatedStorage, broker, crc, until
+from tests.integration.broker.support import Client, GatedStorage, broker, crc, turns, until
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}
 
@@ -136,11 +136,6 @@ async def partition(tmp_path, storage=None, queue=None, broker_options=None, **o
         await until(lambda: b.context.memory.used_bytes == 0)
         assert p.held == 0
         assert not b.context.fatal_errors.failure.done()
-
-
-async def turns(count=20):
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def test_nobody_is_acked_by_a_broker_that_may_have_been_replaced(tmp_path):

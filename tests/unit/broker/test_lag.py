@@ -5,56 +5,37 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.broker import lag as lag_module
-from memq.broker.catalog import Topic
 from memq.broker.context import BrokerContext
 from memq.broker.lag import Backlog, LagCounter
-from memq.core.format.batch import ProducerRun
-from memq.core.notification import (
-    NOTIFICATION_VERSION,
-    Notification,
-    encode_notification,
-)
+from memq.core.governor.topics import new_topic
+from memq.core.notification import encode_notification
 from memq.core.queue import QueueEntry, out_of_range
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import PartitionOffset
 from memq.errors import CorruptDataError
 from tests.fakes.queue import InMemoryQueue
+from tests.unit.client.audit.test_stored import NOTIFICATION
 
-TOPIC = Topic(
-    config=TopicConfig.create("t", read_partitions=2),
-    schemas={},
-    created_ms=0,
-    topic_id="0123456789abcdef",
-    named_partitions=1,
+TOPIC = new_topic(
+    TopicConfig.create("t", read_partitions=2), (), now_ms=0, topic_id="1" * 16, request_id=""
 )
 
 
-def payload(records=1, size_bytes=10, oldest_us=1, newest_us=2):
+def payload(records, size_bytes, oldest_us, newest_us):
     """A Notification of a Batch."""
     return encode_notification(
-        Notification(
-            version=NOTIFICATION_VERSION,
-            topic="t",
-            topic_id=TOPIC.topic_id,
-            write_partition=0,
-            batch_id="b",
-            uri="file:///b",
-            size_bytes=size_bytes,
-            index_offset=1,
-            messages=1,
+        msgspec.structs.replace(
+            NOTIFICATION,
             records=records,
+            size_bytes=size_bytes,
             min_timestamp_us=oldest_us,
             max_timestamp_us=newest_us,
-            producers=[ProducerRun("p", 0, 0, 0, records, 0)],
-            schema_id="s",
-            broker_id="b",
-            sealed_ms=5,
-            stored_through_ms=5,
         )
     )
 
@@ -102,11 +83,6 @@ def expected(queue, offset):
     return backlog
 
 
-def told(lag):
-    """The counts of an answer."""
-    return Backlog(lag.batches, lag.records, lag.size_bytes, lag.oldest_us)
-
-
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.integers(0, 3), st.integers(0, 1_000)),
@@ -117,12 +93,16 @@ STEPS = st.lists(
 )
 
 
-def play(steps, max_counts, block):
-    """What happens, one after the other; every answer is compared with a plain count."""
-
-    async def run():
-        queue = GappyQueue({}, 0, 0)
-        counts = counter(queue)
+@given(STEPS, st.integers(2, 5), st.integers(1, 4))
+async def test_counts_are_exact(steps, max_counts, block):
+    """However questions, publications, gaps and retention follow each other, each Batch that is
+    retained from the offset on is counted once.
+    """
+    queue = GappyQueue({}, 0, 0)
+    counts = counter(queue)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lag_module, "MAX_COUNTS", max_counts)
+        patch.setattr(lag_module, "BLOCK", block)
         for what, number, other in steps:
             if what == "publish":
                 for _ in range(number):
@@ -133,24 +113,11 @@ def play(steps, max_counts, block):
                 queue.start = min(queue.end, queue.start + number)
             else:
                 offsets = [number, number + other]
-                positions = [PartitionOffset(0, each) for each in offsets]
-                lags = await counts.lags(TOPIC, positions)
+                lags = await counts.lags(TOPIC, [PartitionOffset(0, each) for each in offsets])
                 for offset, lag in zip(offsets, lags, strict=True):
-                    assert told(lag) == expected(queue, offset)
+                    counted = Backlog(lag.batches, lag.records, lag.size_bytes, lag.oldest_us)
+                    assert counted == expected(queue, offset)
                     assert (lag.offset, lag.start, lag.end) == (offset, queue.start, queue.end)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lag_module, "MAX_COUNTS", max_counts)
-        patch.setattr(lag_module, "BLOCK", block)
-        asyncio.run(run())
-
-
-@given(STEPS, st.integers(2, 5), st.integers(1, 4))
-def test_counts_are_exact(steps, max_counts, block):
-    """However questions, publications, gaps and retention follow each other, each Batch that is
-    retained from the offset on is counted once.
-    """
-    play(steps, max_counts, block)
 
 
 async def test_a_backlog_is_read_once():

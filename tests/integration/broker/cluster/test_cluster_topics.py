@@ -27,8 +27,7 @@ from memq.errors import (
 from memq.queue.kafka import queue as queue_module
 from memq.storage.keys import object_key, parse_object_key
 from memq.zookeeper.shared_catalog import StoredTopic
-from tests.integration.broker.support import until
-from tests.integration.broker.test_write_partition import turns
+from tests.integration.broker.support import turns, until
 
 FIRST, SECOND = "1" * 16, "2" * 16
 SHORT = {"batch_age": "1ms", "upload_deadline": "5s", "dedup_window": "10s", "retention": "10s"}

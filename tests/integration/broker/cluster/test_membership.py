@@ -21,8 +21,7 @@ from memq.errors import (
     NotHostedError,
     UnavailableError,
 )
-from tests.integration.broker.support import GatedStorage, until
-from tests.integration.broker.test_write_partition import turns
+from tests.integration.broker.support import GatedStorage, turns, until
 
 
 def counted(broker):

@@ -17,8 +17,7 @@ from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
 from memq.runtime.retry import Backoff
-from tests.integration.broker.support import until
-from tests.integration.broker.test_write_partition import turns
+from tests.integration.broker.support import turns, until
 
 
 @pytest.fixture(autouse=True)
