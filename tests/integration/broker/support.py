@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import aiohttp
 
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
@@ -112,6 +115,14 @@ async def client(running: Broker, token: str = "", zone: str = "") -> AsyncItera
         yield Client(connection)
     finally:
         await connection.close()
+
+
+async def page(running: Broker, path: str) -> tuple[int, Any]:
+    """Status and content of a page of the admin HTTP, which is JSON where it says so."""
+    url = f"http://127.0.0.1:{running.admin_port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        text = await answer.text()
+        return answer.status, json.loads(text) if "json" in answer.content_type else text
 
 
 class Bare(NamedTuple):

@@ -8,7 +8,6 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-import aiohttp
 import pytest
 
 from memq.broker import server
@@ -25,7 +24,7 @@ from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import GatedStorage, client, until
+from tests.integration.broker.support import GatedStorage, client, page, until
 
 
 class PlantedError(Exception):
@@ -53,13 +52,6 @@ def refuses(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with socket.socket() as asking:
         return asking.connect_ex((host, int(port))) != 0
-
-
-async def get(b: Broker, path: str) -> tuple[int, str]:
-    """Status and text of a page of the admin HTTP."""
-    url = f"http://127.0.0.1:{b.admin_port}{path}"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        return answer.status, await answer.text()
 
 
 class ClosedStorage(InMemoryStorage):
@@ -138,7 +130,7 @@ async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monke
     assert running.context.not_ready() == []
     async with client(running) as c:
         assert (await c.ask(m.Metadata(topics=None))).topics
-    assert (await get(running, "/ready"))[0] == 200
+    assert (await page(running, "/ready"))[0] == 200
     assert await running.stop()
 
 
@@ -196,8 +188,8 @@ async def test_a_stop_in_its_order(tmp_path) -> None:
         await until(lambda: context.stopping)
         assert context.not_ready() == ["it starts or stops"]
         assert refuses(b.address)
-        assert await get(b, "/health") == (200, "ok, but not ready: it starts or stops\n")
-        assert await get(b, "/ready") == (503, "not ready: it starts or stops\n")
+        assert await page(b, "/health") == (200, "ok, but not ready: it starts or stops\n")
+        assert await page(b, "/ready") == (503, "not ready: it starts or stops\n")
         with pytest.raises(ClosedError):
             context.check_not_stopping()
         with pytest.raises(MemqError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import aiohttp
 import pytest
 
 from memq.broker import services
@@ -18,7 +17,7 @@ from memq.testing import InMemoryStorage
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import broker, client, until
+from tests.integration.broker.support import broker, client, page, until
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +29,6 @@ def soon(monkeypatch):
     monkeypatch.setattr(services, "PROBE_LIMIT_S", 0.1)
     monkeypatch.setattr(producer, "HEED_S", 0.05)
     monkeypatch.setattr(producer, "PATIENCE_S", 0.05)
-
-
-async def ready(b):
-    """Status and text of /ready."""
-    url = f"http://127.0.0.1:{b.admin_port}/ready"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        return answer.status, await answer.text()
 
 
 class RemoteStorage(InMemoryStorage):
@@ -73,7 +65,7 @@ async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog)
         await until(lambda: not b.context.not_ready())
         storage.error = StorageError("503 SlowDown")
         await until(b.context.not_ready)
-        status, text = await ready(b)
+        status, text = await page(b, "/ready")
         assert status == 503
         assert "storage (" in text
         assert "refuses since 20" in text
@@ -83,7 +75,7 @@ async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog)
         await until(lambda: "a service refuses: storage" in caplog.text)
         storage.error = None
         await until(lambda: not b.context.not_ready())
-        assert await ready(b) == (200, "ready\n")
+        assert await page(b, "/ready") == (200, "ready\n")
         await until(lambda: "storage answers again" in caplog.text)
     said = [record.getMessage() for record in caplog.records]
     assert sum("a service refuses: storage" in each for each in said) == 1
@@ -114,6 +106,6 @@ async def test_half_open_requests_take_no_descriptors_from_clients(tmp_path, mon
             with pytest.raises(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), 5) == b""  # before its time is up
                 raise ConnectionResetError  # closed in order is closed as well
-        assert (await ready(b))[0] == 200
+        assert (await page(b, "/ready"))[0] == 200
         for _, writer in held:
             writer.close()
