@@ -58,6 +58,10 @@ class Client:
         self.schema_id = answer.topic.schema_id
         return answer.topic
 
+    async def know(self, topic: str) -> None:
+        """Write with the schema of this topic from now on."""
+        self.schema_id = (await self.ask(m.Metadata(topics=[topic]))).topics[0].schema_id
+
     async def write(self, sequence: int, *values: bytes, **fields) -> m.WriteAnswer:
         header, body = self.message(sequence, *values, **fields)
         return await self.ask(header, body)

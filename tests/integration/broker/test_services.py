@@ -9,10 +9,7 @@ import pytest
 from memq.broker import services
 from memq.client.producer import producer
 from memq.core.wire import messages as m
-from memq.errors import (
-    ObjectNotFoundError,
-    StorageError,
-)
+from memq.errors import StorageError
 from memq.testing import InMemoryStorage
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
@@ -32,37 +29,28 @@ def soon(monkeypatch):
 
 
 class RemoteStorage(InMemoryStorage):
-    """A store that is asked now and then, and refuses by an error while it has one."""
+    """A store that is asked now and then, and answers by an error while it has one."""
 
     remote = True
     error = None
-    refuses_missing = False
     asked = 0
-
-    def put(self, key, buffers, *, timeout_s):
-        if self.error is not None:
-            raise self.error
-        super().put(key, buffers, timeout_s=timeout_s)
 
     def get_range(self, key, start, length):
         self.asked += 1
         if self.error is not None:
             raise self.error
-        try:
-            return super().get_range(key, start, length)
-        except ObjectNotFoundError as exc:
-            if not self.refuses_missing:
-                raise
-            error = StorageError("403 AccessDenied")
-            error.refused = True
-            raise error from exc
+        return super().get_range(key, start, length)
 
 
 async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog):
     """An idle broker whose store refuses says so within seconds, in /ready and to its clients."""
     storage = RemoteStorage()
     async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await until(lambda: not b.context.not_ready())
+        storage.error = StorageError("403 AccessDenied")
+        storage.error.refused = True  # which is an answer
+        before = storage.asked
+        await until(lambda: storage.asked > before + 2)
+        assert not b.context.not_ready()
         storage.error = StorageError("503 SlowDown")
         await until(b.context.not_ready)
         status, text = await page(b, "/ready")
