@@ -22,6 +22,7 @@ from memq.runtime.hedging import MIN_KNOWN
 from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
+from tests.unit.core.format.builders import add
 
 DEADLINE_MS = 70_000
 
@@ -55,16 +56,7 @@ class Storage(InMemoryStorage):
 
 def batch_of(b, deadline_ms: int = DEADLINE_MS) -> RingBatch:
     builder = BatchBuilder(b"schema", batch_id="b", topic="t", write_partition=0)
-    builder.add(
-        b"8 bytes.",
-        producer_id="p",
-        epoch=0,
-        sequence=0,
-        records=1,
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-        crc32c=0,
-    )
+    add(builder, b"8 bytes.")
     batch = RingBatch("b", "s", ClockReading(0, 0), builder, key="k")
     batch.deadline_mono_ms = b.context.now().mono_ms + deadline_ms
     batch.sealed = builder.seal()

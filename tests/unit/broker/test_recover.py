@@ -13,7 +13,6 @@ import pytest
 
 from memq.broker.catalog import Catalog
 from memq.broker.recover import notification_of, open_partition, read_object, recover
-from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.reader import BatchReader
@@ -31,6 +30,7 @@ from memq.storage.handler import ObjectInfo
 from memq.storage.keys import BatchKey, key_of_uri, object_key
 from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
+from tests.unit.core.format.builders import add
 
 PAGES = {"page_bytes": 1 << 16, "index_page_items": 64}
 TOPIC_ID = "0123456789abcdef"
@@ -87,15 +87,13 @@ class Data:
         for message in messages:
             values = [repr(message).encode()]
             body = encode_message(encode_records(None, values, None, [message.sequence]))
-            builder.add(
-                body.to_pybytes(),
+            add(
+                builder,
+                body,
                 producer_id=message.producer,
                 epoch=message.epoch,
                 sequence=message.sequence,
                 records=1,
-                min_timestamp_us=message.sequence,
-                max_timestamp_us=message.sequence,
-                crc32c=crc32c(body.to_pybytes()),
             )
         name, sealed = object_key(key), builder.seal()
         self.storage.put(name, sealed.buffers, timeout_s=9)
