@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
@@ -17,8 +17,6 @@ from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.core.wire.connection import ClientConnection
-from memq.core.wire.frame import FrameReader
 from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
@@ -127,34 +125,6 @@ async def page(running: Broker, path: str) -> tuple[int, Any]:
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
         return answer.status, json.loads(text) if "json" in answer.content_type else text
-
-
-class Bare(NamedTuple):
-    """A socket after its handshake, whose owner sends what it likes."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    wire: ClientConnection
-    frames: FrameReader
-
-    def request(self, header: m.Struct, body=b"") -> bytes:
-        """The bytes of a request, which are not sent yet."""
-        return b"".join(map(bytes, self.wire.request(header, body)[1]))
-
-
-@asynccontextmanager
-async def bare(address: str, name: str = "bare") -> AsyncIterator[Bare]:
-    """A connection that is cut off at the end."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    wire, frames = ClientConnection(name), FrameReader(max_header_bytes=4096, max_body_bytes=0)
-    writer.write(b"".join(wire.open()))
-    (frame,) = frames.feed(await reader.read(4096))
-    wire.receive(frame)
-    try:
-        yield Bare(reader, writer, wire, frames)
-    finally:
-        writer.transport.abort()
 
 
 async def until(condition, timeout_s: float = TIMEOUT_S) -> None:
