@@ -72,7 +72,7 @@ class Partition:
     """Write partition 0 of topic `t`; it is its own client, and knows what it was told."""
 
     def __init__(self, b) -> None:
-        self.context = b.context
+        self.broker, self.context = b, b.context
         self.topics = b.topics
         self.hosted = b.topics.get("t")
         self.it = self.hosted.partitions[0]
@@ -105,6 +105,12 @@ class Partition:
         self.context.memory.admit(len(body))
         request = Request(number, header, body, crc(body), oneway)
         self.it.write(ReceivedWrite(request, self, self.context.memory))
+
+    async def fill(self, count):
+        """Have so many Messages published."""
+        for number in range(count):
+            self.write(number)
+        await self.answers(*range(count))
 
     async def answers(self, *numbers):
         await until(lambda: self.told.keys() >= {*numbers})
