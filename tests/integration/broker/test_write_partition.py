@@ -148,8 +148,7 @@ async def test_nobody_is_acked_by_a_broker_that_may_have_been_replaced(tmp_path)
     """Whatever was asked for, an ack that comes when the lease is over is a retriable error."""
     storage = GatedStorage()
     async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
-        p.write(0)
-        await p.answers(0)
+        await p.fill(1)
         storage.gate.clear()
         p.write(1)
         p.write(2, 1)  # it joins the one under way
@@ -296,29 +295,20 @@ async def test_a_publish_in_doubt_is_looked_for_in_every_read_partition(tmp_path
         assert await p.published() == [[0, 3], [1, 4], [2, 5]]
 
 
-class ReadsFail(GatedStorage):
-    """Reads fail while they are told to."""
-
-    error: Exception | None = None
-    reads = 0
-
-    def get_range(self, key, start, length):
-        self.reads += 1
-        if self.error is not None:
-            raise self.error
-        return super().get_range(key, start, length)
-
-
 async def test_a_repeat_that_cannot_be_compared_is_not_acked(tmp_path):
     """While storage or queue do not answer, a repeat is told to come again, and then is found."""
-    storage, queue = ReadsFail(), Queue()
-    async with partition(tmp_path, storage, queue, batch_age="1ms") as p:
-        p.write(0)
-        await p.answers(0)
-        storage.error = StorageError("down")
+    async with partition(tmp_path, batch_age="1ms") as p:
+        await p.fill(1)
+        storage, queue = p.context.storage, p.context.queue
+        get_range, fetch = storage.get_range, queue.fetch
+
+        def silent(*_):
+            raise StorageError("down")
+
+        storage.get_range = silent
         p.write(1, 0)
         assert isinstance((await p.answers(1))[0], StorageError)
-        storage.error, fetch = None, queue.fetch
+        storage.get_range = get_range
 
         async def fails(*_, **__):
             raise QueueError("down")
