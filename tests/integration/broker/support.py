@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -22,7 +22,7 @@ from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 TIMEOUT_S = 60.0  # a backstop, no measure of speed
 
@@ -125,6 +125,23 @@ async def page(running: Broker, path: str) -> tuple[int, Any]:
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
         return answer.status, json.loads(text) if "json" in answer.content_type else text
+
+
+@contextmanager
+def failing(owner, name: str, error: Exception, only=lambda *_: True) -> Iterator[None]:
+    """Let a call fail meanwhile: always, or with some arguments only."""
+    call = getattr(owner, name)
+
+    def fails(*args, **options):
+        if only(*args):
+            raise error
+        return call(*args, **options)
+
+    setattr(owner, name, fails)
+    try:
+        yield
+    finally:
+        setattr(owner, name, call)
 
 
 async def until(condition, timeout_s: float = TIMEOUT_S) -> None:

@@ -22,7 +22,15 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import Client, GatedStorage, broker, crc, turns, until
+from tests.integration.broker.support import (
+    Client,
+    GatedStorage,
+    broker,
+    crc,
+    failing,
+    turns,
+    until,
+)
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}
 
@@ -299,24 +307,16 @@ async def test_a_repeat_that_cannot_be_compared_is_not_acked(tmp_path):
     """While storage or queue do not answer, a repeat is told to come again, and then is found."""
     async with partition(tmp_path, batch_age="1ms") as p:
         await p.fill(1)
-        storage, queue = p.context.storage, p.context.queue
-        get_range, fetch = storage.get_range, queue.fetch
-
-        def silent(*_):
-            raise StorageError("down")
-
-        storage.get_range = silent
-        p.write(1, 0)
-        assert isinstance((await p.answers(1))[0], StorageError)
-        storage.get_range = get_range
-
-        async def fails(*_, **__):
-            raise QueueError("down")
-
-        queue.fetch = fails
-        p.write(2, 0)
-        assert isinstance((await p.answers(2))[0], QueueError)
-        queue.fetch = fetch
+        for number, (place, call, error) in enumerate(
+            [
+                (p.context.storage, "get_range", StorageError("down")),
+                (p.context.queue, "fetch", QueueError("down")),
+            ],
+            1,
+        ):
+            with failing(place, call, error):
+                p.write(number, 0)
+                assert isinstance((await p.answers(number))[0], type(error))
         p.write(3, 0)
         p.write(4, 0, b"other")
         repeat, other = await p.answers(3, 4)

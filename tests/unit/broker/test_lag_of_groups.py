@@ -10,7 +10,7 @@ from memq.broker import lag
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, QueueError, UnavailableError
-from tests.integration.broker.support import broker
+from tests.integration.broker.support import broker, failing
 
 GROUPS = {"t": "gh", "u": "g", "v": "k", "z": "g"}  # of z another broker keeps them
 ALL = [("g", "t"), ("h", "t"), ("g", "u"), ("k", "v")]
@@ -35,17 +35,9 @@ async def shown(tmp_path):
         yield b, scrape
 
 
-def failing(owner, name: str, about: str, error: Exception):
-    """Let a call fail whose first argument begins with that."""
-    call = getattr(owner, name)
-
-    async def fails(what, *args):
-        if str(getattr(what, "name", what)).startswith(about):
-            raise error
-        return await call(what, *args)
-
-    setattr(owner, name, fails)
-    return lambda: setattr(owner, name, call)
+def of(what) -> str:
+    """The name of a topic or group."""
+    return getattr(what, "name", what)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +56,9 @@ async def test_what_cannot_be_told_costs_itself(tmp_path, caplog, case):
     async with shown(tmp_path) as (b, scrape):
         assert await scrape() == ALL
         owner = b.admin._lags._counter if call == "lags" else b.context.queue
-        mend = failing(owner, call, about, error)
-        assert await scrape() == [each for each in ALL if not missing & {*each}]
+        with failing(owner, call, error, lambda what, *_: of(what).startswith(about)):
+            assert await scrape() == [each for each in ALL if not missing & {*each}]
         assert said in caplog.text
-        mend()
         assert await scrape() == ALL
 
 
