@@ -76,10 +76,6 @@ async def test_answers_of_all_have_a_bound(requests) -> None:
     await turns()
     assert sorted(requests.served) == ["0", "1", "2", "3", "small"]
     assert requests.scheduler.full
-    assert (
-        repr(requests.scheduler)
-        == "<FairScheduler [960/1000 bytes of answers | 2 flows wait | full]>"
-    )
     requests.end("2")
     await turns()
     assert requests.served[-2:] == ["waits", "behind"]
