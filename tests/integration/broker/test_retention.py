@@ -26,12 +26,6 @@ def later(b, seconds: float) -> None:
     b.context.now = lambda: ClockReading(*(ms + round(seconds * 1000) for ms in real()))
 
 
-def later_but_set_back(b, seconds: float) -> None:
-    """Let the broker's clock be set back by as much time as passes now."""
-    real = b.context.now
-    b.context.now = lambda: real()._replace(mono_ms=real().mono_ms + round(seconds * 1000))
-
-
 async def retained_since_ms(c) -> int:
     """From which time on nothing was removed, as a client is told."""
     return (await c.ask(m.FetchWatermark(topic="t"))).retained_since_ms
@@ -52,7 +46,8 @@ async def test_a_truncation_that_fails_half_way_is_told_of(tmp_path) -> None:
             raise QueueError("cannot delete a page")
 
         queue.truncate = half_way
-        later_but_set_back(b, 11)
+        real = b.context.now  # set back by as much time as passes now
+        b.context.now = lambda: real()._replace(mono_ms=real().mono_ms + 11_000)
         assert await retained_since_ms(c) <= entry.timestamp_ms
         with pytest.raises(QueueError, match="cannot delete"):
             await expire(b.topics.get("t"), b.context)

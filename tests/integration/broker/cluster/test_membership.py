@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
+from memq import AsyncAdminClient
 from memq.broker import membership
 from memq.core.governor.coordination import Create, Delete
 from memq.core.governor.nodes import (
@@ -16,6 +16,7 @@ from memq.core.governor.nodes import (
     DRAINING,
     MEMBERS,
 )
+from memq.core.wire import messages as m
 from memq.errors import (
     MemqError,
     NotHostedError,
@@ -175,17 +176,13 @@ async def test_a_drained_broker_owns_nothing(cluster, monkeypatch):
 
 async def test_a_broker_that_reads_owns_nothing(cluster):
     """A broker of the role `read` serves notifications and takes no write partitions."""
-    await cluster.start("one")
     await cluster.start("r", role="read", zone="a")
-    bootstrap = cluster.brokers["one"].address
-    async with AsyncAdminClient(bootstrap) as admin:
-        await admin.create_topic("t", write_partitions=3)
-        assert await cluster.all_owned("t") == ["one"] * 3
-        async with AsyncProducer(bootstrap, topic="t") as producer:
-            await producer.write(b"x")
-        async with AsyncConsumer(bootstrap, topic="t", start="earliest", zone="a") as consumer:
-            async with asyncio.timeout(60):
-                while (batch := await consumer.poll(timeout=1.0)) is None:
-                    pass
-            assert [record.value for record in batch] == [b"x"]
-        assert cluster.brokers["r"].topics.names() == ["_memq_audit", "t"]
+    one, reader, c = await cluster.serve("one", write_partitions=3, batch_age="1ms")
+    assert cluster.owners("t") == ["one"] * 3
+    await c.write(0)
+    news = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000)
+    answer = await (await cluster.connect(reader)).ask(news)
+    assert answer.ends == [m.PartitionOffset(0, 1)]
+    async with AsyncAdminClient(one.address) as admin:
+        roles = {each.id: each.role for each in (await admin.describe_cluster()).brokers}
+    assert roles == {"one": "all", "r": "read"}
