@@ -117,11 +117,6 @@ async def test_the_status_page(tmp_path) -> None:
         assert of["t", 1] != of["t", 0] | {"write_partition": 1}
         storage.gate.set()
         await writing
-        b.context.presence = Presence("memory:///", 101, tuple(lost), 0)
-        found = (await page(b, "/status"))[1]
-        assert (found["ready"], found["not_ready"]) == (False, b.context.not_ready())
-        assert (await page(b, "/health"))[0] == 200  # a restart would not change it
-        assert (await page(b, "/ready"))[0] == 503
         assert "/topics/NAME" in (await page(b, "/"))[1]
         assert (await page(b, "/nothing"))[0] == 404
 

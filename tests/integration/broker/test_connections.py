@@ -384,8 +384,10 @@ async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
         metrics = b.context.metrics
         await c.create()
         await c.write(0, MESSAGE)
-        received, sent = (each._value.get() for each in metrics.traffic)
-        crossed = [each._value.get() for each in metrics.traffic_across_zones]
+        (received, sent), crossed = (
+            [each._value.get() for each in traffic]
+            for traffic in (metrics.traffic, metrics.traffic_across_zones)
+        )
         assert received > len(MESSAGE) > sent > 0
         if crosses:  # but for the handshake
             assert received > crossed[0] > len(MESSAGE)

@@ -112,9 +112,10 @@ def test_programs_that_wait_for_records():
 def test_a_program_that_ends(name, shown):
     """It prints what it has read or written, of what others wrote before it."""
     assert re.match(shown, run(name))
+    if name == "produce_once.py":
+        assert read_range(topic="scores").num_rows == 3
 
 
 def test_each_program_is_tested():
-    """No program is left out of these tests, and what was produced once is stored once."""
+    """No program is left out of these tests."""
     assert set(PROGRAMS) == {"produce.py", *(name for name, *_ in WAITING + ENDING)}
-    assert read_range(topic="scores").num_rows == 3
