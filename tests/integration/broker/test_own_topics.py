@@ -59,6 +59,7 @@ async def test_a_change_is_made_whole_though_its_client_goes_away(tmp_path) -> N
         gate.set()
         assert await stopping
         assert b.topics.get("t").partitions[0].closed
+        assert not b.topics._changes
         assert b.topics._catalog.get("t").name == "t"
 
 
