@@ -15,7 +15,7 @@ from memq.testing.broker import BrokerProcess
 
 FOLDER = Path(__file__).parents[3] / "examples"
 PROGRAMS = sorted(path.name for path in FOLDER.glob("*.py"))
-TIMEOUT_S = 120
+TIMEOUT_S = 280  # a backstop, below that of pytest
 
 
 WAITING = [  # until Ctrl-C; before it they print so many lines, and their group commits a topic

@@ -17,7 +17,7 @@ from memq.testing.broker import BrokerProcess
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", "docs/clients.md", "docs/kafka.md", "docs/testing.md")
-TIMEOUT_S = 120
+TIMEOUT_S = 280  # a backstop, below that of pytest
 TOKEN = "of-the-cluster"  # noqa: S105 - it protects nothing
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

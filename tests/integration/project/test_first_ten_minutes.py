@@ -23,7 +23,7 @@ from tests.harness.ports import free_ports
 
 PAGE = Path(__file__).parents[3] / "docs" / "first-ten-minutes.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TIMEOUT_S = 60
+TIMEOUT_S = 280  # a backstop, below that of pytest
 PORTS = (6367, 6368)
 """Of a broker as the page has them; here others are used, and shown as these."""
 ERROR = re.compile(r"^(memq: error: |NOT CLEAN)", re.MULTILINE)
