@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
 
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
@@ -14,14 +17,12 @@ from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.core.wire.connection import ClientConnection
-from memq.core.wire.frame import FrameReader
 from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 TIMEOUT_S = 60.0  # a backstop, no measure of speed
 
@@ -54,6 +55,10 @@ class Client:
         answer = await self.ask(m.CreateTopic(config=TopicConfig.create(topic, **options)))
         self.schema_id = answer.topic.schema_id
         return answer.topic
+
+    async def know(self, topic: str) -> None:
+        """Write with the schema of this topic from now on."""
+        self.schema_id = (await self.ask(m.Metadata(topics=[topic]))).topics[0].schema_id
 
     async def write(self, sequence: int, *values: bytes, **fields) -> m.WriteAnswer:
         header, body = self.message(sequence, *values, **fields)
@@ -114,32 +119,29 @@ async def client(running: Broker, token: str = "", zone: str = "") -> AsyncItera
         await connection.close()
 
 
-class Bare(NamedTuple):
-    """A socket after its handshake, whose owner sends what it likes."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    wire: ClientConnection
-    frames: FrameReader
-
-    def request(self, header: m.Struct, body=b"") -> bytes:
-        """The bytes of a request, which are not sent yet."""
-        return b"".join(map(bytes, self.wire.request(header, body)[1]))
+async def page(running: Broker, path: str) -> tuple[int, Any]:
+    """Status and content of a page of the admin HTTP, which is JSON where it says so."""
+    url = f"http://127.0.0.1:{running.admin_port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        text = await answer.text()
+        return answer.status, json.loads(text) if "json" in answer.content_type else text
 
 
-@asynccontextmanager
-async def bare(address: str, name: str = "bare") -> AsyncIterator[Bare]:
-    """A connection that is cut off at the end."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    wire, frames = ClientConnection(name), FrameReader(max_header_bytes=4096, max_body_bytes=0)
-    writer.write(b"".join(wire.open()))
-    (frame,) = frames.feed(await reader.read(4096))
-    wire.receive(frame)
+@contextmanager
+def failing(owner, name: str, error: Exception, only=lambda *_: True) -> Iterator[None]:
+    """Let a call fail meanwhile: always, or with some arguments only."""
+    call = getattr(owner, name)
+
+    def fails(*args, **options):
+        if only(*args):
+            raise error
+        return call(*args, **options)
+
+    setattr(owner, name, fails)
     try:
-        yield Bare(reader, writer, wire, frames)
+        yield
     finally:
-        writer.transport.abort()
+        setattr(owner, name, call)
 
 
 async def until(condition, timeout_s: float = TIMEOUT_S) -> None:
@@ -147,3 +149,9 @@ async def until(condition, timeout_s: float = TIMEOUT_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop turn so often: whatever needs no thread has happened by then."""
+    for _ in range(count):
+        await asyncio.sleep(0)

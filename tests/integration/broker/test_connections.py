@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from memq.broker.connection import MAX_REQUESTS, MIN_RATE_BYTES_S
+from memq.broker.fair_queuing import ClientFlows
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.core.wire.connection import ClientConnection
-from memq.core.wire.frame import FrameReader
+from memq.core.wire.frame import PREFIX_BYTES, FrameReader, encode_frame
 from memq.errors import UnavailableError
-from tests.integration.broker.support import Client, broker, client, until
+from tests.integration.broker.support import Client, GatedStorage, broker, client, turns, until
 
 CALM = {"stall_timeout": "10m", "handshake_timeout": "10m"}
 
@@ -122,11 +125,6 @@ class Peer:
         self.transport.other.close()
 
 
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 @asynccontextmanager
 async def peers(tmp_path, count=1, **options):
     """Connections of a broker with topic `t`; they are lost in the end, and leave nothing."""
@@ -137,14 +135,9 @@ async def peers(tmp_path, count=1, **options):
         for peer in found:
             if peer.it._transport is not None:
                 peer.lost()
-        await until(lambda: b.context.memory.used_bytes == 0)
+        await until(lambda: b.context.memory.used_bytes == b.context.scheduler.used_bytes == 0)
         assert len(b.connections) == 0
-        assert not b.context.scheduler.used_bytes
         assert not b.context.fatal_errors.failure.done()
-
-
-def closed(b, reason) -> int:
-    return b.context.metrics.connections_closed.labels(reason)._value.get()
 
 
 async def test_answers_are_unread_when_none_leaves_or_they_drip(tmp_path) -> None:
@@ -255,12 +248,51 @@ async def test_who_begins_to_produce_when_memory_is_full_is_told_so(tmp_path) ->
         assert told.header.offset == 3
 
 
-def unread(peer) -> bool:
-    """Whether the socket has bytes that the broker has not read."""
-    try:
-        return bool(peer.transport.sock.recv(1, socket.MSG_PEEK))
-    except BlockingIOError:
-        return False
+@pytest.mark.parametrize("short", [False, True])
+async def test_who_takes_too_long_is_closed(tmp_path, short) -> None:
+    """By its handshake, its frame or its answers; sooner where memory for these is short."""
+    options = {"stall_timeout": "10m", "handshake_timeout": "5m"}
+    async with peers(tmp_path, 4, **options) as (silent, stalled, deaf, good):
+        b, now_s = good.broker, asyncio.get_running_loop().time()
+        for peer in (stalled, deaf, good):
+            await peer.shake_hands()
+        stalled.receive(stalled.write(0, bytes(400_000))[:200_000])
+        deaf.it.pause_writing()
+        memory, scheduler, flows = b.context.memory, b.context.scheduler, ClientFlows()
+        if short:
+            memory.admit(memory.limit_bytes)
+            scheduler.charge(flows, scheduler.limit_bytes)
+            good.receive(good.ask(m.ListGroups()))
+            await until(lambda: scheduler.full)
+        for seconds in (55, 305, 595):
+            b.connections.sweep(now_s + seconds)
+            closed = [each.transport.closing for each in (silent, stalled, deaf, good)]
+            late = short and seconds > 60
+            assert closed == [seconds > 300, late, late, False]
+        b.connections.sweep(now_s + 660)
+        assert [each.transport.closing for each in (stalled, deaf, good)] == [True, True, False]
+        for reason in ("handshake_timeout", "stalled", "unread"):
+            assert b.context.metrics.connections_closed.labels(reason)._value.get() == 1
+        if short:
+            memory.release(memory.limit_bytes)
+            scheduler.charge(flows, -scheduler.limit_bytes)
+
+
+BAD_FIRST_FRAMES = [
+    b"GET / HTTP/1.1\r\n\r\n" + bytes(32),
+    b"".join(encode_frame(2, 1, b"\x80")),
+    b"".join(encode_frame(1, 1, b"\x80", b"body before the handshake")),
+    b"".join(encode_frame(1, 1, b"\x81\xa8versions\xa1x")),
+]
+
+
+async def test_a_bad_first_frame_closes_the_connection_with_a_reason(tmp_path) -> None:
+    """Whatever is wrong with it, the client is told and cut off."""
+    async with peers(tmp_path, len(BAD_FIRST_FRAMES)) as found:
+        for peer, frame in zip(found, BAD_FIRST_FRAMES, strict=True):
+            peer.receive(frame)
+            assert peer.transport.closing
+            assert len(peer.transport.sent) > PREFIX_BYTES
 
 
 async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
@@ -288,15 +320,9 @@ async def test_a_crowded_connection_is_read_again_when_half_of_it_is_begun(tmp_p
             gates.append(gate)
             await gate.wait()
 
-        it._handlers = type(
-            "Handlers",
-            (),
-            {
-                "news": staticmethod(news),
-                "answer_bytes": lambda *_: 0,
-                "serve": staticmethod(peer.broker.handlers.serve),
-            },
-        )()
+        it._handlers = SimpleNamespace(
+            news=news, answer_bytes=lambda _: 0, serve=peer.broker.handlers.serve
+        )
         for number in range(MAX_REQUESTS):
             assert peer.transport.reading
             peer.receive(peer.ask(m.Metadata(after=f"{number:04}")))
@@ -358,11 +384,41 @@ async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
         metrics = b.context.metrics
         await c.create()
         await c.write(0, MESSAGE)
-        received, sent = (each._value.get() for each in metrics.traffic)
-        crossed = [each._value.get() for each in metrics.traffic_across_zones]
+        (received, sent), crossed = (
+            [each._value.get() for each in traffic]
+            for traffic in (metrics.traffic, metrics.traffic_across_zones)
+        )
         assert received > len(MESSAGE) > sent > 0
         if crosses:  # but for the handshake
             assert received > crossed[0] > len(MESSAGE)
             assert sent >= crossed[1] > 0
         else:
             assert crossed == [0, 0]
+
+
+async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path) -> None:
+    """Producers that send far more than the bound are slowed by TCP; the bound is never passed."""
+    storage = GatedStorage()
+    bound, message = 8 << 20, 256 << 10
+    options = {"memory_bytes": "8MiB", "park_timeout": "1m"}
+    async with broker(tmp_path, storage=storage, **options) as b, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(client(b)) for _ in range(8)]
+        topic = await clients[0].create(ring_slots=64, batch_bytes="1MiB", message_bytes="1MiB")
+        for number, c in enumerate(clients):  # who begins when memory is full is turned away
+            c.schema_id = topic.schema_id
+            await c.write(0, producer_id=f"p{number}")
+        storage.gate.clear()
+        value = os.urandom(message - 1024)
+        writes = [
+            asyncio.ensure_future(c.write(sequence, value, producer_id=f"p{number}"))
+            for number, c in enumerate(clients)
+            for sequence in range(1, 17)
+        ]
+        await until(lambda: b.context.memory.full)
+        async with client(b) as other:
+            await other.ask(m.Metadata(topics=["t"]))
+        assert b.context.memory.used_bytes <= bound + 8 * message
+        storage.gate.set()
+        assert len(await asyncio.gather(*writes)) == 8 * 16
+        assert b.context.memory.peak_bytes <= bound + 8 * message
+        assert b.context.memory.used_bytes == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from unittest import mock
+import threading
 
 import msgspec
 import pytest
 
 from memq.broker import handlers as handlers_module
+from memq.broker.fair_queuing import ClientFlows
+from memq.broker.handlers import BATCH_READS
 from memq.client.admin import AsyncAdminClient
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
@@ -24,8 +26,9 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.storage.keys import key_of_uri, parse_object_key
-from tests.integration.broker.support import broker, client
-from tests.integration.broker.test_write_partition import Partition, turns
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import TIMEOUT_S, broker, client, turns, until
+from tests.integration.broker.test_write_partition import Partition, partition
 
 FAST = {"batch_messages": 1, "ring_slots": 16}
 
@@ -68,12 +71,11 @@ MAY_BE_LATE = [UnknownTopicError, TopicRecreatedError, SchemaMismatchError]
 @pytest.mark.parametrize("outcome", ["seen", "not seen", "not told", "no lease"])
 async def test_a_message_that_is_ahead_of_the_news_waits_for_them(tmp_path, what, outcome):
     """A broker of a cluster looks once before it says no to what its client may know better."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        p = Partition(b)
+    async with partition(tmp_path, **FAST) as p:
+        b = p.broker
         topic_id = p.hosted.topic.topic_id
         late = Late(p, what)
-        p.it = mock.Mock(write=b.handlers.write)
+        p.it = b.handlers
         p.write(0, topic_id=topic_id)
         await turns()
         assert (p.told, late.looked) == ({}, 1)
@@ -88,7 +90,6 @@ async def test_a_message_that_is_ahead_of_the_news_waits_for_them(tmp_path, what
         expected = {"seen": WriteAnswer, "not seen": what}.get(outcome, UnavailableError)
         assert isinstance(told, expected)
         assert late.looked == 1
-        assert b.context.memory.used_bytes == 0
         late.seen()
         b.context.leased = lambda: True
 
@@ -120,24 +121,17 @@ async def fetched(b, positions, **fields):
 )
 async def test_read_partitions_share_what_an_answer_may_hold(tmp_path, positions, fields, found):
     """The first takes its share, what it leaves is for those behind it, and one entry is least."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", read_partitions=3, **FAST))
-        p = Partition(b)
-        for number in range(12):
-            p.write(number)
-        await p.answers(*range(12))
+    async with partition(tmp_path, read_partitions=3, **FAST) as p:
+        await p.fill(12)
         ends = [(partition, 4) for partition, _ in positions]
-        assert await fetched(b, positions, **fields) == (found, ends)
+        assert await fetched(p.broker, positions, **fields) == (found, ends)
 
 
 async def test_only_what_is_retained_can_be_fetched(tmp_path):
     """From the start to the end, both included; each of several positions is looked at."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", read_partitions=2, **FAST))
-        p = Partition(b)
-        for number in range(8):
-            p.write(number)
-        await p.answers(*range(8))
+    async with partition(tmp_path, read_partitions=2, **FAST) as p:
+        await p.fill(8)
+        b = p.broker
         await b.context.queue.truncate(p.hosted.topic.queue_topic, 1, 2)
         for offset, found in ((2, [2, 3]), (4, [])):
             assert (await fetched(b, [(0, 4), (1, offset)]))[0] == [[], found]
@@ -181,12 +175,10 @@ async def test_an_unexpected_error_costs_a_read_its_answer_and_a_change_the_brok
 
 async def test_a_range_is_read_of_a_batch_of_the_topic_only(tmp_path):
     """Not of another topic's, nor of a life of it before, nor more than an answer may hold."""
-    async with broker(tmp_path) as b:
-        await b.topics.create(TopicConfig.create("t", **FAST))
-        await b.topics.create(TopicConfig.create("u", **FAST))
-        p = Partition(b)
-        p.write(0)
-        await p.answers(0)
+    async with partition(tmp_path, **FAST) as p:
+        await p.fill(1)
+        b = p.broker
+        await b.topics.create(TopicConfig.create("u"))
         (key,) = [info.key for info in b.context.storage.list("")]
         uri, limit = b.context.storage.uri(key), b.context.config.max_body_bytes
         assert parse_object_key(key_of_uri(uri)).topic == "t"
@@ -311,3 +303,58 @@ async def test_lists_that_one_answer_cannot_hold_come_in_pages(tmp_path, monkeyp
             ]
             assert [info.group for info in await admin.groups("t03")] == [f"g{n}" for n in range(9)]
             assert await admin.groups("t04") == []
+
+
+async def test_requests_pass_those_that_wait(tmp_path) -> None:
+    """Long polls and large answers of a connection hold up none of its small requests."""
+    async with broker(tmp_path, memory_bytes="8MiB") as b, client(b) as c:
+        await c.create()
+        scheduler, line = b.context.scheduler, ClientFlows()
+        scheduler.charge(line, scheduler.limit_bytes)  # another connection's, which does not read
+        news = m.FetchNotifications(
+            topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000
+        )
+        polls = [asyncio.ensure_future(c.ask(news)) for _ in range(20)]
+        await until(lambda: "[20 waiting]" in repr(b.context.queue._waiters))
+        assert scheduler.used_bytes == scheduler.limit_bytes, "a long poll holds nothing"
+        large = asyncio.ensure_future(c.ask(m.ListGroups()))
+        await until(lambda: scheduler.full)
+        await c.ask(m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1))
+        await c.ask(m.CommitOffsets(group="g", topic="t", member_id="a", offsets=[]))
+        assert not large.done()
+        scheduler.charge(line, -scheduler.limit_bytes)
+        assert [group.group for group in (await large).groups] == ["g"]
+        await c.write(0)
+        assert all(
+            answer.ends == [m.PartitionOffset(0, 1)] for answer in await asyncio.gather(*polls)
+        )
+        await until(lambda: not scheduler.used_bytes)
+
+
+class SilentReads(InMemoryStorage):
+    """A storage whose reads wait until they are let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads, self.gate = 0, threading.Event()
+
+    def get_range(self, key, start, length):
+        self.reads += 1
+        assert self.gate.wait(TIMEOUT_S), "the test left it waiting"
+        return super().get_range(key, start, length)
+
+
+async def test_reads_that_hang_take_no_thread_of_uploads(tmp_path) -> None:
+    """More reads than there may be uploads hang, and Messages are stored beside them."""
+    storage = SilentReads()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        await c.write(0)
+        (key,) = [info.key for info in storage.list("") if "/t/" in info.key]
+        ask = m.FetchBatch(topic="t", uri=storage.uri(key), start=0, length=8)
+        reads = [asyncio.ensure_future(c.ask(ask)) for _ in range(BATCH_READS)]
+        await until(lambda: storage.reads >= 2)  # as many threads as one upload and its hedge have
+        header, body = c.message(1)
+        assert (await c.ask(header, body, timeout_s=5)).offset == 1
+        storage.gate.set()
+        await asyncio.gather(*reads)

@@ -11,7 +11,7 @@ from memq.core.clock import ClockReading
 from memq.core.queue import GROUPS
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
-from tests.integration.broker.support import broker
+from tests.integration.broker.support import broker, failing
 from tests.integration.broker.test_write_partition import Partition
 
 
@@ -59,18 +59,14 @@ async def test_no_watermark_is_later_than_what_is_saved(tmp_path) -> None:
         saved_ms = times.saved.wall_ms
         assert saved_ms >= before
 
-        async def fails(_):
-            raise QueueError("the disk is full")
-
-        save, times._save = times._save, fails
         b.context.now = lambda: ClockReading(real().mono_ms, saved_ms + 5_000)
-        assert await hosted.watermarks() == ([saved_ms], [saved_ms] * 2)
-        times.told(saved_ms)
-        assert await hosted.watermarks() == ([saved_ms], [saved_ms] * 2)
-        times.told(saved_ms + 1)
-        with pytest.raises(QueueError, match="the disk is full"):
-            await hosted.watermarks()
-        times._save = save
+        with failing(times, "_save", QueueError("the disk is full")):
+            for _ in range(2):
+                assert await hosted.watermarks() == ([saved_ms], [saved_ms] * 2)
+                times.told(saved_ms)
+            times.told(saved_ms + 1)
+            with pytest.raises(QueueError, match="the disk is full"):
+                await hosted.watermarks()
         ((after,), _) = await hosted.watermarks()
         assert after == saved_ms + 5_000
         b.context.now = real

@@ -13,8 +13,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from tests.integration.broker.support import broker
-from tests.integration.broker.test_write_partition import turns
+from tests.integration.broker.support import broker, failing, turns
 
 
 def config(name="t", **options):
@@ -32,29 +31,19 @@ async def test_only_the_request_that_made_a_topic_is_answered_with_it(tmp_path) 
                 await b.topics.create(config(name), request_id)
 
 
-class Gate:
-    """Holds up a call of the queue until the test opens it."""
-
-    def __init__(self, b, name: str) -> None:
-        self.reached, self.open, self.error = asyncio.Event(), asyncio.Event(), None
-        call = getattr(b.context.queue, name)
-
-        async def gated(*args, **kwargs):
-            self.reached.set()
-            await self.open.wait()
-            if self.error is not None:
-                raise self.error
-            return await call(*args, **kwargs)
-
-        setattr(b.context.queue, name, gated)
-
-
 async def test_a_change_is_made_whole_though_its_client_goes_away(tmp_path) -> None:
     """Whoever asked may hang up in the middle; a broker that stops waits for it."""
     async with broker(tmp_path) as b:
-        gate = Gate(b, "create_topic")
+        reached, gate, create = asyncio.Event(), asyncio.Event(), b.context.queue.create_topic
+
+        async def gated(*args):
+            reached.set()
+            await gate.wait()
+            await create(*args)
+
+        b.context.queue.create_topic = gated
         asking = asyncio.ensure_future(b.topics.create(config()))
-        await gate.reached.wait()
+        await reached.wait()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         stopping = asyncio.ensure_future(b.topics.stop(60))
@@ -67,9 +56,10 @@ async def test_a_change_is_made_whole_though_its_client_goes_away(tmp_path) -> N
         ):
             with pytest.raises(UnavailableError, match="draining"):
                 await change
-        gate.open.set()
+        gate.set()
         assert await stopping
         assert b.topics.get("t").partitions[0].closed
+        assert not b.topics._changes
         assert b.topics._catalog.get("t").name == "t"
 
 
@@ -79,26 +69,13 @@ async def test_an_alteration_that_fails_has_changed_nothing(tmp_path, step) -> N
     async with broker(tmp_path) as b:
         hosted = await b.topics.create(config(batch_age="1s"))
         before = hosted.topic
-        if step == "fence":
-            gate = Gate(b, "fence")
-            gate.error = QueueError("no")
-            gate.open.set()
-        else:
-
-            def fails(_):
-                raise QueueError("no")
-
-            save, b.topics._catalog.save = b.topics._catalog.save, fails
-        with pytest.raises(QueueError):
+        place = b.context.queue if step == "fence" else b.topics._catalog
+        with failing(place, step, QueueError("no")), pytest.raises(QueueError):
             await b.topics.alter("t", {"write_partitions": "3", "batch_age": "2s"}, None)
         assert hosted.topic is before
         assert list(hosted.partitions) == [0]
         assert hosted.partitions[0].processor.config.batch_age_ms == 1_000
         assert b.topics._catalog.get("t") == before
-        if step == "fence":
-            gate.error = None
-        else:
-            b.topics._catalog.save = save
         await b.topics.alter("t", {"write_partitions": "3", "batch_age": "2s"}, None)
         assert list(hosted.partitions) == [0, 1, 2]
         assert not b.context.fatal_errors.failure.done()
@@ -110,19 +87,9 @@ async def test_a_creation_that_fails_is_doomed_once_something_may_be_left(tmp_pa
     async with broker(tmp_path) as b:
         catalog, doomed = b.topics._catalog, []
         doom, catalog.doom = catalog.doom, lambda topic: (doomed.append(topic.name), doom(topic))
-
-        def fails(*_, **__):
-            raise QueueError("no")
-
-        async def fails_too(*_, **__):
-            raise QueueError("no")
-
         place = catalog if step in ("announce", "save") else b.context.queue
-        real = getattr(place, step)
-        setattr(place, step, fails if place is catalog else fails_too)
-        with pytest.raises(QueueError):
+        with failing(place, step, QueueError("no")), pytest.raises(QueueError):
             await b.topics.create(config())
-        setattr(place, step, real)
         assert doomed == ["t"] * (step != "announce")
         with pytest.raises(UnknownTopicError):
             b.topics.get("t")

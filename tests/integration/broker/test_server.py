@@ -8,7 +8,6 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-import aiohttp
 import pytest
 
 from memq.broker import server
@@ -25,7 +24,7 @@ from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import GatedStorage, client, until
+from tests.integration.broker.support import GatedStorage, client, failing, page, until
 
 
 class PlantedError(Exception):
@@ -55,13 +54,6 @@ def refuses(address: str) -> bool:
         return asking.connect_ex((host, int(port))) != 0
 
 
-async def get(b: Broker, path: str) -> tuple[int, str]:
-    """Status and text of a page of the admin HTTP."""
-    url = f"http://127.0.0.1:{b.admin_port}{path}"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        return answer.status, await answer.text()
-
-
 class ClosedStorage(InMemoryStorage):
     """Says whether it was closed."""
 
@@ -72,15 +64,6 @@ class ClosedStorage(InMemoryStorage):
 
 
 # -- start ----------------------------------------------------------------------------------
-
-
-def stray(monkeypatch, where, name: str, error: BaseException) -> None:
-    """Let a step of the start fail."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(where, name, fail)
 
 
 STEPS = [
@@ -99,18 +82,14 @@ STEPS = [
 
 @pytest.mark.parametrize("error", [StorageError("503"), PlantedError("a bug")], ids=type)
 @pytest.mark.parametrize(("where", "name"), STEPS, ids=[name for _, name in STEPS])
-def test_a_start_that_fails_anywhere_leaves_nothing_open(
-    tmp_path, monkeypatch, where, name, error
-) -> None:
+def test_a_start_that_fails_anywhere_leaves_nothing_open(tmp_path, where, name, error) -> None:
     """The error comes out as it was, storage and queue are closed, and the next start serves."""
     storage = ClosedStorage()
     first = made(tmp_path, storage=storage)
-    with monkeypatch.context() as patch:
-        stray(patch, where, name, error)
-        with pytest.raises(type(error), match=str(error)) as raised:
-            asyncio.run(serve(first, None))
-        assert raised.value is error
-        assert storage.closed
+    with failing(where, name, error), pytest.raises(type(error)) as raised:
+        asyncio.run(serve(first, None))
+    assert raised.value is error
+    assert storage.closed
     again = made(tmp_path, storage=InMemoryStorage())
     assert asyncio.run(serve(again, lambda _: os.kill(os.getpid(), signal.SIGTERM))) == 0
 
@@ -138,20 +117,18 @@ async def test_nobody_is_served_before_the_topics_are_taken_over(tmp_path, monke
     assert running.context.not_ready() == []
     async with client(running) as c:
         assert (await c.ask(m.Metadata(topics=None))).topics
-    assert (await get(running, "/ready"))[0] == 200
+    assert (await page(running, "/ready"))[0] == 200
     assert await running.stop()
 
 
 async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path) -> None:
     """Below a file there is no folder; the error is one of the storage, and says where."""
     (tmp_path / "data").write_bytes(b"")
-    failing = made(tmp_path, options={"data_dir": str(tmp_path / "data/below")})
+    below = made(tmp_path, options={"data_dir": str(tmp_path / "data/below")})
     with pytest.raises(StorageError, match=f"cannot make {tmp_path}/data/below: "):
-        await failing.start()
-    for option in ("data_dir", "storage"):
-        options = {"data_dir": str(tmp_path / "other")} | {
-            option: (tmp_path / "data").as_uri() if option == "storage" else str(tmp_path / "data")
-        }
+        await below.start()
+    for option, value in (("data_dir", f"{tmp_path}/data"), ("storage", f"file://{tmp_path}/data")):
+        options = {"data_dir": str(tmp_path / "other"), option: value}
         with pytest.raises(ConfigError, match=f"{option} = {tmp_path}/data is a file"):
             await made(tmp_path, options=options).start()
         assert not (tmp_path / "other").exists()
@@ -196,8 +173,8 @@ async def test_a_stop_in_its_order(tmp_path) -> None:
         await until(lambda: context.stopping)
         assert context.not_ready() == ["it starts or stops"]
         assert refuses(b.address)
-        assert await get(b, "/health") == (200, "ok, but not ready: it starts or stops\n")
-        assert await get(b, "/ready") == (503, "not ready: it starts or stops\n")
+        assert await page(b, "/health") == (200, "ok, but not ready: it starts or stops\n")
+        assert await page(b, "/ready") == (503, "not ready: it starts or stops\n")
         with pytest.raises(ClosedError):
             context.check_not_stopping()
         with pytest.raises(MemqError):
@@ -245,18 +222,13 @@ async def test_an_upload_that_hangs_does_not_keep_the_broker(tmp_path) -> None:
 # -- a process ------------------------------------------------------------------------------
 
 
-def kill(number: int) -> None:
-    """A signal to this process."""
-    os.kill(os.getpid(), number)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_the_start(tmp_path, monkeypatch, number) -> None:
     """It gives up what it has begun, says it is no failure, and is never ready."""
     storage, ended = ClosedStorage(), []
 
     async def long(*_: object) -> None:
-        kill(number)
+        os.kill(os.getpid(), number)
         try:
             await asyncio.Event().wait()
         finally:
@@ -279,6 +251,3 @@ def test_an_error_that_nothing_expected_is_a_failure(tmp_path) -> None:
 
     assert asyncio.run(serve(made(tmp_path, storage=storage), ready)) == 1
     assert storage.closed
-
-
-# -- in the background ----------------------------------------------------------------------

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-import aiohttp
 import pytest
 
 from memq.broker import services
 from memq.client.producer import producer
 from memq.core.wire import messages as m
-from memq.errors import (
-    ObjectNotFoundError,
-    StorageError,
-)
+from memq.errors import StorageError
 from memq.testing import InMemoryStorage
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import broker, client, until
+from tests.integration.broker.support import broker, client, page, until
 
 
 @pytest.fixture(autouse=True)
@@ -32,48 +28,32 @@ def soon(monkeypatch):
     monkeypatch.setattr(producer, "PATIENCE_S", 0.05)
 
 
-async def ready(b):
-    """Status and text of /ready."""
-    url = f"http://127.0.0.1:{b.admin_port}/ready"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        return answer.status, await answer.text()
-
-
 class RemoteStorage(InMemoryStorage):
-    """A store that is asked now and then, and refuses by an error while it has one."""
+    """A store that is asked now and then, and answers by an error while it has one."""
 
     remote = True
     error = None
-    refuses_missing = False
     asked = 0
-
-    def put(self, key, buffers, *, timeout_s):
-        if self.error is not None:
-            raise self.error
-        super().put(key, buffers, timeout_s=timeout_s)
 
     def get_range(self, key, start, length):
         self.asked += 1
         if self.error is not None:
             raise self.error
-        try:
-            return super().get_range(key, start, length)
-        except ObjectNotFoundError as exc:
-            if not self.refuses_missing:
-                raise
-            error = StorageError("403 AccessDenied")
-            error.refused = True
-            raise error from exc
+        return super().get_range(key, start, length)
 
 
 async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog):
     """An idle broker whose store refuses says so within seconds, in /ready and to its clients."""
     storage = RemoteStorage()
     async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await until(lambda: not b.context.not_ready())
+        storage.error = StorageError("403 AccessDenied")
+        storage.error.refused = True  # which is an answer
+        before = storage.asked
+        await until(lambda: storage.asked > before + 2)
+        assert not b.context.not_ready()
         storage.error = StorageError("503 SlowDown")
         await until(b.context.not_ready)
-        status, text = await ready(b)
+        status, text = await page(b, "/ready")
         assert status == 503
         assert "storage (" in text
         assert "refuses since 20" in text
@@ -83,7 +63,7 @@ async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog)
         await until(lambda: "a service refuses: storage" in caplog.text)
         storage.error = None
         await until(lambda: not b.context.not_ready())
-        assert await ready(b) == (200, "ready\n")
+        assert await page(b, "/ready") == (200, "ready\n")
         await until(lambda: "storage answers again" in caplog.text)
     said = [record.getMessage() for record in caplog.records]
     assert sum("a service refuses: storage" in each for each in said) == 1
@@ -114,6 +94,6 @@ async def test_half_open_requests_take_no_descriptors_from_clients(tmp_path, mon
             with pytest.raises(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), 5) == b""  # before its time is up
                 raise ConnectionResetError  # closed in order is closed as well
-        assert (await ready(b))[0] == 200
+        assert (await page(b, "/ready"))[0] == 200
         for _, writer in held:
             writer.close()

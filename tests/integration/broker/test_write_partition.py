@@ -22,7 +22,15 @@ from memq.errors import (
     UnavailableError,
 )
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import Client, GatedStorage, broker, crc, until
+from tests.integration.broker.support import (
+    Client,
+    GatedStorage,
+    broker,
+    crc,
+    failing,
+    turns,
+    until,
+)
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "10m"}
 
@@ -72,7 +80,7 @@ class Partition:
     """Write partition 0 of topic `t`; it is its own client, and knows what it was told."""
 
     def __init__(self, b) -> None:
-        self.context = b.context
+        self.broker, self.context = b, b.context
         self.topics = b.topics
         self.hosted = b.topics.get("t")
         self.it = self.hosted.partitions[0]
@@ -106,6 +114,12 @@ class Partition:
         request = Request(number, header, body, crc(body), oneway)
         self.it.write(ReceivedWrite(request, self, self.context.memory))
 
+    async def fill(self, count):
+        """Have so many Messages published."""
+        for number in range(count):
+            self.write(number)
+        await self.answers(*range(count))
+
     async def answers(self, *numbers):
         await until(lambda: self.told.keys() >= {*numbers})
         return [self.told[number] for number in numbers]
@@ -138,17 +152,11 @@ async def partition(tmp_path, storage=None, queue=None, broker_options=None, **o
         assert not b.context.fatal_errors.failure.done()
 
 
-async def turns(count=20):
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 async def test_nobody_is_acked_by_a_broker_that_may_have_been_replaced(tmp_path):
     """Whatever was asked for, an ack that comes when the lease is over is a retriable error."""
     storage = GatedStorage()
     async with partition(tmp_path, storage, batch_messages=1, ring_slots=8) as p:
-        p.write(0)
-        await p.answers(0)
+        await p.fill(1)
         storage.gate.clear()
         p.write(1)
         p.write(2, 1)  # it joins the one under way
@@ -295,37 +303,20 @@ async def test_a_publish_in_doubt_is_looked_for_in_every_read_partition(tmp_path
         assert await p.published() == [[0, 3], [1, 4], [2, 5]]
 
 
-class ReadsFail(GatedStorage):
-    """Reads fail while they are told to."""
-
-    error: Exception | None = None
-    reads = 0
-
-    def get_range(self, key, start, length):
-        self.reads += 1
-        if self.error is not None:
-            raise self.error
-        return super().get_range(key, start, length)
-
-
 async def test_a_repeat_that_cannot_be_compared_is_not_acked(tmp_path):
     """While storage or queue do not answer, a repeat is told to come again, and then is found."""
-    storage, queue = ReadsFail(), Queue()
-    async with partition(tmp_path, storage, queue, batch_age="1ms") as p:
-        p.write(0)
-        await p.answers(0)
-        storage.error = StorageError("down")
-        p.write(1, 0)
-        assert isinstance((await p.answers(1))[0], StorageError)
-        storage.error, fetch = None, queue.fetch
-
-        async def fails(*_, **__):
-            raise QueueError("down")
-
-        queue.fetch = fails
-        p.write(2, 0)
-        assert isinstance((await p.answers(2))[0], QueueError)
-        queue.fetch = fetch
+    async with partition(tmp_path, batch_age="1ms") as p:
+        await p.fill(1)
+        for number, (place, call, error) in enumerate(
+            [
+                (p.context.storage, "get_range", StorageError("down")),
+                (p.context.queue, "fetch", QueueError("down")),
+            ],
+            1,
+        ):
+            with failing(place, call, error):
+                p.write(number, 0)
+                assert isinstance((await p.answers(number))[0], type(error))
         p.write(3, 0)
         p.write(4, 0, b"other")
         repeat, other = await p.answers(3, 4)

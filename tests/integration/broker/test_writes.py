@@ -15,17 +15,16 @@ from memq.core.notification import decode_notification
 from memq.core.wire import messages as m
 from memq.errors import (
     InvalidRequestError,
-    MemqError,
     QueueError,
     SchemaMismatchError,
     SequenceConflictError,
-    StorageError,
     UnknownTopicError,
 )
 from memq.storage.keys import key_of_uri
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client, until
+from tests.integration.broker.test_clocks import Machine
 
 
 async def notifications(c, topic="t", partition=0, offset=0):
@@ -52,20 +51,26 @@ async def test_acked_message_is_in_storage_and_in_the_queue(tmp_path) -> None:
     assert pa.ipc.open_stream(data).read_all()["value"].to_pylist() == [b"one", b"two"]
 
 
-async def test_repeat_is_recognised_after_a_restart(tmp_path) -> None:
-    """A broker that starts anew rebuilds from the queue what was published."""
-    storage, queue = InMemoryStorage(), InMemoryQueue()
-    async with broker(tmp_path, storage=storage, queue=queue) as b, client(b) as c:
-        await c.create()
-        first = await c.write(0)
+@pytest.mark.parametrize("ordering", ["none", "producer"])
+async def test_every_message_of_the_window_is_known_after_a_restart(tmp_path, ordering) -> None:
+    """Whichever read partition it is in, and however long ago within the window, it is a repeat."""
+    machine, queue, storage = Machine(), InMemoryQueue(), InMemoryStorage()
+    seams = {"storage": storage, "runtime": machine.runtime}
+    options = {"dedup_window": "1h", "batch_messages": 1, "read_partitions": 4}
+    async with broker(tmp_path, queue=queue, **seams) as b, client(b) as c:
+        await c.create(**options, ordering=ordering)
+        schema_id, first = c.schema_id, {}
+        for producer in "abcdefgh":
+            first[producer] = await c.write(0, producer_id=producer)
+            machine.pass_time(440)
         successor = queue.another_process()
-    async with broker(tmp_path, storage=storage, queue=successor) as b, client(b) as c:
-        c.schema_id = (await c.ask(m.Metadata(topics=["t"]))).topics[0].schema_id
-        again = await c.write(0)
-        assert again.duplicate
-        assert again.offset == first.offset
+    async with broker(tmp_path, queue=successor, **seams) as b, client(b) as c:
+        c.schema_id = schema_id
+        for producer in "abcdefgh":
+            again = await c.write(0, producer_id=producer)
+            assert (again.duplicate, again.offset) == (True, first[producer].offset)
         with pytest.raises(SequenceConflictError, match="published with other content"):
-            await c.write(0, b"other content")
+            await c.write(0, b"other content", producer_id="h")
 
 
 async def test_a_queue_that_forgets_a_topic_for_a_moment_ends_no_producer(tmp_path) -> None:
@@ -118,31 +123,4 @@ async def test_bad_write_is_refused_by_name_and_the_connection_lives(
         with pytest.raises(error, match=text):
             await c.write(0, **fields)
         assert (await c.write(0)).offset == 0
-        assert b.context.memory.used_bytes == 0
-
-
-class FailingStorage(InMemoryStorage):
-    """Refuses the first puts."""
-
-    def __init__(self, failures: int) -> None:
-        super().__init__()
-        self.failures = failures
-
-    def put(self, key, buffers, *, timeout_s):
-        if self.failures:
-            self.failures -= 1
-            raise StorageError(f"{key}: injected")
-        super().put(key, buffers, timeout_s=timeout_s)
-
-
-async def test_message_that_cannot_be_stored_by_its_deadline_is_nacked(tmp_path) -> None:
-    """When the storage fails for too long the producer gets a typed, retriable error."""
-    storage = FailingStorage(1_000_000)
-    async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        await c.create(upload_deadline="300ms", batch_age="10ms")
-        with pytest.raises(MemqError, match="injected") as caught:
-            await c.write(0)
-        assert caught.value.retriable
-        storage.failures = 0
-        assert (await c.write(0)).offset == 0, "a retry is a new Message"
         assert b.context.memory.used_bytes == 0

@@ -1,11 +1,10 @@
-"""The topics of a broker that governs itself, in files: what holds when the disk refuses."""
+"""The topics of a broker that governs itself, in files, and how a topic may change."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from memq.broker import catalog as module
 from memq.broker.catalog import Catalog
 from memq.core.format.schema import serialize_schema
 from memq.core.governor.topics import altered_topic, new_topic
@@ -13,7 +12,6 @@ from memq.core.topic import TopicConfig
 from memq.errors import (
     ConfigError,
     CorruptDataError,
-    QueueError,
     SchemaMismatchError,
 )
 
@@ -41,44 +39,6 @@ def opened(catalog):
     )
 
 
-@pytest.fixture
-def refuse(monkeypatch):
-    """Let the disk refuse some of the next calls of a kind, by their number from 1."""
-
-    def refuse(name, *numbers, done=False):
-        call, calls = getattr(module, name), []
-
-        def refusing(*args, **options):
-            calls.append(args)
-            if len(calls) in numbers:
-                if done:  # and not durable
-                    call(*args, **options)
-                raise OSError(28, "No space left on device")
-            return call(*args, **options)
-
-        monkeypatch.setattr(module, name, refusing)
-        return calls
-
-    return refuse
-
-
-@pytest.mark.parametrize("refused", [[1], [1, 2]])
-def test_a_topic_that_cannot_be_saved_is_as_it_was(catalog, refuse, refused):
-    """In memory and, as far as the disk lets it, in its file, which may have been replaced."""
-    before = catalog.get("t")
-    after = altered_topic(before, {"retention": "2h"}, None, 7)
-    calls = refuse("replace_durably", *refused, done=refused == [1])
-    with pytest.raises(QueueError, match=r"cannot write topic 't' at .*t\.json: No space left"):
-        catalog.save(after)
-    assert len(calls) == 2, "what was there is written again"
-    assert catalog.get("t") == before
-    with pytest.raises(QueueError):
-        refuse("replace_durably", 1)
-        catalog.save(topic("new"))
-    assert catalog.names() == ["t"]
-    assert opened(catalog) == ({"t": before}, [])
-
-
 def test_what_is_doomed_is_what_does_not_exist(catalog):
     """An announcement of what was made is forgotten; another life of the name is not."""
     earlier, other = topic(topic_id="0" * 16), topic("u")
@@ -86,6 +46,8 @@ def test_what_is_doomed_is_what_does_not_exist(catalog):
         catalog.announce(each)
     assert opened(catalog) == ({"t": topic()}, [earlier.queue_topic, other.queue_topic])
     assert not catalog._doomed_path(topic()).exists()
+    catalog.withdraw(earlier)
+    assert opened(catalog)[0] == {"t": topic()}, "that is the file of another life"
     catalog.doom(other)
     assert catalog.doomed() == [other]
     for _ in range(2):
@@ -119,26 +81,6 @@ def test_what_is_damaged_costs_only_itself(catalog, caplog):
     found.save(topic("m"))
     assert found.get("m") == topic("m")
     assert sorted(found.damaged) == ["other"]
-
-
-@pytest.mark.parametrize("file", ["of this life", "of another life", "none"])
-def test_only_what_was_never_made_is_withdrawn(catalog, refuse, file):
-    """A file that its failed creation has left goes, durably; that of another topic stays."""
-    made = topic("u", topic_id=("2" if file == "of another life" else "1") * 16)
-    if file != "none":
-        module.replace_durably(catalog._path("u"), module._text(made))
-    for refused in (True, False):
-        synced = refuse("sync_folder", *[1] * refused)
-        if refused:
-            with pytest.raises(QueueError, match="cannot remove topic 'u'"):
-                catalog.withdraw(topic("u"))
-        else:
-            catalog.withdraw(topic("u"))
-        assert len(synced) == 1
-        assert catalog._path("u").exists() == (file == "of another life")
-    catalog.withdraw(topic())
-    assert len(synced) == 1
-    assert opened(catalog)[0]["t"] == topic()
 
 
 # -- how a topic may come to be, and change -------------------------------------------------

@@ -8,14 +8,10 @@ import pytest
 
 from memq.broker.fatal_errors import FatalErrors
 from memq.errors import QueueError, StorageError
+from tests.integration.broker.support import turns
 
 OWN, FOREIGN = object(), object()
 BUG, TYPED = ValueError("bug"), QueueError("typed")
-
-
-async def turn() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +37,7 @@ async def test_only_what_is_the_brokers_own_stops_it(context, stops, watched, ca
     if not watched:
         errors.unwatch()
     errors._caught(loop, {"message": "in a callback"} | context)
-    await turn()
+    await turns()
     assert errors.failure.done() == (stops and watched)
     if errors.failure.done():
         assert errors.failure.result() is context["exception"]
@@ -77,6 +73,6 @@ async def test_a_task_stops_the_broker_by_what_nobody_expects_of_it(error, expec
     errors.watch(lambda _: False)
     task = errors.spawn("work", work(), expected=expected)
     await asyncio.gather(task, return_exceptions=True)
-    await turn()
+    await turns()
     errors.unwatch()
     assert errors.failure.done() == stops

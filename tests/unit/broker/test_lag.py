@@ -3,58 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.broker import lag as lag_module
-from memq.broker.catalog import Topic
 from memq.broker.context import BrokerContext
 from memq.broker.lag import Backlog, LagCounter
-from memq.core.format.batch import ProducerRun
-from memq.core.notification import (
-    NOTIFICATION_VERSION,
-    Notification,
-    encode_notification,
-)
+from memq.core.governor.topics import new_topic
+from memq.core.notification import encode_notification
 from memq.core.queue import QueueEntry, out_of_range
 from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
 from memq.core.wire.messages import PartitionOffset
-from memq.errors import CorruptDataError
+from memq.errors import CorruptDataError, QueueError, UnavailableError
 from tests.fakes.queue import InMemoryQueue
+from tests.integration.broker.support import broker, failing
+from tests.unit.client.audit.test_stored import NOTIFICATION
 
-TOPIC = Topic(
-    config=TopicConfig.create("t", read_partitions=2),
-    schemas={},
-    created_ms=0,
-    topic_id="0123456789abcdef",
-    named_partitions=1,
+TOPIC = new_topic(
+    TopicConfig.create("t", read_partitions=2), (), now_ms=0, topic_id="1" * 16, request_id=""
 )
 
 
-def payload(records=1, size_bytes=10, oldest_us=1, newest_us=2):
+def payload(records, size_bytes, oldest_us, newest_us):
     """A Notification of a Batch."""
     return encode_notification(
-        Notification(
-            version=NOTIFICATION_VERSION,
-            topic="t",
-            topic_id=TOPIC.topic_id,
-            write_partition=0,
-            batch_id="b",
-            uri="file:///b",
-            size_bytes=size_bytes,
-            index_offset=1,
-            messages=1,
+        msgspec.structs.replace(
+            NOTIFICATION,
             records=records,
+            size_bytes=size_bytes,
             min_timestamp_us=oldest_us,
             max_timestamp_us=newest_us,
-            producers=[ProducerRun("p", 0, 0, 0, records, 0)],
-            schema_id="s",
-            broker_id="b",
-            sealed_ms=5,
-            stored_through_ms=5,
         )
     )
 
@@ -102,11 +86,6 @@ def expected(queue, offset):
     return backlog
 
 
-def told(lag):
-    """The counts of an answer."""
-    return Backlog(lag.batches, lag.records, lag.size_bytes, lag.oldest_us)
-
-
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.integers(0, 3), st.integers(0, 1_000)),
@@ -117,12 +96,16 @@ STEPS = st.lists(
 )
 
 
-def play(steps, max_counts, block):
-    """What happens, one after the other; every answer is compared with a plain count."""
-
-    async def run():
-        queue = GappyQueue({}, 0, 0)
-        counts = counter(queue)
+@given(STEPS, st.integers(2, 5), st.integers(1, 4))
+async def test_counts_are_exact(steps, max_counts, block):
+    """However questions, publications, gaps and retention follow each other, each Batch that is
+    retained from the offset on is counted once.
+    """
+    queue = GappyQueue({}, 0, 0)
+    counts = counter(queue)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lag_module, "MAX_COUNTS", max_counts)
+        patch.setattr(lag_module, "BLOCK", block)
         for what, number, other in steps:
             if what == "publish":
                 for _ in range(number):
@@ -133,24 +116,11 @@ def play(steps, max_counts, block):
                 queue.start = min(queue.end, queue.start + number)
             else:
                 offsets = [number, number + other]
-                positions = [PartitionOffset(0, each) for each in offsets]
-                lags = await counts.lags(TOPIC, positions)
+                lags = await counts.lags(TOPIC, [PartitionOffset(0, each) for each in offsets])
                 for offset, lag in zip(offsets, lags, strict=True):
-                    assert told(lag) == expected(queue, offset)
+                    counted = Backlog(lag.batches, lag.records, lag.size_bytes, lag.oldest_us)
+                    assert counted == expected(queue, offset)
                     assert (lag.offset, lag.start, lag.end) == (offset, queue.start, queue.end)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lag_module, "MAX_COUNTS", max_counts)
-        patch.setattr(lag_module, "BLOCK", block)
-        asyncio.run(run())
-
-
-@given(STEPS, st.integers(2, 5), st.integers(1, 4))
-def test_counts_are_exact(steps, max_counts, block):
-    """However questions, publications, gaps and retention follow each other, each Batch that is
-    retained from the offset on is counted once.
-    """
-    play(steps, max_counts, block)
 
 
 async def test_a_backlog_is_read_once():
@@ -185,3 +155,64 @@ async def test_batches_without_timestamps_have_the_age_of_their_publication():
     assert lag.oldest_us == 7_000
     assert lag.age_s(now_us=2_007_000) == 2.0
     assert lag.age_s(now_us=0) == 0.0  # a clock that was set back
+
+
+# -- on /metrics: what fails costs itself and nothing else ---------------------------------------
+
+GROUPS = {"t": "gh", "u": "g", "v": "k", "z": "g"}  # of z another broker keeps them
+ALL = [("g", "t"), ("h", "t"), ("g", "u"), ("k", "v")]
+
+
+@asynccontextmanager
+async def shown(tmp_path):
+    """A broker of topics with groups, and what a scrape shows of them."""
+    async with broker(tmp_path) as b:
+        for topic, groups in GROUPS.items():
+            await b.topics.create(TopicConfig.create(topic))
+            for group in groups:
+                offsets = [m.PartitionOffset(0, 0)]
+                commit = m.CommitOffsets(group=group, topic=topic, member_id="", offsets=offsets)
+                await b.handlers.serve(commit)
+        b.topics.get("z").coordinated = False
+
+        async def scrape():
+            await b.admin._lags.refresh()
+            return [(row.group, row.topic) for row in b.context.metrics.lag.rows]
+
+        yield b, scrape
+
+
+def of(what) -> str:
+    """The name of a topic or group."""
+    return getattr(what, "name", what)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("groups", "t.", QueueError("away"), {"t"}, "t: lag is not known: away"),
+        ("lags", "t", UnavailableError("too fast"), {"t"}, "t: lag is not known: too fast"),
+        ("committed", "h", CorruptDataError("not JSON"), {"h"}, "t: lag of h is not known: not"),
+        ("committed", "g", CorruptDataError("not JSON"), {"g"}, "t: lag of g is not known: not"),
+        ("groups", "u.", ZeroDivisionError("bug"), set(), "unexpected error looking up the lag"),
+    ],
+)
+async def test_what_cannot_be_told_costs_itself(tmp_path, caplog, case):
+    """It is said, and the topics and groups after it are shown; a bug keeps what was known."""
+    call, about, error, missing, said = case
+    async with shown(tmp_path) as (b, scrape):
+        assert await scrape() == ALL
+        owner = b.admin._lags._counter if call == "lags" else b.context.queue
+        with failing(owner, call, error, lambda what, *_: of(what).startswith(about)):
+            assert await scrape() == [each for each in ALL if not missing & {*each}]
+        assert said in caplog.text
+        assert await scrape() == ALL
+
+
+@pytest.mark.parametrize(("most", "left_out"), [(4, 0), (3, 1), (2, 2), (1, 3)])
+async def test_groups_beyond_the_bound_are_counted(tmp_path, monkeypatch, most, left_out):
+    """A group is shown in full or not at all, and how many are not is told over all topics."""
+    monkeypatch.setattr(lag_module, "MAX_LAG_ROWS", most)
+    async with shown(tmp_path) as (b, scrape):
+        assert await scrape() == ALL[:most]
+        assert b.context.metrics.lag.left_out == left_out

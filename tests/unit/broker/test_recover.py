@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from contextlib import closing
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ import pytest
 
 from memq.broker.catalog import Catalog
 from memq.broker.recover import notification_of, open_partition, read_object, recover
-from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.reader import BatchReader
@@ -30,6 +30,7 @@ from memq.storage.handler import ObjectInfo
 from memq.storage.keys import BatchKey, key_of_uri, object_key
 from memq.storage.local import LocalStorage
 from tests.fakes.disk import ForgetfulDisk, PowerCut
+from tests.unit.core.format.builders import add
 
 PAGES = {"page_bytes": 1 << 16, "index_page_items": 64}
 TOPIC_ID = "0123456789abcdef"
@@ -68,60 +69,43 @@ class Data:
         self.folders.show(self.topic.queue_topic)
         self.batches = 0
 
-    def store(self, *messages, publish_to=None, at_ms=None, schema=SCHEMA, **options):
-        """Store a Batch of these Messages and publish it, or not."""
+    def store(self, *messages, publish_to=None, at_ms=None, schema=SCHEMA):
+        """Store a Batch of these Messages and publish it, or not; the key of its object."""
         self.batches += 1
-        sealed_ms = 1_700_000_000_000 + (at_ms or self.batches)
         key = BatchKey(
             "memq",
             self.name,
             self.topic_id,
             messages[0].write_partition,
-            sealed_ms,
+            1_700_000_000_000 + (at_ms or self.batches),
             f"b{self.batches}",
             running_ms=1_000 * self.batches,
         )
         builder = BatchBuilder(
-            schema,
-            batch_id=key.batch_id,
-            topic=self.name,
-            write_partition=key.write_partition,
-            **options,
+            schema, batch_id=key.batch_id, topic=self.name, write_partition=key.write_partition
         )
         for message in messages:
             values = [repr(message).encode()]
             body = encode_message(encode_records(None, values, None, [message.sequence]))
-            builder.add(
-                body.to_pybytes(),
+            add(
+                builder,
+                body,
                 producer_id=message.producer,
                 epoch=message.epoch,
                 sequence=message.sequence,
                 records=1,
-                min_timestamp_us=message.sequence,
-                max_timestamp_us=message.sequence,
-                crc32c=crc32c(body.to_pybytes()),
             )
-        name = object_key(key)
-        sealed = builder.seal()
+        name, sealed = object_key(key), builder.seal()
         self.storage.put(name, sealed.buffers, timeout_s=9)
         if publish_to is not None:
             stored = read_object(self.storage, ObjectInfo(name, sealed.size_bytes, 0), {})
             uri = f"{self.root}{name}" if self.root else self.storage.uri(name)
-            notification = notification_of(stored, uri, "the-broker")
-            times = (sealed_ms, key.running_ms)
-            self.append(publish_to, encode_notification(notification), *times)
+            payload = encode_notification(notification_of(stored, uri, "the-broker"))
+            publication = Publication(publish_to, payload, key.sealed_ms, key.running_ms)
+            folder = self.folders.partition(self.topic.queue_topic, publish_to)
+            with closing(Partition(self.name, publish_to, folder, clock_s=float)) as partition:
+                partition.append([publication])
         return name
-
-    def append(self, number, payload, sealed_ms, running_ms=0):
-        """Publish a payload."""
-        partition = Partition(
-            self.name,
-            number,
-            self.folders.partition(self.topic.queue_topic, number),
-            clock_s=lambda: 0.0,
-        )
-        partition.append([Publication(number, payload, sealed_ms, running_ms)])
-        partition.close()
 
     def recover(self, *, execute=True):
         """Run the recovery; what became of the topic."""
@@ -134,21 +118,22 @@ class Data:
         page = folder / "data/000000000000.page"
         page.write_bytes(bytes(page.stat().st_size))
 
+    def entries(self, number):
+        """What a read partition has: the times and the notification of each entry."""
+        topic = Catalog(self.path / "topics").get(self.name)
+        with open_partition(self.folders, topic.queue_topic, number) as array:
+            items = [array.get(offset) for offset in range(array.start, array.end)]
+        found = [(times_of(item), decode_notification(payload_of(item))) for item in items]
+        assert all(each.topic_id == topic.topic_id for _, each in found)
+        return found
+
     def published(self):
         """The Messages behind all notifications, in the order of read partitions and offsets."""
-        topic = Catalog(self.path / "topics").get(self.name)
         found = []
-        for number in range(topic.config.read_partitions):
-            with open_partition(self.folders, topic.queue_topic, number) as array:
-                for offset in range(array.start, array.end):
-                    notification = decode_notification(payload_of(array.get(offset)))
-                    assert notification.topic_id == topic.topic_id
-                    reader = BatchReader(self.storage.get(key_of_uri(notification.uri)))
-                    found += [
-                        row["value"].as_py().decode()
-                        for row in reader.read_all().to_batches()
-                        for row in [{"value": value} for value in row["value"]]
-                    ]
+        for number in range(self.topic.config.read_partitions):
+            for _, notification in self.entries(number):
+                reader = BatchReader(self.storage.get(key_of_uri(notification.uri)))
+                found += [value.decode() for value in reader.read_all()["value"].to_pylist()]
         return found
 
 
@@ -288,35 +273,18 @@ def test_a_rebuild_spreads_batches_as_a_broker_does(tmp_path, monkeypatch, at_on
     """Those of a write partition go to its read partitions in turn, each at its time."""
     monkeypatch.setattr("memq.broker.recover.APPEND_ENTRIES", at_once)
     data = Data(tmp_path, read_partitions=5)
-    messages = [
-        Message("p", number, write_partition=write_partition)
-        for number in range(7)
-        for write_partition in range(2)
-    ]
-    for message in messages:
-        data.store(message)
+    for number in range(14):  # of the two write partitions in turn
+        data.store(Message("p", number // 2, write_partition=number % 2))
     lose_queue(data)
     data.recover()
-    topic = Catalog(data.path / "topics").get("t")
     for write_partition in range(2):
-        share = topic.config.read_partitions_of(write_partition)
+        share = data.topic.config.read_partitions_of(write_partition)
+        batches = range(1 + write_partition, 15, 2)
         for place, number in enumerate(share):
-            mine = [each for each in messages if each.write_partition == write_partition]
-            expected = mine[place :: len(share)]
-            with open_partition(data.folders, topic.queue_topic, number) as array:
-                found = [array.get(offset) for offset in range(array.start, array.end)]
-            batches = [messages.index(each) + 1 for each in expected]
-            assert [times_of(item) for item in found] == [
-                (1_700_000_000_000 + batch, 1_000 * batch) for batch in batches
+            assert [(times, each.batch_id) for times, each in data.entries(number)] == [
+                ((1_700_000_000_000 + batch, 1_000 * batch), f"b{batch}")
+                for batch in batches[place :: len(share)]
             ]
-            assert [decode_notification(payload_of(item)).batch_id for item in found] == [
-                f"b{batch}" for batch in batches
-            ]
-
-
-def schema_with(column):
-    """The default schema with another column."""
-    return serialize_schema(DEFAULT_SCHEMA.append(pa.field(column, pa.int64())))
 
 
 def spoil_index(path):
@@ -342,18 +310,18 @@ def hold_another(path):
 def test_an_object_that_cannot_be_read_stops_no_other(data, spoil, place):
     """It is named and stays where it is, whichever it is; the others are published."""
     # Each has a schema of its own: one that was read before is not read again.
+    schemas = [DEFAULT_SCHEMA.append(pa.field(f"x{number}", pa.int64())) for number in range(9)]
     keys = [
-        data.store(Message("p", number), schema=schema_with(f"x{number}")) for number in range(9)
+        data.store(Message("p", number), schema=serialize_schema(schema))
+        for number, schema in enumerate(schemas)
     ]
     spoil(data.path / "objects" / keys[place])
     lose_queue(data)
     planned, outcome = data.recover(execute=False), data.recover()
     assert outcome.published == planned.published == 8
     assert [line.partition(":")[0].split(" ")[0] for line in outcome.damaged] == [keys[place]]
-    topic = Catalog(data.path / "topics").get("t")
-    with open_partition(data.folders, topic.queue_topic, 0) as array:
-        found = [decode_notification(payload_of(array.get(offset))) for offset in range(8)]
-    assert [each.batch_id for each in found] == [f"b{n + 1}" for n in range(9) if n != place]
+    found = [each.batch_id for _, each in data.entries(0)]
+    assert found == [f"b{n + 1}" for n in range(9) if n != place]
     left = {info.key for info in data.storage.list("")}
     assert left & set(keys) == {keys[place]}
     assert len(left) == 9
@@ -394,8 +362,7 @@ def test_a_topic_whose_catalog_file_is_damaged_is_named_and_left_alone(data):
     for topic in (data, other):
         topic.store(Message("p", 0))
         shutil.rmtree(topic.folders.partition(topic.topic.queue_topic, 1))
-    (file,) = (path for path in (data.path / "topics").glob("t*") if path.is_file())
-    file.write_bytes(b"{")
+    (data.path / "topics/t.json").write_bytes(b"{")
     before = {path: text for path, text in files(data.path).items() if "t.0" in str(path)}
     found = {each.topic: each for each in run(data.path)}
     assert (found["a"].action, found["t"].action) == ("rebuild", "none")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,28 +15,54 @@ from hypothesis import strategies as st
 
 from memq.broker import retention
 from memq.broker.context import BrokerContext
-from memq.broker.retention import delete_expired, forget_expired, scan_orphans
+from memq.broker.retention import (
+    LANDING_S,
+    Deletions,
+    delete_expired,
+    forget_expired,
+    scan_orphans,
+)
 from memq.core.clock import ClockReading
+from memq.core.governor.topics import new_topic
 from memq.core.notification import decode_notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
-from memq.errors import StorageError
+from memq.errors import QueueError, StorageError, UnavailableError
+from memq.runtime.system import Runtime
 from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
 from memq.testing import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.unit.client.audit.test_stored import NOTIFICATION
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 
 class Refusing(InMemoryStorage):
-    """Does not delete some objects."""
+    """Does not delete objects of whose keys it refuses a part."""
 
-    refused: str = ""
+    refused: Collection[str] = ()
 
     def delete(self, *keys):
         """Delete these objects, in one request."""
-        if {*keys} & {*self.refused}:
+        if any(part in key for part in self.refused for key in keys):
             raise StorageError("503 SlowDown")
         super().delete(*keys)
+
+
+def context_of(storage, queue=None, **fields):
+    """What of a broker's context retention needs."""
+    found = SimpleNamespace(
+        config=SimpleNamespace(cluster_id="c"),
+        queue=queue,
+        storage=storage,
+        reads=None,
+        check_not_stopping=lambda: None,
+        **fields,
+    )
+    for name in ("entries", "objects_of"):
+        setattr(found, name, partial(getattr(BrokerContext, name), found))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -47,10 +75,7 @@ async def test_an_object_that_is_not_deleted_stops_no_other(monkeypatch, refused
     for key in "abcdef":
         storage.put(key, [b"x"], timeout_s=1)
     storage.refused = refused
-    context = SimpleNamespace(
-        forgotten_after_s=0, reads=None, storage=storage, check_not_stopping=lambda: None
-    )
-    await delete_expired(list("abcdef"), context)
+    await delete_expired(list("abcdef"), context_of(storage, forgotten_after_s=0))
     assert [info.key for info in storage.list("")] == list(left)
 
 
@@ -78,17 +103,9 @@ class Hosted:
         self.partitions = {}
         self.expired_before_ms = 0
         self.queue, self.storage = InMemoryQueue(), InMemoryStorage()
-        self.context = SimpleNamespace(
-            config=SimpleNamespace(cluster_id="c"),
-            now=lambda: NOW,
-            queue=self.queue,
-            storage=self.storage,
-            reads=None,
-            clocks_differ_ms=clocks_differ_ms,
-            check_not_stopping=lambda: None,
+        self.context = context_of(
+            self.storage, self.queue, now=lambda: NOW, clocks_differ_ms=clocks_differ_ms
         )
-        self.context.entries = partial(BrokerContext.entries, self.context)
-        self.context.objects_of = partial(BrokerContext.objects_of, self.context)
         self.batches = 0
 
     async def start(self):
@@ -205,3 +222,100 @@ async def test_a_batch_that_is_notified_while_orphans_are_looked_for_is_none(mom
     else:
         hosted.context.objects_of = listed
     assert (await scan_orphans(hosted, hosted.context)).found == 0
+
+
+# -- deleted topics ------------------------------------------------------------------------------
+
+
+class Doomed:
+    """Doomed topics, each with a topic in the queue and objects; and what removes them."""
+
+    def __init__(self, names):
+        self.now_s, self.alive, self.failing = 1_000.0, set(), set()
+        self.queue, self.storage = InMemoryQueue(), Refusing()
+        runtime = Runtime(mono_s=lambda: self.now_s)
+        self.context = context_of(self.storage, self.queue, runtime=runtime, shared=False)
+        self.topics = {}
+        for number, name in enumerate(names):
+            config, topic_id = TopicConfig.create(name, read_partitions=2), f"{number:016x}"
+            self.topics[name] = new_topic(config, (), now_ms=1, topic_id=topic_id, request_id="")
+        self.deletions = Deletions(self, self.context)
+
+    async def start(self):
+        for topic in self.topics.values():
+            await self.queue.create_topic(topic.queue_topic, 2)
+            for number in range(3):
+                self.put(topic, number)
+        return self
+
+    def put(self, topic, number):
+        key = BatchKey("c", topic.name, topic.topic_id, 0, number, f"{number:028x}", number)
+        self.storage.put(object_key(key), [b"x"], timeout_s=1)
+
+    async def doomed(self):
+        return list(self.topics.values())
+
+    async def withdraw(self, topic):
+        if topic.name in self.failing:
+            raise UnavailableError("ask again")
+        return topic.name not in self.alive
+
+    async def forget(self, topic):
+        del self.topics[topic.name]
+
+    async def left(self):
+        """Names of topics of which the queue has something, and of which there are objects."""
+        objects = {parse_object_key(info.key).topic for info in self.storage.list("")}
+        return sorted(each.partition(".")[0] for each in await self.queue.topics()), sorted(objects)
+
+
+TROUBLES = ["uploading", "alive", "withdraw", "queue", "storage"]
+
+
+@pytest.mark.parametrize("first", range(len(TROUBLES)))
+async def test_what_cannot_be_removed_yet_holds_up_no_other_topic(first) -> None:
+    """Whatever is in the way of one, wherever it stands, those after it are removed."""
+    place = await Doomed(["free", *TROUBLES[first:], *TROUBLES[:first], "also"]).start()
+    ended, upload, delete_topic = Future(), Future(), place.queue.delete_topic
+    ended.set_result(None)
+    for name, topic in place.topics.items():
+        place.deletions.add(topic, [ended, upload] if name == "uploading" else [])
+
+    async def delete(topic):
+        if topic.startswith("queue."):
+            raise QueueError("no")
+        await delete_topic(topic)
+
+    place.queue.delete_topic = delete
+    place.alive, place.failing, place.storage.refused = {"alive"}, {"withdraw"}, ["/storage/"]
+    assert not await place.deletions._remove_all()
+    assert sorted(place.topics) == sorted(TROUBLES)
+    queue, objects = await place.left()
+    assert queue == ["alive", "queue", "uploading", "withdraw"]
+    assert objects == sorted(TROUBLES)
+    place.queue.delete_topic, place.failing, place.storage.refused = delete_topic, set(), ()
+    assert not await place.deletions._remove_all(), "one is still uploading"
+    assert sorted(place.topics) == ["alive", "uploading"]
+    upload.set_result(None)
+    assert await place.deletions._remove_all(), "what has come to exist is not waited for"
+    assert await place.left() == (["alive"], ["alive"])
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+async def test_what_may_still_be_stored_is_waited_for(remote, shared) -> None:
+    """Where a put may be carried out late, a topic is removed a minute later, not before."""
+    place = await Doomed("ab").start()
+    place.storage.remote, place.context.shared = remote, shared
+    late, topic = remote or shared, place.topics["a"]
+    assert await place.deletions._remove_all() is not late
+    assert await place.left() == ((["a", "b"], ["a", "b"]) if late else ([], []))
+    place.now_s += LANDING_S - 0.1
+    place.put(topic, 7)
+    assert await place.deletions._remove_all() is not late
+    place.now_s += 0.1
+    assert await place.deletions._remove_all()
+    assert place.topics == {}
+    assert await place.left() == ([], [] if late else ["a"])
+    assert not place.deletions._seen_s
+    assert not place.deletions._uploads

@@ -55,31 +55,26 @@ class Queue:
         await self._store("delete", group, topic)
 
 
+TOPIC = SimpleNamespace(
+    name="t", topic_id="i", queue_topic="t.i", config=SimpleNamespace(read_partitions=2)
+)
+
+
 class Broker:
-    """A broker that has the groups of some topics, until it loses them.
+    """A broker that has the groups of topic `t`, until it loses them.
 
     Attributes:
         mine: the topics whose groups it has, with the topic id of each.
         now_ms: its clock.
     """
 
-    def __init__(self, *names):
-        self.queue, self.now_ms = Queue(), 0
-        self.mine = dict.fromkeys(names or ("t",), "i")
+    def __init__(self):
+        self.queue, self.now_ms, self.mine = Queue(), 0, {"t": "i"}
         self.coordinator = GroupCoordinator()
         self.groups = StoredGroups(self, self, self.coordinator)
 
     def now(self):
         return SimpleNamespace(mono_ms=self.now_ms)
-
-    def topic(self, name="t"):
-        """As whoever asked has met it."""
-        return SimpleNamespace(
-            name=name,
-            topic_id="i",
-            queue_topic=f"{name}.i",
-            config=SimpleNamespace(read_partitions=2),
-        )
 
     def coordinated_names(self):
         return list(self.mine)
@@ -89,46 +84,24 @@ class Broker:
             raise NotHostedError(f"the groups of {name!r} are not here")
         if topic_id not in ("", self.mine[name]):
             raise TopicRecreatedError(f"topic {name!r} was recreated")
-        return SimpleNamespace(topic=self.topic(name))
+        return SimpleNamespace(topic=TOPIC)
 
-    def beat(self, group="g", name="a", sequence=1, topic="t", owned=()):
+    def beat(self):
         """A heartbeat; what it grants is not stored yet."""
-        request = GroupHeartbeat(
-            group=group, topic=topic, member_id=name, sequence=sequence, owned=list(owned)
-        )
+        request = GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1)
         return self.coordinator.heartbeat(request, 2, self.now_ms)
 
-    def commit(self, offset=1, group="g", member_id="a", sequence=0):
+    def commit(self, offset=1):
         """A commit that is under way."""
+        offsets = [PartitionOffset(0, offset), PartitionOffset(1, offset)]
         request = CommitOffsets(
-            group=group,
-            topic="t",
-            member_id=member_id,
-            offsets=[PartitionOffset(0, offset), PartitionOffset(1, offset)],
-            sequence=sequence,
-            heartbeat=1,
+            group="g", topic="t", member_id="a", offsets=offsets, sequence=0, heartbeat=1
         )
-        return asyncio.ensure_future(self.groups.commit(request, self.topic()))
+        return self.groups.commit(request, TOPIC)
 
-    def save(self, group="g"):
-        """The storing of who holds what, under way."""
-        return asyncio.ensure_future(self.groups.save_holdings(group, self.topic()))
-
-    def end(self, group="g", name="a", topic="t"):
-        """Its last member leaves."""
-        self.coordinator.leave(group, topic, name, self.now_ms)
-
-    async def leave_over(self, group="g", topic="t"):
-        """A group has ended, and is stored as if it had not."""
-        self.beat(group, topic=topic)
-        await self.groups.save_holdings(group, self.topic(topic))
-        self.end(group, topic=topic)
-        self.queue.stored.clear()
-
-
-def holds(group="g", name="a"):
-    """What is stored of who holds everything."""
-    return ("hold", group, "t.i", {name: Holding(SESSION_MS, [0, 1])})
+    def end(self):
+        """The last member of the group leaves."""
+        self.coordinator.leave("g", "t", "a", self.now_ms)
 
 
 async def commit_of(broker):
@@ -140,18 +113,21 @@ async def commit_of(broker):
 async def save_of(broker):
     """Likewise: who holds what."""
     broker.beat()
-    return broker.save
+    return lambda: broker.groups.save_holdings("g", TOPIC)
 
 
 async def tidy_of(broker):
-    """Likewise: that nobody holds anything any more."""
-    await broker.leave_over()
-    return lambda: asyncio.ensure_future(broker.groups.tidy())
+    """Likewise: that nobody holds anything any more, of a group that is stored otherwise."""
+    broker.beat()
+    await broker.groups.save_holdings("g", TOPIC)
+    broker.end()
+    broker.queue.stored.clear()
+    return broker.groups.tidy
 
 
 async def delete_of(broker):
     """Likewise: a group is deleted."""
-    return lambda: asyncio.ensure_future(broker.groups.delete("g", broker.topic()))
+    return lambda: broker.groups.delete("g", TOPIC)
 
 
 ALL = pytest.mark.parametrize("prepare", [commit_of, save_of, tidy_of, delete_of])
@@ -165,7 +141,7 @@ async def test_nothing_is_stored_once_the_groups_are_another_brokers(prepare, re
     act = await prepare(broker)
     lock = broker.groups._locks.setdefault(("g", "t.i"), asyncio.Lock())
     await lock.acquire()
-    waiting = act()
+    waiting = asyncio.ensure_future(act())
     await asyncio.sleep(0)
     if recreated:
         broker.mine["t"] = "j"
@@ -194,8 +170,7 @@ async def test_a_commit_is_judged_when_its_turn_comes():
     broker = Broker()
     broker.beat()
     broker.queue.gate.clear()
-    first = broker.commit(1)
-    second = broker.commit(2)
+    first, second = (asyncio.ensure_future(broker.commit(offset)) for offset in (1, 2))
     await until(lambda: broker.queue.under_way)
     broker.end()
     broker.queue.gate.set()
@@ -217,7 +192,7 @@ async def test_groups_are_restored_as_stored_and_from_now_on():
         return {each: {"a": Holding(SESSION_MS, [1])} for each in "fh"} | {"g": None}
 
     broker.queue.holdings = holdings
-    await restore_groups(broker.topic(), broker.coordinator, broker)
+    await restore_groups(TOPIC, broker.coordinator, broker)
     for group, until_ms in (("f", SESSION_MS), ("g", MAX_SESSION_TIMEOUT_MS), ("h", SESSION_MS)):
         broker.coordinator.check_idle("other", "t", 0)
         (member,) = broker.coordinator.members(group, "t", 1_000 + until_ms - 1)
@@ -229,4 +204,4 @@ async def test_groups_are_restored_as_stored_and_from_now_on():
 
     broker.queue.holdings = away
     with pytest.raises(QueueError):
-        await restore_groups(broker.topic(), broker.coordinator, broker)
+        await restore_groups(TOPIC, broker.coordinator, broker)

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from docs.generate.configuration import render
 from memq.broker.config import BrokerConfig
 from memq.broker.metrics import Metrics
 from memq.cli.main import cli
@@ -214,6 +215,11 @@ def test_every_metric_is_explained():
     of_the_process = {name for name in names if name.startswith("process_")}
     assert of_the_process
     assert names - of_the_process == set(shown) - {"memq_audit"}
+
+
+def test_the_reference_of_options_is_current():
+    """The page in the repository equals the tables; `make docs` mends it when it does not."""
+    assert text_of(DOCS / "configuration.md") == render()
 
 
 def test_the_example_configuration_is_valid():

@@ -25,7 +25,7 @@ class ModelBroker(Broker):
     """A broker whose ZooKeeper and Kafka are models."""
 
     def __init__(self, config: BrokerConfig, cluster: Cluster) -> None:
-        super().__init__(config, storage=cluster.storage, admin_http=cluster.admin_http)
+        super().__init__(config, storage=cluster.storage, admin_http=False)
         self._cluster = cluster
         self.sessions = []
 
@@ -51,19 +51,16 @@ class Cluster:
 
     Attributes:
         session_timeout_s: of their sessions.
-        admin_http: whether they have one.
         brokers: those that run, by id.
     """
 
     folder: object
     stack: AsyncExitStack
     session_timeout_s: float = 20.0  # longer than a busy machine holds a broker up
-    admin_http: bool = False
     kafka: InMemoryKafka = field(default_factory=InMemoryKafka)
     storage: LocalStorage = field(init=False)
     zookeeper: InMemoryZooKeeper = field(default_factory=InMemoryZooKeeper)
     brokers: dict[str, ModelBroker] = field(default_factory=dict)
-    ports: dict[str, int] = field(default_factory=dict)  # a broker has the same in each life
 
     def __post_init__(self) -> None:
         self.storage = LocalStorage(self.folder / "objects")
@@ -80,13 +77,13 @@ class Cluster:
                 "zookeeper": "zk:2181",
                 "queue": "kafka://k:9092",
                 "storage": "s3://bucket",
-                "port": self.ports.get(name, 0),
+                "port": 0,
                 "admin_port": 0,
                 "drain_timeout": "5s",
             }
             | options
         )
-        broker = self._make(config)
+        broker = ModelBroker(config, self)
         try:
             await broker.start()
         except BaseException:
@@ -94,19 +91,27 @@ class Cluster:
             broker._server.close()  # with the process else
             raise
         self.brokers[name] = broker
-        self.ports[name] = int(broker.address.rpartition(":")[2])
         return broker
 
-    def _make(self, config: BrokerConfig) -> Broker:
-        return ModelBroker(config, self)
-
-    async def stop(self, name: str) -> None:
-        """Stop a broker, as SIGTERM does."""
-        await self.brokers.pop(name).stop()
+    async def serve(self, *names: str, **topic) -> list:
+        """Start brokers with topic `t`: its owner, the others, and a client of the owner."""
+        first, *_ = await self.start(*names)
+        info = await (await self.connect(first)).create("t", **topic)
+        owner = self.brokers[(await self.all_owned("t"))[0]]
+        c = await self.connect(owner)
+        c.schema_id = info.schema_id
+        return [owner, *(each for each in self.brokers.values() if each is not owner), c]
 
     async def connect(self, broker: Broker) -> Client:
         """A client of one of them, to the end of the test."""
         return await self.stack.enter_async_context(client(broker))
+
+    async def queue(self, broker_id: str) -> KafkaQueue:
+        """The queue of a broker that is not there, to the end of the test."""
+        queue = KafkaQueue(self.kafka.client(), cluster_id="memq", broker_id=broker_id)
+        await queue.start()
+        self.stack.push_async_callback(queue.close)
+        return queue
 
     async def all_owned(self, topic: str) -> list[str]:
         """Wait until each write partition of a topic runs somewhere; ids of the brokers."""
@@ -141,4 +146,4 @@ async def cluster(tmp_path) -> AsyncIterator[Cluster]:
         finally:
             for broker in made.brokers.values():  # else a stop waits for what does not answer
                 made.zookeeper.restore(broker.sessions[-1])
-            await asyncio.gather(*(made.stop(name) for name in list(made.brokers)))
+            await asyncio.gather(*(each.stop() for each in made.brokers.values()))

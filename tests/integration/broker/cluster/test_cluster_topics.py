@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from memq.broker import cluster_topics
 from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading, SavedTimes
-from memq.core.governor.nodes import DOOMED, BrokerNode
+from memq.core.governor.nodes import DOOMED
 from memq.core.governor.topics import new_topic
 from memq.core.group import GroupCoordinator
 from memq.core.topic import TopicConfig
@@ -24,12 +25,12 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.queue.kafka import queue as queue_module
-from memq.queue.kafka.queue import KafkaQueue
 from memq.storage.keys import object_key, parse_object_key
 from memq.zookeeper.shared_catalog import StoredTopic
-from tests.integration.broker.support import until
+from tests.integration.broker.support import turns, until
 
 FIRST, SECOND = "1" * 16, "2" * 16
+SHORT = {"batch_age": "1ms", "upload_deadline": "5s", "dedup_window": "10s", "retention": "10s"}
 
 
 def topic(name="t", topic_id=FIRST, **options):
@@ -110,34 +111,6 @@ async def test_a_topic_is_refused_when_the_queue_has_another_life_of_it_alone(
         assert served(topics, name) is None
 
 
-def broker(name, **fields):
-    """A broker that lives."""
-    return BrokerNode(id=name, address=f"{name}:1", **fields)
-
-
-class Catalog:
-    """What is stored, as the coordination service says it, or its error.
-
-    Attributes:
-        asked: names that it was asked for.
-    """
-
-    def __init__(self, answer):
-        self.answer, self.asked = answer, []
-
-    async def get(self, name):
-        self.asked.append(name)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return StoredTopic(*self.answer, 0)
-
-
-def catalog_of(topics, answer):
-    """Let a broker have a session, in which it follows nothing."""
-    topics._catalog, topics._follow = Catalog(answer), lambda _: None
-    return topics._catalog
-
-
 @pytest.mark.parametrize(
     ("known", "stored", "later"),
     [
@@ -154,27 +127,23 @@ def catalog_of(topics, answer):
 async def test_a_look_ends_when_what_is_stored_is_seen(topics, known, stored, later):
     """At once where it is seen already; else by the news of it, and of no other topic."""
     topics.topic_changed("t", *known)
-    catalog = catalog_of(topics, stored)
+
+    async def get(name):
+        assert name == "t"
+        if isinstance(stored, Exception):
+            raise stored
+        return StoredTopic(*stored, 0)
+
+    topics._catalog, topics._follow = SimpleNamespace(get=get), lambda _: None
     looking = asyncio.ensure_future(topics.look("t"))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns()
     assert looking.done() == (later is None)
     topics.topic_changed("u", topic("u"), 9)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns()
     assert looking.done() == (later is None)
     if later is not None:
         topics.topic_changed("t", *later)
     await asyncio.wait_for(looking, 10)
-    assert catalog.asked == ["t"]
-
-
-async def another_queue(cluster, broker_id: str) -> KafkaQueue:
-    """The queue of a broker that is not there, to the end of the test."""
-    queue = KafkaQueue(cluster.kafka.client(), cluster_id="memq", broker_id=broker_id)
-    await queue.start()
-    cluster.stack.push_async_callback(queue.close)
-    return queue
 
 
 async def test_what_another_broker_has_fenced_is_taken_over_again(cluster):
@@ -182,15 +151,11 @@ async def test_what_another_broker_has_fenced_is_taken_over_again(cluster):
 
     A broker whose session ended in the middle of a take-over may fence what has an owner by then.
     """
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="5ms")
-    await cluster.all_owned("t")
+    one, c = await cluster.serve("one", batch_age="5ms")
     first = await c.write(0)
     hosted = one.topics.get("t")
     fenced = hosted.partitions[0]
-    queue = await another_queue(cluster, "gone")
-    await queue.fence(hosted.topic.queue_topic, 0)
+    await (await cluster.queue("gone")).fence(hosted.topic.queue_topic, 0)
     with pytest.raises(NotHostedError):
         await c.write(1)
     await until(lambda: hosted.partitions.get(0) not in (None, fenced))
@@ -204,14 +169,9 @@ async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(
     """Retention was made longer at the next owner; the one before does not go by what it knew."""
     monkeypatch.setattr(cluster_topics, "LOOK_S", 3600.0)  # it has not looked yet
     cluster.session_timeout_s = 0.5
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms", upload_deadline="5s", dedup_window="10s", retention="10s")
-    (owner,) = await cluster.all_owned("t")
-    old, new = (one, two) if owner == "one" else (two, one)
-    writer, admin = await cluster.connect(old), await cluster.connect(new)
-    writer.schema_id = c.schema_id
-    await writer.write(0)
+    old, new, c = await cluster.serve("one", "two", **SHORT)
+    admin = await cluster.connect(new)
+    await c.write(0)
     (key,) = [each.key for each in cluster.storage.list("") if "/topics/" in each.key]
     orphan = parse_object_key(key)._replace(batch_id=32 * "0")
     cluster.storage.put(object_key(orphan), [b"never acked, or lost by the queue"], timeout_s=9)
@@ -246,14 +206,8 @@ async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(
 @pytest.mark.parametrize("forgotten", ["now", "in a life before"])
 async def test_nobody_serves_a_notification_whose_object_is_deleted(cluster, forgotten):
     """Another broker may not have heard yet how far retention has gone, nor the scan of orphans."""
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms", upload_deadline="1s", dedup_window="10s", retention="10s")
-    (owner,) = await cluster.all_owned("t")
-    at, other = (one, two) if owner == "one" else (two, one)
-    writer = await cluster.connect(at)
-    writer.schema_id = c.schema_id
-    await writer.write(0)
+    at, other, c = await cluster.serve("one", "two", **SHORT)
+    await c.write(0)
     hosted, now = at.topics.get("t"), at.context.now
     queue_topic = hosted.topic.queue_topic
 
@@ -277,15 +231,9 @@ async def test_nobody_serves_a_notification_whose_object_is_deleted(cluster, for
 async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster, monkeypatch):
     """Kafka shows late what it has committed; no watermark is told that is ahead of that."""
     monkeypatch.setattr(queue_module, "SETTLED_S", 0.05)
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms")
-    (owner,) = await cluster.all_owned("t")
-    at, other = (one, two) if owner == "one" else (two, one)
-    writer = await cluster.connect(at)
-    writer.schema_id = c.schema_id
+    at, other, c = await cluster.serve("one", "two", batch_age="1ms")
     cluster.kafka.marker_s = (1.0, 1.0)
-    await writer.write(0)
+    await c.write(0)
     hosted = at.topics.get("t")
     (told,), _ = await hosted.watermarks()
     _, end = await other.context.queue.offsets(hosted.topic.queue_topic, 0)
@@ -295,13 +243,10 @@ async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster,
 
 async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster):
     """Its clock is ahead; what its last watermark covers gets no Batch from the next owner."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="1ms")
-    await cluster.all_owned("t")
+    one, c = await cluster.serve("one", batch_age="1ms")
     hosted, queue = one.topics.get("t"), one.context.queue
     topic, before, fence = hosted.topic.queue_topic, hosted.partitions[0], queue.fence
-    gone = await another_queue(cluster, "gone")
+    gone = await cluster.queue("gone")
     told_ms = one.context.now().wall_ms + 3_600_000
 
     async def fence_late(*args, **options):
@@ -321,12 +266,8 @@ async def test_what_the_owner_before_tells_up_to_the_fence_stays_closed(cluster)
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
     """Whatever answer of ZooKeeper is lost, a topic is there as a whole, or nothing is doomed."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create("before")
-    await cluster.all_owned("before")
-    session = one.sessions[-1]
-    create_topic = one.context.queue.create_topic
+    one, c = await cluster.serve("one")
+    session, create_topic = one.sessions[-1], one.context.queue.create_topic
 
     async def creating(*args):
         await create_topic(*args)
@@ -337,9 +278,9 @@ async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
     if lost == 1:
         cluster.zookeeper.lose_answer(session)
     try:
-        await c.create("t")
+        await c.create("u")
     except MemqError:
-        assert "t" not in one.topics.names()
+        assert "u" not in one.topics.names()
     else:
-        await cluster.all_owned("t")
+        await cluster.all_owned("u")
     await until(lambda: not cluster.zookeeper.names(DOOMED.path))

@@ -8,7 +8,6 @@ import pytest
 
 from memq.broker import identity
 from memq.core.governor.nodes import CLUSTER
-from memq.core.wire import messages as m
 from memq.errors import (
     ConfigError,
     DataLossError,
@@ -17,18 +16,11 @@ from memq.storage.local import LocalStorage
 from tests.advice import follows
 from tests.integration.broker.support import until
 
-NODE = CLUSTER.child("cluster")
-
 
 @pytest.fixture(autouse=True)
 def short_sessions(cluster):
     """A session that ZooKeeper does not know any more is found out when it would be over."""
     cluster.session_timeout_s = 2.0
-
-
-def made(cluster):
-    """What stands in ZooKeeper of the cluster."""
-    return CLUSTER.decode("cluster", cluster.zookeeper.node(NODE).data)
 
 
 @follows("Correct the option, or mount what is not mounted")
@@ -48,9 +40,7 @@ async def test_another_storage_is_refused_and_named(cluster):
 async def test_a_mount_that_goes_while_a_broker_runs_ends_its_part(cluster, monkeypatch):
     """It owns nothing and is not ready until the mount is there again, and says why."""
     monkeypatch.setattr(identity, "LOOK_S", 0.05)
-    (one,) = await cluster.start("one")
-    await (await cluster.connect(one)).create("t")
-    await cluster.all_owned("t")
+    one, _ = await cluster.serve("one")
     folder = cluster.folder / "objects"
     folder.rename(cluster.folder / "unmounted")
     folder.mkdir()
@@ -75,21 +65,16 @@ async def restored(cluster, backup):
 
 async def test_brokers_join_again_when_zookeeper_was_restored(cluster):
     """Acks go on without a restart, and what was acked before is a duplicate."""
-    one, two = await cluster.start("one", "two")
-    c = await cluster.connect(one)
-    await c.create("t", batch_age="5ms")
-    (owner,) = await cluster.all_owned("t")
+    one, two, c = await cluster.serve("one", "two", batch_age="5ms")
     backup = cluster.zookeeper.back_up()
-    c = await cluster.connect(cluster.brokers[owner])
-    c.schema_id = (await c.ask(m.Metadata(topics=["t"]))).topics[0].schema_id
-    first = await c.write(0)
+    first, schema_id = await c.write(0), c.schema_id
     await restored(cluster, backup)
     await until(lambda: len(one.sessions) > 1 and len(two.sessions) > 1, 30)
     await until(lambda: one.context.leased() and two.context.leased(), 30)
     (owner,) = await cluster.all_owned("t")
     assert one.context.apart == two.context.apart == ""
     c = await cluster.connect(cluster.brokers[owner])
-    c.schema_id = (await c.ask(m.Metadata(topics=["t"]))).topics[0].schema_id
+    c.schema_id = schema_id
     again = await c.write(0)
     assert (again.duplicate, again.offset) == (True, first.offset)
     assert (await c.write(1)).offset > first.offset
@@ -98,15 +83,13 @@ async def test_brokers_join_again_when_zookeeper_was_restored(cluster):
 @follows("Restore it from a backup, or correct the option zookeeper")
 async def test_an_empty_zookeeper_is_not_believed(cluster):
     """Nobody joins it, whether it runs or starts; with the backup all go on by themselves."""
-    (one,) = await cluster.start("one")
-    await (await cluster.connect(one)).create("t")
-    await cluster.all_owned("t")
+    one, _ = await cluster.serve("one")
     backup = cluster.zookeeper.back_up()
     await restored(cluster, None)
     await until(lambda: "has lost cluster 'memq'" in one.context.apart, 30)
     with pytest.raises(DataLossError, match=r"does not know it, of which Kafka has . topic"):
         await cluster.start("two")
-    assert cluster.zookeeper.node(NODE) is None
+    assert cluster.zookeeper.node(CLUSTER.child("cluster")) is None
     cluster.zookeeper.roll_back(backup)
     await until(one.context.leased, 30)
     await cluster.all_owned("t")

@@ -17,8 +17,7 @@ from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
 from memq.runtime.retry import Backoff
-from tests.integration.broker.cluster.test_cluster_topics import another_queue
-from tests.integration.broker.support import until
+from tests.integration.broker.support import turns, until
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +36,17 @@ async def lives(cluster, name):
     return session
 
 
-async def claimed(cluster, name="t"):
-    """A broker that waits for one that lives to let go of a topic; its queue and its session."""
-    (one,) = await cluster.start("one")
-    c = await cluster.connect(one)
-    await c.create(name)
-    await cluster.all_owned(name)
-    hosted, session = one.topics.get(name), await lives(cluster, "two")
+@pytest.mark.parametrize("how", ["it lets go", "it dies", "its time is over"])
+async def test_an_owner_that_lives_is_waited_for(cluster, monkeypatch, caplog, how):
+    """Until it has let go, or is dead; or for so long in all, however often it is looked at."""
+    if how == "its time is over":
+        monkeypatch.setattr(cluster_topics, "RELEASE_S", 0.3)
+        monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
+    one, _ = await cluster.serve("one")
+    hosted, session = one.topics.get("t"), await lives(cluster, "two")
+    topic = hosted.topic.queue_topic
     await until(lambda: len(one.topics.brokers()) == 2)
-    queue = await another_queue(cluster, "two")
+    queue = await cluster.queue("two")
     waiting, wait_released = asyncio.Event(), one.context.queue.wait_released
 
     async def waits(*args):
@@ -53,29 +54,17 @@ async def claimed(cluster, name="t"):
         return await wait_released(*args)
 
     one.context.queue.wait_released = waits
-    await queue.fence(hosted.topic.queue_topic, 0)
-    await until(lambda: not one.context.queue.owns(hosted.topic.queue_topic, 0))
-    one.topics._follow(name)
+    await queue.fence(topic, 0)
+    await until(lambda: not one.context.queue.owns(topic, 0))
+    one.topics._follow("t")
     await waiting.wait()
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await turns(50)
     assert hosted.partitions == {}
-    return one, c, queue, session
-
-
-@pytest.mark.parametrize("how", ["it lets go", "it dies", "its time is over"])
-async def test_an_owner_that_lives_is_waited_for(cluster, monkeypatch, caplog, how):
-    """Until it has let go, or is dead; or for so long in all, however often it is looked at."""
-    if how == "its time is over":
-        monkeypatch.setattr(cluster_topics, "RELEASE_S", 0.3)
-        monkeypatch.setattr(cluster_topics, "LOOK_S", 0.01)
-    one, _, queue, session = await claimed(cluster)
-    topic = one.topics.get("t").topic.queue_topic
     if how == "it lets go":
         await queue.release(topic, 0)
     elif how == "it dies":
         await session.close()
-    await until(lambda: one.topics.get("t").partitions)
+    await until(lambda: hosted.partitions)
     assert one.context.queue.owns(topic, 0)
     assert ("not released within" in caplog.text) == (how == "its time is over")
 
@@ -126,8 +115,7 @@ async def test_a_topic_that_a_life_before_was_making_is_removed_by_the_next(clus
     monkeypatch.setattr("memq.broker.retention.LANDING_S", 0.01)
     monkeypatch.setattr("memq.broker.retention.BACKOFF", Backoff(0.01, 0.05))
     mine, theirs = (f"{name}.{'1' * 16}" for name in ("mine", "theirs"))
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await turns(100)
     assert makers(cluster) == {mine: "one", theirs: "two"}, "it is here, and may be making it"
     cluster.zookeeper.expire(one.sessions[-1])
     await until(lambda: makers(cluster) == {theirs: "two"})

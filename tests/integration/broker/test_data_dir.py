@@ -1,19 +1,28 @@
-"""What is missing or damaged in a data directory: what the start says, and what is still served."""
+"""A data directory that was moved, copied or damaged: what the start says, what is served."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import subprocess
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
+from memq import AsyncConsumer
 from memq.broker.config import BrokerConfig
 from memq.broker.recover import recover
 from memq.broker.server import Broker
 from memq.core.wire import messages as m
-from memq.errors import CorruptDataError, DataLossError
+from memq.errors import (
+    CorruptDataError,
+    DataLossError,
+    MemqError,
+    SequenceConflictError,
+)
 from memq.runtime.system import SYSTEM
+from memq.testing.broker import BrokerProcess
 from tests.integration.broker.support import client
 
 
@@ -42,8 +51,7 @@ async def data(tmp_path):
 async def written(running, topic, sequence=1):
     """The offset of a Message that is written now."""
     async with client(running) as c:
-        answer = await c.ask(m.Metadata(topics=[topic]))
-        c.schema_id = answer.topics[0].schema_id
+        await c.know(topic)
         return (await c.write(sequence, topic=topic)).offset
 
 
@@ -112,3 +120,63 @@ def flip(file):
     content = bytearray(file.read_bytes())
     content[20] ^= 1
     file.write_bytes(content)
+
+
+def moved(data):
+    """The data directory is somewhere else, and nothing is left of it where it was."""
+    return data.rename(data.with_name('elsewhere, and "named" otherwise'))
+
+
+def copied(data):
+    """There is a copy, and the objects of the original are all there and all of them damaged."""
+    copy = data.with_name("copy")
+    subprocess.run(["cp", "-a", data, copy], check=True)
+    for each in (data / "objects").rglob("*.arrows"):
+        each.write_bytes(b"another's")
+    return copy
+
+
+@pytest.mark.parametrize("how", [moved, copied])
+async def test_a_directory_is_read_from_where_it_is(tmp_path, how, caplog):
+    """Readers, groups and duplicates meet no difference, and nothing is read of the original."""
+    commit = [m.PartitionOffset(0, 1), m.PartitionOffset(1, 0)]
+    async with on_files(tmp_path / "data") as b, client(b) as c:
+        await c.create("t", read_partitions=2, batch_messages=1)
+        for sequence in range(4):
+            await c.write(sequence)
+        await c.ask(m.CommitOffsets(group="g", topic="t", member_id="", offsets=commit))
+    place = how(tmp_path / "data")
+    async with on_files(place) as b, client(b) as c:
+        await c.know("t")
+        for sequence in range(4):
+            assert (await c.write(sequence)).duplicate
+        with pytest.raises(SequenceConflictError):
+            await c.write(0, b"other content")
+        for through in ("storage", "broker"):
+            async with AsyncConsumer(
+                b.address, topic="t", start="earliest", read_through=through
+            ) as consumer:
+                found = [await consumer.poll(timeout=60) for _ in range(4)]
+            assert sorted(each.value for batch in found for each in batch) == [
+                b"value %d" % sequence for sequence in range(4)
+            ]
+            uris = [batch.notification.uri for batch in found]
+            assert all(each.startswith((place / "objects").as_uri()) for each in uris)
+        found = await c.ask(m.FetchCommitted(group="g", topic="t"))
+        assert found.offsets == commit
+        assert not b.context.presence.missing
+    assert "ERROR" not in caplog.text
+
+
+async def test_a_copy_does_not_share_the_objects_of_a_running_broker(data):
+    """Started on the same objects by a link, it is refused; another lineage may use them."""
+    copy = data.with_name(f"{data.name}-copy")
+    shutil.copytree(data, copy, ignore=shutil.ignore_patterns("objects"))
+    (copy / "objects").symlink_to(data / "objects")
+    async with on_files(data):
+        with pytest.raises(MemqError, match="on a copy of this data directory, uses"):
+            await asyncio.to_thread(BrokerProcess, copy)
+        async with on_files(f"{data}-stranger", storage=(data / "objects").as_uri()):
+            pass
+    async with on_files(copy) as b:
+        assert await written(b, "t") == 1
