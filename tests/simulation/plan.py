@@ -75,6 +75,7 @@ DEEDS = ("create_again", "alter", "create", "range", "observe", "ask", "audit", 
 """What else is done beside producing and consuming."""
 
 
+GROUP = "g"  # of all readers that are in one
 BROKERS = ("b", "b2", "b3")
 BUSY = 12
 IN_STORE = 0.4  # of all runs
@@ -295,7 +296,7 @@ def _readers(
             yield Reader(
                 name=f"g{number}",
                 topic=topic,
-                group="g",
+                group=GROUP,
                 auto=auto,
                 stay_s=rng.choice((0.0, 0.0, 3.0, 8.0)),
                 stall=rng.choice((0.0, 0.0, 0.03)),

@@ -129,7 +129,7 @@ async def _attack_while_good(
     process: BrokerProcess, frames: int, seed: str, report: Report
 ) -> None:
     ledger, stop = Ledger(), asyncio.Event()
-    cluster = Cluster(process.address, client="good")
+    cluster = Cluster(process.address, client="good", request_timeout_s=DEADLINE_S)
     follower = Follower(cluster, GOOD_TOPIC, ledger)
     good_config = TopicConfig.create(GOOD_TOPIC, **GOOD_OPTIONS)
     for config in (good_config, *hostile_topics()):
