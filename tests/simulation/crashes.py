@@ -59,6 +59,13 @@ class Component(Protocol):
         """Use it, so that what does not work on shows; the model after that."""
 
 
+def disks(folder: Path, count: int, **options: Any) -> Iterator[ForgetfulDisk]:
+    """Give a disk for each of so many seeds, one after the other."""
+    for seed in range(count):
+        with ForgetfulDisk(folder / str(seed), random.Random(seed), **options) as disk:
+            yield disk
+
+
 class Crashed(NamedTuple):
     """One state: where it is, and before which step the power failed."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memq.core.governor.nodes import ELECTION
-from memq.errors import MemqError
+from memq.errors import ClosedError, MemqError
 from memq.queue import open_kafka
 from memq.storage.object_store import ObjectStorage
 from memq.testing import BrokerProcess
@@ -31,6 +31,7 @@ from tests.harness.services.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from contextlib import ExitStack
     from pathlib import Path
 
     from memq.core.queue import NotificationQueue
@@ -75,18 +76,22 @@ class Services:
         """Makes the queue of a broker of a cluster."""
         return partial(_queue_of, self.kafka.address, cluster_id, broker_id)
 
-    def broker(self, folder: Path, name: str, number: int, **options: str) -> BrokerProcess:
-        """Start a broker of the cluster with this name, whose bucket has it too."""
-        return BrokerProcess(
-            folder / f"b{number}",
-            broker_id=f"b{number}",
-            cluster_id=name,
-            zookeeper=f"{self.zookeeper.address}/{name}",
-            queue=f"kafka://{self.kafka.address}",
-            storage=f"s3://{name}/{name}",
-            storage_options=",".join(f"{key}={value}" for key, value in self.s3.items()),
-            **options,
-        )
+    def brokers(
+        self, stack: ExitStack, folder: Path, name: str, count: int, **options: str
+    ) -> list[BrokerProcess]:
+        """Start the brokers of the cluster with this name, whose bucket has it too."""
+        options |= {
+            "cluster_id": name,
+            "zookeeper": f"{self.zookeeper.address}/{name}",
+            "queue": f"kafka://{self.kafka.address}",
+            "storage": f"s3://{name}/{name}",
+            "storage_options": ",".join(f"{key}={value}" for key, value in self.s3.items()),
+        }
+        ids = [f"b{number}" for number in range(count)]
+        return [
+            stack.enter_context(BrokerProcess(folder / each, broker_id=each, **options))
+            for each in ids
+        ]
 
     def link(self) -> TcpFaultProxy:
         """A way of its own to ZooKeeper for one broker."""
@@ -209,5 +214,5 @@ async def _fail_links(links: Callable[[], Sequence[TcpFaultProxy]], rng: random.
                 await asyncio.to_thread(link.freeze, None if how == "freeze" else how)
         await asyncio.sleep(rng.choice(FREEZES_S))
         for link in cut:
-            with suppress(RuntimeError):  # its run has ended
+            with suppress(ClosedError):  # its run has ended
                 await asyncio.to_thread(link.restore)

@@ -191,7 +191,7 @@ async def test_opening_without_a_server_ends_in_time():
 
 async def test_opening_at_what_never_answers_ends_in_time():
     """So does it where connections are accepted and nothing is said."""
-    with TcpFaultProxy() as proxy:
+    with TcpFaultProxy(("127.0.0.1", 9)) as proxy:
         proxy.freeze()
         options = ZooKeeperOptions(servers=proxy.address, request_timeout_ms=1_000)
         began_s = time.monotonic()
