@@ -139,13 +139,11 @@ def explore(
         judge(model, ("open",))
         for place, action in enumerate(plan):
             before = model
-            if action[0] in ("kill", "crash"):
-                getattr(disk, action[0])()
-                handle = component.open(disk.root)
-                with _said(seed, plan[:place], action, "it"):
-                    model = component.check(handle, before, None)
-            elif action[0] == "reopen":
-                component.close(handle)
+            if action[0] in ("kill", "crash", "reopen"):
+                if action[0] == "reopen":
+                    component.close(handle)
+                else:
+                    getattr(disk, action[0])()
                 handle = component.open(disk.root)
                 with _said(seed, plan[:place], action, "it"):
                     model = component.check(handle, before, None)

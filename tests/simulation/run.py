@@ -75,7 +75,6 @@ class Result(NamedTuple):
     seconds: float
     history: h.History
     notes: list[str]
-    trace: list[str] | None = None
 
 
 class Run:
@@ -680,12 +679,12 @@ def _away(deed: Deed) -> str:
     return "silent" if _is_odd(deed) else "refuse"
 
 
-def run(plan: Plan, *, keep_trace: bool = False) -> Result:
+def run(plan: Plan) -> Result:
     """Carry out a plan in a world of its own."""
     enabled = gc.isenabled()
     gc.disable()  # `World` collects, always at the same step
     try:
-        with World(plan.seed, keep_trace=keep_trace) as world:
+        with World(plan.seed) as world:
             this = Run(plan, world)
             try:
                 with contextlib.nullcontext() if this.store is None else this.store.entered():
@@ -702,7 +701,6 @@ def run(plan: Plan, *, keep_trace: bool = False) -> Result:
                 seconds=world.now_s,
                 history=this.history,
                 notes=this.notes,
-                trace=world.trace.kept,
             )
     finally:
         if enabled:

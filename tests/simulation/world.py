@@ -33,7 +33,6 @@ class World:
     Args:
         seed: of all chance; every use has a stream of its own, so that one more draw in one of them
             does not shift another.
-        keep_trace: whether to keep the trace as text.
 
     Attributes:
         history: what happened, for the checkers.
@@ -41,9 +40,9 @@ class World:
         errors: what was raised where nobody caught it: process, message and error.
     """
 
-    def __init__(self, seed: object, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: object) -> None:
         self.seed = seed
-        self.trace = Trace(keep=keep_trace)
+        self.trace = Trace()
         self.timeline = Timeline(self.rng("schedule"), self.trace)
         self.network = Network(self.timeline, self.rng("network"))
         self.history = History()

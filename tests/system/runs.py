@@ -141,7 +141,7 @@ async def carry_out(
     address: str,
     die: Callable[[], Awaitable[list[str]]],
     report: Report,
-    look: Callable[[Cluster, Ledger], Awaitable[None]] | None = None,
+    look: Callable[[Ledger], Awaitable[None]] | None = None,
 ) -> None:
     """Have producers write and brokers die as planned, and check everything.
 
@@ -178,7 +178,7 @@ async def carry_out(
             stop.set()
             await asyncio.wait(producing)
             if look is not None:
-                await look(cluster, ledger)
+                await look(ledger)
             stop_following.set()
         await _stop_retention(cluster, plan)
         read = {topic: await follower.read_again() for topic, follower in followers.items()}

@@ -90,15 +90,7 @@ S3PROXY = Artifact(
       <artifact name="s3proxy" type="jar" m:classifier="jar-with-dependencies"/>
     </dependency>""",
 )
-# No service, but fetched and pinned alike: what tells OpenLineage of Spark's jobs.
-OPENLINEAGE = Artifact(
-    "openlineage",
-    "1.53.0",
-    """\
-    <dependency org="io.openlineage" name="openlineage-spark_2.13" rev="{version}"
-                conf="default->default" transitive="false"/>""",
-)
-ARTIFACTS = (KAFKA, S3PROXY, OPENLINEAGE)
+ARTIFACTS = (KAFKA, S3PROXY)
 
 # The kernel sends the signal when the thread ends that forked, however it ends, SIGKILL included.
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
