@@ -28,7 +28,7 @@ from tests.simulation import workload
 from tests.simulation.broker import PORT, serve
 from tests.simulation.checkers import check
 from tests.simulation.cluster import SimCluster
-from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, kafka_of, serves
+from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, be_usual, kafka_of, serves
 from tests.simulation.plan import FAULTS, OF_CLUSTER, OF_KAFKA, OF_STORE, Reader
 from tests.simulation.world import BEGIN_NS, MAX_DRIFT, World
 
@@ -494,8 +494,7 @@ class Run:
         if self.store is not None:
             self.store.mend()
         if self.kafka is not None:
-            for name, usual in OF_KAFKA_USUALLY.items():
-                setattr(self.kafka, name, usual)
+            be_usual(self.kafka)
         if self.cluster is not None:
             self.cluster.mend()
         for machine in world.machines.values():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from memq.broker.catalog import Catalog
 from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
-from tests.fakes.disk import ForgetfulDisk
 from tests.simulation.crashes import PLANS, disks, explore
 
 NAMES = ("a", "b", "c")
@@ -144,21 +141,6 @@ def named(topics):
 def test_the_catalog_keeps_its_promises_through_any_crash(memory_path, seed):
     """Topics are there or gone as was said, and what is left to remove is known."""
     assert explore(CatalogUnderTest(), seed, memory_path) > 20
-
-
-def test_a_topic_whose_deletion_failed_is_there_as_before(memory_path):
-    """A deletion that could not be made durable removes nothing at the next start."""
-    with ForgetfulDisk(memory_path / "disk", random.Random(0)) as disk:
-        component, catalog = CatalogUnderTest(), Catalog(disk.root / "catalog")
-        component._create(catalog, "a", "life1")
-        disk.fail("sync_folder")
-        with pytest.raises(QueueError):
-            catalog.delete("a")
-        assert "a" in catalog
-        disk.kill()
-        again = Catalog(disk.root / "catalog")
-        assert again.get("a").topic_id == "life1"
-        assert not again.doomed()
 
 
 @pytest.mark.parametrize("kind", ["alter", "delete"])

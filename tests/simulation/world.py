@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import random
 import shutil
 import sys
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 BEGIN_NS = 1_750_000_000_000_000_000  # by the wall clocks, when the simulation begins
 MAX_DRIFT = 2e-4  # of a monotonic clock: a bad quartz, not trimmed by NTP
 COLLECT_EVERY = 8  # runs
-SCRATCH = Path("/dev/shm")  # noqa: S108 - memory: the disks of the simulation are made of it
+_MEMORY = "/dev/shm"  # noqa: S108 - the disks of the simulation are made of it
+SCRATCH = _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 class World:
@@ -54,7 +56,7 @@ class World:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             undo.callback(self._bury)
-            folder = tempfile.mkdtemp(prefix="memq-sim-", dir=SCRATCH if SCRATCH.is_dir() else None)
+            folder = tempfile.mkdtemp(prefix="memq-sim-", dir=SCRATCH)
             self.folder = Path(folder)
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             undo.enter_context(sealed())

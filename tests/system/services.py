@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pytest
-
 from memq.core.governor.nodes import ELECTION
 from memq.errors import ClosedError, MemqError
 from memq.queue import open_kafka
@@ -22,10 +20,8 @@ from memq.storage.object_store import ObjectStorage
 from memq.testing import BrokerProcess
 from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
-from tests.fakes.refusing_store import rules
-from tests.harness.services.http_faults import HttpFaultProxy
+from tests.fakes.refusing_store import proxied_store, rules
 from tests.harness.services.kafka import Kafka
-from tests.harness.services.s3proxy import REGION, S3Proxy
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
 
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memq.core.queue import NotificationQueue
+    from tests.harness.services.http_faults import HttpFaultProxy
     from tests.harness.services.jars import Jars
     from tests.harness.services.process import JavaService
 
@@ -118,21 +115,10 @@ class Services:
 def services(folder: Path, jars: Jars | None = None, *, bucket: str = BUCKET) -> Iterator[Services]:
     """All services; this process, which checks, has the store itself in its environment."""
     with (
-        S3Proxy(folder / "s3", jars=jars) as s3,
+        proxied_store(folder, bucket, jars) as (options, store),
         Kafka(folder / "kafka", jars=jars) as kafka,
         ZooKeeper(folder / "zookeeper", jars=jars) as zookeeper,
-        HttpFaultProxy("127.0.0.1", s3.port) as store,
-        pytest.MonkeyPatch.context() as environment,
     ):
-        s3.make_bucket(bucket)
-        for name, value in s3.environment.items():
-            environment.setenv(name, value)
-        options = {
-            "endpoint": f"http://{store.address}",
-            "access_key_id": s3.access_key,
-            "secret_access_key": s3.secret_key,
-            "region": REGION,
-        }
         yield Services(options, store, kafka, zookeeper)
 
 

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from tests.harness.services.errors import JarError, ServiceUnavailableError
-from tests.harness.services.jars import S3PROXY, Jars, check
+from tests.harness.services.errors import JarError
+from tests.harness.services.jars import check
 
 
 def pins(**files):
@@ -27,10 +27,3 @@ def test_other_jars_are_refused(pinned, problem, tmp_path):
     (tmp_path / "a.jar").write_bytes(b"a")
     with pytest.raises(JarError, match=problem):
         check(tmp_path, pins(**pinned))
-
-
-def test_a_machine_without_java_says_so(tmp_path):
-    """Without the command `java` the error names what is missing."""
-    jars = Jars(tmp_path, java="no-such-java")
-    with pytest.raises(ServiceUnavailableError, match="there is no command 'no-such-java'"):
-        jars.get(S3PROXY)
