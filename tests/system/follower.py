@@ -44,11 +44,8 @@ class Seen(NamedTuple):
     """A Batch as it was found.
 
     Attributes:
-        partition: read partition.
-        offset: of its notification.
-        timestamp_ms: of its notification.
-        payload: of its notification.
-        notification: the payload, decoded.
+        entry: its notification, as it was fetched.
+        notification: the payload of that, decoded.
         digest: of the object; empty when there is none.
         size_bytes: of the object.
         findings: what is wrong with the object.
@@ -58,10 +55,7 @@ class Seen(NamedTuple):
         timestamps_us: of all rows.
     """
 
-    partition: int
-    offset: int
-    timestamp_ms: int
-    payload: bytes
+    entry: m.NotificationEntry
     notification: Notification
     digest: bytes
     size_bytes: int
@@ -108,8 +102,8 @@ class Follower:
                     return
             await asyncio.sleep(ROUND_S)
 
-    async def read_again(self) -> list[Seen]:
-        """Everything from the start on.
+    async def read_again(self) -> None:
+        """Read everything from the start on.
 
         Raises:
             MemqError: it cannot be read.
@@ -125,7 +119,6 @@ class Follower:
             self._note_removals(part)
         self._polled(begun_us, found, mode=h.RANGE, asked=tuple(asked))
         self._add(h.Drained(now_us(), FOLLOWER, self._topic, self._client.topic_id))
-        return found
 
     # -- one look ---------------------------------------------------------------------------
 
@@ -172,7 +165,7 @@ class Follower:
         notification = decode_notification(entry.payload)
         content = _content(notification)
         if content is None:
-            return Seen(*_fields(entry), notification, b"", 0, ("no object",), [], [], [])
+            return Seen(entry, notification, b"", 0, ("no object",), [], [], [])
         findings = verify(content).findings
         entries: list[IndexEntry] = []
         rows: list[list[Row]] = []
@@ -182,7 +175,7 @@ class Follower:
             rows = [_rows(reader.read(position)) for position in range(len(reader))]
         values = [tuple(self._ledger.value_of(self._topic, row) for row in each) for each in rows]
         return Seen(
-            *_fields(entry),
+            entry,
             notification,
             _digest(content),
             len(content),
@@ -200,15 +193,16 @@ class Follower:
         if content is None:
             self._found(before._replace(digest=b"", findings=("no object",)))
         else:
-            self._found(before._replace(payload=entry.payload, digest=_digest(content)))
+            self._found(before._replace(entry=entry, digest=_digest(content)))
         return before
 
     def _found(self, seen: Seen) -> None:
-        digest = hashlib.sha256(seen.payload + seen.digest).digest() if seen.digest else b""
+        entry, notification = seen.entry, seen.notification
+        digest = hashlib.sha256(entry.payload + seen.digest).digest() if seen.digest else b""
         self._add(
             h.Batch(
-                now_us(), self._topic, self._client.topic_id, seen.partition, seen.offset,
-                seen.timestamp_ms, seen.notification.sealed_ms, seen.notification.batch_id, digest,
+                now_us(), self._topic, self._client.topic_id, entry.partition, entry.offset,
+                entry.timestamp_ms, notification.sealed_ms, notification.batch_id, digest,
                 seen.findings,
             )
         )  # fmt: skip
@@ -217,7 +211,7 @@ class Follower:
         self, begun_us: int, found: list[Seen], *, mode: str, asked: tuple[h.Asked, ...] = ()
     ) -> None:
         rows = [
-            (seen.partition, seen.offset, position, value)
+            (seen.entry.partition, seen.entry.offset, position, value)
             for seen in found
             for position, value in enumerate(value for values in seen.values for value in values)
         ]
@@ -236,17 +230,13 @@ class Follower:
         shift_us = time.time_ns() // 1_000 - now_us()
         for (partition, offset), seen in self.seen.items():
             if partition == part.partition and offset < part.start:
-                published_us = seen.timestamp_ms * 1_000 - shift_us
+                published_us = seen.entry.timestamp_ms * 1_000 - shift_us
                 self._add(
                     h.Removal(
                         now_us(), "notification", self._topic, self._client.topic_id, partition,
                         offset, published_us,
                     )
                 )  # fmt: skip
-
-
-def _fields(entry: m.NotificationEntry) -> tuple[int, int, int, bytes]:
-    return entry.partition, entry.offset, entry.timestamp_ms, entry.payload
 
 
 def _content(notification: Notification) -> memoryview | None:
