@@ -250,10 +250,10 @@ class Brokers:
         return told
 
     async def _probe(self, ledger: Ledger, topic: str, write_partitions: int) -> None:
-        """Write to each write partition, at its owner: Messages take turns."""
+        """Write to each write partition, at its owner, with keys that lead to all of them."""
         label = f"{PROBE}-{topic}"
         written = ledger.written[label] = Written(topic, (10,))
-        async with AsyncProducer(self.address, topic=topic) as producer:
+        async with AsyncProducer(self.address, topic=topic, partition_by="key") as producer:
             ledger.watch(producer, PROBE, ordered=False)
             reached: set[int] = set()
             while len(reached) < write_partitions:
