@@ -1,9 +1,7 @@
 """A broker that kills itself at an exact step, for tests of what survives.
 
-`python -m tests.fakes.crashing --crash-at put:before:3 data_dir=D port=7367` runs an ordinary
-broker with embedded queue and local storage, which ends with SIGKILL right before its third `put`.
-
-A crash point is `STEP:MOMENT:NTH`: the moment is `before` or `after`, and the calls are counted
+With the crash point `put:before:3` a broker ends with SIGKILL right before its third `put`. A crash
+point is `STEP:MOMENT:NTH`: the moment is `before` or `after`, and the calls are counted
 from 1, from the start of the process. What a step is:
 
 - `put` and `delete` of the storage; `create_topic`, `publish`, `fence`, `release`, `commit` and
@@ -19,19 +17,15 @@ power cut: what was written and not synced survives it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import json
 import os
-import sys
 from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker, serve
-from memq.errors import ConfigError, MemqError
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.log_format import configure
 from memq.storage.local import LocalStorage
@@ -68,18 +62,8 @@ class CrashPoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> CrashPoint:
-        """A crash point from `STEP:MOMENT:NTH`.
-
-        Raises:
-            ConfigError: it is none.
-        """
-        step, _, rest = text.partition(":")
-        moment, _, nth = rest.partition(":")
-        if step not in STEPS or moment not in MOMENTS or not nth.isdecimal() or int(nth) < 1:
-            raise ConfigError(
-                f"{text!r} is no crash point; write it like put:before:3, with a step of "
-                f"{', '.join(STEPS)} and a moment of {', '.join(MOMENTS)}"
-            )
+        """A crash point from `STEP:MOMENT:NTH`."""
+        step, moment, nth = text.split(":")
         return cls(step, moment, int(nth))
 
     def __str__(self) -> str:
@@ -150,27 +134,3 @@ def run(
         return await serve(Broker(config, storage=seams[0], queue=seams[1]), on_ready)
 
     return asyncio.run(life())
-
-
-def main() -> int:
-    """The command; see the module."""
-    parser = argparse.ArgumentParser(prog="tests.fakes.crashing")
-    parser.add_argument("--crash-at", metavar="STEP:MOMENT:NTH", help="where it kills itself")
-    parser.add_argument("options", nargs="*", metavar="NAME=VALUE", help="broker options")
-    given = parser.parse_args()
-    options = dict(text.partition("=")[::2] for text in given.options)
-    try:
-        crash_at = None if given.crash_at is None else CrashPoint.parse(given.crash_at)
-        return run(options, crash_at, _say_where)
-    except MemqError as exc:
-        parser.error(str(exc))
-
-
-def _say_where(broker: Broker) -> None:
-    place = {"address": broker.address, "pid": os.getpid()}
-    sys.stdout.write(json.dumps(place) + "\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from memq.core.queue import NotificationQueue
 from memq.errors import FencedError, PublishUncertainError, QueueError
-from tests.fakes.faults import Faults, Strike, kill_this_process
+from tests.fakes.faults import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from memq.core.queue import Publication
-    from tests.fakes.faults import Fault
+    from tests.fakes.faults import Fault, Strike
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-_WRITE = frozenset({"disk_full", "lose_answer"})
-_APPLICABLE = {
-    name: _WRITE if name in (
-        "create_topic", "delete_topic", "release", "save_times", "truncate",
-        "commit", "delete_group", "hold",
-    ) else frozenset[str]()
-    for name, each in vars(NotificationQueue).items()
-    if iscoroutinefunction(each) and name != "close"
-} | {"fence": frozenset({"lose_answer"}), "publish": _WRITE | {"uncertain", "partial"}}  # fmt: skip
 
 
 def _as_planned(
@@ -54,33 +44,16 @@ class FaultyQueue(NotificationQueue):
         inner: the queue that does the work.
         plan: which calls fail how; see `tests.fakes.faults`.
         seed: of the chances in the plan.
-        sleep: waits for so many seconds; for "delay".
-        crash: called by "crash_before" and "crash_after".
 
     Attributes:
         faults: counts calls and faults.
-        hung: is set once a call hangs.
-
-    Raises:
-        ConfigError: the plan makes no sense for a queue.
     """
 
-    def __init__(
-        self,
-        inner: NotificationQueue,
-        plan: Sequence[Fault],
-        *,
-        seed: int = 0,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        crash: Callable[[], None] = kill_this_process,
-    ) -> None:
-        self.faults = Faults(plan, seed=seed, applicable=_APPLICABLE)
-        self.hung = asyncio.Event()
+    def __init__(self, inner: NotificationQueue, plan: Sequence[Fault], *, seed: int = 0) -> None:
+        self.faults = Faults(plan, seed=seed)
         self._hangs_ended = asyncio.Event()
         self._uncertain: set[tuple[str, int]] = set()
         self._inner = inner
-        self._sleep = sleep
-        self._crash = crash
 
     def __repr__(self) -> str:
         return f"<FaultyQueue {self.faults!r} around {self._inner!r}>"
@@ -128,10 +101,7 @@ class FaultyQueue(NotificationQueue):
     async def _call(self, operation: str, effect: Callable[[], Awaitable[_T]]) -> _T:
         strike = await self._before(operation)
         result = await effect()
-        if "crash_after" in strike:
-            self._crash()
-        if "lose_answer" in strike:
-            raise QueueError(f"{strike}: it was done, but the answer is lost")
+        strike.after(QueueError)
         return result
 
     async def _publish(
@@ -146,30 +116,22 @@ class FaultyQueue(NotificationQueue):
         if "partial" in strike:
             publications = publications[: len(publications) // 2]
         offsets = await self._inner.publish(topic, write_partition, publications)
-        if "crash_after" in strike:
-            self._crash()
+        strike.after(PublishUncertainError)
         if "partial" in strike:
             raise PublishUncertainError(f"{strike}: only the first {len(offsets)} were published")
-        if "lose_answer" in strike:
-            raise PublishUncertainError(f"{strike}: it was done, but the answer is lost")
         return offsets
 
     async def _before(self, operation: str) -> Strike:
         """What is planned for a call, up to where it begins."""
         strike = self.faults.strike(operation)
         if strike.delay_s:
-            await self._sleep(strike.delay_s)
+            await asyncio.sleep(strike.delay_s)
         if "hang" in strike:
-            self.hung.set()
             await self._hangs_ended.wait()
-        if "crash_before" in strike:
-            self._crash()
-        if "fail" in strike:
-            raise QueueError(str(strike))
-        if "disk_full" in strike:
-            raise QueueError(f"{strike}: No space left on device")
+        strike.before(QueueError)
         return strike
 
 
-for _name in _APPLICABLE.keys() - {"fence", "publish"}:
+_PLANNED = {name for name, each in vars(NotificationQueue).items() if iscoroutinefunction(each)}
+for _name in _PLANNED - {"fence", "publish", "close"}:
     setattr(FaultyQueue, _name, _as_planned(getattr(NotificationQueue, _name)))

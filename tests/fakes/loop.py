@@ -43,16 +43,11 @@ class DeadlockError(RuntimeError):
 
 
 class Trace:
-    """What was called, as one hash; with `keep` also as text.
+    """What was called, as one hash."""
 
-    Args:
-        keep: whether to keep the lines themselves, for finding where two runs part.
-    """
-
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self._lines: list[str] = []
-        self.kept: list[str] | None = [] if keep else None
         self.count = 0
 
     def add(self, line: str) -> None:
@@ -68,8 +63,6 @@ class Trace:
 
     def _flush(self) -> None:
         self._hash.update("\n".join(self._lines).encode())
-        if self.kept is not None:
-            self.kept += self._lines
         self._lines.clear()
 
 

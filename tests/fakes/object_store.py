@@ -26,13 +26,13 @@ from memq.storage.object_store import SLOW_BYTES_S, STALL_S
 from tests.fakes.loop import takes, worker
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Iterator
 
     from tests.simulation.world import World
 
 SCHEME = "sim"
 ROOT = "sim://store/root"
+LATENCY_S = (0.002, 0.04)  # of a request that does not stall, least and most
 LIST_S = 0.05
 """Listings that are asked for together are given up after so long. A topic is listed by hundreds of
 requests, 16 at a time, which are one job, whose time is known when it begins: it must not go on for
@@ -50,14 +50,11 @@ class ObjectStoreModel:
 
     Attributes:
         objects: content and time of each, by key.
-        puts: how many were asked for.
         slowness: how many times longer everything takes.
         refuses: how likely a request is refused (503).
         stalls: how likely one takes seconds.
         loses: how likely an answer is lost.
         away: nobody is answered; "refuse" at once, "silent" not at all.
-        put_s: how long a put takes that does not stall, before `slowness`.
-        read_s: likewise, a read.
     """
 
     def __init__(
@@ -65,12 +62,9 @@ class ObjectStoreModel:
     ) -> None:
         self.world = world
         self.objects: dict[str, tuple[bytes, int]] = {}
-        self.puts = 0
         self.slowness = 1.0
         self.refuses = self.stalls = self.loses = 0.0
         self.away = ""
-        self.put_s: Callable[[random.Random], float] = lambda rng: rng.uniform(0.002, 0.04)
-        self.read_s = self.put_s
         self._on_stored = on_stored
         self._clock_ns = clock_ns
         self._rng = world.rng("store")
@@ -89,8 +83,8 @@ class ObjectStoreModel:
     def entered(self) -> Iterator[None]:
         """URIs of its scheme lead to it meanwhile."""
         opening._SCHEMES[SCHEME] = opening._Scheme(
-            lambda uri, _options, _runtime: StoreView(self, uri.partition("root")[2].strip("/")),
-            lambda uri, _options: (StoreView(self, ""), uri.removeprefix(ROOT + "/")),
+            lambda _uri, _options, _runtime: StoreView(self),
+            lambda uri, _options: (StoreView(self), uri.removeprefix(ROOT + "/")),
             lambda _: None,
         )
         try:
@@ -137,7 +131,7 @@ class ObjectStoreModel:
         if rng.random() < self.refuses:
             takes(rng.uniform(0.001, 0.1))
             raise StorageError(f"cannot {what}: 503 SlowDown")
-        latency_s = self._hedged_latency_s() if hedged else self._latency_s(self.put_s)
+        latency_s = self._hedged_latency_s() if hedged else self._latency_s()
         if effect is not None:
             loop = worker()
             when_us = int(latency_s * rng.random() * 1e6)
@@ -155,34 +149,28 @@ class ObjectStoreModel:
             self._on_stored(key)
 
     def _hedged_latency_s(self) -> float:
-        latency_s = self._latency_s(self.read_s)
+        latency_s = self._latency_s()
         request = self._hedging.began(1)
         delay_s = request.delay_s
         if delay_s is not None and latency_s > delay_s and self._hedging.overdue(request):
-            latency_s = min(latency_s, delay_s + self._latency_s(self.read_s))
+            latency_s = min(latency_s, delay_s + self._latency_s())
         self._hedging.ended(request, latency_s, succeeded=True)
         return latency_s
 
-    def _latency_s(self, usual_s: Callable[[random.Random], float]) -> float:
+    def _latency_s(self) -> float:
         rng = self._rng
         if rng.random() < self.stalls:
             return rng.uniform(1.0, 12.0)
-        return usual_s(rng) * self.slowness
+        return rng.uniform(*LATENCY_S) * self.slowness
 
 
 class StoreView:
-    """A `StorageHandler` on the store.
-
-    Args:
-        model: the store.
-        prefix: of its keys; the root is not written down, as there is one.
-    """
+    """A `StorageHandler` on the store; keys are without the root, as there is one."""
 
     remote = True
     requests: ClassVar[dict[str, int]] = {}
 
-    def __init__(self, model: ObjectStoreModel, prefix: str) -> None:
-        assert not prefix
+    def __init__(self, model: ObjectStoreModel) -> None:
         self._model = model
 
     def __repr__(self) -> str:
@@ -191,7 +179,6 @@ class StoreView:
     def put(self, key, buffers, *, timeout_s):
         content = b"".join(buffers)
         model = self._model
-        model.puts += 1
         check_key(key)
         model.request(
             f"write {key!r}",

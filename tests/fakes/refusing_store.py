@@ -52,7 +52,18 @@ def rules() -> list[Rule]:
 
 @contextmanager
 def store(folder: Path, jars: Jars | None = None) -> Iterator[dict[str, str]]:
-    """Options for brokers of an S3-compatible server that fails for them.
+    """Options for brokers of an S3-compatible server that fails for them."""
+    with proxied_store(folder, BUCKET, jars) as (options, proxy):
+        for rule in rules():
+            proxy.add(rule)
+        yield options
+
+
+@contextmanager
+def proxied_store(
+    folder: Path, bucket: str, jars: Jars | None = None
+) -> Iterator[tuple[dict[str, str], HttpFaultProxy]]:
+    """Options for brokers of an S3-compatible server, and the proxy that they reach it by.
 
     This process, which checks, has the server itself in its environment. Brokers have not: the
     process that they are forked from may be older.
@@ -62,17 +73,16 @@ def store(folder: Path, jars: Jars | None = None) -> Iterator[dict[str, str]]:
         HttpFaultProxy("127.0.0.1", server.port) as proxy,
         pytest.MonkeyPatch.context() as environment,
     ):
-        server.make_bucket(BUCKET)
+        server.make_bucket(bucket)
         for name, value in server.environment.items():
             environment.setenv(name, value)
-        for rule in rules():
-            proxy.add(rule)
-        yield {
+        options = {
             "endpoint": f"http://{proxy.address}",
             "access_key_id": server.access_key,
             "secret_access_key": server.secret_key,
             "region": REGION,
         }
+        yield options, proxy
 
 
 def in_store(plan: Plan, options: dict[str, str]) -> Plan:

@@ -96,7 +96,6 @@ class TinyBroker:
         self._waiting = []
         self.published = {}
         self.writes = 0
-        self.repeats = 0
         self.metadata_requests = 0
         self.topics = {}
         self.connections = set()
@@ -203,7 +202,6 @@ class TinyBroker:
         key = (request.write_partition, request.producer_id, request.epoch, request.sequence)
         duplicate = key in self.published
         if duplicate:
-            self.repeats += 1
             assert self.published[key].crc == crc, "a retry must send the same bytes"
         else:
             self._check_order(key, request)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -51,9 +52,7 @@ class Postgres:
             for parent in (folder, *folder.parents):
                 if parent.stat().st_uid == 0 and len(parent.parts) > 2:  # a folder of a test's own
                     parent.chmod(parent.stat().st_mode | 0o011)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        [self.port] = free_ports(1)
 
     def __repr__(self) -> str:
         return f"<Postgres {self.url}>"

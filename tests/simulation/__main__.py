@@ -43,22 +43,18 @@ class Done(NamedTuple):
     seconds: float
     cpu_s: float
     callbacks: int
-    digests: list[str]
 
 
-def do(
-    seeds: list[int], *, twice: bool = False, stop: bool = False, seconds: float | None = None
-) -> Done:
+def do(seeds: list[int], *, twice: bool = False, stop: bool = False) -> Done:
     """Run some seeds in this process."""
     _prepare()
     began_s = time.process_time()
-    done = Done(seeds, [], Counter(), 0.0, 0.0, 0, [])
+    done = Done(seeds, [], Counter(), 0.0, 0.0, 0)
     simulated, callbacks = 0.0, 0
     for seed in seeds:
-        plan = draw(seed, seconds=seconds)
+        plan = draw(seed)
         result = run(plan)
         done.counts.update(result.counts)
-        done.digests.append(result.digest)
         simulated += result.seconds
         callbacks += result.callbacks
         if result.violations or (twice and run(plan).digest != result.digest):
@@ -141,7 +137,7 @@ def _one(options: argparse.Namespace) -> int:
 def _campaign(options: argparse.Namespace) -> int:
     began_s = time.monotonic()
     print(f"simulate: {_replay('N')}", flush=True)
-    total = Done([], [], Counter(), 0.0, 0.0, 0, [])
+    total = Done([], [], Counter(), 0.0, 0.0, 0)
     shown_s = began_s
     with ProcessPoolExecutor(options.jobs) as pool:
         for done in _results(pool, options, began_s):

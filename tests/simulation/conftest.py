@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -13,22 +11,17 @@ from memq.broker import server
 from memq.runtime import hedging
 from tests.fakes.loop import open_walls
 from tests.simulation.broker import LOOKS_S
-
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+from tests.simulation.world import SCRATCH
 
 
 @pytest.fixture
-def memory_path(tmp_path):
+def memory_path():
     """An empty folder in memory, where files are renamed and removed without a device to wait for.
 
     It is an ordinary one where the system has no such file system.
     """
-    if not os.access(_MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    folder = Path(tempfile.mkdtemp(prefix="memq-disk-", dir=_MEMORY))
-    yield folder
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="memq-disk-", dir=SCRATCH) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

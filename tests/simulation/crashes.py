@@ -59,6 +59,13 @@ class Component(Protocol):
         """Use it, so that what does not work on shows; the model after that."""
 
 
+def disks(folder: Path, count: int, **options: Any) -> Iterator[ForgetfulDisk]:
+    """Give a disk for each of so many seeds, one after the other."""
+    for seed in range(count):
+        with ForgetfulDisk(folder / str(seed), random.Random(seed), **options) as disk:
+            yield disk
+
+
 class Crashed(NamedTuple):
     """One state: where it is, and before which step the power failed."""
 
@@ -132,13 +139,11 @@ def explore(
         judge(model, ("open",))
         for place, action in enumerate(plan):
             before = model
-            if action[0] in ("kill", "crash"):
-                getattr(disk, action[0])()
-                handle = component.open(disk.root)
-                with _said(seed, plan[:place], action, "it"):
-                    model = component.check(handle, before, None)
-            elif action[0] == "reopen":
-                component.close(handle)
+            if action[0] in ("kill", "crash", "reopen"):
+                if action[0] == "reopen":
+                    component.close(handle)
+                else:
+                    getattr(disk, action[0])()
                 handle = component.open(disk.root)
                 with _said(seed, plan[:place], action, "it"):
                     model = component.check(handle, before, None)

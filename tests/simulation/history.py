@@ -6,8 +6,8 @@ here knows a broker, a client or a clock.
 *Time* is microseconds by one true clock, that of the observer: it never steps, and all processes
 share it. What a process under test believes about the time is another thing, and named `…_ms`.
 
-*Outcome*: `OK`, it took effect; `FAIL`, it certainly did not and never will; `INFO`, nobody knows,
-it may take effect even later. An operation whose process crashed is `INFO` and has no end.
+*Outcome*: `OK`, it took effect; `INFO`, nobody knows, it may take effect even later. An operation
+whose process crashed is `INFO` and has no end.
 
 *Key*: what has an order of its own, (topic, topic id, read partition). A *place* in it is
 (offset, position): the offset of a Batch's notification, and the LogMessage's number in that Batch,
@@ -20,9 +20,10 @@ LogMessage, sent again under the same name (producer id, epoch, write partition,
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, get_args, get_type_hints
 
-OK, FAIL, INFO = "ok", "fail", "info"
+OK, INFO = "ok", "info"
 
 NOWHERE = -1  # as partition or offset: the answer did not say
 
@@ -96,7 +97,7 @@ class Durable(NamedTuple):
 
 # -- reading ------------------------------------------------------------------------------------
 
-ASSIGNED, GROUP, RANGE, SPARK = "assigned", "group", "range", "spark"
+ASSIGNED, GROUP, RANGE = "assigned", "group", "range"
 
 
 class Asked(NamedTuple):
@@ -112,10 +113,10 @@ class Poll(NamedTuple):
 
     Attributes:
         mode: `ASSIGNED` follows partitions that it chose itself; `GROUP`, such as it was granted;
-            `RANGE` and `SPARK` read the ranges that were asked for, whole.
+            `RANGE` reads the ranges that were asked for, whole.
         group: its consumer group; empty for none.
         member: its id in that group; for an assigned reader, the reader's own name.
-        asked: with `RANGE` and `SPARK`, what was to be read.
+        asked: with `RANGE`, what was to be read.
     """
 
     process: str
@@ -223,7 +224,6 @@ class Commit(NamedTuple):
 
     Attributes:
         offsets: (partition, offset) each.
-        reset: it is an operator's reset, which may go back.
     """
 
     process: str
@@ -235,7 +235,6 @@ class Commit(NamedTuple):
     group: str
     member: str
     offsets: tuple[tuple[int, int], ...]
-    reset: bool = False
 
 
 class Committed(NamedTuple):
@@ -267,11 +266,9 @@ class Run(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """A topic was audited.
+    """All of a topic was audited.
 
     Attributes:
-        start_ms: of the window, by the brokers' clock; None for no bound.
-        end_ms: likewise.
         verdict: `CLEAN`, `PARTLY` (no fault found, but not all could be judged) or `UNCLEAN`.
         lost: what it calls lost or damaged.
         wrong: what else it complains of, in its words.
@@ -283,8 +280,6 @@ class Audit(NamedTuple):
     outcome: str
     topic: str
     topic_id: str
-    start_ms: int | None = None
-    end_ms: int | None = None
     verdict: str = ""
     lost: tuple[Run, ...] = ()
     wrong: tuple[str, ...] = ()
@@ -297,9 +292,6 @@ class Loss(NamedTuple):
         time_us: when it was done.
         offset: of the Batch, in `partition`.
         names: of the Messages in it.
-        reported_ms: when the report that names them was stored, by the brokers' clock: an audit
-            whose window holds it must name them. None when nobody reported them: then it may.
-        mended_us: when the object was put back; None for never.
     """
 
     time_us: int
@@ -308,8 +300,6 @@ class Loss(NamedTuple):
     partition: int
     offset: int
     names: tuple[Name, ...]
-    reported_ms: int | None = None
-    mended_us: int | None = None
 
 
 # -- topics, retention, and what is left --------------------------------------------------------
@@ -432,30 +422,6 @@ class Drained(NamedTuple):
     topic_id: str
 
 
-Operation = (
-    Send
-    | Durable
-    | Poll
-    | Batch
-    | Offsets
-    | Watermark
-    | Assignment
-    | Commit
-    | Committed
-    | Audit
-    | Loss
-    | TopicChange
-    | Removal
-    | Left
-    | Life
-    | Memory
-    | Call
-    | ClockStep
-    | Quiet
-    | Drained
-)
-
-
 class History:
     """All operations of a run, by kind; each kind in the order of recording.
 
@@ -465,73 +431,50 @@ class History:
         clocks_differ_ms: how far those of two brokers of a cluster may be from each other.
     """
 
-    def __init__(self, *operations: Operation, end_us: int = 0, clock_error_us: int = 0) -> None:
-        self.sends: list[Send] = []
-        self.durables: list[Durable] = []
-        self.polls: list[Poll] = []
-        self.batches: list[Batch] = []
-        self.offsets: list[Offsets] = []
-        self.watermarks: list[Watermark] = []
-        self.assignments: list[Assignment] = []
-        self.commits: list[Commit] = []
-        self.committed: list[Committed] = []
-        self.audits: list[Audit] = []
-        self.losses: list[Loss] = []
-        self.topics: list[TopicChange] = []
-        self.removals: list[Removal] = []
-        self.left: list[Left] = []
-        self.lives: list[Life] = []
-        self.memory: list[Memory] = []
-        self.calls: list[Call] = []
-        self.steps: list[ClockStep] = []
-        self.quiet: list[Quiet] = []
-        self.drained: list[Drained] = []
+    sends: list[Send]
+    durables: list[Durable]
+    polls: list[Poll]
+    batches: list[Batch]
+    offsets: list[Offsets]
+    watermarks: list[Watermark]
+    assignments: list[Assignment]
+    commits: list[Commit]
+    committed: list[Committed]
+    audits: list[Audit]
+    losses: list[Loss]
+    topics: list[TopicChange]
+    removals: list[Removal]
+    left: list[Left]
+    lives: list[Life]
+    memory: list[Memory]
+    calls: list[Call]
+    steps: list[ClockStep]
+    quiet: list[Quiet]
+    drained: list[Drained]
+
+    def __init__(self, *operations: NamedTuple, end_us: int = 0) -> None:
         self.end_us = end_us
-        self.clocks_differ_ms = 0
-        self.clock_error_us = clock_error_us
-        self._add = {
-            Send: self.sends.append,
-            Durable: self.durables.append,
-            Poll: self.polls.append,
-            Batch: self.batches.append,
-            Offsets: self.offsets.append,
-            Watermark: self.watermarks.append,
-            Assignment: self.assignments.append,
-            Commit: self.commits.append,
-            Committed: self.committed.append,
-            Audit: self.audits.append,
-            Loss: self.losses.append,
-            TopicChange: self.topics.append,
-            Removal: self.removals.append,
-            Left: self.left.append,
-            Life: self.lives.append,
-            Memory: self.memory.append,
-            Call: self.calls.append,
-            ClockStep: self.steps.append,
-            Quiet: self.quiet.append,
-            Drained: self.drained.append,
-        }
+        self.clock_error_us = self.clocks_differ_ms = 0
+        self._of_kind: dict[type, list] = {kind: [] for kind in _KINDS.values()}
+        for name, kind in _KINDS.items():
+            setattr(self, name, self._of_kind[kind])
         for operation in operations:
             self.add(operation)
 
     def __repr__(self) -> str:
-        counts = [f"{len(each)} {name}" for name, each in self.kinds().items() if each]
+        counts = [f"{len(getattr(self, name))} {name}" for name in _KINDS if getattr(self, name)]
         return f"<History {', '.join(counts) or 'empty'}>"
 
-    def __len__(self) -> int:
-        return sum(map(len, self.kinds().values()))
-
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: NamedTuple) -> None:
         """Record an operation, once its outcome is known."""
-        self._add[type(operation)](operation)
+        self._of_kind[type(operation)].append(operation)
 
-    def kinds(self) -> dict[str, list]:
-        """The operations by the name of their kind."""
-        return {name: each for name, each in vars(self).items() if isinstance(each, list)}
-
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[NamedTuple]:
         """All of them, kind by kind."""
-        return [operation for each in self.kinds().values() for operation in each]
+        return list(chain.from_iterable(self._of_kind.values()))
+
+
+_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(History).items()}
 
 
 def split(queue_topic: str) -> tuple[str, str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from memq.broker.config import BrokerConfig
     from memq.queue.kafka.client import KafkaRecord
+    from tests.fakes.kafka import InMemoryClient
+    from tests.fakes.loop import ProcessLoop
     from tests.simulation.run import Run
     from tests.simulation.world import Process
 
@@ -60,9 +62,23 @@ def kafka_of(run: Run) -> InMemoryKafka:
         run.world.timeline.after(int(delay_s * 1e6), call)
 
     kafka = InMemoryKafka(schedule, run.world.rng("kafka"), committed, truncated)
+    be_usual(kafka)
+    return kafka
+
+
+def be_usual(kafka: InMemoryKafka) -> None:
+    """Let a Kafka be as it usually is."""
     for name, usual in OF_KAFKA_USUALLY.items():
         setattr(kafka, name, usual)
-    return kafka
+
+
+def client_in(kafka: InMemoryKafka, loop: ProcessLoop) -> InMemoryClient:
+    """A client that one life of a process has."""
+
+    def schedule(delay_s: float, call: Callable[[], None]) -> None:
+        loop.timeline.after(int(delay_s * 1e6), lambda: loop.alive and loop.call_soon(call))
+
+    return kafka.client(schedule)
 
 
 def serves(queue: KafkaQueue, at: tuple[str, str, int, int]) -> bool:
@@ -75,12 +91,7 @@ def serves(queue: KafkaQueue, at: tuple[str, str, int, int]) -> bool:
 
 async def open_kafka(run: Run, process: Process, config: BrokerConfig) -> KafkaQueue:
     """The queue in it, as one life of a broker has it."""
-    loop = process.loop
-
-    def schedule(delay_s: float, call: Callable[[], None]) -> None:
-        run.world.timeline.after(int(delay_s * 1e6), lambda: loop.alive and loop.call_soon(call))
-
-    client = run.kafka.client(schedule)
+    client = client_in(run.kafka, process.loop)
     if run.cluster is not None:
         run.cluster.has_client(process, client)
     queue = KafkaQueue(

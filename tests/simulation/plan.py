@@ -20,54 +20,62 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-FAULTS = (
-    "kill",
-    "cut_power",
-    "cut_power_inside",
-    "stop",
-    "freeze",
-    "cut_network",
-    "reset",
-    "choppy",
-    "slow_network",
-    "disk_full",
-    "disk_fails",
-    "slow_disk",
-    "storage_faults",
-    "queue_faults",
-    "step_clock",
-    "kill_client",
-    "freeze_client",
-    "store_slow",
-    "store_stalls",
-    "store_storm",
-    "store_loses",
-    "store_away",
-    "kafka_slow",
-    "kafka_away",
-    "kafka_loses",
-    "kafka_drops",
-    "kafka_refuses",
-    "kafka_marks_late",
-    "zookeeper_away",
-    "zookeeper_slow",
-    "zookeeper_loses",
-    "zookeeper_resets",
-    "cut_zookeeper",
-    "zookeeper_expires",
-    "cut_kafka",
-    "zombie",
-    "drain",
-    "rebalance",
-    "join",
-    "retire",
-)
-"""Kinds of faults; each must have happened in a campaign."""
+_DOWN_S = (0.0, 0.1, 1.0, 4.0)  # until it is started again
+_FROZEN_S = (0.5, 2.0, 6.0, 12.0, 40.0)
+_SLOWER = (3.0, 10.0, 40.0)
+_LASTS_S = (1.0, 4.0, 8.0)
+_AWAY_S = (0.5, 0.6, 2.0, 2.1, 6.0, 6.1)  # some of them silently
+_ALWAYS = (0.0,)
+FAULTS: dict[str, tuple[float, ...]] = {
+    "kill": _DOWN_S,
+    "cut_power": _DOWN_S,
+    "cut_power_inside": (0, 1, 2, 5, 10, 30, 100),  # steps of the disk until the power fails
+    "stop": _DOWN_S,
+    "freeze": _FROZEN_S,
+    "cut_network": (0.2, 2.0, 8.0, 35.0),
+    "reset": _ALWAYS,
+    "choppy": (0.2, 0.6, 0.9),  # how likely bytes come in pieces
+    "slow_network": _SLOWER,
+    "disk_full": (0.5, 2.0, 5.0),
+    "disk_fails": (1, 1, 2, 5),  # calls
+    "slow_disk": _SLOWER,
+    "storage_faults": _ALWAYS,
+    "queue_faults": _ALWAYS,
+    "step_clock": (0.3, 2, 30, 600, 7_200, 90_000, 8 * 86_400),  # forwards or back
+    "kill_client": _DOWN_S,
+    "freeze_client": _FROZEN_S,
+    "store_slow": _SLOWER,
+    "store_stalls": _LASTS_S,
+    "store_storm": _LASTS_S,
+    "store_loses": _LASTS_S,
+    "store_away": _AWAY_S,
+    "kafka_slow": _LASTS_S,
+    "kafka_away": (*_AWAY_S, 25.0, 25.1),
+    "kafka_loses": _LASTS_S,
+    "kafka_drops": _LASTS_S,
+    "kafka_refuses": _LASTS_S,
+    "kafka_marks_late": _LASTS_S,
+    "zookeeper_away": (0.5, 2.0, 5.0, 15.0),
+    "zookeeper_slow": (10.0, 100.0, 400.0),
+    "zookeeper_loses": (1, 1, 2, 4),  # changes
+    "zookeeper_resets": _ALWAYS,
+    "cut_zookeeper": (1.0, 2.5, 4.0, 9.0, 9.1),
+    "zookeeper_expires": _ALWAYS,
+    "cut_kafka": (*_LASTS_S, 20.0),
+    "zombie": (3.5, 5.0, 9.0),
+    "drain": (0.5, 3.0, 8.0),  # until it is withdrawn
+    "rebalance": _ALWAYS,
+    "join": _ALWAYS,
+    "retire": (0, 1),  # whether it is killed
+}
+"""Kinds of faults, each with what its amount may be: seconds, if nothing else is said, or how many
+times slower. Each must have happened in a campaign."""
 
 DEEDS = ("create_again", "alter", "create", "range", "observe", "ask", "audit", "lose")
 """What else is done beside producing and consuming."""
 
 
+GROUP = "g"  # of all readers that are in one
 BROKERS = ("b", "b2", "b3")
 BUSY = 12
 IN_STORE = 0.4  # of all runs
@@ -75,7 +83,7 @@ OF_STORE = tuple(kind for kind in FAULTS if kind.startswith("store_"))
 IN_KAFKA = 0.3  # likewise
 OF_KAFKA = tuple(kind for kind in FAULTS if kind.startswith("kafka_"))
 IN_CLUSTER = 0.3  # likewise; then there are a store and Kafka as well
-OF_CLUSTER = FAULTS[FAULTS.index("zookeeper_away") :]
+OF_CLUSTER = tuple(FAULTS)[list(FAULTS).index("zookeeper_away") :]
 OF_ONE_BROKER = ("kill", "cut_power", "stop", "freeze", "step_clock")
 """What happens to brokers of a cluster more often than to one that is alone."""
 OF_SERVICES = (*OF_STORE, *OF_KAFKA, *OF_CLUSTER)
@@ -185,11 +193,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.brokers) > 1
 
 
-def draw(seed: int, *, seconds: float | None = None) -> Plan:
+def draw(seed: int) -> Plan:
     """The plan of a seed."""
     rng = random.Random(f"{seed}/plan")
     busy = rng.randrange(BUSY) == 0
-    seconds = seconds or rng.choice((10, 12, 16, 24) if busy else (10, 10, 11))
+    seconds = rng.choice((10, 12, 16, 24) if busy else (10, 10, 11))
     many = (1, 1, 2, 2, 3) if busy else (1, 1, 1, 1, 2)
     topics = tuple(_topic(rng, number) for number in range(rng.choice(many)))
     names = [topic.name for topic in topics]
@@ -288,7 +296,7 @@ def _readers(
             yield Reader(
                 name=f"g{number}",
                 topic=topic,
-                group="g",
+                group=GROUP,
                 auto=auto,
                 stay_s=rng.choice((0.0, 0.0, 3.0, 8.0)),
                 stall=rng.choice((0.0, 0.0, 0.03)),
@@ -337,7 +345,7 @@ def _of_service(rng: random.Random, kinds: Iterable[str], seconds: float) -> Ite
     for kind in kinds:
         if rng.random() < 0.4:
             for _ in range(rng.choice((1, 1, 2))):
-                amount = rng.choice(_AMOUNTS[kind])
+                amount = rng.choice(FAULTS[kind])
                 yield Deed(at_s=rng.uniform(0.2, seconds), what=kind, amount=amount)
 
 
@@ -365,58 +373,8 @@ _CHANCES = {"join": 0.15, "retire": 0.15, "zombie": 0.3, "drain": 0.2, "rebalanc
 _OF_CLIENTS = frozenset({"kill_client", "freeze_client", "cut_network", "reset"})
 
 
-_AMOUNTS: dict[str, tuple[float, ...]] = {
-    # seconds until it is started again
-    "kill": (0.0, 0.1, 1.0, 4.0),
-    "cut_power": (0.0, 0.1, 1.0, 4.0),
-    "kill_client": (0.0, 0.1, 1.0, 4.0),
-    "stop": (0.0, 0.1, 1.0, 4.0),
-    # steps of the disk until the power fails
-    "cut_power_inside": (0, 1, 2, 5, 10, 30, 100),
-    # seconds that it lasts
-    "freeze": (0.5, 2.0, 6.0, 12.0, 40.0),
-    "freeze_client": (0.5, 2.0, 6.0, 12.0, 40.0),
-    "cut_network": (0.2, 2.0, 8.0, 35.0),
-    "disk_full": (0.5, 2.0, 5.0),
-    # how likely bytes come in pieces
-    "choppy": (0.2, 0.6, 0.9),
-    # times slower
-    "slow_network": (3.0, 10.0, 40.0),
-    "slow_disk": (3.0, 10.0, 40.0),
-    # times slower, for a while
-    "store_slow": (3.0, 10.0, 40.0),
-    # seconds that it lasts
-    "store_stalls": (1.0, 4.0, 8.0),
-    "store_storm": (1.0, 4.0, 8.0),
-    "store_loses": (1.0, 4.0, 8.0),
-    "store_away": (0.5, 0.6, 2.0, 2.1, 6.0, 6.1),
-    "kafka_slow": (1.0, 4.0, 8.0),
-    "kafka_away": (0.5, 0.6, 2.0, 2.1, 6.0, 6.1, 25.0, 25.1),
-    "kafka_loses": (1.0, 4.0, 8.0),
-    "kafka_drops": (1.0, 4.0, 8.0),
-    "kafka_refuses": (1.0, 4.0, 8.0),
-    "kafka_marks_late": (1.0, 4.0, 8.0),
-    "zookeeper_away": (0.5, 2.0, 5.0, 15.0),
-    "cut_zookeeper": (1.0, 2.5, 4.0, 9.0, 9.1),
-    "cut_kafka": (1.0, 4.0, 8.0, 20.0),
-    "zombie": (3.5, 5.0, 9.0),
-    # the same, until it is withdrawn
-    "drain": (0.5, 3.0, 8.0),
-    # times slower
-    "zookeeper_slow": (10.0, 100.0, 400.0),
-    # how many changes
-    "zookeeper_loses": (1, 1, 2, 4),
-    # whether it is drained
-    "retire": (0, 1),
-    # calls that fail
-    "disk_fails": (1, 1, 2, 5),
-    # seconds, forwards or back
-    "step_clock": (0.3, 2, 30, 600, 7_200, 90_000, 8 * 86_400),
-}
-
-
 def _amount(rng: random.Random, kind: str) -> float:
-    amount = rng.choice(_AMOUNTS.get(kind, (0.0,)))
+    amount = rng.choice(FAULTS[kind])
     return amount * rng.choice((-1, 1)) if kind == "step_clock" else amount
 
 

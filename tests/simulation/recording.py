@@ -17,18 +17,24 @@ from tests.simulation.history import (
     Assignment,
     Call,
     Commit,
+    Committed,
+    History,
     Name,
+    Offsets,
     Poll,
     Send,
+    Watermark,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from typing import Any
 
     from memq import AsyncConsumer, AsyncProducer
     from memq.client.producer.delivery import Delivery
-    from memq.client.producer.state_machine import NamedMessage
+    from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
+    from memq.client.topic import TopicClient
+    from memq.core.wire.messages import PartitionOffsets
     from memq.reading.batch import Batch
     from tests.simulation.plan import Producer, Reader
     from tests.simulation.run import Run
@@ -42,6 +48,34 @@ CALL_SLACK_US = 1_000_000  # a turn here and there, and a clock that is a little
 def key_of(value: str) -> str:
     """The key that a value is sent with."""
     return value[-1:]
+
+
+def sent(
+    message: NamedMessage, options: StateMachineOptions, process: str, now_us: int, **more: Any
+) -> Send:
+    """A Message that was given its name just now; `more` are other fields."""
+    return Send(
+        process,
+        now_us,
+        None,
+        INFO,
+        options.topic,
+        options.topic_id,
+        Name(message.partition.number, options.producer_id, options.epoch, message.sequence),
+        acks={-1: "all", 1: "1", 0: "0"}[options.acks],
+        max_in_flight=options.max_in_flight,
+        **more,
+    )
+
+
+def settled(send: Send, now_us: int, stored: StoredAt | None) -> Send:
+    """The same when its outcome is told; None where nobody knows it."""
+    send = send._replace(end_us=now_us)
+    if stored is None:
+        return send
+    return send._replace(
+        outcome=OK, partition=stored.partition, offset=stored.offset, duplicate=stored.duplicate
+    )
 
 
 class Sends:
@@ -63,45 +97,63 @@ class Sends:
         core._on_submitted = self._named
 
     def _named(self, message: NamedMessage) -> None:
-        options = self._options
-        name = Name(message.partition.number, options.producer_id, options.epoch, message.sequence)
         delivery = message.sealed.delivery
-        send = Send(
+        values = tuple(self.values.pop(delivery))
+        self._run.open_sends[delivery] = sent(
+            message,
+            self._options,
             self._process.name,
             self._run.now_us,
-            None,
-            INFO,
-            options.topic,
-            options.topic_id,
-            name,
-            values := tuple(self.values.pop(delivery)),
-            acks={-1: "all", 1: "1", 0: "0"}[options.acks],
+            values=values,
             ordered=self._ordered,
-            max_in_flight=options.max_in_flight,
-            keys=tuple(key_of(value) for value in values) if self._spec.by_key else (),
+            keys=tuple(map(key_of, values)) if self._spec.by_key else (),
         )
-        self._run.open_sends[delivery] = send
         delivery.add_done_callback(self._settled)
         self._submitted(message)
 
     def _settled(self, delivery: Delivery) -> None:
-        send = self._run.open_sends.pop(delivery)
-        end_us = self._run.now_us
-        outcome = delivery._settled
-        if isinstance(outcome, StoredAt):
-            done = send._replace(
-                end_us=end_us,
-                outcome=OK,
-                partition=outcome.partition,
-                offset=outcome.offset,
-                duplicate=outcome.duplicate,
-            )
-        else:
-            done = send._replace(end_us=end_us, outcome=INFO)
+        send, outcome = self._run.open_sends.pop(delivery), delivery._settled
+        stored = outcome if isinstance(outcome, StoredAt) else None
+        if stored is None:
             self._run.noted(self._process, f"not delivered: {type(outcome).__name__}", outcome)
             if outcome.code in NEVER:
                 self._run.wrong(f"{self._process.name} gave up a Message: {outcome}")
-        self._run.history.add(done)
+        self._run.history.add(settled(send, self._run.now_us, stored))
+
+
+class Asking:
+    """Ask about a topic, and write the answers down."""
+
+    def __init__(
+        self, queue: TopicClient, process: str, history: History, now_us: Callable[[], int]
+    ) -> None:
+        self._queue, self._process, self._history = queue, process, history
+        self._now_us = now_us
+
+    async def offsets(self) -> list[PartitionOffsets]:
+        """Ask for the start and the end of each read partition."""
+        start_us = self._now_us()
+        found = await self._queue.offsets()
+        for held in found:
+            self._answered(Offsets, start_us, held.partition, held.start, held.end)
+        return found
+
+    async def committed(self, group: str) -> None:
+        """Ask for the stored offsets of a group."""
+        start_us = self._now_us()
+        stored = await self._queue.committed(group)
+        self._answered(Committed, start_us, group, tuple(sorted(stored.items())))
+
+    async def watermark(self) -> None:
+        """Ask for the watermark of each read partition."""
+        start_us = self._now_us()
+        mark = await self._queue.watermark()
+        for partition, stored_through_ms in enumerate(mark.read_partitions):
+            self._answered(Watermark, start_us, partition, stored_through_ms)
+
+    def _answered(self, kind: Callable[..., Any], start_us: int, *answer: Any) -> None:
+        about = self._queue.topic, self._queue.topic_id
+        self._history.add(kind(self._process, start_us, self._now_us(), OK, *about, *answer))
 
 
 class Reads:

@@ -28,8 +28,8 @@ from tests.simulation import workload
 from tests.simulation.broker import PORT, serve
 from tests.simulation.checkers import check
 from tests.simulation.cluster import SimCluster
-from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, kafka_of, serves
-from tests.simulation.plan import FAULTS, OF_CLUSTER, OF_KAFKA, Reader
+from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, be_usual, kafka_of, serves
+from tests.simulation.plan import FAULTS, OF_CLUSTER, OF_KAFKA, OF_STORE, Reader
 from tests.simulation.world import BEGIN_NS, MAX_DRIFT, World
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ class Result(NamedTuple):
     seconds: float
     history: h.History
     notes: list[str]
-    trace: list[str] | None = None
 
 
 class Run:
@@ -307,9 +306,13 @@ class Run:
     def _fault(self, deed: Deed) -> None:
         if self.quiet:
             return
-        if deed.what in OF_CLUSTER and deed.what not in ("zombie", "join", "retire"):
+        if deed.what in OF_STORE:
+            self._of_store(deed)
+        elif deed.what in OF_KAFKA:
+            self._of_kafka(deed)
+        elif deed.what in OF_CLUSTER and deed.what not in ("zombie", "join", "retire"):
             getattr(self.cluster, deed.what)(deed)
-        else:
+        elif deed.what not in ("storage_faults", "queue_faults"):  # planned for each life
             getattr(self, f"_{deed.what}")(deed)
 
     def _falls(self, deed: Deed) -> Machine | None:
@@ -325,14 +328,11 @@ class Run:
     def _kill(self, deed: Deed) -> None:
         machine = self._falls(deed)
         if machine is not None:
-            machine.kill()
+            end = machine.cut_power if deed.what == "cut_power" else machine.kill
+            end()
             self.world.timeline.after(int(deed.amount * 1e6), self.start_broker, deed.who)
 
-    def _cut_power(self, deed: Deed) -> None:
-        machine = self._falls(deed)
-        if machine is not None:
-            machine.cut_power()
-            self.world.timeline.after(int(deed.amount * 1e6), self.start_broker, deed.who)
+    _cut_power = _kill
 
     def _cut_power_inside(self, deed: Deed) -> None:
         machine = self._machines[deed.who]
@@ -377,15 +377,14 @@ class Run:
         else:
             self._stop(deed)
 
-    def _zombie(self, deed: Deed) -> None:
-        """A broker is frozen for longer than its session lasts."""
-        self._freeze(deed)
-
     def _freeze(self, deed: Deed) -> None:
         machine = self._falls(deed)
         if machine is not None:
             machine.process.loop.freeze()
             self.world.timeline.after(int(deed.amount * 1e6), machine.process.loop.thaw)
+
+    _zombie = _freeze
+    """For longer than its session lasts."""
 
     def _freeze_client(self, deed: Deed) -> None:
         machine = self.world.machine(deed.who)
@@ -434,61 +433,40 @@ class Run:
             self.world.happened("slow_disk")
             machine.process.loop.slowness = deed.amount
 
-    def _storage_faults(self, deed: Deed) -> None:
-        """They are planned for each life of the broker."""
-
-    def _queue_faults(self, deed: Deed) -> None:
-        """Likewise."""
-
-    def _store_slow(self, deed: Deed) -> None:
-        self._store_has(deed, "slowness", deed.amount, 1.0, 4.0)
-
-    def _store_stalls(self, deed: Deed) -> None:
-        self._store_has(deed, "stalls", 0.2, 0.0, deed.amount)
-
-    def _store_storm(self, deed: Deed) -> None:
-        self._store_has(deed, "refuses", 0.5, 0.0, deed.amount)
-
-    def _store_loses(self, deed: Deed) -> None:
-        self._store_has(deed, "loses", 0.3, 0.0, deed.amount)
-
-    def _store_away(self, deed: Deed) -> None:
-        kind = "silent" if int(deed.amount * 10) % 2 else "refuse"
-        self._store_has(deed, "away", kind, "", deed.amount)
-
-    def _store_has(self, deed: Deed, name: str, value: Any, usual: Any, seconds: float) -> None:
-        """Let the store be so for a while."""
+    def _of_store(self, deed: Deed) -> None:
         self.world.happened(deed.what)
-        setattr(self.store, name, value)
-        self.world.timeline.after(int(seconds * 1e6), setattr, self.store, name, usual)
+        slow = deed.what == "store_slow"
+        name, value = {
+            "store_slow": ("slowness", deed.amount),
+            "store_stalls": ("stalls", 0.2),
+            "store_storm": ("refuses", 0.5),
+            "store_loses": ("loses", 0.3),
+            "store_away": ("away", _away(deed)),
+        }[deed.what]
+        usual = {"slowness": 1.0, "away": ""}.get(name, 0.0)
+        self._has(self.store, name, value, usual, 4.0 if slow else deed.amount)
 
-    def _kafka_slow(self, deed: Deed) -> None:
-        self._kafka_has(deed, latency_s=(0.05, 1.0))
-
-    def _kafka_away(self, deed: Deed) -> None:
-        self._kafka_has(deed, away="silent" if int(deed.amount * 10) % 2 else "refuse")
-
-    def _kafka_loses(self, deed: Deed) -> None:
-        self._kafka_has(deed, loses=0.3)
-
-    def _kafka_drops(self, deed: Deed) -> None:
-        self._kafka_has(deed, drops=0.3)
-
-    def _kafka_refuses(self, deed: Deed) -> None:
-        self._kafka_has(deed, refuses=0.5)
-
-    def _kafka_marks_late(self, deed: Deed) -> None:
-        """And who follows hears of it later still, or never."""
-        told_s = None if int(deed.amount * 10) % 2 else (0.0, 3.0)
-        self._kafka_has(deed, marker_s=(0.0, 3.0), told_s=told_s)
-
-    def _kafka_has(self, deed: Deed, **values: Any) -> None:
-        """Let Kafka be so for a while."""
+    def _of_kafka(self, deed: Deed) -> None:
         self.world.happened(deed.what)
+        values = {
+            "kafka_slow": {"latency_s": (0.05, 1.0)},
+            "kafka_away": {"away": _away(deed)},
+            "kafka_loses": {"loses": 0.3},
+            "kafka_drops": {"drops": 0.3},
+            "kafka_refuses": {"refuses": 0.5},
+            # And who follows hears of it later still, or never.
+            "kafka_marks_late": {
+                "marker_s": (0.0, 3.0),
+                "told_s": None if _is_odd(deed) else (0.0, 3.0),
+            },
+        }[deed.what]
         for name, value in values.items():
-            setattr(self.kafka, name, value)
-            after_us, usual = int(deed.amount * 1e6), OF_KAFKA_USUALLY[name]
-            self.world.timeline.after(after_us, setattr, self.kafka, name, usual)
+            self._has(self.kafka, name, value, OF_KAFKA_USUALLY[name], deed.amount)
+
+    def _has(self, service: Any, name: str, value: Any, usual: Any, seconds: float) -> None:
+        """Let a service be so for a while."""
+        setattr(service, name, value)
+        self.world.timeline.after(int(seconds * 1e6), setattr, service, name, usual)
 
     def _step_clock(self, deed: Deed) -> None:
         self.world.happened("step_clock")
@@ -516,8 +494,7 @@ class Run:
         if self.store is not None:
             self.store.mend()
         if self.kafka is not None:
-            for name, usual in OF_KAFKA_USUALLY.items():
-                setattr(self.kafka, name, usual)
+            be_usual(self.kafka)
         if self.cluster is not None:
             self.cluster.mend()
         for machine in world.machines.values():
@@ -692,12 +669,21 @@ class Run:
         return [path.name for path in sorted(machine.folder.glob("queue/topics/*"))]
 
 
-def run(plan: Plan, *, keep_trace: bool = False) -> Result:
+def _is_odd(deed: Deed) -> bool:
+    return int(deed.amount * 10) % 2 == 1
+
+
+def _away(deed: Deed) -> str:
+    """How a service is away: it says nothing, or refuses."""
+    return "silent" if _is_odd(deed) else "refuse"
+
+
+def run(plan: Plan) -> Result:
     """Carry out a plan in a world of its own."""
     enabled = gc.isenabled()
     gc.disable()  # `World` collects, always at the same step
     try:
-        with World(plan.seed, keep_trace=keep_trace) as world:
+        with World(plan.seed) as world:
             this = Run(plan, world)
             try:
                 with contextlib.nullcontext() if this.store is None else this.store.entered():
@@ -714,7 +700,6 @@ def run(plan: Plan, *, keep_trace: bool = False) -> Result:
                 seconds=world.now_s,
                 history=this.history,
                 notes=this.notes,
-                trace=world.trace.kept,
             )
     finally:
         if enabled:

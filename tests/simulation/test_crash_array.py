@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import random
 
 import pytest
 
 from memq.bigqueue import BigArray, BigQueue
 from memq.errors import PublishUncertainError, QueueError
-from tests.fakes.disk import ForgetfulDisk, PowerCut
-from tests.simulation.crashes import PLANS, explore
+from tests.fakes.disk import PowerCut
+from tests.simulation.crashes import PLANS, disks, explore
 
 SMALL = {"page_bytes": 4096, "index_page_items": 8}
 
@@ -130,83 +129,78 @@ def test_an_array_keeps_its_promises_through_any_crash(memory_path, monkeypatch,
 
 def test_a_flush_that_failed_leaves_nothing_for_a_later_power_cut(memory_path):
     """What opening shows after a failed flush stays so, though the device may hold more."""
-    for seed in range(30):
-        with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
-            array = BigArray(disk.root / "array", sync="batch", **SMALL)
-            array.append_many([b"kept"])
-            disk.fail("sync", skip=1)  # the data page is flushed, the index page may be written
-            with pytest.raises(PublishUncertainError):
-                array.append_many([b"in doubt"])
-            array.close()
-            with BigArray(disk.root / "array") as again:
-                shown = again.get_many(0, 9)
-            disk.crash()
-            with BigArray(disk.root / "array") as after:
-                assert after.get_many(0, 9) == shown
+    for disk in disks(memory_path, 30):
+        array = BigArray(disk.root / "array", sync="batch", **SMALL)
+        array.append_many([b"kept"])
+        disk.fail("sync", skip=1)  # the data page is flushed, the index page may be written
+        with pytest.raises(PublishUncertainError):
+            array.append_many([b"in doubt"])
+        array.close()
+        with BigArray(disk.root / "array") as again:
+            shown = again.get_many(0, 9)
+        disk.crash()
+        with BigArray(disk.root / "array") as after:
+            assert after.get_many(0, 9) == shown
 
 
 def test_an_opening_that_failed_is_done_again_in_whole(memory_path):
     """An opening that cannot flush what it repaired leaves the next one to do so."""
-    for seed in range(60):
-        with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
-            array = BigArray(disk.root / "array", sync="none", **SMALL)
-            array.append_many([b"kept"])
-            array.sync()
-            array.append_many([b"x" * 900] * 12)
-            disk.kill()
-            disk.fail("sync", skip=seed % 4)
-            with contextlib.suppress(QueueError):
-                BigArray(disk.root / "array").close()
-            disk.kill()
-            with BigArray(disk.root / "array") as again:
-                shown = again.get_many(0, 99)
-                disk.crash()
-            with BigArray(disk.root / "array") as after:
-                assert after.get_many(0, 99) == shown
+    for seed, disk in enumerate(disks(memory_path, 60)):
+        array = BigArray(disk.root / "array", sync="none", **SMALL)
+        array.append_many([b"kept"])
+        array.sync()
+        array.append_many([b"x" * 900] * 12)
+        disk.kill()
+        disk.fail("sync", skip=seed % 4)
+        with contextlib.suppress(QueueError):
+            BigArray(disk.root / "array").close()
+        disk.kill()
+        with BigArray(disk.root / "array") as again:
+            shown = again.get_many(0, 99)
+            disk.crash()
+        with BigArray(disk.root / "array") as after:
+            assert after.get_many(0, 99) == shown
 
 
 def test_a_position_that_was_flushed_is_not_lost(memory_path):
     """An item that was taken durably is not given again after a power cut."""
-    for seed in range(30):
-        with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
-            queue = BigQueue(disk.root / "queue", sync="each", **SMALL)
-            queue.enqueue_many([b"%d" % number for number in range(20)])
-            for number in range(5):
-                assert queue.dequeue() == b"%d" % number
-            disk.crash()
-            with BigQueue(disk.root / "queue") as again:
-                assert again.dequeue_many(99) == [b"%d" % number for number in range(5, 20)]
+    for disk in disks(memory_path, 30):
+        queue = BigQueue(disk.root / "queue", sync="each", **SMALL)
+        queue.enqueue_many([b"%d" % number for number in range(20)])
+        for number in range(5):
+            assert queue.dequeue() == b"%d" % number
+        disk.crash()
+        with BigQueue(disk.root / "queue") as again:
+            assert again.dequeue_many(99) == [b"%d" % number for number in range(5, 20)]
 
 
 def test_pages_that_a_killed_process_made_are_durable_once_they_are_used(memory_path):
     """Items on a page file whose maker died before it synced the name survive a power cut."""
-    for seed in range(60):
-        with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
-            array = BigArray(disk.root / "array", sync="batch", **SMALL)
-            array.append_many([b"x" * 3000])
-            disk.cut_after(seed % 12, power=False)
-            with contextlib.suppress(PowerCut):
-                array.append_many([b"y" * 3000] * 4)
-            disk.kill()
-            again = BigArray(disk.root / "array", sync="batch", **SMALL)
-            again.append_many([b"z" * 3000])
-            held = again.get_many(0, 99)
-            disk.crash()
-            with BigArray(disk.root / "array") as after:
-                assert after.get_many(0, 99) == held
+    for seed, disk in enumerate(disks(memory_path, 60)):
+        array = BigArray(disk.root / "array", sync="batch", **SMALL)
+        array.append_many([b"x" * 3000])
+        disk.cut_after(seed % 12, power=False)
+        with contextlib.suppress(PowerCut):
+            array.append_many([b"y" * 3000] * 4)
+        disk.kill()
+        again = BigArray(disk.root / "array", sync="batch", **SMALL)
+        again.append_many([b"z" * 3000])
+        held = again.get_many(0, 99)
+        disk.crash()
+        with BigArray(disk.root / "array") as after:
+            assert after.get_many(0, 99) == held
 
 
 def test_a_queue_whose_maker_was_killed_is_durable_once_it_is_used(memory_path):
     """What a killed process made and did not sync, the next one makes durable before it uses it."""
-    for seed in range(150):
-        with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
-            disk.cut_after(seed % 25, power=False)
-            with contextlib.suppress(PowerCut):
-                BigQueue(disk.root / "queue", sync="each", **SMALL)
-            disk.kill()
-            queue = BigQueue(disk.root / "queue", sync="each", **SMALL)
-            queue.enqueue_many([b"0", b"1", b"2"])
-            assert queue.dequeue() == b"0"
-            disk.crash()
-            with BigQueue(disk.root / "queue") as again:
-                assert again.dequeue_many(9) == [b"1", b"2"]
+    for seed, disk in enumerate(disks(memory_path, 150)):
+        disk.cut_after(seed % 25, power=False)
+        with contextlib.suppress(PowerCut):
+            BigQueue(disk.root / "queue", sync="each", **SMALL)
+        disk.kill()
+        queue = BigQueue(disk.root / "queue", sync="each", **SMALL)
+        queue.enqueue_many([b"0", b"1", b"2"])
+        assert queue.dequeue() == b"0"
+        disk.crash()
+        with BigQueue(disk.root / "queue") as again:
+            assert again.dequeue_many(9) == [b"1", b"2"]

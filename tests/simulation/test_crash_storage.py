@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from memq.errors import ObjectNotFoundError, StorageError
 from memq.storage.local import LocalStorage
-from tests.fakes.disk import ForgetfulDisk
-from tests.simulation.crashes import PLANS, explore
+from tests.simulation.crashes import PLANS, disks, explore
 
 KEYS = ("a/1", "a/2", "b/c/1", "b/c/2", "d")
 STEPS = ("create", "write", "sync", "link", "sync_folder", "unlink", "mkdir")
@@ -22,7 +19,8 @@ class StorageUnderTest:
         """Puts, some of them again or with a fault, and deletions."""
         actions = []
         for _ in range(16):
-            kind = rng.choices(("put", "fails", "delete", "clean", "end"), (6, 3, 3, 1, 2))[0]
+            kinds = ("put", "put_fails", "delete", "delete_fails", "clean", "end")
+            (kind,) = rng.choices(kinds, (6, 3, 3, 2, 1, 2))
             if kind == "end":
                 actions.append((rng.choice(("reopen", "kill", "crash")),))
             else:
@@ -37,20 +35,22 @@ class StorageUnderTest:
 
     def act(self, storage, model, action, disk):
         kind, key, step, skip = action
-        if kind == "delete":
-            storage.delete(key)
-            return {name: must for name, must in model.items() if name != key or not must} | (
-                {key: False} if key in model else {}
-            )
+        kind, _, fails = kind.partition("_")
         if kind == "clean":
             storage.clean_temporary(older_than_ms=-(10**15), now_ms=0)
             return model
         disk.short_writes = skip / 3
-        if kind == "fails":
+        if fails:
             disk.fail(step, skip=skip)
+        others = {name: must for name, must in model.items() if name != key}
         try:
+            if kind == "delete":
+                storage.delete(key)
+                return others
             storage.put(key, [content(key)[:5000], content(key)[5000:]], timeout_s=1000)
         except StorageError:
+            if kind == "delete":
+                return others | ({key: False} if key in model else {})
             return {key: False} | model
         finally:
             disk.mend()
@@ -65,16 +65,16 @@ class StorageUnderTest:
                 assert storage.get(key).to_pybytes() == content(key), f"{key} is not whole"
                 seen[key] = True
             except ObjectNotFoundError:
-                assert not model.get(key) or (kind == "delete" and acted == key), f"{key} is lost"
+                deleted = kind.startswith("delete") and acted == key
+                assert deleted or not model.get(key), f"{key} is lost"
                 continue
-            assert key in model or (kind in ("put", "fails") and acted == key), f"{key} is there"
+            put = kind.startswith("put") and acted == key
+            assert put or key in model, f"{key} is there"
         assert {found.key: found.size_bytes for found in storage.list("")} == {
             key: len(content(key)) for key in seen
         }
-        # What is seen need not be durable, and what is not may come back: nobody was told so.
-        return dict.fromkeys({*model, *seen}, False) | {
-            key: bool(model.get(key)) and acted != key for key in seen
-        }
+        # What is seen need not be durable. What a list has left out does not come back.
+        return {key: bool(model.get(key)) and acted != key for key in seen}
 
     def use(self, storage, model):
         for key in KEYS:
@@ -96,12 +96,21 @@ def test_storage_keeps_its_promises_through_any_crash(memory_path, seed):
 
 def test_a_put_that_found_its_object_there_is_durable(memory_path):
     """A put that is tried again after its folder could not be synced makes the name durable."""
-    for seed in range(30):
-        with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
-            storage = LocalStorage(disk.root)
-            disk.fail("sync_folder", skip=2)
-            with pytest.raises(StorageError):
-                storage.put("a/1", [b"x" * 9000], timeout_s=1000)
+    for disk in disks(memory_path, 30):
+        storage = LocalStorage(disk.root)
+        disk.fail("sync_folder", skip=2)
+        with pytest.raises(StorageError):
             storage.put("a/1", [b"x" * 9000], timeout_s=1000)
-            disk.crash()
-            assert LocalStorage(disk.root).get("a/1").to_pybytes() == b"x" * 9000
+        storage.put("a/1", [b"x" * 9000], timeout_s=1000)
+        disk.crash()
+        assert LocalStorage(disk.root).get("a/1").to_pybytes() == b"x" * 9000
+
+
+def test_a_root_of_a_process_that_was_killed_survives(memory_path):
+    """An object below a root whose maker was killed before it could sync it stays."""
+    for disk in disks(memory_path, 10):
+        (disk.root / "objects").mkdir()
+        disk.kill()
+        LocalStorage(disk.root / "objects").put("a/b", [b"x" * 10_000], timeout_s=10)
+        disk.crash()
+        assert bytes(LocalStorage(disk.root / "objects").get("a/b")) == b"x" * 10_000

@@ -21,6 +21,7 @@ from memq.errors import (
 )
 from memq.queue.embedded.queue import EmbeddedQueue
 from tests.fakes.disk import ForgetfulDisk
+from tests.fakes.queue import InMemoryQueue
 from tests.harness.descriptors import open_files
 
 SMALL = {"page_bytes": 4096, "index_page_items": 8}
@@ -30,54 +31,6 @@ STRIDES = {"open": 9, "sync_folder": 4, "mkdir": 3, "create": 3}  # of the queue
 
 
 # -- the fan-out queue ------------------------------------------------------------------------
-
-
-class Fronts:
-    """What a fan-out queue has to hold, and what is asked of it, in turn."""
-
-    def __init__(self):
-        self.items, self.start, self.fronts = [], 0, {}
-
-    def state(self):
-        return self.items[self.start :], self.start, dict(self.fronts)
-
-    def create_front(self, name, position=None):
-        self.fronts[name] = self.start if position is None else position
-
-    def delete_front(self, name):
-        del self.fronts[name]
-
-    def set_position(self, name, index):
-        self.fronts[name] = index
-
-    def reset_front(self, name):
-        self.fronts[name] = self.start
-
-    def enqueue(self, item):
-        self.items.append(item)
-        return len(self.items) - 1
-
-    def enqueue_many(self, items):
-        self.items += items
-        return len(self.items) - len(items)
-
-    def dequeue(self, name):
-        self.fronts[name] += 1
-        return self.items[self.fronts[name] - 1]
-
-    def dequeue_many(self, name, count):
-        self.fronts[name] += count
-        return self.items[self.fronts[name] - count : self.fronts[name]]
-
-    def truncate_front(self, index):
-        self.start = index
-        self.fronts = {name: max(index, each) for name, each in self.fronts.items()}
-
-    def gc(self):
-        self.start = min(self.fronts.values())
-
-    def sync(self):
-        pass
 
 
 ACTS = [
@@ -112,9 +65,9 @@ class FanOut:
 
     def ask(self, name, arguments, model):
         """Let it do something, if need be more than once; it is done or not, after each attempt."""
-        before = model.state()
+        before = state_of(model)
         expected = getattr(model, name)(*arguments)
-        after = model.state()
+        after = state_of(model)
         for _ in range(3):
             try:
                 self.open()
@@ -163,7 +116,8 @@ def test_a_fan_out_queue_whose_call_fails_once(memory_path, call):
     for skip in range(MANY):
         with ForgetfulDisk(memory_path / str(skip), random.Random(skip)) as disk:
             disk.fail(call, skip=skip)
-            model, fan_out = Fronts(), FanOut(disk.root / "queue")
+            model = FanOutQueue(memory_path / f"model {skip}", **SMALL)  # where no call fails
+            fan_out = FanOut(disk.root / "queue")
             for name, *arguments in ACTS:
                 fan_out.ask(name, arguments, model)
             failed = bool(fan_out.failures)
@@ -174,7 +128,8 @@ def test_a_fan_out_queue_whose_call_fails_once(memory_path, call):
             with FanOutQueue(disk.root / "queue") as after:
                 items, start, fronts = state_of(after)
                 assert start <= model.start
-                assert (items[model.start - start :], fronts) == model.state()[::2]
+                assert (items[model.start - start :], fronts) == state_of(model)[::2]
+            model.close()
         assert open_files(memory_path) == []
         if not failed:
             break
@@ -184,54 +139,8 @@ def test_a_fan_out_queue_whose_call_fails_once(memory_path, call):
 # -- the embedded queue -----------------------------------------------------------------------
 
 
-class Topics:
-    """What an embedded queue has to hold."""
-
-    def __init__(self):
-        self.topics, self.times = {}, SavedTimes(0, 0)
-
-    def create_topic(self, topic, partitions):
-        self.topics[topic] = [[[] for _ in range(partitions)], [0] * partitions, {}, {}]
-
-    def delete_topic(self, topic):
-        del self.topics[topic]
-
-    def publish(self, topic, _write_partition, publications):
-        for each in publications:
-            self.topics[topic][0][each.partition].append(each.payload)
-        self.times = self.times._replace(running_ms=max(1, self.times.running_ms))
-
-    def truncate(self, topic, partition, offset):
-        self.topics[topic][1][partition] = offset
-
-    def commit(self, group, topic, offsets):
-        self.topics[topic][2].setdefault(group, {}).update(offsets)
-
-    def delete_group(self, group, topic):
-        self.topics[topic][2].pop(group, None)
-
-    def hold(self, group, topic, holdings):
-        self.topics[topic][3][group] = holdings
-        if not holdings:
-            del self.topics[topic][3][group]
-
-    def save_times(self, times):
-        self.times = times
-
-    def state(self):
-        return {
-            topic: (
-                [entries[start:] for entries, start in zip(partitions, starts, strict=True)],
-                list(starts),
-                {group: dict(offsets) for group, offsets in groups.items()},
-                dict(held),
-            )
-            for topic, (partitions, starts, groups, held) in self.topics.items()
-        }, self.times
-
-
 async def all_of(queue):
-    """All that an embedded queue holds."""
+    """All that a queue holds."""
     found = {}
     for topic in await queue.topics():
         entries, starts = [], []
@@ -281,15 +190,17 @@ class Embedded:
 
     async def ask(self, name, arguments, model):
         """Let it do something, if need be more than once; it is done or not, after each attempt."""
-        getattr(model, name)(*arguments)
-        after = model.state()
+        owned = name in ("publish", "commit", "hold", "delete_group")
+        topic = arguments[name != "publish"] if owned else ""
+        if owned:
+            await model.fence(topic, 0)
+        await getattr(model, name)(*arguments)
+        after = await all_of(model)
         for _ in range(6):
             try:
                 await self.open()
-                if name in ("publish", "commit", "hold", "delete_group"):
-                    topic = arguments[0] if name == "publish" else arguments[1]
-                    if not self.queue.owns(topic, 0) or self.last is not None:
-                        await self.queue.fence(topic, 0)
+                if owned and (not self.queue.owns(topic, 0) or self.last is not None):
+                    await self.queue.fence(topic, 0)
                 doubtful = name == "publish" and self.last is PublishUncertainError
                 if doubtful and await all_of(self.queue) == after:
                     return
@@ -326,7 +237,7 @@ def test_an_embedded_queue_whose_call_fails_once(memory_path, call):
     """Its error may be tried again; what it holds is as before, or as it shall be, and durable."""
 
     async def run(disk):
-        model, embedded = Topics(), Embedded(disk.root / "queue")
+        model, embedded = InMemoryQueue(), Embedded(disk.root / "queue")
         for name, *arguments in CALLS_OF_TOPICS:
             await embedded.ask(name, arguments, model)
         disk.mend()
@@ -335,7 +246,7 @@ def test_an_embedded_queue_whose_call_fails_once(memory_path, call):
         after = EmbeddedQueue(disk.root / "queue")
         found, times = await all_of(after)
         held = {topic: each[:3] for topic, each in found.items()}
-        expected, expected_times = model.state()
+        expected, expected_times = await all_of(model)
         assert (held, times) == ({t: each[:3] for t, each in expected.items()}, expected_times)
         await after.close()
         return embedded.failures

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from memq.queue.kafka.client import Place
 from memq.queue.kafka.queue import KafkaQueue
 from tests.fakes.kafka import InMemoryKafka
 from tests.simulation.crashes import PLANS
-from tests.simulation.kafka import OF_KAFKA_USUALLY
+from tests.simulation.kafka import be_usual, client_in
 from tests.simulation.world import World
 
 SEEDS = 6 * PLANS
@@ -74,15 +75,15 @@ class Story:
     fences: list[Fenced] = field(default_factory=list)
     sent: dict[str, Sent] = field(default_factory=dict)
     acked: dict[str, tuple[int, int]] = field(default_factory=dict)
-    released: dict[tuple[str, int], int] = field(default_factory=dict)  # how often: broker's id
+    released: Counter[tuple[str, int]] = field(default_factory=Counter)  # how often: broker's id
     saved: list[Saved] = field(default_factory=list)
     commits: list[tuple[int, int, str]] = field(default_factory=list)  # number, value, life
     may_have_committed: set[int] = field(default_factory=set)
     failures: list[tuple[str, Exception]] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def happened(self, what):
-        self.counts[what] = self.counts.get(what, 0) + 1
+        self.counts[what] += 1
         return self.counts[what]
 
 
@@ -133,8 +134,7 @@ class Broker:
         """Release something, owned or not, while something may be on its way for it."""
         gone = self.rng.sample(range(WRITE_PARTITIONS), self.rng.choice((1, 1, 2)))
         for each in gone:
-            owner = self.broker_id, each
-            self.story.released[owner] = self.story.released.get(owner, 0) + 1
+            self.story.released[self.broker_id, each] += 1
         owned = [each for each in gone if each in self.owned]
         on_its_way = [asyncio.ensure_future(self.publish_for(each)) for each in owned]
         await asyncio.sleep(0)
@@ -286,19 +286,9 @@ def tell(seed):
             lambda delay_s, call: timeline.after(int(delay_s * 1e6), call), world.rng("kafka")
         )
 
-        def usual():
-            for name, value in OF_KAFKA_USUALLY.items():
-                setattr(kafka, name, value)
-
-        def client(loop):
-            def schedule(delay_s, call):
-                timeline.after(int(delay_s * 1e6), lambda: loop.alive and loop.call_soon(call))
-
-            return kafka.client(schedule)
-
         def queue_of(process):
             return KafkaQueue(
-                client(process.loop),
+                client_in(kafka, process.loop),
                 cluster_id="c",
                 broker_id=process.machine.name,
                 runtime=process.runtime,
@@ -343,10 +333,10 @@ def tell(seed):
                 kafka.marker_s = (0.0, 3.0)
             elif kind in ("loses", "drops", "refuses"):
                 setattr(kafka, kind, 0.3)
-            timeline.after(int(rng.uniform(0.2, 8.0) * 1e6), usual)
+            timeline.after(int(rng.uniform(0.2, 8.0) * 1e6), be_usual, kafka)
             timeline.after(int(rng.expovariate(0.3) * 1e6), fault)
 
-        usual()
+        be_usual(kafka)
         first = world.machine("first").start()
 
         async def make():
@@ -363,7 +353,7 @@ def tell(seed):
         for number in range(BROKERS):
             if world.machine(f"b{number}").up:
                 world.machine(f"b{number}").kill()
-        usual()
+        be_usual(kafka)
         last = world.machine("last").start()
 
         async def read():
@@ -373,12 +363,12 @@ def tell(seed):
             log = [await entries(queue, partition) for partition in range(READ_PARTITIONS)]
             return log, await queue.committed("g", TOPIC)
 
-        usual()
+        be_usual(kafka)
         log, committed = last.loop.run(read(), timeout_s=120)
     return story, log, committed, *claims_of(kafka, Place("c.memq-state", 0))
 
 
-COUNTS = {}
+COUNTS = Counter()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -408,18 +398,16 @@ def test_only_the_owner_publishes_and_commits(seed):
     assert value >= max((value for _, value, _ in story.commits), default=0)
     assert not value or value in story.may_have_committed
     for write_partition, of_partition in claims.items():
-        released = {}
-        for before, claim in pairwise(of_partition):
-            if not claim.broker_id:
-                released[before.broker_id] = released.get(before.broker_id, 0) + 1
+        released = Counter(
+            before.broker_id for before, claim in pairwise(of_partition) if not claim.broker_id
+        )
         for broker_id, count in released.items():
             assert count <= story.released[broker_id, write_partition]
     for by, wall_ms, owned in story.saved:
         for write_partition, number in owned.items():
             for claim in claims[write_partition][number:]:
                 assert claim.broker_id == by or claim.offset > saved[by, wall_ms]
-    for what, count in story.counts.items():
-        COUNTS[what] = COUNTS.get(what, 0) + count
+    COUNTS.update(story.counts)
 
 
 def test_everything_happened():

@@ -28,15 +28,6 @@ def make():
         loop.bury()
 
 
-def test_time_passes_at_once(make):
-    """An hour of simulated sleep takes no real one, and the clock has gone on by an hour."""
-    timeline, [loop] = make()
-    began_s = time.monotonic()
-    loop.run(asyncio.sleep(3_600))
-    assert time.monotonic() - began_s < 1
-    assert 3_600 <= timeline.now_us / 1e6 < 3_600.01
-
-
 def test_a_timer_is_never_early(make):
     """When a timer fires its time has passed, also by a clock that is too fast or too slow."""
     for rate in (0.999, 1.0, 1.001):
@@ -53,24 +44,6 @@ def test_a_timer_is_never_early(make):
 
         loop.run(main())
         assert not any(early)
-
-
-def test_the_same_seed_calls_the_same(make):
-    """Two runs with one seed have the same trace, and another seed has another."""
-
-    def trace(seed):
-        timeline, loops = make(seed, ("a", "b", "c"))
-
-        async def work(loop):
-            for _ in range(20):
-                await asyncio.sleep(0.01)
-                await loop.run_in_executor(None, lambda: None)
-
-        tasks = [loop.create_task(work(loop)) for loop in loops]
-        timeline.run(lambda: all(task.done() for task in tasks))
-        return timeline.trace.digest()
-
-    assert trace(1) == trace(1) != trace(2)
 
 
 def test_a_crash_runs_nothing_more(make):
@@ -111,40 +84,6 @@ def test_a_frozen_process_is_late(make):
     assert [delay_s for delay_s, _ in fired] == [1, 2, 3]
     assert all(at_s >= 10 for _, at_s in fired)
     assert work.result() >= 10
-
-
-def test_a_thread_may_wait_for_the_event_loop(make):
-    """A job that waits for a coroutine lets time pass meanwhile."""
-    _, [loop] = make()
-
-    async def answer():
-        await asyncio.sleep(5)
-        return loop.time()
-
-    def ask():
-        return asyncio.run_coroutine_threadsafe(answer(), loop).result()
-
-    async def main():
-        return await loop.run_in_executor(None, ask)
-
-    with sealed():
-        assert 5 <= loop.run(main()) < 6
-
-
-def test_a_thread_that_waits_dies_with_its_process(make):
-    """A crash ends a job that waits, and nobody hears of it again."""
-    _, [loop, other] = make(names=("a", "b"))
-    ran = []
-
-    def wait():
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(5), loop).result()
-        ran.append("went on")
-
-    loop.run_in_executor(None, wait)
-    other.call_later(2, loop.crash)
-    with sealed():
-        other.run(asyncio.sleep(10))
-    assert ran == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ from memq.reading.objects import BatchSource
 from memq.reading.plan import Selection, plan_read
 from memq.reading.rows import read_batches
 from tests.simulation import history as h
-from tests.simulation.recording import Promised, Reads, Sends, key_of, poll_of
+from tests.simulation.plan import GROUP
+from tests.simulation.recording import Asking, Promised, Reads, Sends, key_of, poll_of
 from tests.simulation.world import BEGIN_NS
 
 if TYPE_CHECKING:
@@ -491,24 +492,12 @@ async def ask(run: Run, process: Process, topic: str) -> None:
     try:
         info = await cluster.topic(topic)
         queue = TopicClient(cluster, topic, info.topic_id)
-        start_us = run.now_us
+        asking = Asking(queue, process.name, run.history, lambda: run.now_us)
         with Promised(run, process, "offsets", REQUEST_TIMEOUT_S):
-            offsets = await queue.offsets()
-        here = (process.name, start_us, run.now_us, h.OK, topic, info.topic_id)
-        for held in offsets:
-            run.history.add(h.Offsets(*here, held.partition, held.start, held.end))
-        for group in [
-            each.group for each in run.plan.readers if each.topic == topic and each.group
-        ][:1]:
-            start_us = run.now_us
-            stored = await queue.committed(group)
-            here = (process.name, start_us, run.now_us, h.OK, topic, info.topic_id)
-            run.history.add(h.Committed(*here, group, tuple(sorted(stored.items()))))
-        start_us = run.now_us
-        mark = await queue.watermark()
-        here = (process.name, start_us, run.now_us, h.OK, topic, info.topic_id)
-        for partition, stored_through_ms in enumerate(mark.read_partitions):
-            run.history.add(h.Watermark(*here, partition, stored_through_ms))
+            await asking.offsets()
+        if any(each.group for each in run.plan.readers if each.topic == topic):
+            await asking.committed(GROUP)
+        await asking.watermark()
         run.world.happened("ask")
     finally:
         await cluster.close()

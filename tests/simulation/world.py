@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import random
 import shutil
 import sys
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 BEGIN_NS = 1_750_000_000_000_000_000  # by the wall clocks, when the simulation begins
 MAX_DRIFT = 2e-4  # of a monotonic clock: a bad quartz, not trimmed by NTP
 COLLECT_EVERY = 8  # runs
-SCRATCH = Path("/dev/shm")  # noqa: S108 - memory: the disks of the simulation are made of it
+_MEMORY = "/dev/shm"  # noqa: S108 - the disks of the simulation are made of it
+SCRATCH = _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 class World:
@@ -33,7 +35,6 @@ class World:
     Args:
         seed: of all chance; every use has a stream of its own, so that one more draw in one of them
             does not shift another.
-        keep_trace: whether to keep the trace as text.
 
     Attributes:
         history: what happened, for the checkers.
@@ -41,9 +42,9 @@ class World:
         errors: what was raised where nobody caught it: process, message and error.
     """
 
-    def __init__(self, seed: object, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: object) -> None:
         self.seed = seed
-        self.trace = Trace(keep=keep_trace)
+        self.trace = Trace()
         self.timeline = Timeline(self.rng("schedule"), self.trace)
         self.network = Network(self.timeline, self.rng("network"))
         self.history = History()
@@ -55,7 +56,7 @@ class World:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             undo.callback(self._bury)
-            folder = tempfile.mkdtemp(prefix="memq-sim-", dir=SCRATCH if SCRATCH.is_dir() else None)
+            folder = tempfile.mkdtemp(prefix="memq-sim-", dir=SCRATCH)
             self.folder = Path(folder)
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             undo.enter_context(sealed())

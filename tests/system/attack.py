@@ -24,8 +24,7 @@ from memq.errors import MemqError, UnavailableError
 from tests.fakes.hostile_frames import Arsenal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
+    from collections.abc import Iterator
 
     from tests.fakes.hostile_frames import Shot
 
@@ -37,7 +36,6 @@ DEAF_PIPELINES = (20, 600, 5_000)  # requests that they send: 600 are 42 KB
 LETHAL = 0.5  # connections that end with a lethal frame
 LINGERING = 40  # connections that are left open half-way, by each attacker
 HANG_S = 15.0  # a broker that neither answers nor ends a connection for so long hangs
-TELL_S = 10.0  # between two words on how far an attacker is
 NO_LINGER = struct.pack("ii", 1, 0)  # close with RST
 
 
@@ -89,10 +87,9 @@ class Attacker:
         self._lingering: deque[socket.socket] = deque()
         self.outcome = Outcome()
 
-    def attack(self, frames: int, tell: Callable[[Outcome], None]) -> Outcome:
-        """Send so many frames, or a few more, and `tell` how far it is now and then."""
+    def attack(self, frames: int) -> Outcome:
+        """Send so many frames, or a few more."""
         parent = os.getppid()
-        told_s = time.monotonic()
         while self.outcome.kinds.total() < frames and len(self.outcome.violations) < 10:
             if os.getppid() != parent:  # who started it was killed: nobody wants to know any more
                 break
@@ -105,9 +102,6 @@ class Attacker:
                 self.outcome.turned_away += 1
             except MemqError as exc:
                 self.outcome.violations.append(f"a bad answer: {type(exc).__name__}: {exc}")
-            if time.monotonic() > told_s + TELL_S:
-                told_s = time.monotonic()
-                tell(self.outcome)
         for sock in self._lingering:
             sock.close()
         return self.outcome
@@ -223,12 +217,6 @@ def _shake_hands(sock: socket.socket, reader: FrameReader) -> None:
     wire.receive(frames[0])
 
 
-def attack(address: str, seed: str, frames: int, uris: list[str], result: Connection) -> None:
-    """The main function of an attacker's process.
-
-    It sends its outcome so far through the pipe `result` now and then, and at its end the whole one
-    once more; each with whether it is the last.
-    """
-    outcome = Attacker(address, seed, uris).attack(frames, lambda far: result.send((far, False)))
-    result.send((outcome, True))
-    result.close()
+def attack(address: str, seed: str, frames: int, uris: list[str]) -> Outcome:
+    """Attack from a process of its own."""
+    return Attacker(address, seed, uris).attack(frames)

@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,70 +58,80 @@ def plan_of(seed: str) -> Plan:
     return draw_retention(seed) if number % RETENTION_EVERY == RETENTION_EVERY - 1 else draw(seed)
 
 
-async def run_many(
-    seeds: list[str], jobs: int, root: Path, placed: Callable[[Plan], Plan]
-) -> tuple[Report, list[str]]:
-    """Carry out the runs, some at a time; all their figures, and the seeds of those that failed.
+class Campaign:
+    """The runs of a campaign.
 
     Args:
-        seeds: of the runs.
-        jobs: runs at a time.
-        root: folder for their data.
-        placed: gives a plan the storage and the queue that it is to have.
-    """
-    total, failed = Report(runs=0), []
-    slots = asyncio.Semaphore(jobs)
+        root: folder for their data; that of a run that failed is kept.
 
-    async def one(seed: str) -> None:
-        async with slots:
-            if len(failed) >= MAX_FAILED:
-                return
-            directory = folder_of(root, seed)
-            shutil.rmtree(directory, ignore_errors=True)
-            directory.mkdir(parents=True)
-            report = await run(placed(plan_of(seed)), directory)
-        total.add(report)
+    Attributes:
+        total: all their figures.
+        failed: seeds of those that failed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.total = Report(runs=0)
+        self.failed: list[str] = []
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another run may begin."""
+        return len(self.failed) < MAX_FAILED
+
+    async def run_many(self, seeds: list[str], jobs: int, placed: Callable[[Plan], Plan]) -> None:
+        """Carry out the runs, some at a time.
+
+        Args:
+            seeds: of the runs.
+            jobs: runs at a time.
+            placed: gives a plan the storage and the queue that it is to have.
+        """
+        slots = asyncio.Semaphore(jobs)
+
+        async def one(seed: str) -> None:
+            async with slots:
+                if self.goes_on:
+                    plan = placed(plan_of(seed))
+                    self._ended(seed, await run(plan, new_folder(self._root, seed)))
+
+        # Long ones first, so that they do not come last and alone.
+        await asyncio.gather(*map(one, sorted(seeds, key=lambda seed: -len(plan_of(seed).lives))))
+
+    async def run_rounds(self, seeds: list[str], count: int, found: Services) -> None:
+        """Carry out runs of clusters, one round after the other.
+
+        Args:
+            seeds: of the runs.
+            count: of brokers in each cluster.
+            found: the services that all share.
+        """
+        for name, members in groupby(seeds, round_of):
+            if not self.goes_on:
+                break
+            of_round = list(members)
+            reports = await run_round(name, of_round, count, self._root, found)
+            for seed, report in zip(of_round, reports, strict=True):
+                self._ended(seed, report)
+            weather = " and ".join(draw_weather(name)) or "nothing"
+            print(f"round {name}: {weather} failed, {self.total.runs} runs", flush=True)
+
+    def _ended(self, seed: str, report: Report) -> None:
+        self.total.add(report)
+        directory = folder_of(self._root, seed)
         if report.violations:
-            failed.append(seed)
+            self.failed.append(seed)
             _show(seed, directory, report)
         else:
             shutil.rmtree(directory)
 
-    # Long ones first, so that they do not come last and alone.
-    await asyncio.gather(*map(one, sorted(seeds, key=lambda seed: -len(plan_of(seed).lives))))
-    return total, failed
 
-
-async def run_rounds(
-    seeds: list[str], count: int, root: Path, found: Services
-) -> tuple[Report, list[str]]:
-    """Carry out runs of clusters, one round after the other; as `run_many`.
-
-    Args:
-        seeds: of the runs.
-        count: of brokers in each cluster.
-        root: folder for their data.
-        found: the services that all share.
-    """
-    total, failed = Report(runs=0), []
-    rounds: dict[str, list[str]] = {}
-    for seed in seeds:
-        rounds.setdefault(round_of(seed), []).append(seed)
-    for name, members in rounds.items():
-        if len(failed) >= MAX_FAILED:
-            break
-        reports = await run_round(name, members, count, root, found)
-        for seed, report in zip(members, reports, strict=True):
-            total.add(report)
-            directory = folder_of(root, seed)
-            if report.violations:
-                failed.append(seed)
-                _show(seed, directory, report)
-            else:
-                shutil.rmtree(directory)
-        weather = " and ".join(draw_weather(name)) or "nothing"
-        print(f"round {name}: {weather} failed, {total.runs} runs", flush=True)
-    return total, failed
+def new_folder(root: Path, seed: str) -> Path:
+    """An empty folder for the data of a run."""
+    directory = folder_of(root, seed)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
 
 
 def round_of(seed: str) -> str:
@@ -136,10 +147,8 @@ async def run_round(
     over, links = asyncio.Event(), []
 
     async def one(seed: str) -> Report:
-        directory = folder_of(root, seed)
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        return await run_cluster(draw_cluster(seed, count), directory, found, over, links)
+        plan = draw_cluster(seed, count)
+        return await run_cluster(plan, new_folder(root, seed), found, over, links)
 
     running = asyncio.gather(*map(one, seeds))
     await pass_over(draw_weather(name), found, lambda: links, name)
@@ -184,7 +193,7 @@ def main() -> int:
             print(draw_cluster(seed, given.cluster) if given.cluster else plan_of(seed))
     root = Path(tempfile.mkdtemp(prefix="memq-chaos-"))
     started_s = time.monotonic()
-    total, failed = Report(runs=0), []
+    campaign = Campaign(root)
     with contextlib.ExitStack() as stack:
         places = []
         found = stack.enter_context(services(root)) if given.cluster else None
@@ -201,12 +210,10 @@ def main() -> int:
 
         for _ in range(given.times):
             if found is None:
-                campaign = run_many(seeds, given.jobs, root, placed)
+                asyncio.run(campaign.run_many(seeds, given.jobs, placed))
             else:
-                campaign = run_rounds(seeds, given.cluster, root, found)
-            report, wrong = asyncio.run(campaign)
-            total.add(report)
-            failed += wrong
+                asyncio.run(campaign.run_rounds(seeds, given.cluster, found))
+    total, failed = campaign.total, campaign.failed
     verdict = f"{len(failed)} FAILED" if failed else "ok"
     print(
         f"chaos: {verdict}: seed {given.seed}, {total.runs} runs in "

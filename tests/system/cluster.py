@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memq.client.connection import BrokerConnection
-from memq.core.checksum import crc32c
-from memq.core.format.message import encode_message, encode_records
+from memq.client.producer.producer import AsyncProducer
 from memq.core.wire import messages as m
 from memq.errors import MemqError
 from memq.runtime.retry import Backoff
 from tests.fakes.crashing import MOMENTS, CrashPoint
-from tests.simulation import history as h
 from tests.simulation.checkers.violation import Violation
-from tests.system.ledger import Name, Written, now_us, row_of
+from tests.system.ledger import Name, Written, row_of
 from tests.system.lives import BrokerEndedError, Life, Lives, Seams
 from tests.system.plan import Plan, draw, over_a_network
 from tests.system.runs import Report, carry_out, signs
@@ -30,7 +28,6 @@ from tests.system.runs import Report, carry_out, signs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memq.client.cluster import Cluster
     from tests.harness.services.tcp_faults import TcpFaultProxy
     from tests.system.ledger import Ledger
     from tests.system.services import Services
@@ -209,28 +206,27 @@ class Brokers:
 
     # -- at the end -------------------------------------------------------------------------
 
-    async def look(self, cluster: Cluster, ledger: Ledger) -> None:
+    async def look(self, ledger: Ledger) -> None:
         """See that each write partition has one owner for all brokers, and that it accepts."""
         ledger.history.clocks_differ_ms = CLOCKS_DIFFER_MS
         for topic in self._plan.plan.topics:
             try:
                 async with asyncio.timeout(OWNED_S):
-                    info = await self._agreed(cluster, topic)
-                    for number in range(len(info.hosts)):
-                        await self._probe(cluster, ledger, info, number)
+                    owners = await self._agreed(topic)
+                    await self._probe(ledger, topic, len(owners))
             except TimeoutError:
                 told = await self._told(topic)
                 text = f"{topic}: not owned, or not accepted, within {OWNED_S:g} s: {told}"
                 self._report.violations.append(Violation("unowned", text))
 
-    async def _agreed(self, cluster: Cluster, topic: str) -> m.TopicInfo:
-        """The topic, as soon as all brokers say the same of it, with an owner for each part."""
+    async def _agreed(self, topic: str) -> list[str]:
+        """Who owns which write partition, as soon as all brokers say the same."""
         failures = 0
         while True:
             told = await self._told(topic)
             first = told[0]
             if isinstance(first, list) and all(first) and told == [first] * len(told):
-                return await cluster.topic(topic, refresh=True)
+                return first
             await asyncio.sleep(AGAIN.full_jitter_s(failures, self._rng.random))
             failures += 1
 
@@ -253,63 +249,23 @@ class Brokers:
                 told.append(f"{lives.address}: {exc}")
         return told
 
-    async def _probe(
-        self, cluster: Cluster, ledger: Ledger, info: m.TopicInfo, number: int
-    ) -> None:
-        """Write one Message to a write partition, at its owner."""
-        topic = info.config.name
-        label = f"{PROBE}-{topic}-{number}"
-        name = Name(label, 0)
-        ledger.written[label] = Written(topic, (10,), 1)
-        row = row_of(name, (10,))
-        body = encode_message(
-            encode_records([row.key], [row.value], [row.headers], [row.timestamp_us])
-        ).to_pybytes()
-        message = h.Name(number, label, 0, 0)
-        ledger.sent[topic, message] = (name,)
-        begun_us = now_us()
-        request = m.Write(
-            topic=topic,
-            write_partition=number,
-            producer_id=label,
-            epoch=0,
-            sequence=0,
-            first_unsettled=0,
-            acks=-1,
-            schema_id=info.schema_id,
-            records=1,
-            min_timestamp_us=row.timestamp_us,
-            max_timestamp_us=row.timestamp_us,
-        )
-        failures = 0
-        while True:
-            try:
-                answer, _ = await cluster.attempt(
-                    info.hosts[number], request, body, body_crc=crc32c(body), timeout_s=ASK_S
-                )
-                break
-            except MemqError as exc:
-                if not exc.retriable:
-                    raise
-            await asyncio.sleep(AGAIN.full_jitter_s(failures, self._rng.random))
-            failures += 1
-            info = await cluster.topic(topic, refresh=True)
-        ledger.acked.add(name)
-        ledger.history.add(
-            h.Send(
-                process=PROBE,
-                start_us=begun_us,
-                end_us=now_us(),
-                outcome=h.OK,
-                topic=topic,
-                topic_id=info.topic_id,
-                name=message,
-                values=(name,),
-                partition=answer.partition,
-                offset=answer.offset,
-                duplicate=answer.duplicate,
-            )
-        )
+    async def _probe(self, ledger: Ledger, topic: str, write_partitions: int) -> None:
+        """Write to each write partition, at its owner, with keys that lead to all of them."""
+        label = f"{PROBE}-{topic}"
+        written = ledger.written[label] = Written(topic, (10,))
+        async with AsyncProducer(self.address, topic=topic, partition_by="key") as producer:
+            ledger.watch(producer, PROBE, ordered=False)
+            reached: set[int] = set()
+            while len(reached) < write_partitions:
+                row = row_of(Name(label, written.count), (10,))
+                written.count += 1
+                await producer.write(row.value, row.key, row.headers, row.timestamp_us)
+                await producer.flush()
+                reached = {
+                    name.write_partition
+                    for _, name in ledger.sent
+                    if name.producer_id == producer.producer_id
+                }
 
 
 async def run_cluster(

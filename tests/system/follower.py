@@ -10,45 +10,42 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import pyarrow as pa
 
 from memq.client.topic import TopicClient
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
 from memq.core.notification import Notification, decode_notification
-from memq.core.wire import messages as m
+from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
 from memq.storage.open import open_uri
 from tests.simulation import history as h
 from tests.simulation.checkers.violation import Violation
+from tests.simulation.recording import Asking
 from tests.system.checker import contradictions
 from tests.system.ledger import Row, now_us
 
 if TYPE_CHECKING:
     from memq.client.cluster import Cluster
     from memq.core.format.index import IndexEntry
+    from memq.core.wire import messages as m
     from tests.system.ledger import Ledger
 
 GROUP = "followers"
 FOLLOWER = "follower"
-CALL_TIMEOUT_S = 10.0
+PAGE_ENTRIES = 500
 ROUND_S = 0.02
-
-_decode_entries = msgspec.msgpack.Decoder(list[m.NotificationEntry]).decode
 
 
 class Seen(NamedTuple):
     """A Batch as it was found.
 
     Attributes:
-        partition: read partition.
-        offset: of its notification.
-        timestamp_ms: of its notification.
-        payload: of its notification.
-        notification: the payload, decoded.
+        entry: its notification, as it was fetched.
+        notification: the payload of that, decoded.
         digest: of the object; empty when there is none.
         size_bytes: of the object.
         findings: what is wrong with the object.
@@ -58,10 +55,7 @@ class Seen(NamedTuple):
         timestamps_us: of all rows.
     """
 
-    partition: int
-    offset: int
-    timestamp_ms: int
-    payload: bytes
+    entry: m.NotificationEntry
     notification: Notification
     digest: bytes
     size_bytes: int
@@ -87,13 +81,12 @@ class Follower:
     def __init__(self, cluster: Cluster, topic: str, ledger: Ledger) -> None:
         self.seen: dict[tuple[int, int], Seen] = {}
         self.violations: list[Violation] = []
-        self._cluster = cluster
         self._client = TopicClient(cluster, topic)
         self._topic = topic
         self._ledger = ledger
         self._add = ledger.history.add
         self._next: dict[int, int] = {}
-        self._topic_id = ""
+        self._asking = Asking(self._client, FOLLOWER, ledger.history, now_us)
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Look again and again until `stop`, then once more."""
@@ -109,8 +102,8 @@ class Follower:
                     return
             await asyncio.sleep(ROUND_S)
 
-    async def read_again(self) -> list[Seen]:
-        """Everything from the start on.
+    async def read_again(self) -> None:
+        """Read everything from the start on.
 
         Raises:
             MemqError: it cannot be read.
@@ -118,17 +111,14 @@ class Follower:
         begun_us = now_us()
         found: list[Seen] = []
         asked: list[h.Asked] = []
-        for part in await self._offsets():
-            asked.append(h.Asked(part.partition, part.start, part.end))
-            offset = part.start
-            while offset < part.end:
-                entries = await self._fetch({part.partition: offset})
-                found += [self._again(entry) for entry in entries if entry.offset < part.end]
-                offset = entries[-1].offset + 1 if entries else part.end
+        for part in await self._asking.offsets():
+            wanted = h.Asked(part.partition, part.start, part.end)
+            asked.append(wanted)
+            async with aclosing(self._client.entries([OffsetRange(*wanted)])) as entries:
+                found += [self._again(entry) async for entry in entries]
             self._note_removals(part)
         self._polled(begun_us, found, mode=h.RANGE, asked=tuple(asked))
-        self._add(h.Drained(now_us(), FOLLOWER, self._topic, self._topic_id))
-        return found
+        self._add(h.Drained(now_us(), FOLLOWER, self._topic, self._client.topic_id))
 
     # -- one look ---------------------------------------------------------------------------
 
@@ -138,75 +128,27 @@ class Follower:
         Raises:
             MemqError: the broker did not answer in time, or refused.
         """
-        if not self._topic_id:
-            self._topic_id = (await self._cluster.topic(self._topic)).topic_id
-        await self._watermark()
-        await self._committed()
-        for part in await self._offsets():
+        if not self._client.topic_id:
+            await self._client.info()
+        await self._asking.watermark()
+        await self._asking.committed(GROUP)
+        for part in await self._asking.offsets():
             self._next.setdefault(part.partition, part.start)
         begun_us = now_us()
-        found = [self._take(entry) for entry in await self._fetch(self._next)]
-        self._polled(begun_us, found, mode=h.ASSIGNED)
-        await self._commit(tuple(self._next.items()))
+        page = await self._client.page(self._next, max_entries=PAGE_ENTRIES)
+        self._polled(begun_us, list(map(self._take, page.entries)), mode=h.ASSIGNED)
+        await self._commit()
 
-    async def _watermark(self) -> None:
-        begun_us = now_us()
-        answer = await self._client.watermark()
-        for partition, mark in enumerate(answer.read_partitions):
-            self._add(
-                h.Watermark(
-                    FOLLOWER,
-                    begun_us,
-                    now_us(),
-                    h.OK,
-                    self._topic,
-                    self._topic_id,
-                    partition,
-                    mark,
-                )
-            )
-
-    async def _committed(self) -> None:
-        begun_us = now_us()
-        committed = await self._client.committed(GROUP, timeout_s=CALL_TIMEOUT_S)
-        offsets = tuple(committed.items())
-        self._add(
-            h.Committed(
-                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._topic_id, GROUP, offsets
-            )
-        )
-
-    async def _commit(self, offsets: tuple[tuple[int, int], ...]) -> None:
+    async def _commit(self) -> None:
         commit = h.Commit(
-            FOLLOWER, now_us(), None, h.INFO, self._topic, self._topic_id, GROUP, "", offsets
-        )
+            FOLLOWER, now_us(), None, h.INFO, self._topic, self._client.topic_id, GROUP, "",
+            tuple(self._next.items()),
+        )  # fmt: skip
         try:
-            await self._client.ask(
-                m.CommitOffsets(
-                    group=GROUP,
-                    topic=self._topic,
-                    member_id="",
-                    offsets=[m.PartitionOffset(*each) for each in offsets],
-                ),
-                timeout_s=CALL_TIMEOUT_S,
-            )
+            await self._client.commit(GROUP, "", self._next)
             commit = commit._replace(outcome=h.OK)
         finally:
             self._add(commit._replace(end_us=now_us()))
-
-    async def _offsets(self) -> list[m.PartitionOffsets]:
-        begun_us = now_us()
-        parts: list[m.PartitionOffsets] = (
-            await self._ask(m.FetchOffsets(topic=self._topic))
-        ).partitions
-        for part in parts:
-            self._add(
-                h.Offsets(
-                    FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._topic_id,
-                    part.partition, part.start, part.end,
-                )
-            )  # fmt: skip
-        return parts
 
     def _take(self, entry: m.NotificationEntry) -> Seen:
         self._next[entry.partition] = entry.offset + 1
@@ -223,7 +165,7 @@ class Follower:
         notification = decode_notification(entry.payload)
         content = _content(notification)
         if content is None:
-            return Seen(*_fields(entry), notification, b"", 0, ("no object",), [], [], [])
+            return Seen(entry, notification, b"", 0, ("no object",), [], [], [])
         findings = verify(content).findings
         entries: list[IndexEntry] = []
         rows: list[list[Row]] = []
@@ -233,7 +175,7 @@ class Follower:
             rows = [_rows(reader.read(position)) for position in range(len(reader))]
         values = [tuple(self._ledger.value_of(self._topic, row) for row in each) for each in rows]
         return Seen(
-            *_fields(entry),
+            entry,
             notification,
             _digest(content),
             len(content),
@@ -251,15 +193,16 @@ class Follower:
         if content is None:
             self._found(before._replace(digest=b"", findings=("no object",)))
         else:
-            self._found(before._replace(payload=entry.payload, digest=_digest(content)))
+            self._found(before._replace(entry=entry, digest=_digest(content)))
         return before
 
     def _found(self, seen: Seen) -> None:
-        digest = hashlib.sha256(seen.payload + seen.digest).digest() if seen.digest else b""
+        entry, notification = seen.entry, seen.notification
+        digest = hashlib.sha256(entry.payload + seen.digest).digest() if seen.digest else b""
         self._add(
             h.Batch(
-                now_us(), self._topic, self._topic_id, seen.partition, seen.offset,
-                seen.timestamp_ms, seen.notification.sealed_ms, seen.notification.batch_id, digest,
+                now_us(), self._topic, self._client.topic_id, entry.partition, entry.offset,
+                entry.timestamp_ms, notification.sealed_ms, notification.batch_id, digest,
                 seen.findings,
             )
         )  # fmt: skip
@@ -268,7 +211,7 @@ class Follower:
         self, begun_us: int, found: list[Seen], *, mode: str, asked: tuple[h.Asked, ...] = ()
     ) -> None:
         rows = [
-            (seen.partition, seen.offset, position, value)
+            (seen.entry.partition, seen.entry.offset, position, value)
             for seen in found
             for position, value in enumerate(value for values in seen.values for value in values)
         ]
@@ -277,7 +220,7 @@ class Follower:
         columns = list(zip(*rows, strict=True)) or [()] * 4
         self._add(
             h.Poll(
-                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._topic_id, mode, "",
+                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._client.topic_id, mode, "",
                 FOLLOWER, *columns, asked=asked,
             )
         )  # fmt: skip
@@ -287,28 +230,13 @@ class Follower:
         shift_us = time.time_ns() // 1_000 - now_us()
         for (partition, offset), seen in self.seen.items():
             if partition == part.partition and offset < part.start:
-                published_us = seen.timestamp_ms * 1_000 - shift_us
+                published_us = seen.entry.timestamp_ms * 1_000 - shift_us
                 self._add(
                     h.Removal(
-                        now_us(), "notification", self._topic, self._topic_id, partition, offset,
-                        published_us,
+                        now_us(), "notification", self._topic, self._client.topic_id, partition,
+                        offset, published_us,
                     )
                 )  # fmt: skip
-
-    async def _fetch(self, positions: dict[int, int]) -> list[m.NotificationEntry]:
-        request = m.FetchNotifications(
-            topic=self._topic, positions=[m.PartitionOffset(*each) for each in positions.items()]
-        )
-        _, body = await self._cluster.call(request, timeout_s=CALL_TIMEOUT_S)
-        return _decode_entries(body)
-
-    async def _ask(self, request: m.Struct):
-        answer, _ = await self._cluster.call(request, timeout_s=CALL_TIMEOUT_S)
-        return answer
-
-
-def _fields(entry: m.NotificationEntry) -> tuple[int, int, int, bytes]:
-    return entry.partition, entry.offset, entry.timestamp_ms, entry.payload
 
 
 def _content(notification: Notification) -> memoryview | None:

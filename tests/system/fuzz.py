@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import random
 import sys
 import tempfile
@@ -30,8 +29,8 @@ import urllib.request
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memq.client.cluster import Cluster
 from memq.client.producer.producer import AsyncProducer
@@ -48,9 +47,6 @@ from tests.system.attack import Outcome, attack
 from tests.system.follower import Follower
 from tests.system.ledger import Ledger, Name, Written, now_us, row_of
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
 BROKERS = 3  # side by side; they keep two cores busy
 ATTACKERS = 2  # processes for each; with more the broker's memory is always full of hoarded bodies
 MEMORY_BYTES = 64 << 20  # the broker's memory_bytes: what it admits of Messages
@@ -58,7 +54,6 @@ BASE_BYTES = 192 << 20
 """What a broker takes beside Messages: 90 MiB with Python and Arrow loaded; the rest for hundreds
 of connections, their answers, and allocators that give memory back late."""
 DEADLINE_S = 10.0  # for every call of the good client
-PROGRESS_S = 30.0  # between two lines on how far it is
 REST_S = 20.0  # until connections and memory are back; a stalled connection is closed after 10 s
 SIZES = (10, 1_000, 30_000)
 LOG_SIGNS = ("CRITICAL", "Traceback", "unexpected error")
@@ -129,7 +124,7 @@ async def _attack_while_good(
     process: BrokerProcess, frames: int, seed: str, report: Report
 ) -> None:
     ledger, stop = Ledger(), asyncio.Event()
-    cluster = Cluster(process.address, client="good")
+    cluster = Cluster(process.address, client="good", request_timeout_s=DEADLINE_S)
     follower = Follower(cluster, GOOD_TOPIC, ledger)
     good_config = TopicConfig.create(GOOD_TOPIC, **GOOD_OPTIONS)
     for config in (good_config, *hostile_topics()):
@@ -158,46 +153,19 @@ async def _attack_while_good(
 
 
 async def _attack(address: str, frames: int, seed: str, uris: list[str], report: Report) -> None:
-    context = multiprocessing.get_context("spawn")
-    started_s = time.monotonic()
-    outcomes = [Outcome() for _ in range(ATTACKERS)]
-
-    def one(number: int) -> None:
-        receiver: Connection
-        receiver, sender = context.Pipe(duplex=False)
-        arguments = (address, f"{seed}/{number}", frames // ATTACKERS + 1, uris, sender)
-        attacker = context.Process(target=attack, args=arguments, daemon=True)
-        attacker.start()
-        sender.close()
-        try:
-            ended = False
-            while not ended:
-                outcomes[number], ended = receiver.recv()
-        except EOFError:
-            outcomes[number].violations.append(f"attacker {number} died")
-        finally:
-            attacker.kill()
-            attacker.join()
-
-    async def progress() -> None:
-        while True:
-            await asyncio.sleep(PROGRESS_S)
-            sent = sum(outcome.kinds.total() for outcome in outcomes)
-            found = report.violations + [text for each in outcomes for text in each.violations]
-            spent_s = time.monotonic() - started_s
-            print(
-                f"fuzz: seed {seed}: {sent} of {frames} frames after {spent_s:.0f} s, the slowest "
-                f"call {report.slowest_s:.2f} s, {len(found)} violations {found[:1]}",
-                file=sys.stderr,
-                flush=True,
+    started_s, loop = time.monotonic(), asyncio.get_running_loop()
+    with ProcessPoolExecutor(ATTACKERS, mp_context=get_context("spawn")) as pool:
+        attackers = [
+            loop.run_in_executor(
+                pool, attack, address, f"{seed}/{number}", frames // ATTACKERS + 1, uris
             )
-
-    async with asyncio.TaskGroup() as group:
-        progressing = group.create_task(progress())
-        await asyncio.gather(*(asyncio.to_thread(one, number) for number in range(ATTACKERS)))
-        progressing.cancel()
-    for outcome in outcomes:
-        report.outcome.add(outcome)
+            for number in range(ATTACKERS)
+        ]
+        for outcome in await asyncio.gather(*attackers, return_exceptions=True):
+            if isinstance(outcome, Outcome):
+                report.outcome.add(outcome)
+            else:
+                report.violations.append(f"an attacker died: {outcome!r}")
     report.took_s = time.monotonic() - started_s
 
 
@@ -301,8 +269,7 @@ def main() -> int:
     parser.add_argument("--seed", default=str(random.randrange(10**6)), help="random by default")
     given = parser.parse_args()
     failed = False
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(BROKERS, mp_context=context) as pool:
+    with ProcessPoolExecutor(BROKERS, mp_context=get_context("spawn")) as pool:
         trials = [
             pool.submit(trial, given.frames // BROKERS + 1, f"{given.seed}/{number}")
             for number in range(BROKERS)

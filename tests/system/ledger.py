@@ -16,11 +16,12 @@ from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ClosedError
 from tests.simulation import history as h
+from tests.simulation.recording import sent, settled
 
 if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.producer import AsyncProducer
-    from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
+    from memq.client.producer.state_machine import NamedMessage
 
 FIRST_US = 1_700_000_000_000_000  # timestamp of number 0
 
@@ -120,46 +121,21 @@ class Ledger:
         told = core._on_submitted
 
         def named(message: NamedMessage) -> None:
-            self._sent(message, core.options, process, ordered=ordered)
+            batch = decode_message(message.sealed.body, DEFAULT_SCHEMA)
+            values = tuple(map(name_in, batch["value"].to_pylist()))
+            send = sent(message, core.options, process, now_us(), values=values, ordered=ordered)
+            self.sent[send.topic, send.name] = values
+            message.sealed.delivery.add_done_callback(partial(self._settled, send))
             told(message)
 
         core._on_submitted = named
 
-    def _sent(
-        self, message: NamedMessage, options: StateMachineOptions, process: str, *, ordered: bool
-    ) -> None:
-        batch = decode_message(message.sealed.body, DEFAULT_SCHEMA)
-        values = tuple(name_in(value) for value in batch["value"].to_pylist())
-        name = h.Name(
-            message.partition.number, options.producer_id, options.epoch, message.sequence
-        )
-        self.sent[options.topic, name] = values
-        send = h.Send(
-            process=process,
-            start_us=now_us(),
-            end_us=None,
-            outcome=h.INFO,
-            topic=options.topic,
-            topic_id=options.topic_id,
-            name=name,
-            values=values,
-            ordered=ordered,
-            max_in_flight=options.max_in_flight,
-        )
-        message.sealed.delivery.add_done_callback(partial(self._settled, send))
-
     def _settled(self, send: h.Send, delivery: Delivery) -> None:
         error = delivery.exception()
-        if error is None:
-            stored = delivery.result()
+        stored = None if error else delivery.result()
+        if stored is not None:
             self.acked.update(send.values)
             self.duplicates += stored.duplicate
-            send = send._replace(
-                outcome=h.OK,
-                partition=stored.partition,
-                offset=stored.offset,
-                duplicate=stored.duplicate,
-            )
         elif not isinstance(error, ClosedError):  # a producer that was to die
             self.refused.append(f"{type(error).__name__}: {error}")
-        self.history.add(send._replace(end_us=now_us()))
+        self.history.add(settled(send, now_us(), stored))

@@ -19,27 +19,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq import AdminClient, Consumer, Producer, read_range
+from memq import AdminClient
 from memq.errors import MemqError
 from memq.zookeeper.session import REFUSED_SESSIONS
 from tests.harness.services.http_faults import SLOW_DOWN, Hang, Rule
+from tests.system.load import Load, check, memq, tell, wait_for
 from tests.system.services import services
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Self
 
-    from memq.client.producer.delivery import Delivery
     from tests.system.services import Services
 
 BROKERS = 3
@@ -53,7 +49,6 @@ LASTS_S = (10.0, 30.0)  # each outage, at least and at most
 CALM_S = 10.0  # after each
 SETTLED_S = 120.0  # for `memq status` to say that all is well at the start, and after an outage
 RECORD_S = 0.02  # between two records of a producer
-LOOK_S = 0.1  # between two looks at the status
 LOG_CHARACTERS = 20_000  # of the end of each broker's log, where something is wrong
 AUDIT_FINE = (0, 3)  # 3: an outage was so long that clients dropped some reports
 UNHEARD = "no broker tells its state"
@@ -76,76 +71,6 @@ class Outage(NamedTuple):
     refused_s: float = 0.0
 
 
-class Load:
-    """Producers and a group that go on through all of it.
-
-    Args:
-        bootstrap: of the brokers.
-
-    Attributes:
-        acked: values that were.
-        failed: why other ones were not.
-        read: how often the group was given each value.
-    """
-
-    def __init__(self, bootstrap: str) -> None:
-        self.acked: set[bytes] = set()
-        self.failed: list[str] = []
-        self.read: Counter[bytes] = Counter()
-        self._bootstrap = bootstrap
-        self._over = threading.Event()
-        self._all_read = threading.Event()
-        work = [partial(self._produce, number) for number in range(PRODUCERS)]
-        self._producers = [threading.Thread(target=each) for each in work]
-        self._reader = threading.Thread(target=self._consume)
-        for thread in (*self._producers, self._reader):
-            thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Write no more, and wait until all is acked or refused, and the group has read on."""
-        self._over.set()
-        for thread in self._producers:
-            thread.join()
-        self._reader.join(READ_S)
-        self._all_read.set()
-        self._reader.join()
-
-    def _produce(self, number: int) -> None:
-        with Producer(
-            self._bootstrap, topic=TOPIC, delivery_timeout="5m", max_block="5m"
-        ) as producer:
-            count = 0
-            while not self._over.wait(RECORD_S):
-                value = b"%d-%d" % (number, count)
-                producer.write(value).add_done_callback(partial(self._settled, value))
-                count += 1
-
-    def _settled(self, value: bytes, delivery: Delivery) -> None:
-        error = delivery.exception()
-        if error is None:
-            self.acked.add(value)
-        else:
-            self.failed.append(str(error))
-
-    def _consume(self) -> None:
-        with Consumer(self._bootstrap, topic=TOPIC, group="readers", start="earliest") as consumer:
-            while not self._all_read.is_set():
-                with contextlib.suppress(MemqError):  # it is told, and tries again
-                    for record in consumer.poll(1.0) or ():
-                        self.read[bytes(record.value)] += 1
-                    consumer.commit()
-                if not any(map(threading.Thread.is_alive, self._producers)) and (
-                    self.acked <= self.read.keys()
-                ):
-                    return
-
-
 def problems(bootstrap: str) -> list[str]:
     """What `memq status` says that is wrong; nothing when all is well."""
     try:
@@ -155,33 +80,15 @@ def problems(bootstrap: str) -> list[str]:
         return [f"{UNHEARD}: {exc}"]
 
 
+def is_well(said: list[str]) -> bool:
+    """Tell whether nothing is wrong."""
+    return not said
+
+
 def says(bootstrap: str, service: str) -> bool:
     """Whether the command itself says now that a service refuses."""
     done = memq("status", "-b", bootstrap)
     return done.returncode == 1 and f"\n{service} (" in "\n" + done.stdout
-
-
-def memq(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
-    command = [sys.executable, "-m", "memq", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def wait_for(bootstrap: str, said: Callable[[list[str]], bool], timeout_s: float) -> float:
-    """Ask for the status until it says something; the seconds that took.
-
-    Raises:
-        TimeoutError: with what it said last.
-    """
-    begun_s = time.monotonic()
-    while True:
-        found = problems(bootstrap)
-        took_s = time.monotonic() - begun_s
-        if said(found):
-            return took_s
-        if took_s > timeout_s:
-            raise TimeoutError(f"not said within {timeout_s:g} s, but: {found}")
-        time.sleep(LOOK_S)
 
 
 def outages(found: Services) -> dict[str, Outage]:
@@ -218,34 +125,43 @@ def in_turn(names: list[str], seed: int) -> Iterator[tuple[str, float]]:
 def run(folder: Path, minutes: float, only: str, seed: int) -> list[str]:
     """Carry it out; what was wrong."""
     wrong: list[str] = []
-    with services(folder, bucket="outages") as found, contextlib.ExitStack() as stack:
-        brokers = [
-            stack.enter_context(
-                found.broker(
-                    folder, "outages", each, zookeeper_options=f"session_timeout={SESSION_S:g}s"
-                )
-            )
-            for each in range(BROKERS)
-        ]
+    session = f"session_timeout={SESSION_S:g}s"
+    with services(folder, bucket=TOPIC) as found, contextlib.ExitStack() as stack:
+        brokers = found.brokers(stack, folder, TOPIC, BROKERS, zookeeper_options=session)
         bootstrap = ",".join(each.address for each in brokers)
         with AdminClient(bootstrap, request_timeout_s=60) as admin:
             admin.create_topic(TOPIC, write_partitions=6, read_partitions=4)
-        wait_for(bootstrap, lambda said: not said, SETTLED_S)
+        look, given = partial(problems, bootstrap), {"bootstrap": bootstrap, "topic": TOPIC}
+        wait_for(look, is_well, SETTLED_S)
         kinds = outages(found)
-        load = stack.enter_context(Load(bootstrap))
+        load = stack.enter_context(
+            Load(
+                given,
+                "",
+                producers=PRODUCERS,
+                record_s=RECORD_S,
+                patient=True,
+                delivery_timeout="5m",
+                max_block="5m",
+            )
+        )
         end_s = time.monotonic() + minutes * 60
         turns = in_turn([each for each in kinds if only in each], seed)
         name = "before the first outage"
         try:
-            wait_for(bootstrap, lambda said: not said, SETTLED_S)
+            wait_for(look, is_well, SETTLED_S)
             while time.monotonic() < end_s:
                 name, lasts_s = next(turns)
                 wrong += carry_out(bootstrap, name, kinds[name], lasts_s)
         except TimeoutError as exc:
             wrong.append(f"{name}: {exc}")
         else:
-            load.end()
-            wrong += check(bootstrap, load)
+            load.end(READ_S)
+            wrong += check(given, load)
+            audit = memq("audit", TOPIC, "-b", bootstrap, "--grace", "0s")
+            print(f"audit: {audit.stdout.strip().splitlines()[-1:]}", flush=True)
+            if audit.returncode not in AUDIT_FINE:
+                wrong.append(f"the audit: {audit.stdout}{audit.stderr}")
         if wrong:  # said before the load ends, which may wait long for deliveries
             logs = (f"{each}:\n{each.log[-LOG_CHARACTERS:]}" for each in brokers)
             print(*wrong, *logs, sep="\n", flush=True)
@@ -267,16 +183,17 @@ def carry_out(bootstrap: str, name: str, outage: Outage, lasts_s: float) -> list
 
     wrong = []
     begun_s = time.monotonic()
+    look = partial(problems, bootstrap)
     try:
         outage.begin()
-        named_s = wait_for(bootstrap, named, NAMED_S)
+        _, named_s = wait_for(look, named, NAMED_S)
         if not says(bootstrap, outage.service):
             wrong.append(f"{name}: `memq status` does not say so")
         time.sleep(max(0.0, begun_s + lasts_s - time.monotonic()))
     finally:
         outage.end()
-    over_s = wait_for(bootstrap, over, SETTLED_S)
-    well_s = over_s + wait_for(bootstrap, lambda said: not said, SETTLED_S)
+    _, over_s = wait_for(look, over, SETTLED_S)
+    well_s = over_s + wait_for(look, is_well, SETTLED_S)[1]
     print(
         f"{time.strftime('%H:%M:%S')} {name} for {lasts_s:.0f} s: named after {named_s:.1f} s, "
         f"over after {over_s:.1f} s, all well after {well_s:.1f} s",
@@ -291,28 +208,6 @@ def carry_out(bootstrap: str, name: str, outage: Outage, lasts_s: float) -> list
     return wrong
 
 
-def check(bootstrap: str, load: Load) -> list[str]:
-    """Read all back: what is lost, and what is there twice."""
-    table = read_range(bootstrap, topic=TOPIC, timeout=600, columns=["value"])
-    found = Counter(table["value"].to_pylist())
-    lost = load.acked - found.keys()
-    unread = load.acked - load.read.keys()
-    doubled = [value for value, count in found.items() if count > 1]
-    audit = memq("audit", TOPIC, "-b", bootstrap, "--grace", "0s")
-    print(
-        f"{len(load.acked)} acked, {len(load.failed)} refused, {len(found)} stored, "
-        f"{len(load.read)} read by the group; {len(lost)} lost, {len(doubled)} doubled, "
-        f"{len(unread)} not read by the group; audit: {audit.stdout.strip().splitlines()[-1:]}",
-        flush=True,
-    )
-    wrong = [f"lost: {sorted(lost)[:10]}"] if lost else []
-    wrong += [f"doubled: {doubled[:10]}"] if doubled else []
-    wrong += [f"not read by the group: {sorted(unread)[:10]}"] if unread else []
-    if audit.returncode not in AUDIT_FINE:
-        wrong.append(f"the audit: {audit.stdout}{audit.stderr}")
-    return wrong + [f"refused: {why}" for why in load.failed[:3]]
-
-
 def main() -> int:
     """Run it as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -323,12 +218,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of their order and lengths")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        wrong = run(Path(folder), given.minutes, given.only, given.seed)
-    for each in wrong:
-        print(f"WRONG {each}")
-    if not wrong:
-        print(f"ok: {given.minutes:g} minutes")
-    return 1 if wrong else 0
+        return tell(run(Path(folder), given.minutes, given.only, given.seed))
 
 
 if __name__ == "__main__":

@@ -13,27 +13,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pytest
-
 from memq.core.governor.nodes import ELECTION
-from memq.errors import MemqError
+from memq.errors import ClosedError, MemqError
 from memq.queue import open_kafka
 from memq.storage.object_store import ObjectStorage
 from memq.testing import BrokerProcess
 from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
-from tests.fakes.refusing_store import rules
-from tests.harness.services.http_faults import HttpFaultProxy
+from tests.fakes.refusing_store import proxied_store, rules
 from tests.harness.services.kafka import Kafka
-from tests.harness.services.s3proxy import REGION, S3Proxy
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from contextlib import ExitStack
     from pathlib import Path
 
     from memq.core.queue import NotificationQueue
+    from tests.harness.services.http_faults import HttpFaultProxy
     from tests.harness.services.jars import Jars
     from tests.harness.services.process import JavaService
 
@@ -75,18 +73,22 @@ class Services:
         """Makes the queue of a broker of a cluster."""
         return partial(_queue_of, self.kafka.address, cluster_id, broker_id)
 
-    def broker(self, folder: Path, name: str, number: int, **options: str) -> BrokerProcess:
-        """Start a broker of the cluster with this name, whose bucket has it too."""
-        return BrokerProcess(
-            folder / f"b{number}",
-            broker_id=f"b{number}",
-            cluster_id=name,
-            zookeeper=f"{self.zookeeper.address}/{name}",
-            queue=f"kafka://{self.kafka.address}",
-            storage=f"s3://{name}/{name}",
-            storage_options=",".join(f"{key}={value}" for key, value in self.s3.items()),
-            **options,
-        )
+    def brokers(
+        self, stack: ExitStack, folder: Path, name: str, count: int, **options: str
+    ) -> list[BrokerProcess]:
+        """Start the brokers of the cluster with this name, whose bucket has it too."""
+        options |= {
+            "cluster_id": name,
+            "zookeeper": f"{self.zookeeper.address}/{name}",
+            "queue": f"kafka://{self.kafka.address}",
+            "storage": f"s3://{name}/{name}",
+            "storage_options": ",".join(f"{key}={value}" for key, value in self.s3.items()),
+        }
+        ids = [f"b{number}" for number in range(count)]
+        return [
+            stack.enter_context(BrokerProcess(folder / each, broker_id=each, **options))
+            for each in ids
+        ]
 
     def link(self) -> TcpFaultProxy:
         """A way of its own to ZooKeeper for one broker."""
@@ -113,21 +115,10 @@ class Services:
 def services(folder: Path, jars: Jars | None = None, *, bucket: str = BUCKET) -> Iterator[Services]:
     """All services; this process, which checks, has the store itself in its environment."""
     with (
-        S3Proxy(folder / "s3", jars=jars) as s3,
+        proxied_store(folder, bucket, jars) as (options, store),
         Kafka(folder / "kafka", jars=jars) as kafka,
         ZooKeeper(folder / "zookeeper", jars=jars) as zookeeper,
-        HttpFaultProxy("127.0.0.1", s3.port) as store,
-        pytest.MonkeyPatch.context() as environment,
     ):
-        s3.make_bucket(bucket)
-        for name, value in s3.environment.items():
-            environment.setenv(name, value)
-        options = {
-            "endpoint": f"http://{store.address}",
-            "access_key_id": s3.access_key,
-            "secret_access_key": s3.secret_key,
-            "region": REGION,
-        }
         yield Services(options, store, kafka, zookeeper)
 
 
@@ -209,5 +200,5 @@ async def _fail_links(links: Callable[[], Sequence[TcpFaultProxy]], rng: random.
                 await asyncio.to_thread(link.freeze, None if how == "freeze" else how)
         await asyncio.sleep(rng.choice(FREEZES_S))
         for link in cut:
-            with suppress(RuntimeError):  # its run has ended
+            with suppress(ClosedError):  # its run has ended
                 await asyncio.to_thread(link.restore)

@@ -35,13 +35,11 @@ PLANTED = {
 }
 """Seams with a bug, and the kinds of violation by which it must be found."""
 
-IN_STORE = [f"s3/{number}" for number in range(2)]
-"""Seeds of runs with their Batches in an object store that fails."""
-IN_KAFKA = ("in kafka/0",)
-"""Seeds of runs with their notifications in a Kafka that fails."""
-
-OF_CLUSTERS = ["cluster/0"]
-"""Seeds of runs of clusters; all are of one round."""
+SERVICES = {
+    "store": (store, in_store, ["s3/0", "s3/1"]),
+    "kafka": (kafka, in_kafka, ["in kafka/0"]),
+}
+"""A service that fails for a run, what places a run in it, and seeds."""
 
 CHANCES = 5  # runs for a planted bug: where the machine is slow, a run may not come to its mistake
 
@@ -76,16 +74,6 @@ def reports(tmp_path_factory) -> dict[str, Report]:
     return asyncio.run(run_all())
 
 
-def reports_of(plans: Sequence[Plan], tmp_path_factory) -> dict[str, Report]:
-    """The reports of runs that take place side by side, by seed."""
-
-    async def run_all() -> list[Report]:
-        folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
-        return await asyncio.gather(*map(run, plans, folders))
-
-    return dict(zip([plan.seed for plan in plans], asyncio.run(run_all()), strict=True))
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> None:
     """Whatever step the broker is killed at, what was acked is there once, as it was sent."""
@@ -94,51 +82,33 @@ def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> Non
     assert report.ends.total() >= 3
 
 
-@pytest.fixture(scope="module")
-def reports_in_store(tmp_path_factory, service_jars) -> dict[str, Report]:
-    """The reports of runs in an object store, by seed."""
-    with store(tmp_path_factory.mktemp("store"), service_jars) as options:
-        return reports_of([in_store(draw(seed), options) for seed in IN_STORE], tmp_path_factory)
+@pytest.mark.parametrize("where", SERVICES)
+def test_nothing_acked_is_lost_with_a_service_that_fails(
+    where, tmp_path_factory, service_jars
+) -> None:
+    """Refusals, stalls, lost and cut answers, hangs and kills change nothing about acks."""
+    service, placed, seeds = SERVICES[where]
+    with service(tmp_path_factory.mktemp(where), service_jars) as found:
+        plans = [placed(draw(seed), found) for seed in seeds]
+        reports = asyncio.run(_run_all(plans, tmp_path_factory))
+    for report in reports:
+        assert report.violations == []
+        assert report.ends.total() >= 3
 
 
-@pytest.mark.parametrize("seed", IN_STORE)
-def test_nothing_acked_is_lost_in_an_object_store_that_fails(reports_in_store, seed) -> None:
-    """Refusals, lost answers, stalls and cut answers change nothing about what was acked."""
-    report = reports_in_store[seed]
-    assert report.violations == []
-    assert report.ends.total() >= 3
-
-
-@pytest.fixture(scope="module")
-def reports_in_kafka(tmp_path_factory, service_jars) -> dict[str, Report]:
-    """The reports of runs with their notifications in Kafka, by seed."""
-    with kafka(tmp_path_factory.mktemp("kafka"), service_jars) as address:
-        return reports_of([in_kafka(draw(seed), address) for seed in IN_KAFKA], tmp_path_factory)
-
-
-@pytest.mark.parametrize("seed", IN_KAFKA)
-def test_nothing_acked_is_lost_with_a_kafka_that_fails(reports_in_kafka, seed) -> None:
-    """A Kafka that hangs and dies meanwhile changes nothing about what was acked."""
-    report = reports_in_kafka[seed]
-    assert report.violations == []
-    assert report.ends.total() >= 3
-
-
-@pytest.fixture(scope="module")
-def reports_of_clusters(tmp_path_factory, service_jars) -> dict[str, Report]:
-    """The reports of runs of clusters of three brokers, by seed."""
-    root = tmp_path_factory.mktemp("clusters")
-    with services(root, service_jars) as found:
-        running = run_round(round_of(OF_CLUSTERS[0]), OF_CLUSTERS, 3, root, found)
-        return dict(zip(OF_CLUSTERS, asyncio.run(running), strict=True))
-
-
-@pytest.mark.parametrize("seed", OF_CLUSTERS)
-def test_nothing_acked_is_lost_by_a_cluster_whose_services_fail(reports_of_clusters, seed) -> None:
+def test_nothing_acked_is_lost_by_a_cluster_whose_services_fail(tmp_path, service_jars) -> None:
     """Brokers die and services fail, and in the end each write partition has one owner."""
-    report = reports_of_clusters[seed]
+    seed = "cluster/0"
+    with services(tmp_path, service_jars) as found:
+        [report] = asyncio.run(run_round(round_of(seed), [seed], 3, tmp_path, found))
     assert report.violations == []
     assert report.acked > 0
+
+
+async def _run_all(plans: Sequence[Plan], tmp_path_factory) -> list[Report]:
+    """The reports of runs that take place side by side."""
+    folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
+    return await asyncio.gather(*map(run, plans, folders))
 
 
 def test_runs_have_something_to_lose(reports) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
-from tests.fakes.hostile_frames import CLOSING, LETHAL, Arsenal
 from tests.system import fuzz
 
 FRAMES = 5_000
@@ -36,19 +33,3 @@ async def test_broker_that_dies_is_reported(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(fuzz, "_attack_while_good", kill)
     report = await fuzz.run(200, "fixed", tmp_path)
     assert any("ended with" in text for text in report.violations)
-
-
-def test_every_kind_of_lethal_frame_is_made() -> None:
-    """The arsenal holds all that it says, and knows its own kinds."""
-    arsenal = Arsenal(random.Random(1), [])
-    kinds = {arsenal.lethal().kind for _ in range(2_000)}
-    assert kinds == set(LETHAL)
-    assert set(CLOSING) <= kinds
-
-
-def test_frames_that_fail_alone_have_ids_of_their_own() -> None:
-    """So that each answer can be told from the others."""
-    arsenal = Arsenal(random.Random(2), [])
-    ids = [arsenal.shot().correlation_id for _ in range(1_000)]
-    assert len(set(ids)) == len(ids)
-    assert min(ids) > 1, "1 is the handshake's"

@@ -7,23 +7,26 @@ prints says so. With `MEMQ_REQUIRE_SERVICES=1` in the environment it fails.
 from __future__ import annotations
 
 import os
+import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness.services.errors import ServiceUnavailableError
-from tests.harness.services.jars import OPENLINEAGE, Jars
+from tests.harness.services.jars import Jars
 from tests.harness.services.kafka import Kafka
-from tests.harness.services.missing import PROPERTY, Missing
 from tests.harness.services.s3proxy import S3Proxy
 from tests.harness.services.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
 
 REQUIRED = "MEMQ_REQUIRE_SERVICES"
-MISSING = pytest.StashKey[Missing]()
+MISSING = pytest.StashKey[Counter[str]]()  # tests that were skipped, by `service: reason`
+PROPERTY = "skipped for want of"
+"""Name of the JUnit property of such a test; its value is `service: reason`."""
+SHOWN_CHARACTERS = 200  # of each reason, so that all are one line
 
 
 @pytest.fixture(scope="session")
@@ -55,13 +58,6 @@ def kafka_server(service_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -
         yield server
 
 
-@pytest.fixture(scope="session")
-def openlineage_jar(service_jars: Jars) -> Path:
-    """The integration of OpenLineage into Spark."""
-    (jar,) = service_jars.get(OPENLINEAGE).glob("*.jar")
-    return jar
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Turn the error of a service that this machine cannot run into a skip."""
@@ -81,13 +77,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 class _Counting:
     def __init__(self, config: pytest.Config) -> None:
-        self._missing = config.stash[MISSING] = Missing()
+        self._missing = config.stash[MISSING] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test that was skipped for want of a service."""
         for name, why in report.user_properties:
             if name == PROPERTY and report.skipped:
-                self._missing.add(str(why))
+                self._missing[textwrap.shorten(str(why), SHOWN_CHARACTERS, placeholder=" …")] += 1
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -97,4 +93,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     missing = session.config.stash[MISSING]
     if missing and reporter is not None:
-        reporter.write_line(missing.line(), red=True, bold=True)
+        parts = (f"{count} for want of {why}" for why, count in sorted(missing.items()))
+        line = f"!!! TESTS WERE SKIPPED: {'; '.join(parts)} !!!"
+        reporter.write_line(line, red=True, bold=True)

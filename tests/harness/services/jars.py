@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import re
 import shutil
 import subprocess
 from contextlib import contextmanager
@@ -90,15 +91,7 @@ S3PROXY = Artifact(
       <artifact name="s3proxy" type="jar" m:classifier="jar-with-dependencies"/>
     </dependency>""",
 )
-# No service, but fetched and pinned alike: what tells OpenLineage of Spark's jobs.
-OPENLINEAGE = Artifact(
-    "openlineage",
-    "1.53.0",
-    """\
-    <dependency org="io.openlineage" name="openlineage-spark_2.13" rev="{version}"
-                conf="default->default" transitive="false"/>""",
-)
-ARTIFACTS = (KAFKA, S3PROXY, OPENLINEAGE)
+ARTIFACTS = (KAFKA, S3PROXY)
 
 # The kernel sends the signal when the thread ends that forked, however it ends, SIGKILL included.
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
@@ -110,7 +103,6 @@ class Jars:
     Args:
         folder: where they are kept.
         pins: file with the SHA-256 of each.
-        java: command that runs Ivy and the services.
         ivy_settings: to be used in place of Ivy's own; they say where artifacts come from.
 
     Attributes:
@@ -122,12 +114,10 @@ class Jars:
         folder: Path = FOLDER,
         *,
         pins: Path = PINS,
-        java: str = "java",
         ivy_settings: Path | None = None,
     ) -> None:
         self.folder = folder
         self._pins = read_pins(pins)
-        self._java = java
         self._ivy_settings = ivy_settings
         self._checked: set[Artifact] = set()
         self._failed: dict[Artifact, str] = {}
@@ -144,7 +134,7 @@ class Jars:
         return [
             command(service, DIES_WITH_PARENT[0]),
             *DIES_WITH_PARENT[1:],
-            str(Path(command(service, self._java)).resolve()),
+            str(Path(command(service, "java")).resolve()),
         ]
 
     def get(self, artifact: Artifact) -> Path:
@@ -239,20 +229,12 @@ class Jars:
 
 
 def read_pins(path: Path) -> dict[str, dict[str, str]]:
-    """SHA-256 of each jar, by its file name, by the folder that it lies in.
-
-    Raises:
-        JarError: a line is no pin.
-    """
+    """SHA-256 of each jar, by its file name, by the folder that it lies in."""
     pins: dict[str, dict[str, str]] = {}
     for line in path.read_text().splitlines():
-        if line.startswith("#"):
-            continue
-        digest, _, place = line.partition("  ")
-        folder, _, name = place.partition("/")
-        if len(digest) != 64 or not folder or not name:
-            raise JarError(f"{path.name}: {line!r} is not `SHA-256  folder/file`")
-        pins.setdefault(folder, {})[name] = digest
+        if not line.startswith("#"):
+            digest, folder, name = re.split("  |/", line)
+            pins.setdefault(folder, {})[name] = digest
     return pins
 
 

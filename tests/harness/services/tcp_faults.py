@@ -1,88 +1,76 @@
-"""A proxy that breaks, stops and delays TCP connections, between a client and a real service.
+"""A proxy that breaks and stops TCP connections, between a client and a real service.
 
-It knows nothing of what it passes on; Kafka and ZooKeeper are what it is for. A Kafka client opens
-connections to the addresses that the brokers advertise. So the proxy starts first, the broker is
-told to advertise `proxy.port`, and then the proxy is told where the broker is:
+It knows nothing of what it passes on; ZooKeeper is what it is for:
 
-    with TcpFaultProxy() as proxy:
-        start_broker(advertised_port=proxy.port, port=19092)
-        proxy.upstream = ("127.0.0.1", 19092)
-        proxy.freeze()                # the client sees a broker that does not answer
+    with TcpFaultProxy(("127.0.0.1", 2181)) as proxy:
+        connect(proxy.address)
+        proxy.freeze()                # the client sees a service that does not answer
         proxy.thaw()                  # everything arrives, only later
         proxy.freeze("to_client")     # requests arrive, answers do not
         proxy.reset()                 # the connections are gone, with what was on its way
+        proxy.refuse()                # so are new ones
         proxy.restore()
 
 A switch is in effect when its method returns. What was handed to the kernel before that arrives.
 While bytes are frozen, new connections are opened, by the kernel: a frozen service does the same.
 Ends of connections, and resets, wait like bytes do.
+
+The port belongs to the proxy also while it refuses connections: a socket that is bound but does not
+listen keeps it. So a client that tries again meets the proxy or nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, Self
+import socket
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tests.harness.services.proxy_loop import CHUNK_BYTES, HOST, ProxyLoop, connected
+from memq.client.sync import EventLoopThread
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from tests.harness.services.proxy_loop import Peer
-
-    _Held: TypeAlias = asyncio.Queue[tuple[float, bytes | OSError]]
+    from asyncio import StreamReader, StreamWriter
 
 Direction = Literal["to_upstream", "to_client"]
 DIRECTIONS: tuple[Direction, Direction] = ("to_upstream", "to_client")
-
-MAX_CHUNKS = 64
-"""Held of each direction of a connection: 4 MiB. With a delay, no more than that is on its way at a
-time; a sender that is faster waits."""
+HOST = "127.0.0.1"
+CHUNK_BYTES = 64 << 10  # passed on at a time
 
 
 class TcpFaultProxy:
     """Passes bytes on, or does not. Thread-safe.
 
     Args:
-        upstream: host and port of the service; None if it is not known yet.
-
-    Attributes:
-        upstream: where connections that are opened from now on lead to. Without it, or when nobody
-            listens there, they are reset.
+        upstream: host and port of the service. Where nobody listens there, connections are reset.
     """
 
-    def __init__(self, upstream: tuple[str, int] | None = None) -> None:
-        self._loop = ProxyLoop(self._serve, "tcp-fault-proxy")
-        self.upstream = upstream
+    def __init__(self, upstream: tuple[str, int]) -> None:
+        self._upstream = upstream
         self._flows = {direction: asyncio.Event() for direction in DIRECTIONS}
-        self._delays_s = dict.fromkeys(DIRECTIONS, 0.0)
-        self._refuses = False
         for flow in self._flows.values():
             flow.set()
+        self._connections: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server | None = None
 
     def __repr__(self) -> str:
-        target = "{}:{}".format(*self.upstream) if self.upstream else "nowhere yet"
-        states = [f"{self.connections} open"]
-        if self._refuses:
-            states.append("refuses")
-        for direction in DIRECTIONS:
-            if not self._flows[direction].is_set():
-                states.append(f"frozen {direction}")
-            if self._delays_s[direction]:
-                states.append(f"{direction} {self._delays_s[direction]:g} s later")
-        return f"<TcpFaultProxy {self.address} for {target} [{', '.join(states)}]>"
+        return f"<TcpFaultProxy {self.address} for {self._upstream}>"
 
     def __enter__(self) -> Self:
-        self._loop.start()
+        self._keeper = _bound(0)
+        self._loop = EventLoopThread("tcp-fault-proxy")
+        self._loop.run(self._listen())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.stop()
+        self._loop.run(self._refuse())
+        self._loop.close()
+        self._keeper.close()
 
     @property
     def port(self) -> int:
         """Where clients connect to; the same until the proxy ends."""
-        return self._loop.port
+        return int(self._keeper.getsockname()[1])
 
     @property
     def address(self) -> str:
@@ -92,88 +80,104 @@ class TcpFaultProxy:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return self._loop.connections
+        return len(self._connections)
 
     def refuse(self) -> None:
         """Reset the connections, and refuse new ones until `restore`."""
-        self._refuses = True
-        self._loop.call(self._loop.refuse())
+        self._loop.run(self._refuse())
 
     def reset(self) -> None:
         """Reset the connections; new ones are served."""
-        self._loop.call(self._loop.reset_connections())
+        self._loop.run(self._reset())
 
     def freeze(self, direction: Direction | None = None) -> None:
         """Pass no bytes on, in one direction or in both, until `thaw`."""
-        self._loop.call(self._freeze((direction,) if direction else DIRECTIONS))
+        self._loop.run(self._switch(direction, passes=False))
 
-    def thaw(self, direction: Direction | None = None) -> None:
-        """Pass bytes on again, in one direction or in both, first those that were held."""
-        self._loop.call(self._thaw((direction,) if direction else DIRECTIONS))
-
-    def delay(self, delay_s: float, direction: Direction | None = None) -> None:
-        """Pass bytes on so much later than they come, in one direction or in each of both.
-
-        Those that came before keep their time.
-        """
-        if delay_s < 0:
-            raise ValueError(f"delay_s is {delay_s}; bytes cannot arrive before they are sent")
-        self._delays_s |= dict.fromkeys((direction,) if direction else DIRECTIONS, delay_s)
+    def thaw(self) -> None:
+        """Pass bytes on again, first those that were held."""
+        self._loop.run(self._switch(None, passes=True))
 
     def restore(self) -> None:
-        """End everything that was switched on: accept, pass on, without delay."""
-        self.delay(0)
+        """End everything that was switched on: accept, and pass on."""
         self.thaw()
-        self._loop.call(self._loop.listen())
-        self._refuses = False
+        self._loop.run(self._listen())
 
-    async def _freeze(self, directions: tuple[Direction, ...]) -> None:
-        for direction in directions:
-            self._flows[direction].clear()
+    # -- in its thread ----------------------------------------------------------------------
 
-    async def _thaw(self, directions: tuple[Direction, ...]) -> None:
-        for direction in directions:
-            self._flows[direction].set()
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._serve, sock=_bound(self.port))
 
-    async def _serve(self, client: Peer) -> None:
-        if self.upstream is None:
-            raise ConnectionRefusedError("there is no upstream yet")
-        async with connected(*self.upstream) as upstream:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    self._pass(group, client, upstream, "to_upstream")
-                    self._pass(group, upstream, client, "to_client")
-            except* OSError as errors:
-                raise ConnectionResetError("one side was reset: so is the other") from errors
+    async def _refuse(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._reset()
 
-    def _pass(
-        self, group: asyncio.TaskGroup, source: Peer, sink: Peer, direction: Direction
-    ) -> None:
-        held: _Held = asyncio.Queue(MAX_CHUNKS)
-        group.create_task(self._take(source, held, direction))
-        group.create_task(self._hand_on(held, sink, direction))
+    async def _reset(self) -> None:
+        connections = [*self._connections]
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
-    async def _take(self, source: Peer, held: _Held, direction: Direction) -> None:
-        """Read until the end or a reset, which are held like bytes are."""
-        clock = asyncio.get_running_loop()
-        read: bytes | OSError = b"to be read"
-        while read and not isinstance(read, OSError):
-            try:
-                read = await source.reader.read(CHUNK_BYTES)
-            except OSError as error:
-                read = error
-            await held.put((clock.time() + self._delays_s[direction], read))
+    async def _switch(self, direction: Direction | None, *, passes: bool) -> None:
+        for each in (direction,) if direction else DIRECTIONS:
+            if passes:
+                self._flows[each].set()
+            else:
+                self._flows[each].clear()
 
-    async def _hand_on(self, held: _Held, sink: Peer, direction: Direction) -> None:
-        clock = asyncio.get_running_loop()
+    async def _serve(self, client: StreamReader, to_client: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        writers = [to_client]
+        try:
+            await self._flows["to_upstream"].wait()
+            upstream, to_upstream = await asyncio.open_connection(*self._upstream)
+            writers.append(to_upstream)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass(client, to_upstream, "to_upstream"))
+                group.create_task(self._pass(upstream, to_client, "to_client"))
+        except (OSError, ExceptionGroup, asyncio.CancelledError):
+            for writer in writers:
+                _reset_when_closed(writer)
+        finally:
+            self._connections.discard(task)
+            for writer in writers:
+                writer.close()
+
+    async def _pass(self, source: StreamReader, sink: StreamWriter, direction: Direction) -> None:
+        sink.transport.set_write_buffer_limits(0)  # `drain` waits for everything
+        flow = self._flows[direction]
         while True:
-            due_s, read = await held.get()
-            if due_s > clock.time():
-                await asyncio.sleep(due_s - clock.time())
-            await self._flows[direction].wait()
-            if isinstance(read, OSError):
-                raise read
+            try:
+                read = await source.read(CHUNK_BYTES)
+            except OSError:
+                await flow.wait()
+                raise
+            await flow.wait()
             if not read:
-                sink.writer.write_eof()
+                sink.write_eof()
                 return
-            await sink.send(read)
+            sink.write(read)
+            await sink.drain()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket at a port of the loopback, or at a free one for 0. It does not listen yet."""
+    # Named, so that asyncio knows its connections for TCP and sends without delay.
+    bound = socket.socket(proto=socket.IPPROTO_TCP)
+    # Lets the one that listens share the port with the one that keeps it.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((HOST, port))
+    return bound
+
+
+def _reset_when_closed(writer: StreamWriter) -> None:
+    """Drop what was not sent, and send a RST: the kernel does, of a socket that does not linger."""
+    connection = writer.get_extra_info("socket")
+    with suppress(OSError):  # closed already
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

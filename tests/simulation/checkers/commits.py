@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.checkers.violation import Violation
-from tests.simulation.history import FAIL, OK, SOUGHT, History
+from tests.simulation.history import OK, SOUGHT, History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +33,12 @@ class _Stored(NamedTuple):
     end_us: float
     offset: int
     proven: bool
-    moves: bool
 
 
 def wrong_commits(log: Log) -> Iterator[Violation]:
     """What is fetched was never committed, was forgotten, or went back; or a commit went back.
 
-    A commit may go back where an operator reset the group, or a member chose another position.
+    A commit may go back where a member chose another position.
     """
     stored, sought = _stored(log.history)
     floors = {at: _Floors(commits, sought.get(at, [])) for at, commits in stored.items()}
@@ -64,7 +63,7 @@ def wrong_commits(log: Log) -> Iterator[Violation]:
     for at, commits in stored.items():
         for each in commits:
             floor = floors[at].before(each.start_us, each.end_us)
-            if each.proven and not each.moves and floor is not None and each.offset < floor:
+            if each.proven and floor is not None and each.offset < floor:
                 yield Violation("commit went back", f"{at}: from {floor} to {each.offset}")
 
 
@@ -76,21 +75,18 @@ class _Floors:
         self._first: dict[int, int] = {}
         for each in commits:
             self._first.setdefault(each.offset, each.start_us)
-        moves = [(each.start_us, each.end_us) for each in commits if each.moves]
-        self._moves = sorted([*moves, *((time_us, time_us) for time_us in sought)])
+        self._moves = sorted(sought)
         self._acked = sorted(
-            (each.end_us, each.start_us, each.offset)
-            for each in commits
-            if each.proven and not each.moves
+            (each.end_us, each.start_us, each.offset) for each in commits if each.proven
         )
         self._ends = [end_us for end_us, _, _ in self._acked]
         # The highest up to each, of those since the last move.
         self._floors: list[float] = []
         floor, move = -_NEVER, 0
         for end_us, start_us, offset in self._acked:
-            while move < len(self._moves) and self._moves[move][0] <= end_us:
+            while move < len(self._moves) and self._moves[move] <= end_us:
                 floor, move = -_NEVER, move + 1
-            settled = move == 0 or self._moves[move - 1][1] <= start_us
+            settled = move == 0 or self._moves[move - 1] <= start_us
             floor = max(floor, offset) if settled else floor
             self._floors.append(floor)
 
@@ -100,7 +96,7 @@ class _Floors:
         if at < 0 or self._floors[at] == -_NEVER:
             return None
         acked_us = self._ends[at]
-        if any(acked_us <= move_us <= end_us for move_us, _ in self._moves):
+        if any(acked_us <= move_us <= end_us for move_us in self._moves):
             return None
         return self._floors[at]
 
@@ -112,14 +108,12 @@ class _Floors:
 def _stored(history: History) -> tuple[dict[_Group, list[_Stored]], dict[_Group, list[int]]]:
     stored: dict[_Group, list[_Stored]] = defaultdict(list)
     for commit in history.commits:
-        if commit.outcome == FAIL:
-            continue
         end_us = _NEVER if commit.end_us is None else commit.end_us
         for partition, offset in commit.offsets:
             at = _Group(commit.group, commit.topic, commit.topic_id, partition)
             proven = commit.outcome == OK
             stored[at].append(
-                _Stored(commit.start_us, end_us if proven else _NEVER, offset, proven, commit.reset)
+                _Stored(commit.start_us, end_us if proven else _NEVER, offset, proven)
             )
     for commits in stored.values():
         commits.sort()

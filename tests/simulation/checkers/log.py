@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.simulation.history import DELETE, FAIL, NOWHERE, OK, Key
+from tests.simulation.history import DELETE, NOWHERE, OK, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -106,6 +106,10 @@ class Log:
             times[at] = min(each.time_us, times.get(at, each.time_us))
         return times
 
+    def gone(self, key: Key, offset: int, by_us: int) -> bool:
+        """Whether a notification or its object was removed by a time."""
+        return self.removed.get((key, offset), by_us + 1) <= by_us
+
     @cached_property
     def destroyed(self) -> set[tuple[Key, int]]:
         """Key and offset of Batches that were destroyed on purpose."""
@@ -119,7 +123,7 @@ class Log:
         """When the deletion of a topic id began, if it may have taken effect."""
         times: dict[tuple[str, str], int] = {}
         for each in self.history.topics:
-            if each.action == DELETE and each.outcome != FAIL:
+            if each.action == DELETE:
                 at = each.topic, each.topic_id
                 times[at] = min(each.start_us, times.get(at, each.start_us))
         return times

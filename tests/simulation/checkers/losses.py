@@ -10,7 +10,7 @@ import numpy as np
 from tests.simulation.checkers.log import shown
 from tests.simulation.checkers.streams import streams_of
 from tests.simulation.checkers.violation import Violation
-from tests.simulation.history import FAIL, OK, Key
+from tests.simulation.history import OK, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,8 +65,7 @@ def _unread_sends(log: Log) -> list[int]:
     return [
         int(number)
         for number in np.unique(log.sent_by[~read])
-        if (sends[number].outcome == OK and sends[number].acks == "all")
-        or (part_read[number] and sends[number].outcome != FAIL)
+        if (sends[number].outcome == OK and sends[number].acks == "all") or part_read[number]
     ]
 
 
@@ -81,9 +80,8 @@ def _covered(log: Log) -> dict[Key, tuple[np.ndarray, np.ndarray]]:
     for start, end in zip(row[first], row[last], strict=True):
         spans[log.keys[log.key[start]]].append((int(log.offset[start]), int(log.offset[end])))
     for poll in log.history.polls:
-        if poll.outcome == OK:
-            for partition, begin, stop in poll.asked:
-                spans[Key(poll.topic, poll.topic_id, partition)].append((begin, stop))
+        for partition, begin, stop in poll.asked:
+            spans[Key(poll.topic, poll.topic_id, partition)].append((begin, stop))
     result = {}
     for key, parts in spans.items():
         array = np.array(sorted(parts), np.int64)

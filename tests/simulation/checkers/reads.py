@@ -1,4 +1,4 @@
-"""What is read was sent, did not fail, and was there to stay."""
+"""What is read was sent, and was there to stay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.simulation.checkers.violation import Violation
-from tests.simulation.history import FAIL, NOWHERE, OK
+from tests.simulation.history import NOWHERE, OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,24 +26,10 @@ def phantoms(log: Log) -> Iterator[Violation]:
         yield Violation("phantom", log.where(row))
 
 
-def aborted_reads(log: Log) -> Iterator[Violation]:
-    """Something was read of which every send has certainly failed."""
-    sends = log.history.sends
-    failed = np.array([send.outcome == FAIL for send in sends], bool)
-    any_sent = np.zeros(len(log.values), bool)
-    any_sent[log.sent_value] = True
-    may = np.zeros(len(log.values), bool)
-    may[log.sent_value[~failed[log.sent_by]]] = True
-    for row in np.flatnonzero((any_sent & ~may)[log.value]):
-        yield Violation("aborted read", log.where(row))
-
-
 def precommitted_reads(log: Log) -> Iterator[Violation]:
     """Something was read, or acked, before it was sure to stay; or read before it was sent."""
     history = log.history
-    ends = np.array(
-        [_NEVER if poll.end_us is None else poll.end_us for poll in history.polls], np.int64
-    )
+    ends = np.array([poll.end_us for poll in history.polls], np.int64)
     starts = np.array([send.start_us for send in history.sends], np.int64)
     sent_us = np.full(len(log.values), _NEVER)
     np.minimum.at(sent_us, log.sent_value, starts[log.sent_by])
@@ -56,7 +42,7 @@ def precommitted_reads(log: Log) -> Iterator[Violation]:
     if not durable:
         return
     times = [durable.get(key) for key in log.keys]
-    for row in _first_rows(log):
+    for row in _first_rows(log, ends):
         known = times[log.key[row]]
         if known is not None and ends[log.poll[row]] < known.get(int(log.offset[row]), _NEVER):
             yield Violation("precommitted read", f"{log.where(row)} was not durable")
@@ -68,9 +54,8 @@ def precommitted_reads(log: Log) -> Iterator[Violation]:
             yield Violation("precommitted ack", f"{send.name} was acked and was not durable")
 
 
-def _first_rows(log: Log) -> np.ndarray:
+def _first_rows(log: Log, ends: np.ndarray) -> np.ndarray:
     """Of each Batch, the row that was read first."""
-    ends = np.array([poll.end_us or 0 for poll in log.history.polls], np.int64)
     order = np.lexsort((ends[log.poll], log.offset, log.key))
     key, offset = log.key[order], log.offset[order]
     new = np.ones(len(order), bool)

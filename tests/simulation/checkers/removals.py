@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tests.simulation.checkers.violation import Violation
-from tests.simulation.history import DELETE, FAIL, OK, Key, Left, TopicChange
+from tests.simulation.history import DELETE, OK, Key, Left, TopicChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,7 @@ def left_behind(log: Log) -> Iterator[Violation]:
             yield _left(each, "its topic was deleted")
         elif not each.named:
             retention_us = _least_retention_us(changes[name], log.history.end_us)
-            if not each.topic_id:
-                yield _left(each, "nothing names it")
-            elif retention_us is not None and each.written_us + retention_us < log.history.end_us:
+            if retention_us is not None and each.written_us + retention_us < log.history.end_us:
                 yield _left(each, "nothing names it, and it is older than retention")
 
 
@@ -66,7 +64,7 @@ def _changes(log: Log) -> dict[tuple[str, str], list[TopicChange]]:
     """What was said of retention, by topic and topic id."""
     changes: dict[tuple[str, str], list[TopicChange]] = defaultdict(list)
     for each in log.history.topics:
-        if each.retention_us is not None and each.outcome != FAIL:
+        if each.retention_us is not None:
             changes[each.topic, each.topic_id].append(each)
     return changes
 

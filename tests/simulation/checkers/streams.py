@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tests.simulation.checkers.violation import Violation
-from tests.simulation.history import ASSIGNED, GRANTED, GROUP, OK, SOUGHT, Key
+from tests.simulation.history import ASSIGNED, GRANTED, GROUP, SOUGHT, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,8 +92,7 @@ def _segment(times: list[int] | None, poll) -> int:
     """Even between two resets, odd for a poll that spans one."""
     if times is None:
         return 0
-    end_us = poll.end_us if poll.end_us is not None else times[-1]
-    return bisect_right(times, poll.start_us) + bisect_right(times, end_us)
+    return bisect_right(times, poll.start_us) + bisect_right(times, poll.end_us)
 
 
 def poll_skips(log: Log) -> Iterator[Violation]:
@@ -124,7 +123,7 @@ def inexact_ranges(log: Log) -> Iterator[Violation]:
     begins = np.searchsorted(key, np.arange(len(log.keys) + 1))
     first = np.searchsorted(log.poll, np.arange(len(log.history.polls) + 1))
     for number, poll in enumerate(log.history.polls):
-        if not poll.asked or poll.outcome != OK:
+        if not poll.asked:
             continue
         inside = 0
         for asked in poll.asked:
@@ -156,7 +155,6 @@ def _all_removed(log: Log, before: int, after: int) -> bool:
     )
     key, end_us = log.keys[log.key[before]], log.history.polls[log.poll[after]].end_us
     return all(
-        (key, offset) in log.destroyed
-        or log.removed.get((key, offset), np.inf) <= (np.inf if end_us is None else end_us)
+        (key, offset) in log.destroyed or log.gone(key, offset, end_us)
         for offset in map(int, np.unique(log.offset[between]))
     )

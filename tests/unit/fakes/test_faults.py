@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from inspect import iscoroutinefunction, signature
-from pathlib import Path
-
 import pytest
 
-from memq.core.queue import NotificationQueue, Publication
+from memq.core.queue import Publication
 from memq.errors import (
     FencedError,
     PublishUncertainError,
-    QueueError,
     StorageError,
 )
 from memq.testing import InMemoryStorage
@@ -20,15 +16,10 @@ from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.faulty_storage import FaultyStorage
 from tests.fakes.queue import InMemoryQueue
 
-ROOT = Path(__file__).parents[3]
-
 
 def put(storage, key="k", content=b"abc"):
     """Put with a deadline that does not matter."""
     storage.put(key, [content], timeout_s=30)
-
-
-# -- plans ----------------------------------------------------------------------------------
 
 
 # -- storage --------------------------------------------------------------------------------
@@ -37,8 +28,7 @@ def put(storage, key="k", content=b"abc"):
 @pytest.mark.parametrize(
     ("kind", "text", "stored"),
     [
-        ("fail", "injected fault in call 1 of put: 'k'", False),
-        ("disk_full", "No space left on device", False),
+        ("fail", "injected fault in call 1 of put", False),
         ("lose_answer", "the answer is lost", True),
     ],
 )
@@ -90,19 +80,3 @@ async def test_an_uncertain_publish_refuses_more_until_fenced(kind, published):
         await publish(queue, b"d")
     await queue.fence("t", 0)
     assert await publish(queue, b"d") == [len(published)]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name for name, each in vars(NotificationQueue).items() if iscoroutinefunction(each)],
-)
-async def test_every_call_of_a_queue_can_fail(name):
-    """A plan for all operations leaves none out."""
-    queue = FaultyQueue(InMemoryQueue(), [Fault("*", "fail")])
-    if name != "close":
-        arguments = list(signature(getattr(queue, name)).parameters.values())
-        needed = [None for each in arguments if each.default is each.empty and each.kind < 2]
-        named = {each.name: 1 for each in arguments if each.kind == each.KEYWORD_ONLY}
-        with pytest.raises(QueueError, match=f"injected fault in call 1 of {name}"):
-            await getattr(queue, name)(*needed, **named)
-    await queue.close()
