@@ -17,7 +17,6 @@ from airflow_provider_memq.operators.memq import MemqBackfillOperator
 from airflow_provider_memq.planning.ranges import parse_key
 from airflow_provider_memq.planning.topics import contents_of
 from memq.errors import ConfigError, OffsetOutOfRangeError
-from tests.advice import follows
 from tests.fakes.light_app import write_manifest
 from tests.integration.airflow.here import DONE, PLAN, RANGES, RETENTION_S, TOPIC, plan, spans
 
@@ -80,8 +79,6 @@ async def test_what_has_its_manifest_is_left_out(here):
     assert await here.run(backfill(here, keys=offsets(0, 6))) == []
 
 
-@follows("run it again")
-@follows("Ask for less at a time")
 async def test_a_run_takes_so_many_and_the_next_one_the_rest(here):
     """The oldest come first; with `again` nothing tells where the one before ended."""
     await here.publish(5)
@@ -119,7 +116,6 @@ async def test_a_window_without_a_start_does_without_what_cannot_be_run_whole(cu
     assert "The backfill begins behind it" in capsys.readouterr().out
 
 
-@follows("Without it, ask by keys: partition …, … and later")
 @pytest.mark.parametrize("by", ["keys", "start"])
 async def test_a_range_that_was_asked_for_and_cannot_be_run_whole_is_refused(cut_short, by):
     """Its rows would be missing, and nobody would know."""
@@ -131,7 +127,6 @@ async def test_a_range_that_was_asked_for_and_cannot_be_run_whole_is_refused(cut
     assert spans(await cut_short.run(backfill(cut_short, keys=offsets(4, 6)))) == [(4, 7)]
 
 
-@follows("Run the planner once; with start='latest' it leaves all that there is to backfills")
 async def test_what_is_older_than_the_first_plan_is_cut_once(here):
     """By bytes, and for good: whatever window and size come later, no offset is in two ranges."""
     await here.publish(12)
@@ -189,7 +184,6 @@ async def test_no_offset_is_in_two_ranges_whatever_is_asked(here):
     assert [n for start, end in written for n in range(start, end)] == list(range(20))
 
 
-@follows("Ask for offsets that were planned since, or clear the runs of those ranges")
 async def test_plans_that_airflow_has_forgotten_are_not_passed_over(here):
     """A window is not called done while ranges of it are not known; one after them is."""
     for _ in range(3):

@@ -14,7 +14,6 @@ from airflow_provider_memq.planning.ranges import range_key
 from memq.core.manifest import Manifest, encode_manifest
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
-from tests.advice import follows
 from tests.integration.airflow.here import DONE, TOPIC
 
 
@@ -80,7 +79,6 @@ async def test_what_is_good_counts_as_processed(here, tmp_path, columns):
         ({}, {"columns": {"m": "string"}}, ["column 'm' is missing, columns wants string"]),
     ],
 )
-@follows("Mend the cause, then clear the task that processes it")
 async def test_what_is_not_good_stops_there(here, tmp_path, fields, limits, reasons):
     """The error names every value beside its limit; no event is emitted, and no try follows.
 
@@ -110,7 +108,6 @@ async def test_old_records_do_not_pass_whenever_they_are_processed(here, tmp_pat
         await here.run(found.gate(max_age="1h"))
 
 
-@follows("leave columns out, for a table has its own")
 async def test_columns_of_what_was_in_a_table_before_are_not_taken_for_good(here, tmp_path):
     """A job that found its range in the table names no files: what they are like is not known."""
     found = Range(here, tmp_path, files=[])

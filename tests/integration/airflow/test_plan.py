@@ -32,7 +32,6 @@ from airflow_provider_memq.planning import ledger, missed
 from airflow_provider_memq.planning.ranges import parse_key, range_key
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
-from tests.advice import follows
 from tests.integration.airflow.event_store import Consumer
 from tests.integration.airflow.here import (
     DONE,
@@ -214,7 +213,6 @@ async def test_retention_ends_every_wait(here, monkeypatch, options):
     assert spans(here) == [(0, 1)]
 
 
-@follows("give process_dag_id too, the DAG whose runs are counted")
 async def test_runs_cannot_be_counted_without_their_dag(here):
     """`max_pending` alone would hold nothing back; with the DAG it does."""
     await here.publish(1)
@@ -270,7 +268,6 @@ async def test_runs_that_airflow_has_forgotten_are_not_missing(here):
     assert len(here.store.keys(RANGES)) == 3
 
 
-@follows("Let it run what is planned, then run the planner once with take_over=true")
 async def test_another_dag_is_refused_until_it_takes_over(here):
     """It names the first; then what that had a run of has no other one, and the rest has one."""
     consumer = here.store.consumer
@@ -294,7 +291,6 @@ async def test_another_dag_is_refused_until_it_takes_over(here):
     assert offsets(consumer.keys()) == [1, 2]
 
 
-@follows('Run the planner once with the offsets to go on from as its start, such as {"0": 5}')
 async def test_a_plan_whose_events_are_gone_is_not_made_anew(here):
     """Nothing is planned twice because Airflow has forgotten it; a dry run says so as well."""
     for _ in range(2):
@@ -357,7 +353,6 @@ async def test_of_two_first_plans_at_a_time_one_is_refused(here):
     assert spans(here) == [(0, 2)]
 
 
-@follows("pause or delete that DAG, and run it with take_over=true")
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_planner_takes_over_from_one_that_is_paused(here, gone):
     """Not from one that may still plan; from then on the old one is refused."""
@@ -402,7 +397,6 @@ def restored(here, plans):
     here.store.events[RANGES.name].clear()
 
 
-@follows("then run this planner once with take_over=true: it goes on after what group")
 async def test_a_planner_whose_airflow_was_restored_is_refused(here):
     """With both figures; who takes over goes on after what is processed, and none of it twice."""
     watching = {"group": "g", "output_dir": here.output}
@@ -424,7 +418,6 @@ async def test_a_planner_whose_airflow_was_restored_is_refused(here):
     assert spans(here) == [(6, 8), (8, 9), (9, 10)]
 
 
-@follows("Delete files and manifest of one")
 async def test_what_is_written_beyond_the_group_is_planned_as_it_was_cut(here):
     """What lies between manifests is planned anew; of two that overlap a person has to choose."""
     watching = {"output_dir": here.output, "group": "g"}
@@ -454,7 +447,6 @@ async def test_what_is_written_beyond_the_group_is_planned_as_it_was_cut(here):
 # -- runs by hand ---------------------------------------------------------------------------
 
 
-@follows("Run a backfill of these offsets, with `again` where they are done")
 async def test_a_run_with_a_key_that_was_not_planned_is_refused(here, monkeypatch):
     """Cut otherwise, not planned yet, of another topic id; one that was forgotten may go on."""
     monkeypatch.setattr(

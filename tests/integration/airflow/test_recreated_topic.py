@@ -12,7 +12,6 @@ from airflow_provider_memq.operators.memq import (
 )
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError
-from tests.advice import follows
 from tests.integration.airflow.here import DONE, RANGES, TOPIC, commit, retention
 from tests.integration.airflow.here import plan as plan_task
 
@@ -67,7 +66,6 @@ async def test_nothing_goes_on_in_a_topic_made_again_by_itself(here):
         assert await admin.committed("g", TOPIC) == {}
 
 
-@follows("run the planner once with on_recreated='begin'")
 async def test_a_window_of_the_new_topic_is_not_taken_from_the_old_plan(here):
     """Nothing of it is planned yet: that is said, and not taken for nothing to do."""
     await here.publish(2)

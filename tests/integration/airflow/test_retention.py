@@ -9,7 +9,6 @@ import pytest
 
 from memq.cli.main import main
 from memq.errors import DataLossError
-from tests.advice import follows
 from tests.integration.airflow.here import RETENTION_S, plan, retention
 
 
@@ -40,7 +39,6 @@ async def test_a_gap_that_was_skipped_is_no_loss(here):
     assert (await here.run(retention()))["partitions"][0]["removed"] == 0
 
 
-@follows("move the group on with `memq group reset-offsets … … --to-earliest --partition N")
 async def test_planned_ranges_that_were_removed_unprocessed_are_lost(here):
     """What was planned, not processed, and is gone fails the task until the group is moved on."""
     await here.publish(2)

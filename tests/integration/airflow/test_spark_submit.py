@@ -21,7 +21,6 @@ from airflow_provider_memq.planning.ranges import range_key
 from airflow_provider_memq.planning.topics import contents_of
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
-from tests.advice import follows
 from tests.fakes import light_app
 from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.harness.airflow.standalone import ROOT
@@ -78,7 +77,6 @@ def test_spark_processes_exactly_the_range(tmp_path):
     assert "memq_ranges" in lineage.inputs[0].inputFacets
 
 
-@follows("names a table: say where manifests go, such as")
 def test_a_range_into_a_table_needs_a_place_for_its_manifest(tmp_path):
     """A table is no folder: nothing is launched before it is said where the manifest goes."""
     task = operator(tmp_path, "range_to_iceberg.py")

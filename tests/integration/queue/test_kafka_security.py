@@ -22,7 +22,6 @@ from memq.errors import QueueError, QueueFailedError
 from memq.queue import open_kafka
 from memq.queue.kafka import confluent
 from memq.testing.broker import BrokerProcess
-from tests.advice import follows
 from tests.harness.services.certificates import make_certificate
 from tests.harness.services.kafka import Kafka
 
@@ -190,7 +189,6 @@ async def grant(kafka, some):
             await asyncio.sleep(0.05)
 
 
-@follows("ask whoever runs Kafka")
 async def test_the_rights_of_the_guide_are_enough(secure_kafka, process, cluster, options):
     """Who has them can do all that a queue does; who has none is told so, and not left waiting."""
     own = {name: value for name, value in options.items() if not name.startswith("topic.")}

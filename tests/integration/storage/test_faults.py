@@ -17,7 +17,6 @@ from memq.errors import ConfigError, StorageError
 from memq.storage import object_store
 from memq.storage.object_store import PART_BYTES
 from memq.storage.open import open_storage, open_uri
-from tests.advice import follows
 from tests.harness.services.http_faults import (
     SLOW_DOWN,
     CutBody,
@@ -97,8 +96,6 @@ def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
 # -- a store that is away, or not there --------------------------------------------------------
 
 
-@follows("make it, or set `storage` to another one")
-@follows("A broker lists, reads, writes and deletes there")
 def test_a_bucket_that_is_not_there_is_named_at_the_start(s3_server):
     """A start without its bucket says so; when it was made, it goes on."""
     with pytest.raises(ConfigError, match="there is no s3://not-yet; make it") as caught:
@@ -116,7 +113,6 @@ def _read_in_child(uri, answers):
         answers.put(str(exc))
 
 
-@follows("start it as a new process (multiprocessing: spawn)")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_forked_process_is_told_that_it_cannot_read(storage, method):
     """A child whose parent has read before gets an error, and no deadlock; a new process reads."""

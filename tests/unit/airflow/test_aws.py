@@ -14,7 +14,6 @@ from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.settings import settings_of
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, StorageError
-from tests.advice import follows
 
 SECRET = "hush/hush"  # noqa: S105 - it protects nothing
 ROLE = {"role_arn": "arn:aws:iam::123456789012:role/readers", "region_name": "eu-west-1"}
@@ -79,7 +78,6 @@ def test_the_provider_is_missing(connect, monkeypatch):
     assert storage_options_of(settings("memq://a:1")) == NO_VALUES
 
 
-@follows("fill in its login and password")
 def test_a_connection_without_credentials(connect, monkeypatch):
     """It gives those of the machine; where there are none, the error says what to fill in."""
     with pytest.raises(ConfigError, match=r"'lake' has no credentials.*fill in its login"):

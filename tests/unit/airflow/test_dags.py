@@ -11,7 +11,6 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline import MemqPipeline
 from airflow_provider_memq.pipeline.settings import KINDS, OPTIONS
-from tests.advice import follows
 from tests.unit.airflow.test_pipeline import tasks_of
 
 DAGS = Path(__file__).parents[3] / "dags"
@@ -51,7 +50,6 @@ def test_whatever_fails_tells_somebody(copied):
         assert isinstance(told, MemqNotifier), task
 
 
-@follows("Bring one with `memq examples copy dags/memq.yaml")
 def test_without_settings_they_say_how_to_get_them(copied):
     """A file that was copied alone names what is missing; with it, it is whole."""
     (copied / "memq.yaml").unlink()

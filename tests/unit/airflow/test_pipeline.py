@@ -12,7 +12,6 @@ from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline import MemqPipeline
 from airflow_provider_memq.pipeline.settings import KINDS
 from memq.errors import ConfigError
-from tests.advice import follows
 
 APPS = "/opt/spark_apps"
 
@@ -152,8 +151,6 @@ def test_what_is_wrong_is_named(tmp_path, line, own):
     assert "\n" not in str(error.value)
 
 
-@follows("give output for Parquet files in a folder, and no table")
-@follows("leave gate_columns out")
 @pytest.mark.parametrize(
     ("wrong", "message", "mended"),
     [

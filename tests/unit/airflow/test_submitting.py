@@ -13,7 +13,6 @@ from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.named_values import parse_storage_options
 from memq.core.ranges import Interval, OffsetRange
 from memq.errors import ConfigError
-from tests.advice import follows
 from tests.fakes.spark_submit import SparkSubmit, closed_pipes
 
 TOKEN = "s3cr3t"  # noqa: S105 - it protects nothing
@@ -82,7 +81,6 @@ def test_the_token_stands_on_no_command_line(submitted, monkeypatch, connection)
     assert ("PYSPARK_PYTHON" in plain) is (connection in {None, "local://"})
 
 
-@follows("…, by which Spark programs get it; give the connection another one")
 def test_the_program_reads_by_the_aws_connection(submitted, monkeypatch):
     """Credentials for Batches in S3 are in the environment only, and none that it cannot hold."""
     uri = f"memq://:{TOKEN}@127.0.0.1:6367?aws_conn_id=lake"

@@ -8,7 +8,6 @@ import pytest
 
 from memq.broker.config import BrokerConfig, Tokens, load_file
 from memq.errors import ConfigError
-from tests.advice import follows
 
 KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
 
@@ -55,11 +54,6 @@ def test_a_file_that_is_none(tmp_path, content, said):
     assert load_file(path) == {"port": 1, "topics": {"t": {"retention": "1d"}}}
 
 
-@follows(
-    "zookeeper without queue: the brokers of a cluster share one Kafka",
-    "zookeeper without storage: the brokers of a cluster share one storage",
-    "name the ZooKeeper of its cluster",
-)
 def test_a_broker_of_a_cluster_shares_all_of_it():
     """A broker that shares ZooKeeper, but not the queue or the storage, is told what to set."""
     given = {"zookeeper": ZOOKEEPER}

@@ -17,7 +17,6 @@ from memq.client.producer.tables import conform
 from memq.core.format.message import encode_records
 from memq.errors import InvalidRequestError
 from memq.reading.batch import Batch, Section
-from tests.advice import follows
 from tests.unit.cli.rows import tables
 from tests.unit.reading.batches import Sent, notify, seal
 
@@ -81,7 +80,6 @@ def test_any_log_message(form, messages):
     assert same(read(printed(table, form), table.schema, form)) == same(table)
 
 
-@follows("which is not in the first line; begin anew")
 def test_a_column_that_the_first_line_lacks():
     """Rows with a column that was not there when CSV began are refused; begun anew it has them."""
     table = pa.table({"id": [1], "tip": [0.5]})

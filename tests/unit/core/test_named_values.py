@@ -15,7 +15,6 @@ from memq.core.named_values import (
     text_of,
 )
 from memq.errors import ConfigError
-from tests.advice import follows
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,6 @@ def test_what_is_refused_is_not_shown(parse, given, problem):
     assert "secret" not in str(refused.value)
 
 
-@follows('put the whole name in quotes: "….…" = …')
 def test_a_name_with_dots_wants_quotes():
     """Where TOML takes the dots of a name for tables, the message says how to write it."""
     text = "sasl.password = 'secret'"
@@ -52,7 +50,6 @@ def test_a_name_with_dots_wants_quotes():
     assert dict(parse_queue_options(tomllib.loads(again))) == {"sasl.password": "secret"}
 
 
-@follows("a table in the configuration file where a value has a comma")
 def test_a_value_with_a_comma_is_for_a_table():
     """A text ends values at commas, and a table does not."""
     with pytest.raises(ConfigError, match="where a value has a comma"):

@@ -16,7 +16,6 @@ from memq.errors import (
 )
 from memq.reading.objects import BROKER_TIMEOUT_S, FallbackReader, read_storage
 from memq.storage.keys import BatchKey, object_key
-from tests.advice import follows
 
 KEY = object_key(BatchKey("c", "t", "0" * 16, 0, 1_750_000_000_000, "0" * 28, 7))
 
@@ -61,7 +60,6 @@ async def test_an_object_that_alone_cannot_be_read_is_named(read, tmp_path):
         await read()
 
 
-@follows("the storage is away, so nothing can be said of its objects")
 async def test_a_storage_that_is_away_says_nothing_of_an_object(read, tmp_path):
     """When no object can be read, none is to blame; when the storage is back, it is read."""
     root = tmp_path / "root"

@@ -11,7 +11,6 @@ from memq.broker.config import BrokerConfig
 from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.errors import ConfigError
 from memq.storage.open import local_folder, open_storage, open_uri
-from tests.advice import follows
 
 
 @pytest.mark.parametrize("key", ["a/b.arrows", "with space/ü#?%20"])
@@ -65,7 +64,6 @@ def test_values_are_not_shown():
     assert repr(NO_VALUES) == "<NamedValues none>"
 
 
-@follows("is a folder; leave them out, also as …, which brokers and readers share")
 def test_a_folder_has_none(tmp_path):
     """Who writes to a folder has no options: they would mean nothing."""
     with pytest.raises(ConfigError, match=r"are for object stores.*MEMQ_STORAGE_OPTIONS"):

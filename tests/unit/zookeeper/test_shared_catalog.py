@@ -29,7 +29,6 @@ from memq.runtime.system import Runtime
 from memq.zookeeper.folders import make_persistent
 from memq.zookeeper.session import Transaction
 from memq.zookeeper.shared_catalog import ATTEMPTS, MAX_TOPIC_BYTES, SharedCatalog
-from tests.advice import follows
 from tests.fakes.loop import ProcessLoop, Timeline, Trace
 from tests.unit.zookeeper.servers import Slow, of
 
@@ -174,7 +173,6 @@ async def test_a_damaged_topic_is_named(broker, other, service):
 # -- several at a time ----------------------------------------------------------------------
 
 
-@follows("was not created, for another broker has begun to remove what was made of it; retry")
 async def test_a_creation_whose_remains_were_claimed_fails(broker, other):
     """Before anything was removed, and after; it is then created anew."""
     for forgotten in (False, True):
@@ -286,7 +284,6 @@ async def test_what_a_refusal_means_is_not_guessed(broker, deed, refused):
     session.get = get
 
 
-@follows("attempts to change a topic met other changes; retry")
 async def test_others_that_change_all_the_time_are_not_awaited_for_ever(broker, other, service):
     """A deletion ends with an error that passes when they stop."""
     await broker.create()
@@ -313,7 +310,6 @@ def wide(columns):
     return serialize_schema(pa.schema(fields))
 
 
-@follows("create another topic with the new schema")
 async def test_a_topic_with_too_many_large_schemas_is_refused(broker, other):
     """Before anything is made or changed; another topic takes the new schema."""
     await broker.create(schema=wide(100))

@@ -13,7 +13,6 @@ from memq.errors import (
     DataLossError,
 )
 from memq.storage.local import LocalStorage
-from tests.advice import follows
 from tests.integration.broker.support import until
 
 
@@ -23,7 +22,6 @@ def short_sessions(cluster):
     cluster.session_timeout_s = 2.0
 
 
-@follows("Correct the option, or mount what is not mounted")
 async def test_another_storage_is_refused_and_named(cluster):
     """A letter's difference, or a missing mount: neither is the place where the others write."""
     (one,) = await cluster.start("one")
@@ -80,7 +78,6 @@ async def test_brokers_join_again_when_zookeeper_was_restored(cluster):
     assert (await c.write(1)).offset > first.offset
 
 
-@follows("Restore it from a backup, or correct the option zookeeper")
 async def test_an_empty_zookeeper_is_not_believed(cluster):
     """Nobody joins it, whether it runs or starts; with the backup all go on by themselves."""
     one, _ = await cluster.serve("one")

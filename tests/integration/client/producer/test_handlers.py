@@ -16,7 +16,6 @@ import pytest
 
 from memq import Producer, read_range
 from memq.testing import BrokerProcess
-from tests.advice import follows
 
 ENDS_S = 60
 
@@ -84,7 +83,6 @@ elif sys.argv[3] == "forget":
 """
 
 
-@follows("call close() before the program ends")
 @pytest.mark.parametrize("end", ["keep", "forget", "close"])
 def test_program_that_ends_without_close_says_what_was_not_sent(broker, end):
     """The number of records that were not sent is on stderr; it is silent where all were."""

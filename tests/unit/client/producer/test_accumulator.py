@@ -33,7 +33,6 @@ from memq.errors import (
     RequestTimeoutError,
     SchemaMismatchError,
 )
-from tests.advice import follows
 from tests.unit.client.interrupts import interrupted_by
 
 MESSAGE_BYTES = 4_096
@@ -473,7 +472,6 @@ def ids(written):
     return Counter((number, id(delivery)) for number, delivery in written)
 
 
-@follows("set a flag there, and write, flush or wait after it")
 @pytest.mark.parametrize("linger_s", [0.01, None])
 @pytest.mark.parametrize("what", ["raises", "writes", "closes"])
 def test_a_handler_anywhere_in_a_write(linger_s, what):

@@ -12,7 +12,6 @@ from pyarrow import parquet as pq
 
 from memq.client.producer.tables import conform, to_arrow, to_batches
 from memq.errors import SchemaMismatchError
-from tests.advice import follows
 
 NOON = dt.datetime(2026, 7, 1, 12)  # noqa: DTZ001 - a time without a zone
 INSTANT = pa.timestamp("us", "UTC")
@@ -158,7 +157,6 @@ def test_what_is_hidden_by_a_null_or_a_slice_is_no_value():
     assert column(whole.slice(0, 1), pa.list_(pa.utf8())).to_pylist() == [["a"]]
 
 
-@follows("rename or drop one", "cast it first", "names differ by case: rename it to …")
 def test_columns_are_looked_up_by_their_exact_names():
     """One that stands twice or differs by case is refused, not null or now; the advice helps."""
     schema = pa.schema([("city", pa.utf8()), ("timestamp", INSTANT)])

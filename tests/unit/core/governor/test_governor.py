@@ -21,7 +21,6 @@ from memq.core.governor.governor import (
 from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
 from memq.core.wire.messages import ClusterBroker, MovingPartition
 from memq.errors import InvalidRequestError
-from tests.advice import follows
 from tests.unit.core.governor.store import Cluster, Store
 
 
@@ -97,7 +96,6 @@ def test_who_does_not_come_back_is_waited_for_so_long(wait_ms):
     assert all(before[key] == "b" for key in moved)
 
 
-@follows("restart the broker that governs; the next one to be elected makes it anew")
 def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     """Its epoch is above any that it can have had; others are not touched."""
     store = Store()
