@@ -49,7 +49,7 @@ test: $(INSTALLED) ## Run the whole test suite, in three processes; ARGS="-k nam
 	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
 
 test-unit: $(INSTALLED) ## Run the quick tests, which need no service
-	$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
+	$(BIN)/python -m pytest -n 3 tests/unit $(ARGS)
 
 check: lint test-unit ## What to run before each commit: make lint, make test-unit
 
