@@ -163,7 +163,7 @@ class MemqGlueOperator(AwsRangeJobMixin, GlueJobOperator):
 
     Args:
         stop_job_run_on_kill: False leaves a run alone when the task is killed.
-        **kwargs: as `RangeJobMixin` and `GlueJobOperator`, but for `durable`, which is always so.
+        **kwargs: as `RangeJobMixin` and `GlueJobOperator`, except `durable`, which is always on.
             The program `script_location` must understand `--memq_arguments`, as those of
             `spark_apps/` do.
 

@@ -75,8 +75,7 @@ class MemqBackfillOperator(MemqTopicOperator):
 
     Args:
         ranges: the asset that the planner emits to; its plans say what was cut.
-        output_dir: folder, URI or table of the results, as the task that processes has it
-           .
+        output_dir: folder, URI or table of the results, as the processing task has it.
         manifest_dir: folder or URI of the manifests, as that task has it.
         keys: offsets wanted, as range keys: a list, or its text with commas.
         start: or else a window of time: its start, with a time zone. Without one, it

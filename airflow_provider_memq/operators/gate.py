@@ -154,7 +154,7 @@ class MemqQualityGateOperator(MemqTopicOperator):
         return None if newest_us is None else last_ms - newest_us // 1000
 
     def _wrong_columns(self, manifest: Manifest, wanted: Mapping[str, str]) -> list[str]:
-        """Compare the columns of the first file: a job writes all of them alike."""
+        """Compare the columns of the first file: a job writes all files alike."""
         if not manifest.files:
             if not manifest.records:
                 return []

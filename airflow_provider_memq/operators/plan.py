@@ -348,8 +348,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
 
 
 def start_of(value: Offsets) -> str | dict[int, int]:
-    """Parse where to begin: a word, or offsets by read partition, also as the text of a JSON
-    object.
+    """Parse where to begin: a word, or offsets by read partition (a dict or its JSON text).
 
     Raises:
         ConfigError: it is neither.

@@ -251,10 +251,10 @@ class ClusterTopics(Topics):
         }
 
     async def look_after(self) -> NoReturn:
-        """See what others have fenced that runs here; until it is cancelled.
+        """Watch for write partitions here that others have fenced, until it is cancelled.
 
-        A broker that was told of nothing yet, or whose session ended in the middle of a take-over,
-        may fence what has an owner already.
+        A broker may fence what has an owner already: if it was told of nothing yet, or its session
+        ended in the middle of a take-over.
         """
         while True:
             await asyncio.sleep(LOOK_S)

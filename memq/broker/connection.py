@@ -349,7 +349,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def unhold(self) -> None:
-        """It found room or was refused."""
+        """End a hold: its Message found room or was refused."""
         self._holds -= 1
         self._update_reading()
 

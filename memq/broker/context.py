@@ -140,7 +140,7 @@ class BrokerContext:
 
     @property
     def forgotten_after_s(self) -> float:
-        """For how long other brokers may serve notifications that were forgotten."""
+        """For how long other brokers may still serve notifications that retention removed."""
         return 2 * START_S if self.shared else 0.0
 
     @property

@@ -205,7 +205,7 @@ class ScheduledRequest:
         return self._admitted.done()
 
     def admit(self) -> None:
-        """Begin: its turn has come."""
+        """Let it begin: its turn has come."""
         self._admitted.set_result(None)
 
     def resize(self, size_bytes: int) -> None:

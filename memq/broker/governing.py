@@ -54,11 +54,11 @@ class Governing:
 
     Args:
         context: of the broker.
-        brokers: those that live, by id, as they are now.
-        members: those that are expected, likewise.
+        brokers: live brokers by id, kept up to date by the caller.
+        members: expected brokers, likewise.
 
     Raises:
-        ConfigError: the assignor that the configuration names is not to be had.
+        ConfigError: the configured assignor cannot be loaded.
     """
 
     def __init__(

@@ -190,7 +190,7 @@ class Handlers:
             await self._guarded(request, changed)
 
     def answer_bytes(self, request: m.Struct) -> int:
-        """Estimate the most that the answer takes; 0 for one that is small."""
+        """Estimate the maximum size of the answer; 0 if it is small."""
         match request:
             case m.FetchNotifications():
                 return max(MAX_NOTIFICATION_BYTES, min(request.max_bytes, MAX_FETCH_BYTES))

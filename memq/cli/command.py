@@ -267,7 +267,7 @@ RangeType = partial(ParsedType, "P:START-END", _parse_range)
 
 
 def range_option(*, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A002 - as click names it
-    """`--range`, the argument `wanted`: one range, or none.
+    """The option `--range`, the argument `wanted`: one range, or none.
 
     A second one is refused: a range that is dropped in silence would look like missing data.
     """

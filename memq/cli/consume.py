@@ -259,7 +259,7 @@ class Waiting:
     """Waits for Batches, through outages as well.
 
     Args:
-        timeout: how long nothing may come, as a person writes it; None for ever.
+        timeout: longest wait for a Batch, as text such as "10s"; None for ever.
 
     Attributes:
         down: why nothing comes, while brokers or storage do not answer.

@@ -468,7 +468,7 @@ def suffix_of(form: FileFormat) -> str:
 
 
 def _hidden(file: Path) -> Path:
-    """Return the name of a file until it is whole."""
+    """Return the name that a file has until it is complete."""
     return file.with_name(f".{file.name}.tmp")
 
 

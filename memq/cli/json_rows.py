@@ -397,7 +397,7 @@ def times_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def exact_float(given: float | str, kind: pa.DataType) -> float:
     """Return a number as a type of floating point holds it.
 
-    The shortest digits that stand for a float are that float, as other programs write them.
+    Other programs write a float as the shortest digits that stand for it; these count as exact.
 
     Raises:
         ValueError: it is too large, or a whole number that would become another one.

@@ -233,7 +233,7 @@ def _now_us(given_us: int | None) -> int:
 
 
 def _finish(producer: Producer) -> None:
-    """Wait for the acks; every Message ends at its deadline.
+    """Wait for the acks; each Message is acked or fails by its deadline.
 
     Raises:
         MemqError: naming how many records were not acked, and the first reason.

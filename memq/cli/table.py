@@ -78,8 +78,8 @@ memq table check lake.clicks
 def check(*, name: str, catalog_options: str, output: str) -> None:
     """Count the rows of TABLE, and compare them with what was put in.
 
-    It reads four columns of the whole table. The exit code is 1 when rows are missing, are there
-    twice, or are of offsets that nobody put in.
+    It reads four columns of the whole table. The exit code is 1 if rows are missing, are there
+    twice, or have offsets that nobody put in.
     """
     from memq.tables.check import check_table  # noqa: PLC0415 - slow to load
 

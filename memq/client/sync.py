@@ -426,12 +426,12 @@ def _settle(outcome: asyncio.Future[None], exc: Exception | None) -> None:
 class SyncClient(Generic[C]):
     """An async client for threads; it is started when it is made. Its methods are made by `sync`.
 
-    Use it with `with`, or `close` it: what was forgotten is a `ResourceWarning`. In a child process
-    after a fork its calls are `ClosedError`s and its end does nothing: it is the parent's.
+    Use it with `with`, or `close` it; else there is a `ResourceWarning`. In a forked child process
+    its calls raise `ClosedError` and closing it does nothing: the client is the parent's.
 
     Args:
         client: the async client, not started yet: it is started by entering it.
-        loop: for it alone; it is closed with the client, and when the client does not start.
+        loop: for it alone; it is closed with the client, or if the client does not start.
     """
 
     _closed = True  # until there is something to close

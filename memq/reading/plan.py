@@ -138,7 +138,7 @@ def _not_before(ticks: pa.Int64Array, time_us: int, per_second: int) -> pa.Boole
 
 
 class Piece(NamedTuple):
-    """Consecutive Batches of a read partition that are to be read; those between them are not.
+    """Batches of a read partition that are to be read; others may lie between them.
 
     Attributes:
         range: from the first of them to the last.

@@ -113,7 +113,7 @@ def findings(result: AuditResult, run: Mapping[str, Any]) -> list[tuple[Any, ...
 
     Args:
         result: of the audit.
-        run: the columns that say when, of which window and how deeply it was made.
+        run: columns that say when the audit was made, of which window and how deeply.
     """
     rows = render.rows(result)
     for consumer in result.consumers:

@@ -123,7 +123,7 @@ def choose(
     chosen: Sequence[str] | None,
     wanted: StructType | None,
 ) -> StructType:
-    """Choose the columns that are wanted of those on offer.
+    """Choose the wanted columns among those on offer.
 
     Args:
         offered: the columns in their order.

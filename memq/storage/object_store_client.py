@@ -296,7 +296,7 @@ def is_refusal(exc: BaseException) -> bool:
 
 
 def explain(exc: BaseException) -> str:
-    """Return the store's own words, in one line and without those of the libraries around them."""
+    """Return the store's own words in one line, without what the libraries add."""
     text, _, debug = str(exc).partition(_DEBUG)
     code, message = _CODE.search(text), _MESSAGE.search(text)
     certificate, causes = _CERTIFICATE.search(debug), _CAUSE.findall(debug.partition("inner:")[2])

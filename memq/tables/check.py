@@ -100,7 +100,7 @@ def count_rows(table: IcebergTable, base: Table, wanted: TopicRange) -> int:
 
 
 class _Piece(NamedTuple):
-    """Offsets whose rows are counted together; `records` is None where the snapshots expired."""
+    """Offsets whose rows are counted together; `records` is None if their snapshots expired."""
 
     start: int
     end: int

@@ -21,10 +21,10 @@ STOP_TIMEOUT_S = 60.0  # twice the broker's default drain_timeout
 
 
 class BrokerProcess:
-    """A broker run by `python -m memq broker`, serving when this returns.
+    """A broker run by `python -m memq broker`; it serves once this returns.
 
-    It listens on free ports of 127.0.0.1 and keeps its data, which outlives it, in `data_dir`. As a
-    context manager it leaves no process behind.
+    It listens on free ports of 127.0.0.1. Its data in `data_dir` outlives it. As a context manager
+    it leaves no process behind.
 
     Args:
         data_dir: of the broker.
@@ -38,7 +38,7 @@ class BrokerProcess:
         pid: of the process.
 
     Raises:
-        MemqError: it ended instead; the message has its log.
+        MemqError: it ended before it served; the message has its log.
         RequestTimeoutError: it does not serve in time.
     """
 

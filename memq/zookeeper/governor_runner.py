@@ -87,7 +87,7 @@ NOT_DONE = (
 
 
 class GovernorRunner:
-    """See the theory of operation.
+    """Runs the Governor, as the theory of operation says.
 
     Args:
         session: of this broker; nobody else stands for election in it.

@@ -214,7 +214,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Changed(NamedTuple):
-    """What kazoo calls when something has changed. Equal ones are kept once."""
+    """Callback for kazoo, called when something has changed; kazoo keeps equal ones once."""
 
     link: _KazooLink
     changed: Callable[[], None]

@@ -170,7 +170,7 @@ def check_crc32c(data: BytesLike, entry: IndexEntry) -> None:
 
 
 def structure_findings(view: memoryview, index: BatchIndex) -> Iterator[str]:
-    """Yield what does not hold in an object around its Messages, as sentences.
+    """Yield, as sentences, what is wrong in an object around its Messages.
 
     Schema message, Messages and end-of-stream marker must follow each other without a gap up to the
     index, so that each byte belongs to something that is checked.

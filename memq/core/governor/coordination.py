@@ -104,7 +104,7 @@ class Coordination(Protocol):
     Paths are absolute, below the root that the session was opened with.
 
     Every method but `close` may raise `SessionLostError`, `ClosedError`, `UnauthorizedError` and
-    `UnavailableError` (retriable). None of them has changed anything then.
+    `UnavailableError` (retriable). A call that raises one has changed nothing.
     """
 
     @property

@@ -43,18 +43,18 @@ _ORIGINS = frozenset(["topic", *ORIGIN_COLUMNS, *RANGE_COLUMNS])
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as a catalog keeps it. Fields that are not known are left out when it is read.
+    """A topic as a catalog keeps it. Unknown fields are ignored when it is read.
 
     Attributes:
         config: its configuration.
         schemas: serialized schemas it accepts, oldest first, by schema id.
         created_ms: when it was created, milliseconds since 1970 UTC.
-        topic_id: random name of this life of the topic.
+        topic_id: random id of the topic from creation to deletion.
         named_partitions: write partitions that it was made with; producers with an id of their own
-            use these and none that were added.
+            use only these.
         request_id: of the request that created it, so that a request sent again is recognised.
-        retained_since_ms: how far retention had come when it was altered last: what was published
-            at this time or later was all retained then.
+        retained_since_ms: how far retention had come when the topic was altered last: nothing
+            published at this time or later had been removed.
     """
 
     config: TopicConfig

@@ -530,7 +530,7 @@ class ServerConnection:
     ) -> list[Buffer]:
         """Make the buffers that answer a request; its correlation id is free again.
 
-        No buffers when the connection has ended: who finishes later need not know.
+        It makes none once the connection has ended, so callers need not check for that.
 
         Args:
             correlation_id: of the request.

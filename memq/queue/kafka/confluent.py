@@ -472,16 +472,16 @@ class ConfluentClient:
         return _translated(error, doing)
 
     def _reason(self) -> str:
-        """Why Kafka is not reached, in brackets, if librdkafka says so."""
+        """Why Kafka cannot be reached, in brackets; empty if librdkafka does not say."""
         self._admin.poll(0)  # until then it keeps what it has to say
         return self._log.reason()
 
 
 class _Log:
-    """Takes what librdkafka logs, and passes on one line of a kind in `SAME_LOG_S`.
+    """Takes what librdkafka logs, and passes on one line of each kind per `SAME_LOG_S`.
 
-    It has some to say many times a second while Kafka is away, and keeps it for clients that are
-    not polled. And only there does it say what is wrong with a password or a certificate.
+    While Kafka is away, librdkafka repeats some lines many times a second. It keeps them until the
+    client is polled. Only these lines say what is wrong with a password or a certificate.
     """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
