@@ -24,7 +24,7 @@ VARIABLE = "SPARK_SUBMIT_OPTS"  # what Spark's scripts give to Java
 # Its programs are short: what compiles longer is not ready before they end.
 # An archive that does not fit says so on standard output, which is the program's.
 SHORT_RUNS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xlog:disable"
-TIMEOUT_S = 120
+TIMEOUT_S = 600  # with its neighbours it takes ten seconds, on a busy machine minutes
 
 # It loads what most tests need: Parquet, and rows that go to Python and back.
 PROGRAM = """
