@@ -300,7 +300,8 @@ class Call(Generic[T]):
     async def end(self) -> None:
         """Cancel it on the loop, and wait until it has ended."""
         if self._task is not None:
-            self._task.cancel()  # also where a second interrupt kept `result` from doing so
+            if not self._task.cancelling():  # a second interrupt kept `result` from doing so
+                self._task.cancel()  # never twice: that would cut short how it ends
             await asyncio.wait({self._task})
 
     def _begin(self) -> None:

@@ -373,17 +373,26 @@ def test_callback_that_is_interrupted():
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_interrupted_iteration(twice):
-    """A Ctrl-C in an iteration is raised as it is, also while the item is still being made; a
-    second one, as the first is handled, keeps nothing from its end.
+def test_interrupted_iteration(monkeypatch, twice):
+    """A Ctrl-C in an iteration is raised as it is, also while the item is still being made; what
+    then ends is not cut short, and a second one, as the first is handled, keeps nothing from it.
     """
-    waiting, left = threading.Event(), []
+    waiting, leaving, closing, left = *(threading.Event() for _ in range(3)), []
     real, interrupts = EventLoopThread.call, ["_start", "_cancel"][: 1 + twice]
+    real_end = Call.end
+
+    async def end(self):
+        closing.set()
+        await real_end(self)
+
+    monkeypatch.setattr(Call, "end", end)
 
     def call(self, function, *args):
         interrupt = function.__name__ in interrupts[:1]
         if not interrupt or function.__name__ == "_start":
             real(self, function, *args)
+        if function.__name__ == "_cancel" and not interrupt:
+            assert leaving.wait(60)
         if interrupt:
             interrupts.pop(0)
             assert waiting.wait(60)
@@ -396,6 +405,9 @@ def test_interrupted_iteration(twice):
                 await asyncio.Event().wait()
                 yield 1
             finally:
+                leaving.set()
+                while not closing.is_set():
+                    await asyncio.sleep(0)
                 await asyncio.sleep(0)
                 left.append(True)
 
