@@ -254,7 +254,13 @@ class Publisher:
         turn = asyncio.get_running_loop().create_task(self._in_turn(work))
         self._turns[turn] = None
         turn.add_done_callback(self._ended)
-        return await asyncio.shield(turn)
+        try:
+            return await asyncio.shield(turn)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if turn.cancelled() and not (caller and caller.cancelling()):
+                raise ClosedError("this queue was closed before it was done") from None
+            raise
 
     def _ended(self, turn: asyncio.Task[Any]) -> None:
         del self._turns[turn]
@@ -266,8 +272,6 @@ class Publisher:
             async with self._turn_lock:
                 self._check_works()
                 return await work()
-        except asyncio.CancelledError:
-            raise ClosedError("this queue was closed before it was done") from None
         except MemqError:
             raise
         except Exception as exc:  # a bug; whoever asks is told as well

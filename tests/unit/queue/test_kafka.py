@@ -295,6 +295,23 @@ async def test_calls_that_wait_are_bounded(queue, kafka, monkeypatch):
     assert len(await payloads(queue)) == len(outcomes) - len(refused)
 
 
+def test_a_start_that_the_end_of_the_loop_cuts_short_is_no_error(kafka, caplog):
+    """A broker that is stopped while Kafka does not answer ends without a traceback in its log."""
+
+    async def leave():
+        queue = KafkaQueue(kafka.client(), cluster_id="c", broker_id="b")
+        await queue.start()
+        await queue.create_topic("t", 1)
+        kafka.away = "silent"
+        fencing = asyncio.ensure_future(queue.fence("t", 0))
+        while not queue._publisher._turns:
+            await asyncio.sleep(0)
+        return fencing
+
+    assert asyncio.run(leave()).cancelled()
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("follows", [True, False])
 async def test_what_kafka_has_lost_is_named_at_once(kafka, queue, caplog, follows):
     """Who reads what an election has lost is told which offsets, once; then all goes on."""
