@@ -24,8 +24,6 @@ What to set up: a connection `memq_default` to a broker (`memq dev` is enough), 
 `memq_spark`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from airflow_provider_memq.pipeline import MemqPipeline

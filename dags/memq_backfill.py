@@ -13,8 +13,6 @@ What is older than the first plan is cut into ranges here.
 What to set up: what `memq_ranges` needs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from airflow_provider_memq.pipeline import MemqPipeline

@@ -20,8 +20,6 @@ What to set up: a connection `memq_default` to a broker (`memq dev` is enough), 
 `memq_spark`. When a task fails, it is logged as critical; name your notifiers below.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from airflow_provider_memq.pipeline import MemqPipeline

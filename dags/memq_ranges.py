@@ -20,8 +20,6 @@ the same rows, and no others. To see what would be planned, trigger `memq_plan_r
 `dry_run`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from airflow_provider_memq.pipeline import MemqPipeline

@@ -7,8 +7,6 @@ will do so soon. The task's result shows every read partition.
 What to set up: what `memq_ranges` needs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from airflow_provider_memq.pipeline import MemqPipeline

@@ -4,8 +4,6 @@ The whole suite runs in three processes (`tests.harness.scheduling`). What a new
 fetched while they begin (`tests.harness.prepare`).
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings shared by all tests, and a broker for those that want one as it comes."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

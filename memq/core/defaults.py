@@ -1,7 +1,5 @@
 """What holds unless somebody says otherwise, and the variables by which the machine says it."""
 
-from __future__ import annotations
-
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 6367  # M-E-M-Q on a phone pad
 DEFAULT_ADMIN_PORT = 6368

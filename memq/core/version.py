@@ -1,7 +1,5 @@
 """The version of memq that runs; a module of its own, as looking it up takes time."""
 
-from __future__ import annotations
-
 from importlib import metadata
 
 try:

@@ -9,8 +9,6 @@ fixture, `service`. Its sessions are closed after the test. It has
 - `clock_s`, that of the leases.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -7,8 +7,6 @@ queue as the process sees it that takes over (the first one may be closed by tha
 Offsets grow, and may have gaps: no test counts on one but the first.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -4,8 +4,6 @@ A test module runs the suite for an implementation by importing everything here 
 fixture `storage` that yields an empty one.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`spark_apps/range_to_iceberg.py` without Spark, as `light_app` is without it."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from uuid import uuid4

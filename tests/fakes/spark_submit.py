@@ -1,7 +1,5 @@
 """A stand-in for `spark-submit`, which Airflow's own hook starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ It checks what the real one checks of a Write (CRC, identity, order) and dedups 
 tests can compare what was acked with what is `published`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict, deque
 from contextlib import asynccontextmanager, suppress

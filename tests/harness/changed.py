@@ -5,8 +5,6 @@ tests, which import nearly everything, those are chosen whose room was changed, 
 those that were changed themselves. Changed pages choose the tests of pages.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that this process has open, for tests of what is closed."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ports of the loopback for services that are killed and started again."""
 
-from __future__ import annotations
-
 import random
 import socket
 from pathlib import Path

@@ -5,8 +5,6 @@ there waits for its lock, or does without the archive; what cannot be had is sai
 need it, so here a line is enough.
 """
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 

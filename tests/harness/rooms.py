@@ -1,7 +1,5 @@
 """Where the tests of a file of the product stand: they mirror it, room by room."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]

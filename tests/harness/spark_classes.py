@@ -6,8 +6,6 @@ archive once, from a small program, in the folder of the services. It is for thi
 jars alone. Without it Spark starts as it always does.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A copy of the tree, in which a bug can be planted, and the run of tests in it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

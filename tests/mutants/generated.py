@@ -7,8 +7,6 @@ copy of the tree. There the tests run that have the file's name, then those of t
 first: the tests mirror the product. `ARGS="--tests tests/simulation"` adds others.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -4,8 +4,6 @@ They are the kinds that tests miss: a condition of several, one class of an `exc
 statement, a clean-up, the right one of two values. Texts, logs and types are left alone.
 """
 
-from __future__ import annotations
-
 import ast
 from typing import NamedTuple
 

@@ -9,8 +9,6 @@ Without any mutant the same seeds must pass, or else nothing would follow from o
 the simulation does not run (`UNSIMULATED`) goes to the tests at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The mutants fit the code, so that `make mutants` can plant them."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

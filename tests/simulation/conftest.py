@@ -1,7 +1,5 @@
 """Where simulated disks lie."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

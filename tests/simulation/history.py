@@ -17,8 +17,6 @@ from 0. Offsets may have gaps.
 LogMessage, sent again under the same name (producer id, epoch, write partition, sequence).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from itertools import chain
 from typing import NamedTuple, get_args, get_type_hints

@@ -1,7 +1,5 @@
 """The catalog opens from whatever a power cut leaves of it, with all that it promised."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.broker.catalog import Catalog

@@ -1,7 +1,5 @@
 """What commands, jobs and operators write beside the core is whole or absent after a power cut."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """The embedded queue opens from whatever a power cut leaves of it, with all that it promised."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import random

@@ -1,7 +1,5 @@
 """Local storage holds whole objects and no others, whatever a power cut leaves of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.errors import ObjectNotFoundError, StorageError

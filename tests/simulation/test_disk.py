@@ -1,7 +1,5 @@
 """The disk that forgets, tried with plain system calls and with the product's own files."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import random

@@ -1,7 +1,5 @@
 """Whichever call of the file system fails once: nothing is half done, and may be tried again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -5,8 +5,6 @@ likes; some wait for that first. So there are always some that think they own wh
 over, and the queue alone keeps them from harm.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Some seeds in the suite; `make simulate` runs as many as there is time for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two committers and a table, any step of which may be cut off: each range is in it once."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

@@ -16,8 +16,6 @@ frames interleave.
 
 # ruff: noqa: T201 - it is a command
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

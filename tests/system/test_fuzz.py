@@ -1,7 +1,5 @@
 """Hostile frames against a live broker; `make fuzz` sends more."""
 
-from __future__ import annotations
-
 from tests.system import fuzz
 
 FRAMES = 5_000

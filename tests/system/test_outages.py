@@ -1,7 +1,5 @@
 """One outage of the campaign in `tests.system.outages`."""
 
-from __future__ import annotations
-
 from tests.system import outages
 
 

@@ -3,8 +3,6 @@
 `make dist` tries them with the newest Airflow; this needs no package index.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import sysconfig

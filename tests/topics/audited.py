@@ -1,7 +1,5 @@
 """A topic with what an audit of it needs: producers, jobs that report, and its stored objects."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from pathlib import Path

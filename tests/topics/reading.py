@@ -1,7 +1,5 @@
 """A broker in the test process whose Batches are real files, one Message each."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path

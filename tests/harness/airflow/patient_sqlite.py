@@ -4,8 +4,6 @@ All but the API server. That writes some things from its event loop, and while i
 cannot finish what holds the lock: the sooner it gives up, the sooner all others go on.
 """
 
-from __future__ import annotations
-
 import sys
 
 USUAL_S, PATIENT_S = 5.0, 120.0  # after the usual time a scheduler ends

@@ -3,8 +3,6 @@
 `python -m tests.harness.services`, after a version was changed; look through the difference.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What goes wrong with a real service."""
 
-from __future__ import annotations
-
 
 class ServiceError(Exception):
     """A service ended by itself, or did not serve in time."""

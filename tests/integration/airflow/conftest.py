@@ -1,7 +1,5 @@
 """Settings of the tests of the Airflow provider against brokers."""
 
-from __future__ import annotations
-
 import pytest
 
 import tests.unit.airflow.conftest  # noqa: F401 - keeps Airflow out of the user's own folder

@@ -1,7 +1,5 @@
 """A broker in the test process, beside it Airflow's memory of events, and operators run on both."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from datetime import UTC, datetime

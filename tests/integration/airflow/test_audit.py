@@ -1,7 +1,5 @@
 """Hours whose own run has not audited them: the next run does."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The deep audit, submitted to real Spark: what it finds, and what is no finding."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowFailException

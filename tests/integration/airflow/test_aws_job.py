@@ -1,7 +1,5 @@
 """Range jobs on EMR Serverless, EMR and Glue: exact, started once, found again, and cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

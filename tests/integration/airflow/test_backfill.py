@@ -1,7 +1,5 @@
 """A backfill: which ranges it runs, what it leaves out, and that no offset is in two ranges."""
 
-from __future__ import annotations
-
 import asyncio
 from argparse import Namespace
 from random import Random

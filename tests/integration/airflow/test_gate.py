@@ -1,7 +1,5 @@
 """The quality gate: what passes, what does not, and that nothing goes on where it does not."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

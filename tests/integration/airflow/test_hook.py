@@ -1,7 +1,5 @@
 """The hook against a real broker."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -3,8 +3,6 @@
 Its neighbours are refused: another planner, another DAG that processes, an Airflow that forgot.
 """
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

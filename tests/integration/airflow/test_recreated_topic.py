@@ -1,7 +1,5 @@
 """A topic that was deleted and recreated: what was processed of the old one does not count."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """What `MemqRetentionOperator` warns of, and what it knows to be left out on purpose."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -1,7 +1,5 @@
 """`MemqSparkConnectOperator` with a real server of Spark Connect."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

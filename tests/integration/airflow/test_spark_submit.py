@@ -1,7 +1,5 @@
 """`MemqSparkSubmitOperator` with real `spark-submit`, and what it refuses."""
 
-from __future__ import annotations
-
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor

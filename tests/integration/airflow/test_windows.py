@@ -1,7 +1,5 @@
 """Windows of time that retention has reached."""
 
-from __future__ import annotations
-
 import pytest
 
 from airflow_provider_memq.operators.memq import (

@@ -1,7 +1,5 @@
 """The big queue in processes of their own: killed with -9, at a limit, and read meanwhile."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The pages of the admin HTTP, and every metric after a history that is known in full."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A wall clock that steps, or is wrong at the start: nothing is lost, doubled or untrue."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """One connection of a broker, with a transport and a clock that the test moves."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A data directory that was moved, copied or damaged: what the start says, what is served."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """An error that nothing expected stops the broker, in whatever callback it shows itself."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

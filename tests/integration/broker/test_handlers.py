@@ -1,7 +1,5 @@
 """What a broker does with requests, asked without a socket where none is needed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """A topic as a broker hosts it: watermarks, retention and stops."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The topics of a broker that governs itself: how they come, change, go, and come again."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

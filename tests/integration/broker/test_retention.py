@@ -1,7 +1,5 @@
 """Retention, orphans, and damage that stays where it is."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

@@ -1,7 +1,5 @@
 """How a broker starts, stops, gives up, and what it does in the background meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """With a service that refuses, everybody is told which, since when and how; and when it is over."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

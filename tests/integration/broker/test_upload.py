@@ -1,7 +1,5 @@
 """Uploads of Batches: attempts, their time, hedges, and what is given back when they fail."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import itertools

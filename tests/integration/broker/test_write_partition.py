@@ -1,7 +1,5 @@
 """A write partition of a broker, without the socket: who is answered, and when it is closed."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

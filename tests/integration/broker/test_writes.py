@@ -1,7 +1,5 @@
 """What a broker does with Messages, over a real connection."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

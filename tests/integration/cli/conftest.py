@@ -1,7 +1,5 @@
 """What the tests of commands share: a broker, and ways to talk to it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands in processes of their own, and what they left."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """`memq audit`: exit codes, tables and JSON."""
 
-from __future__ import annotations
-
 import json
 
 from memq.cli.main import main

@@ -1,7 +1,5 @@
 """`memq batch` of what a broker stored."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

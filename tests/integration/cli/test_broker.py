@@ -1,7 +1,5 @@
 """`memq dev`, `memq broker`, and how a broker is reached."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

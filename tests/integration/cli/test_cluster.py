@@ -1,7 +1,5 @@
 """`memq cluster`, against a broker that tells of a cluster."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

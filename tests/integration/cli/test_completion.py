@@ -1,7 +1,5 @@
 """Completion: what the shell is told, over its own protocol and in bash itself."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

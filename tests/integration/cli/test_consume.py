@@ -1,7 +1,5 @@
 """`memq consume`: starts, ends, ranges and groups."""
 
-from __future__ import annotations
-
 import json
 import os
 

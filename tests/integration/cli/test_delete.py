@@ -1,7 +1,5 @@
 """`memq topic delete`, `memq group delete` and resets: what is asked, and what is gone then."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

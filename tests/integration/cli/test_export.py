@@ -1,7 +1,5 @@
 """`memq export`: formats, files, folders, and exports that go on after any kill."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

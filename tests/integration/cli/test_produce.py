@@ -1,7 +1,5 @@
 """`memq produce`, and what comes of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Profiles on the command line: where the brokers are, and what they are told."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`memq recover`: what was acked comes back once, whatever of the queue is lost."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """`memq status`: one line says what is wrong, the exit code that something is, within seconds."""
 
-from __future__ import annotations
-
 import json
 import socket
 

@@ -1,7 +1,5 @@
 """A topic may name the column that is the time of its rows; every read by time goes by it."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """`memq topic`."""
 
-from __future__ import annotations
-
 import json
 
 

@@ -1,7 +1,5 @@
 """Wrong input of every kind, to every argument of every command, is one line and no more."""
 
-from __future__ import annotations
-
 import click
 import pytest
 

@@ -1,7 +1,5 @@
 """The admin clients, over real sockets: through a broker, and what they ask of one."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.client.admin import AdminClient, AsyncAdminClient

@@ -1,7 +1,5 @@
 """Whatever reads a topic reads each of its read partitions, where these have nothing in common."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Clients of a cluster of two brokers: whom they ask."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

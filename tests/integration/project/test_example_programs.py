@@ -1,7 +1,5 @@
 """The programs in `examples/` run as they are, one after the other, as somebody would try them."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

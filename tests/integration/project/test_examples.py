@@ -1,7 +1,5 @@
 """The examples in the documents run as they are printed, against brokers of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -6,8 +6,6 @@ of lines. A command that prints no error must succeed. `memq dev` runs on, in a 
 until `^C`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

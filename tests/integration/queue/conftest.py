@@ -1,7 +1,5 @@
 """Queues in Kafka for the tests of this folder."""
 
-from __future__ import annotations
-
 import secrets
 
 import pytest

@@ -1,7 +1,5 @@
 """The queue contract, in Kafka."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contracts.queue import *  # noqa: F403 - the suite is the module

@@ -1,7 +1,5 @@
 """The queue in a real Kafka that hangs, dies, or is not there."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import shutil

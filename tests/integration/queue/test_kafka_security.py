@@ -1,7 +1,5 @@
 """A real Kafka that wants TLS and a password, reached with the options that the guide shows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

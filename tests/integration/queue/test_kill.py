@@ -1,7 +1,5 @@
 """Kill -9 of a process that publishes to the embedded queue."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

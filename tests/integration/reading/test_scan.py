@@ -1,7 +1,5 @@
 """Reading by offset and time, as tables and as streams, against a broker process."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from contextlib import aclosing

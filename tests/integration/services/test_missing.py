@@ -1,7 +1,5 @@
 """What the tests do on a machine that cannot run a service."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

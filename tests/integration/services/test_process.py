@@ -1,7 +1,5 @@
 """How the process of a service lives and ends; the S3-compatible server stands for all."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

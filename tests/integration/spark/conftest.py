@@ -1,7 +1,5 @@
 """Topics of a test, at the broker of its module."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The data source used in this process, call by call as Spark makes them, without a Spark."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 

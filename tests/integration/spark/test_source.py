@@ -1,7 +1,5 @@
 """The data source over exact ranges, call by call: rows, columns, topics, and what is refused."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import msgspec

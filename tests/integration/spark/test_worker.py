@@ -1,7 +1,5 @@
 """What is damaged, gone or there twice: one clear error, or skipped and counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -2,8 +2,6 @@
 is tried again is there once.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

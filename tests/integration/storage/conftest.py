@@ -1,7 +1,5 @@
 """An object store for the tests of this folder, directly or through a proxy with faults."""
 
-from __future__ import annotations
-
 import os
 import secrets
 

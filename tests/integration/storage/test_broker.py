@@ -1,7 +1,5 @@
 """A broker in a process of its own whose object store fails."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What an object store's faults come to, through a proxy before a real server."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

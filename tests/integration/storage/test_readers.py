@@ -1,7 +1,5 @@
 """Readers on a machine that knows nothing of the store: they are given its options."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """A catalog in a folder, and files of ranges in it."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

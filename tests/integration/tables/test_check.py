@@ -1,7 +1,5 @@
 """`memq table`: what a table has, and whether its rows are what was put in."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

@@ -2,8 +2,6 @@
 nothing is put in or read by the name of another one.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 

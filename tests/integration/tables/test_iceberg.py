@@ -1,7 +1,5 @@
 """Iceberg tables with a ledger, in a real catalog: each range is in once, with its rows."""
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """`memq table put`: a table gets what it lacks of a topic, once, whoever else puts ranges in."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 

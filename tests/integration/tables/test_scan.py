@@ -1,7 +1,5 @@
 """One read over a table and its topic: no gap, no overlap, whatever is committed meanwhile."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest

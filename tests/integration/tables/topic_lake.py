@@ -1,7 +1,5 @@
 """A topic, and a table that some of its ranges are put into."""
 
-from __future__ import annotations
-
 import uuid
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """A broker in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """Sessions with a real ZooKeeper whose connections can be broken."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 

@@ -1,7 +1,5 @@
 """Topics of a cluster on a real ZooKeeper."""
 
-from __future__ import annotations
-
 import msgspec
 
 from memq.core.governor.nodes import TOPICS

@@ -1,7 +1,5 @@
 """A real ZooKeeper passes the contract of coordination, and what only a real one can do."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import subprocess

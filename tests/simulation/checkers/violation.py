@@ -1,7 +1,5 @@
 """What a checker says of a history that must not be."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 MAX_EACH = 32  # violations that are kept of a kind; one mistake shows in many places

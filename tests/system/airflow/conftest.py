@@ -1,7 +1,5 @@
 """Settings of the tests with a whole Airflow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -11,8 +11,6 @@ Without `--light` the jobs are real Spark (`spark-submit`, local[1]). It needs P
 Debian's package `postgresql-15` brings it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -4,8 +4,6 @@ One Airflow serves all tests, which go on where the one before ended. `make soak
 part.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import urllib.parse

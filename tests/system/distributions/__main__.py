@@ -5,8 +5,6 @@ it, with all extras, in a temporary folder that is removed at the end; a broker 
 wheel is what Airflow asks. Anything that is not as it should be is an error.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """One Spark and one broker for all of these tests: both take seconds to start."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

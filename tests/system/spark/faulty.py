@@ -1,7 +1,5 @@
 """A writer whose first attempts are killed in the middle."""
 
-from __future__ import annotations
-
 import os
 import signal
 from itertools import islice

@@ -5,8 +5,6 @@
 It prints the id of each micro-batch that is done. The source is found without being registered.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

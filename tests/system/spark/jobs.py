@@ -1,7 +1,5 @@
 """Jobs that put a topic into files and tables below a folder."""
 
-from __future__ import annotations
-
 from memq.core.ranges import OffsetRange
 from memq.spark.compaction import Compaction
 from memq.spark.outputs import RangeJob

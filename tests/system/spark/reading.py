@@ -1,7 +1,5 @@
 """Rows that all ways to read a topic must agree in, and what sends some."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from memq import Producer

@@ -1,7 +1,5 @@
 """The programs in `spark_apps/`: ranges to Parquet, compaction, and the audit on a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ranges of a topic into an Iceberg table, by real Spark: each once, whoever reads the table."""
 
-from __future__ import annotations
-
 import pyarrow.compute as pc
 import pytest
 

@@ -1,7 +1,5 @@
 """What real Spark writes of a topic: files, folders and tables have all of it."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

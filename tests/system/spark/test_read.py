@@ -1,7 +1,5 @@
 """`spark.read` over exact ranges: the rows, the tasks, the columns, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.errors import PySparkException
 

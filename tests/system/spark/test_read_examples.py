@@ -1,7 +1,5 @@
 """The examples in the page for Spark users run as they are printed, one after the other."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One DataFrame over a table and its topic: the rows of `memq.scan`, exactly once each."""
 
-from __future__ import annotations
-
 import datetime as dt
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """`spark.readStream`: the same rows as a range, through stops, kills and limits."""
 
-from __future__ import annotations
-
 from memq import read_range
 from tests.system.spark.follow import following, start
 from tests.system.spark.reading import produce, rows_of, rows_of_table

@@ -1,7 +1,5 @@
 """Several topics in a stream, and topics as tables, with a real Spark."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

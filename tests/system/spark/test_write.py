@@ -1,7 +1,5 @@
 """Rows from Spark to a topic: what arrives, what is refused, and that retries double nothing."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Settings of the tests of the Airflow provider."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A cluster for tests of what looks at one."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 

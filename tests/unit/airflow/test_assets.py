@@ -1,7 +1,5 @@
 """Topics as assets, as a message queue and as links."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 import pytest

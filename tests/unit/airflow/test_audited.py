@@ -1,7 +1,5 @@
 """Which windows were audited, and which are still to be."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """What an Airflow connection of type `aws` says becomes options of the storage."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """What a backfill cuts, and what it keeps of it."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The DAG files of `dags/`, as they are."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The provider says which extra it needs."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """An error that no retry mends fails a task of ours at once; all others are Airflow's to retry."""
 
-from __future__ import annotations
-
 import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException

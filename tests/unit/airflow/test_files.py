@@ -1,7 +1,5 @@
 """Small files wherever Spark writes them: what is missing, and what cannot be read."""
 
-from __future__ import annotations
-
 import json
 
 import boto3

@@ -1,7 +1,5 @@
 """How far a topic is planned: what a ledger keeps, and what it is checked against."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

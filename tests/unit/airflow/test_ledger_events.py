@@ -1,7 +1,5 @@
 """What Airflow remembers of ranges, however many events lie between them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

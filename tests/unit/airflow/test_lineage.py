@@ -1,7 +1,5 @@
 """What tasks say to OpenLineage."""
 
-from __future__ import annotations
-
 import pytest
 
 from airflow_provider_memq.lineage import (

@@ -1,7 +1,5 @@
 """Who is told of a failure, and what."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

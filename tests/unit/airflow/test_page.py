@@ -1,7 +1,5 @@
 """The DAGs in `docs/airflow_operators.md` parse as printed, and its tables are complete."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The DAGs of one topic and of many, from settings."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

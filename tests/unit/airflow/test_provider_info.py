@@ -1,7 +1,5 @@
 """What Airflow is told of the provider is true."""
 
-from __future__ import annotations
-
 import pkgutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What operators that run a range have of the mixin and of Airflow, and what a task notes."""
 
-from __future__ import annotations
-
 import pytest
 from airflow.providers.amazon.aws.operators.emr import (
     EmrAddStepsOperator,

@@ -1,7 +1,5 @@
 """The planner's decisions: ranges meet, whatever happens between two plans."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A sensor ends in the same way whichever way it waits."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """What an Airflow connection says, and what it must not say."""
 
-from __future__ import annotations
-
 import pytest
 from airflow.sdk import Connection
 

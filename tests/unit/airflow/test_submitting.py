@@ -1,7 +1,5 @@
 """What `spark-submit` is given, as a process of the machine sees it."""
 
-from __future__ import annotations
-
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException

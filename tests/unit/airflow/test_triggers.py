@@ -1,7 +1,5 @@
 """Triggers survive the way into the triggerer, and sensors hand over what they were given."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Values as users write them, and as templates make them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 
 import pendulum

@@ -1,7 +1,5 @@
 """What can be waited for, and looking again and again, through outages."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """A watcher in its triggerer, by a clock that only its waits move: bursts, outages, restarts."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from types import SimpleNamespace

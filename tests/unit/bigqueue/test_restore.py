@@ -1,7 +1,5 @@
 """What was damaged is written back by who has its bytes, and by nobody else."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """The pool of receive memory: nobody finds other bytes in a body, and idle memory is bounded."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The topics of a broker that governs itself, in files, and how a topic may change."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """What a broker's configuration refuses, and what of it wins."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

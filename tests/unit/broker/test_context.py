@@ -1,7 +1,5 @@
 """What every part of a broker shares: warnings, scans of the queue, and what it promises."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """When a broker says that its disks are full."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -1,7 +1,5 @@
 """Fair queuing, driven by hand."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What of all that asyncio cannot give to anybody stops a broker."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What is published after an offset is counted, whatever was asked before and whatever is gone."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from types import SimpleNamespace

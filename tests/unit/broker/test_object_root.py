@@ -1,7 +1,5 @@
 """Notifications as they are told: below the present root, by key, and otherwise untouched."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

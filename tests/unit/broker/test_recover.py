@@ -1,7 +1,5 @@
 """Recovery of a data directory, on files made by hand: what is published, and crashes in it."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

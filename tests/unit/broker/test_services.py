@@ -1,7 +1,5 @@
 """When a service behind a broker refuses, since when, and what is said of it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What is stored of groups: in turn, and only while this broker has them."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What a broker saves of its time covers every watermark that it told, and little more."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

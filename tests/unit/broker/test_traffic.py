@@ -1,7 +1,5 @@
 """How much is written to each write partition, from counters."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.broker.membership import KNOWN_S, TrafficMeter

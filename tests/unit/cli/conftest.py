@@ -1,7 +1,5 @@
 """What commands say on stderr, and a clock for those that wait."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

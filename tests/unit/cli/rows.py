@@ -3,8 +3,6 @@
 A kind is a type of Arrow with a strategy for its values, times as their ticks.
 """
 
-from __future__ import annotations
-
 from decimal import Context, Decimal
 from functools import partial
 

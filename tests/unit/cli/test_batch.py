@@ -1,7 +1,5 @@
 """Objects are checked and printed without a broker."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

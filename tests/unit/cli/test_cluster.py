@@ -1,7 +1,5 @@
 """A drain that is waited for, and what a table of brokers says, without a cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.cli.cluster import wait_until_drained

@@ -1,7 +1,5 @@
 """Flags are made from the tables of options, and values mean what they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

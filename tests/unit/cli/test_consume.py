@@ -1,7 +1,5 @@
 """What `memq consume` waits for, commits and gives up, without a broker."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """CSV becomes rows: cut into blocks anywhere, it is read as Python reads it, or refused."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

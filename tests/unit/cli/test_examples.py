@@ -1,7 +1,5 @@
 """Examples: what there is to copy, and that a copy takes nothing away."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `memq export` takes for a file or a folder, asks for, and says when it is interrupted."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.cli.export import _target

@@ -1,7 +1,5 @@
 """Exports to files and folders: what is left when something fails, and how the next run goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """LogMessages and rows as lines, and what text cannot hold."""
 
-from __future__ import annotations
-
 import io
 
 import pyarrow as pa

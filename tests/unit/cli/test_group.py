@@ -1,7 +1,5 @@
 """What commands say of groups, a watch through an outage, and where a reset goes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

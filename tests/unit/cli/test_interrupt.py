@@ -1,7 +1,5 @@
 """Ctrl-C, wherever it falls."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """JSON lines become rows."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

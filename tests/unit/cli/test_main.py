@@ -1,7 +1,5 @@
 """The command as a whole: help, errors, exit codes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tables are for people, JSON is for programs."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

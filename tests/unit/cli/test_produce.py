@@ -1,7 +1,5 @@
 """Lines become LogMessages, and what becomes of these is counted."""
 
-from __future__ import annotations
-
 import io
 
 import pyarrow as pa

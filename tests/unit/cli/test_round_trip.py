@@ -1,7 +1,5 @@
 """What is printed of a topic can be produced again: nothing is changed on the way."""
 
-from __future__ import annotations
-
 import io
 from itertools import repeat
 

@@ -1,7 +1,5 @@
 """Where `memq consume` begins and ends, from what a topic retains."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The schema of a typed topic comes from a short text or from a file."""
 
-from __future__ import annotations
-
 import json
 
 import hypothesis

@@ -1,7 +1,5 @@
 """Calls that a Ctrl-C, or another thread, falls into."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """Which broker is asked where several would do."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

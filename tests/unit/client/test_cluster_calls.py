@@ -1,7 +1,5 @@
 """Which broker a call asks, how long it waits there, and what it does with each error."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """A connection over a transport that a test holds: what is written when, and who is told of it."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """How far a group is from the end, from what brokers tell."""
 
-from __future__ import annotations
-
 from memq.client.lag import Lag, group_lag, lag_between
 from memq.core.wire.messages import (
     FetchLagAnswer,

@@ -1,7 +1,5 @@
 """Profiles: what a client is not told comes from variables, or else from a file."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

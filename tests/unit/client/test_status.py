@@ -1,7 +1,5 @@
 """What is wrong with a cluster, in words, from what its brokers say."""
 
-from __future__ import annotations
-
 import asyncio
 
 from memq.client.status import ClusterStatus, cluster_status

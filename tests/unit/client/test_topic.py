@@ -1,7 +1,5 @@
 """Whom a call about a topic asks and for how long, and what its queue tells."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from types import SimpleNamespace

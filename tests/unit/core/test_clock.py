@@ -1,7 +1,5 @@
 """The broker's clock, when the machine's wall clock steps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

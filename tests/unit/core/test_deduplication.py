@@ -1,7 +1,5 @@
 """The deduplication window."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 

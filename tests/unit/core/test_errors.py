@@ -1,7 +1,5 @@
 """Every error has a stable code, says what it means, and survives the wire."""
 
-from __future__ import annotations
-
 from memq import errors
 from memq.errors import MemqError
 

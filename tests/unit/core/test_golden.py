@@ -1,7 +1,5 @@
 """The JSON that is stored, byte for byte; `test_spec` has the bytes of objects and of frames."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Keys go where Kafka's default partitioner puts them, one by one and by the column."""
 
-from __future__ import annotations
-
 import struct
 
 import pyarrow as pa

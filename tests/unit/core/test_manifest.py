@@ -1,7 +1,5 @@
 """Result manifests: readable, exact, and checked against the plan."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """Options of what memq is built upon may be secret, and are not shown."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

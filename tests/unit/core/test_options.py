@@ -1,7 +1,5 @@
 """One row of an option serves parsing, limits and the words of an error."""
 
-from __future__ import annotations
-
 from typing import Annotated, TypedDict
 
 import msgspec

@@ -1,7 +1,5 @@
 """Ranges of offsets, and sets of intervals, against sets of numbers."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A topic's name, its options and how write partitions share the read partitions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import ceil
 

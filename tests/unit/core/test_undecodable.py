@@ -1,7 +1,5 @@
 """Files, notifications and records of which a byte is damaged: a typed error, whichever byte."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

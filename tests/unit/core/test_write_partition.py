@@ -1,7 +1,5 @@
 """The TopicProcessor: ring, order, acks, repeats, failures."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 

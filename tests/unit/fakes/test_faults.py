@@ -1,7 +1,5 @@
 """Plans of faults, and what they do to a storage and to a queue."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.core.queue import Publication

@@ -1,7 +1,5 @@
 """The model of Kafka: what it tells where a topic goes while a transaction is open."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

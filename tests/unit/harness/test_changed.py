@@ -1,7 +1,5 @@
 """Which tests a change can break."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.harness import changed

@@ -1,7 +1,5 @@
 """Only the jars that are pinned are run."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from tests.harness.ports import first_local_port, free_ports
 
 

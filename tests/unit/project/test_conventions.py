@@ -1,7 +1,5 @@
 """Conventions of this tree that no linter knows."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

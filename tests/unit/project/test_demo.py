@@ -1,7 +1,5 @@
 """What a demo makes of the environment that it is started in."""
 
-from __future__ import annotations
-
 import os
 
 from demo.broker import leave_out_settings

@@ -1,7 +1,5 @@
 """What deploy/ does; `make lint` looks at the files, with `tests.harness.deploy`."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The documents say what is so: links, commands, paths, options, limits, metrics, log lines."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -4,8 +4,6 @@ The direction is what keeps the core free of sockets, and the client free of the
 import counts: at the top, inside a function, and for type checking only.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """The pins name packages and versions, and nothing of the machine that made them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

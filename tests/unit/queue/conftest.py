@@ -1,7 +1,5 @@
 """Queues in a model of Kafka, and calls of any queue, for the tests of this folder."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

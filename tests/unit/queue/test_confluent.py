@@ -1,7 +1,5 @@
 """What Kafka's client says, and what becomes of it; its objects stand in for a Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import queue as queues

@@ -1,7 +1,5 @@
 """The queue contract, in files."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.queue.embedded.queue import EmbeddedQueue

@@ -1,7 +1,5 @@
 """The queue contract, by the queue in Kafka on a model of Kafka."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

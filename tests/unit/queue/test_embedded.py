@@ -1,7 +1,5 @@
 """What is special to the embedded queue: failed flushes, damage, calls that cross or fail."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The queue in Kafka: what it promises where Kafka fails and tells late; on a model of Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from itertools import product

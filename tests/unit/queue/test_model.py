@@ -1,7 +1,5 @@
 """The embedded queue does what the one in Kafka does, whatever is asked in whatever order."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

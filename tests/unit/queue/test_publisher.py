@@ -1,7 +1,5 @@
 """What a broker writes to Kafka, where calls, faults and other brokers cross; on a model of it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 

@@ -1,7 +1,5 @@
 """A Batch as LogMessages and as a table, in each order."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import msgspec

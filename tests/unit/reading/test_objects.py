@@ -1,7 +1,5 @@
 """Reading a Batch that fails, that has moved, or that is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from concurrent.futures import Executor, Future

@@ -1,7 +1,5 @@
 """Reading an object from storage or else through a broker, where both fail."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

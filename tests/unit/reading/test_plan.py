@@ -1,7 +1,5 @@
 """Planning a read: times are exact for every unit, and which Batches can have them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Durable files: the parts that a storage test cannot reach."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

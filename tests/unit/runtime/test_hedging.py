@@ -1,7 +1,5 @@
 """When a put is made a second time beside the first."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Which Java is good enough for Spark, and the line that says so where there is none."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.errors import ConfigError

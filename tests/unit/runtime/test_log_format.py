@@ -1,7 +1,5 @@
 """A log line as JSON, and the clocks of a machine."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

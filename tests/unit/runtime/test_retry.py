@@ -1,7 +1,5 @@
 """Retries: attempts until a deadline, with full jitter, and what is said meanwhile."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 

@@ -1,7 +1,5 @@
 """The checkers: planted illegal histories are flagged, legal ones that look odd are not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation import history as h

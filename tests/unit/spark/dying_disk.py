@@ -1,7 +1,5 @@
 """Files by path, in memory; the program that works on them dies at a call."""
 
-from __future__ import annotations
-
 from memq.spark import files
 
 

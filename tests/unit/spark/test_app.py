@@ -1,7 +1,5 @@
 """The programs for Spark: what they need of a machine, how they are started, and how they end."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """What Spark is told of the columns of a topic, and what it could not tell apart or would lose."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (

@@ -1,7 +1,5 @@
 """Cutting what is published into ranges, and the record of what was compacted."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise

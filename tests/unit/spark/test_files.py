@@ -1,7 +1,5 @@
 """Folders and small files of outputs: on disk, and in an object store."""
 
-from __future__ import annotations
-
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer

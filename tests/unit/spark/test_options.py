@@ -1,7 +1,5 @@
 """The options of a read and of a write: every wrong one is named, with what is allowed."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """What a job makes of a range whatever dies, and what it tells the audit about it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """From options to offsets, and cutting a read into tasks: each Message once, in equal bytes."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Where a stream stands: its checkpoint, and micro-batches of the oldest Batches first."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

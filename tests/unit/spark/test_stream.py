@@ -1,7 +1,5 @@
 """The driver of a stream over brokers that fail, topics that come and go, and drivers that die."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """How the rows of a task of a write wait until all are good."""
 
-from __future__ import annotations
-
 import resource
 import signal
 

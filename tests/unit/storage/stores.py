@@ -1,7 +1,5 @@
 """An object store in memory, as the client library has one, whose answers a test decides."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The storage contract, for every implementation that needs nothing installed."""
 
-from __future__ import annotations
-
 import pytest
 
 from memq.storage.local import LocalStorage

@@ -1,7 +1,5 @@
 """What is special to objects in files: leftovers, crashes, full disks, foreign files."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Objects of an object store whose every answer is decided here."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What the client of an object store is opened with, and with which credentials of AWS."""
 
-from __future__ import annotations
-
 import os
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Threads that wait for requests: how a wait ends, and that its request ends with it."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

@@ -1,7 +1,5 @@
 """From URIs and options, as people write them, to storages."""
 
-from __future__ import annotations
-
 import os
 import pickle
 

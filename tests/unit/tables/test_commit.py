@@ -1,7 +1,5 @@
 """A range comes into a table in steps: what is done once, what again, and when it is given up."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import msgspec

@@ -1,7 +1,5 @@
 """Casts to structs that may be null and have fields that are not."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from hypothesis import given

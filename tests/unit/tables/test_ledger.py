@@ -1,7 +1,5 @@
 """The ledger of a table: which ranges are in it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a table ends and Batches begin, and what is looked at again before that is settled."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

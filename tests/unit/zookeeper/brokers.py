@@ -1,7 +1,5 @@
 """Brokers as far as the Governor is concerned, on any coordination service."""
 
-from __future__ import annotations
-
 import asyncio
 
 from memq.core.governor.governor import Governor

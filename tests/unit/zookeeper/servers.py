@@ -1,7 +1,5 @@
 """Models of ZooKeeper that hold back requests, and that look whether the rules are kept."""
 
-from __future__ import annotations
-
 from memq.core.governor.coordination import Check, Create
 from memq.core.governor.nodes import ELECTION, GOVERNOR
 from memq.zookeeper.session import Transaction

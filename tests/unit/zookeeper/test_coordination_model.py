@@ -1,7 +1,5 @@
 """The model of ZooKeeper passes the contract of coordination, in time that passes at once."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

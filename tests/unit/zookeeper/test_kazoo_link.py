@@ -1,7 +1,5 @@
 """What is made of kazoo's answers, errors and states, without a server."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """How a ZooKeeper is named, and what is said when that cannot be right."""
 
-from __future__ import annotations
-
 import ssl
 import sys
 

@@ -1,7 +1,5 @@
 """What a session makes of what its link says, in every order that a link may say it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

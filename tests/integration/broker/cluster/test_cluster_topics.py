@@ -1,7 +1,5 @@
 """Topics of a cluster: what a broker makes of the nodes, and what others do to it meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace

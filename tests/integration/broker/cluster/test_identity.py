@@ -1,7 +1,5 @@
 """What brokers must have in common is compared when they join, and a restored ZooKeeper is seen."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

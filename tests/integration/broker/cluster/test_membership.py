@@ -1,7 +1,5 @@
 """A broker's part in its cluster: it joins, registers, is lost, hands over, and leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a broker takes over, waits for, lets go of and gives up, with something in its way."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

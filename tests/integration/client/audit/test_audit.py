@@ -1,7 +1,5 @@
 """The audit of real producers, consumers and jobs, and a real broker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

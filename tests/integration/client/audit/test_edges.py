@@ -1,7 +1,5 @@
 """The audit where storage, queue and reports do not fit together: a broker in the test process."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

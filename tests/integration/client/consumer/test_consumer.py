@@ -1,7 +1,5 @@
 """Consumers without a group, over real sockets and files."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime, timedelta
 

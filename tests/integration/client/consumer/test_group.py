@@ -1,7 +1,5 @@
 """Consumer groups, over real sockets: members that come, go, get stuck and are killed."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

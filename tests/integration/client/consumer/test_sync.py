@@ -1,7 +1,5 @@
 """The sync consumer, `read_range` and the sync admin client, against a broker process."""
 
-from __future__ import annotations
-
 import threading
 import time
 

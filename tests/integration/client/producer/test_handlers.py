@@ -1,7 +1,5 @@
 """A signal's handler, `__del__` or a logging handler that calls the producer it interrupts."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import random

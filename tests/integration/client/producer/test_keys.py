@@ -1,7 +1,5 @@
 """Records that are placed by their key, through a real broker, also one that is killed."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 

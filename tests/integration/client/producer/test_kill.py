@@ -1,7 +1,5 @@
 """Producers, and a broker that is killed or cut off: nothing acked is lost, nothing doubled."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

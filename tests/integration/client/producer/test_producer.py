@@ -1,7 +1,5 @@
 """AsyncProducer over real sockets: news, errors, its end, and brokers that misbehave."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from itertools import pairwise

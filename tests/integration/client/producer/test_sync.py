@@ -1,7 +1,5 @@
 """Producer, the one for threads, over real sockets."""
 
-from __future__ import annotations
-
 import os
 import threading
 

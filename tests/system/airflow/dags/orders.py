@@ -1,7 +1,5 @@
 """Ranges of the topic `orders` into a table, when somebody triggers their plan."""
 
-from __future__ import annotations
-
 import os
 
 from airflow.sdk import DAG, PartitionedAssetTimetable

@@ -1,7 +1,5 @@
 """A wait that no worker sees, and a DAG that a watched topic wakes."""
 
-from __future__ import annotations
-
 from airflow.sdk import DAG, task
 
 from airflow_provider_memq.assets import watched_asset

@@ -1,7 +1,5 @@
 """A DAG for any Airflow that the provider runs on: it waits in the triggerer, and then audits."""
 
-from __future__ import annotations
-
 import os
 
 from airflow.sdk import DAG, task

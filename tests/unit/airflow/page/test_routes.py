@@ -1,7 +1,5 @@
 """What pages read from Airflow's database, one in memory, and answer to whatever request."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from datetime import UTC, datetime, timedelta

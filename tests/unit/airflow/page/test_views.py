@@ -1,7 +1,5 @@
 """What pages say, from facts: states of ranges, what is missing, lag, audits, troubles."""
 
-from __future__ import annotations
-
 import threading
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The steps of an audit, each by itself: what can be judged, and which reports are compared."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """What a group member and a producer report: all that was done, and nothing else."""
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Reports that wait to be delivered: nothing said twice, nothing forgotten, memory bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What is stored: what is sound in Batches, what is damaged and whose it is; and the reports."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 

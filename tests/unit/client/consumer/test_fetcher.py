@@ -1,7 +1,5 @@
 """Fetching ahead: what is planned, held in memory and handed out, whatever fails or moves."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A member of a group: its heartbeats, its errors, how it leaves, and what it commits and when."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from types import SimpleNamespace

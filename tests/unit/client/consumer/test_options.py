@@ -1,7 +1,5 @@
 """Options of a consumer: what they come to, and what is refused."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

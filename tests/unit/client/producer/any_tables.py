@@ -4,8 +4,6 @@ Nothing here asks the product, or Arrow's casts, what is equal: values are taken
 one, as whole numbers, fractions and bytes.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from decimal import Decimal

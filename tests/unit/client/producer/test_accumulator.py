@@ -1,7 +1,5 @@
 """Records become Messages: none lost, none too large, in order, with the right delivery."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Any table, any topic: what is read back is what was given, or nothing of it was sent."""
 
-from __future__ import annotations
-
 import re
 
 import pyarrow.types as pat

@@ -1,7 +1,5 @@
 """The future of a Message, from threads, from asyncio and through callbacks."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """What a table may have for a topic's columns, and how what it may not have is named."""
 
-from __future__ import annotations
-
 import datetime as dt
 import io
 

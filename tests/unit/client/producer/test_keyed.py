@@ -1,7 +1,5 @@
 """Records are placed by their key, within the memory that a producer has."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The bound on memory that writers share, and waiting for room in it."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 

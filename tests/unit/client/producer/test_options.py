@@ -1,7 +1,5 @@
 """A producer's options: human values in, plain units out, and clear refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

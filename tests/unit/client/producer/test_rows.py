@@ -1,7 +1,5 @@
 """Rows of Python objects become a table of the topic's types, or are refused by row and value."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from decimal import Decimal

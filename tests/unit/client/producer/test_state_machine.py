@@ -1,7 +1,5 @@
 """The producer's state machine against a model of the brokers, and rule by rule."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

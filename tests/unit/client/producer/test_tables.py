@@ -1,7 +1,5 @@
 """Tables of all kinds become RecordBatches of the topic's schema, cut to size."""
 
-from __future__ import annotations
-
 import polars as pl
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """What was consumed of what is stored: every history against a plain model of the rules."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import msgspec

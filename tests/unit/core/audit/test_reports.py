@@ -1,7 +1,5 @@
 """Reports of what was produced and consumed: their JSON, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

@@ -1,7 +1,5 @@
 """What an audit found: the verdict, what was not judged, and what is read of it."""
 
-from __future__ import annotations
-
 import csv
 
 import msgspec

@@ -1,7 +1,5 @@
 """Which producers an audit need not look at closely."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

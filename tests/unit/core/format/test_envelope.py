@@ -1,7 +1,5 @@
 """Each number in an envelope, damaged on purpose."""
 
-from __future__ import annotations
-
 import struct
 
 import pyarrow as pa
@@ -42,7 +40,7 @@ class Patient:
     def read(self, code: str, position: int) -> int:
         return struct.unpack_from(code, self.data, position)[0]
 
-    def write(self, code: str, position: int, value: int) -> Patient:
+    def write(self, code: str, position: int, value: int):
         struct.pack_into(code, self.data, position, value)
         return self
 

@@ -7,8 +7,6 @@ the right checksum afterwards. Each must be refused with a `MemqError`, or be so
 is read in every way a client would. Prints how many were refused and how many were sound.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import resource

@@ -1,7 +1,5 @@
 """`docs/format.md` says what the code does: its example is regenerated, and read by its words."""
 
-from __future__ import annotations
-
 import re
 import struct
 from pathlib import Path

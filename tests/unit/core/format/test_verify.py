@@ -1,7 +1,5 @@
 """No damage stays unnoticed."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """A model of what a Governor works on: assignment nodes with versions, and elections."""
 
-from __future__ import annotations
-
 from memq.core.governor.coordination import Check
 from memq.core.governor.governor import (
     AssignmentTransaction,

@@ -1,7 +1,5 @@
 """Two Governors at a time, with answers that get lost and transactions that arrive late."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import msgspec

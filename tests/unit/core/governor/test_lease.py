@@ -1,7 +1,5 @@
 """How long a session certainly lives, whatever is lost or late."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

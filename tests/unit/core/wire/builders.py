@@ -1,7 +1,5 @@
 """Strategies for frames and headers, and both ends of a connection in one hand."""
 
-from __future__ import annotations
-
 import types
 import typing
 from collections import deque

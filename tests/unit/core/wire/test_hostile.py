@@ -1,7 +1,5 @@
 """Hostile peers: whatever they send, the answer is an event or a typed error, within the limits."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import example, given
