@@ -5,14 +5,10 @@ it goes on with what it has received, while the clients send the same again, for
 So before a cut nothing is passed on to the client any more for a while: acks are made, and lost.
 """
 
-from __future__ import annotations
-
 import asyncio
+import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    import random
+from typing import Self
 
 CHUNK_BYTES = 64 << 10
 DEAF_S = 0.1  # longest time for which answers are lost before a cut

@@ -27,24 +27,20 @@ as Linux does), `room_bytes` (then ENOSPC), `short_writes`. `counts` says what h
 Not seen: writes of other processes, and `mmap.flush`, which the product does not use.
 """
 
-from __future__ import annotations
-
 import errno
 import os
+import random
 import shutil
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tests.fakes import durable, file_calls
 from tests.fakes.durable import BLOCK, Change, Dirty, Inode, State, content_of, real
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterator
 
 _MAX_FILES = 64
 """Python files that were opened, before those that are closed are dropped."""

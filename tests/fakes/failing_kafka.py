@@ -1,25 +1,19 @@
 """A Kafka for chaos: a real one, which is frozen and killed now and then."""
 
-from __future__ import annotations
-
 import random
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from memq.core.queue import NotificationQueue
 from memq.queue import open_kafka
+from tests.harness.services.jars import Jars
 from tests.harness.services.kafka import Kafka
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from memq.core.queue import NotificationQueue
-    from tests.harness.services.jars import Jars
-    from tests.system.plan import Plan
+from tests.system.plan import Plan
 
 PAUSE_S = (4.0, 12.0)  # between two faults
 FREEZES_S = (0.3, 1.0, 4.0)

@@ -11,20 +11,16 @@ the order in which threads or tasks get to run: the k-th put of a run always mee
     storage = FaultyStorage(InMemoryStorage(), plan, seed=7)
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from memq.errors import MemqError
+from memq.errors import MemqError
 
 Kind = Literal[
     "fail", "lose_answer", "uncertain", "partial", "delay", "hang", "crash_before", "crash_after"

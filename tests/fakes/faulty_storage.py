@@ -1,18 +1,12 @@
 """A storage that fails as planned."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from memq.errors import StorageError
-from tests.fakes.faults import Faults
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from memq.storage.handler import Buffer, ObjectInfo, StorageHandler
-    from tests.fakes.faults import Fault, Strike
+from memq.storage.handler import Buffer, ObjectInfo, StorageHandler
+from tests.fakes.faults import Fault, Faults, Strike
 
 _Result = TypeVar("_Result")
 

@@ -4,18 +4,17 @@ Same arguments, same layout, same manifest; a range takes a second instead of te
 a stand-in for `spark-submit` (`install`), so that all of `SparkSubmitOperator` runs as it does.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from airflow_provider_memq.planning.ranges import RangeContents
 from airflow_provider_memq.planning.topics import contents_of
 from memq import read_range
 from memq.client.audit.reporter import report_consumed
@@ -23,11 +22,6 @@ from memq.client.topic import SyncTopicClient
 from memq.core.audit.reports import ConsumedReport
 from memq.core.manifest import Manifest, encode_manifest
 from memq.core.ranges import OffsetRange
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_provider_memq.planning.ranges import RangeContents
 
 APP, TABLE_APP = "range_to_parquet.py", "range_to_iceberg.py"
 STAND_INS = {APP: "light_app", TABLE_APP: "light_table"}

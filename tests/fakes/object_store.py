@@ -12,10 +12,9 @@ Its URIs are of a scheme of their own, which is entered beside the others (`memq
 while a run lasts; so brokers and readers find it as they find any storage.
 """
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from memq.errors import ObjectNotFoundError, StorageError
 from memq.runtime.hedging import Hedging
@@ -24,11 +23,7 @@ from memq.storage.handler import ObjectInfo
 from memq.storage.keys import check_key, check_prefix
 from memq.storage.object_store import SLOW_BYTES_S, STALL_S
 from tests.fakes.loop import takes, worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.simulation.world import World
+from tests.simulation.world import World
 
 SCHEME = "sim"
 ROOT = "sim://store/root"

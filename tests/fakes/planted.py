@@ -5,20 +5,15 @@ happened. The *planted* ones break it, each in one way, as a bug in the broker o
 They show that the checker finds such bugs.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.storage.local import LocalStorage
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue
 from tests.fakes.faulty_storage import FaultyStorage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLOW_MS = (0, 1, 5, 30)  # longer than most Batches are open: puts overtake each other
 FLAKY_STORAGE = (

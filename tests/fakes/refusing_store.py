@@ -1,11 +1,11 @@
 """An object store for chaos: a real S3-compatible server behind a proxy that makes it fail."""
 
-from __future__ import annotations
-
+import random
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,16 +19,9 @@ from tests.harness.services.http_faults import (
     Reset,
     Rule,
 )
+from tests.harness.services.jars import Jars
 from tests.harness.services.s3proxy import REGION, S3Proxy
-from tests.system.plan import over_a_network
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.harness.services.jars import Jars
-    from tests.system.plan import Plan
+from tests.system.plan import Plan, over_a_network
 
 BUCKET = "chaos"
 

@@ -5,8 +5,6 @@ broker itself looks at each configuration, and no broker may be killed while it 
 out on machines for which there is none, and systemd where it is not installed.
 """
 
-from __future__ import annotations
-
 import configparser
 import re
 import shutil
@@ -14,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
 import yaml  # type: ignore[import-untyped]
@@ -26,9 +25,6 @@ from memq.core.units import parse_duration_ms
 from memq.errors import ConfigError
 from tests.harness import helm
 from tests.harness.services.errors import ServiceUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -4,15 +4,10 @@ Python has one for each process. Its children have the environment of when it wa
 needs another one, or other imports, starts it anew.
 """
 
-from __future__ import annotations
-
 import multiprocessing
+from collections.abc import Sequence
 from multiprocessing import forkserver
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext
 
 
 def fork_server(imports: Sequence[str]) -> ForkServerContext:

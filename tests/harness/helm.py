@@ -4,19 +4,15 @@ It is a Go library, which takes signals and starts threads as it likes: nothing 
 broker should have in their process.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.harness.services.errors import ServiceUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60.0  # takes 0.3 s

@@ -4,19 +4,14 @@ Debian's package is enough. PostgreSQL refuses to run as root: then it runs as t
 package has made.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Self
 
 from tests.harness.ports import free_ports
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
 
 USER = "postgres"
 TIMEOUT_S = 300.0

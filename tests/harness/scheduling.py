@@ -5,15 +5,9 @@ tests share what takes long to start. These begin first, as they take longest; t
 large files first.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
-
-if TYPE_CHECKING:
-    from xdist.remote import Producer
 
 FIRST = (
     "tests/system/airflow",  # waits most of the time

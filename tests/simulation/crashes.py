@@ -7,21 +7,17 @@ then, used, and some are crashed again while they are opened. `MEMQ_CRASH_STATES
 step) and `MEMQ_CRASH_PLANS` (plans of each component) look for longer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import random
 import shutil
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from tests.fakes import durable
 from tests.fakes.disk import ForgetfulDisk, PowerCut
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
 
 STATES = int(os.environ.get("MEMQ_CRASH_STATES", "3"))
 PLANS = int(os.environ.get("MEMQ_CRASH_PLANS", "2"))

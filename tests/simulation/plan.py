@@ -10,15 +10,10 @@ breaks a protocol takes few Messages in an unlucky order, and many small runs me
 a few big ones. One in `BUSY` is big all the same, for what only a crowd shows.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 _DOWN_S = (0.0, 0.1, 1.0, 4.0)  # until it is started again
 _FROZEN_S = (0.5, 2.0, 6.0, 12.0, 40.0)

@@ -19,8 +19,6 @@ data is kept. Exit code 1 when any did.
 
 # ruff: noqa: T201 - it is a command
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -29,22 +27,17 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.fakes.failing_kafka import in_kafka, kafka
 from tests.fakes.refusing_store import in_store, store
 from tests.system.cluster import draw_cluster, run_cluster
 from tests.system.plan import Plan, draw, draw_retention, folder_of
 from tests.system.runs import Report, run
-from tests.system.services import draw_weather, pass_over, services
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.system.services import Services
+from tests.system.services import Services, draw_weather, pass_over, services
 
 RETENTION_EVERY = 50  # one run in so many outlives its first Batches, which takes some 20 s
 MAX_SHOWN = 12  # violations shown of a run

@@ -4,14 +4,12 @@ Each broker has its lives, and beside them the one that governs is killed now an
 is. At the end all brokers live, and each write partition must have one owner, which accepts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import secrets
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from memq.client.connection import BrokerConnection
 from memq.client.producer.producer import AsyncProducer
@@ -19,18 +17,13 @@ from memq.core.wire import messages as m
 from memq.errors import MemqError
 from memq.runtime.retry import Backoff
 from tests.fakes.crashing import MOMENTS, CrashPoint
+from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.simulation.checkers.violation import Violation
-from tests.system.ledger import Name, Written, row_of
+from tests.system.ledger import Ledger, Name, Written, row_of
 from tests.system.lives import BrokerEndedError, Life, Lives, Seams
 from tests.system.plan import Plan, draw, over_a_network
 from tests.system.runs import Report, carry_out, signs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.harness.services.tcp_faults import TcpFaultProxy
-    from tests.system.ledger import Ledger
-    from tests.system.services import Services
+from tests.system.services import Services
 
 SESSION = "3s"  # six ticks of the tests' ZooKeeper
 STEPS = ("put", "publish", "publish", "create_topic", "fence", "release", "commit")

@@ -5,34 +5,29 @@ of a notification is there as soon as the notification is, the watermark and the
 its commits. At the end it records all that is held once more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient
+from memq.core.format.index import IndexEntry
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
 from memq.core.notification import Notification, decode_notification
 from memq.core.ranges import OffsetRange
+from memq.core.wire import messages as m
 from memq.errors import MemqError
 from memq.storage.open import open_uri
 from tests.simulation import history as h
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.recording import Asking
 from tests.system.checker import contradictions
-from tests.system.ledger import Row, now_us
-
-if TYPE_CHECKING:
-    from memq.client.cluster import Cluster
-    from memq.core.format.index import IndexEntry
-    from memq.core.wire import messages as m
-    from tests.system.ledger import Ledger
+from tests.system.ledger import Ledger, Row, now_us
 
 GROUP = "followers"
 FOLLOWER = "follower"

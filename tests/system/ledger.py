@@ -4,24 +4,20 @@ Every LogMessage has a name, (producer label, number), and all of its content fo
 So whatever is read back says which LogMessage it is, and can be compared with what was sent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from memq.client.producer.delivery import Delivery
+from memq.client.producer.producer import AsyncProducer
+from memq.client.producer.state_machine import NamedMessage
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ClosedError
 from tests.simulation import history as h
 from tests.simulation.recording import sent, settled
-
-if TYPE_CHECKING:
-    from memq.client.producer.delivery import Delivery
-    from memq.client.producer.producer import AsyncProducer
-    from memq.client.producer.state_machine import NamedMessage
 
 FIRST_US = 1_700_000_000_000_000  # timestamp of number 0
 

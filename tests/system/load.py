@@ -2,26 +2,20 @@
 
 # ruff: noqa: T201 - commands use it
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from memq import Consumer, Producer, read_range
+from memq.client.producer.delivery import Delivery
 from memq.errors import MemqError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from memq.client.producer.delivery import Delivery
-
-    Seen = TypeVar("Seen")
+Seen = TypeVar("Seen")
 
 LOOK_S = 0.1  # between two looks
 VALUE_BYTES = 400

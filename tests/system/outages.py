@@ -14,29 +14,23 @@ code is 1.
 
 # ruff: noqa: T201 - it is a command
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from memq import AdminClient
 from memq.errors import MemqError
 from memq.zookeeper.session import REFUSED_SESSIONS
 from tests.harness.services.http_faults import SLOW_DOWN, Hang, Rule
 from tests.system.load import Load, check, memq, tell, wait_for
-from tests.system.services import services
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.system.services import Services
+from tests.system.services import Services, services
 
 BROKERS = 3
 PRODUCERS = 3

@@ -4,18 +4,13 @@ A seed fixes the plan. It does not fix the timing of processes and threads, so a
 pass when it is run again; the command that replays a seed can repeat it many times.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.fakes.crashing import MOMENTS, STEPS, CrashPoint
 from tests.fakes.planted import flaky_queue, flaky_storage
 from tests.system.lives import Life, Seams
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIZES = ((0,), (10, 100), (100, 1_000), (1_000, 20_000), (0, 50, 200_000))
 LATE_STEPS = ("truncate", "delete", "release")  # that no ordinary life of one broker comes to

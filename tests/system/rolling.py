@@ -10,8 +10,6 @@ written. In the end all that was acked is read back: nothing may be lost, or be 
 
 # ruff: noqa: T201 - it is a command
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -20,14 +18,11 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memq import AdminClient
+from memq.core.wire.messages import DescribeClusterAnswer
 from tests.system.load import Load, check, memq, tell, wait_for
 from tests.system.services import services
-
-if TYPE_CHECKING:
-    from memq.core.wire.messages import DescribeClusterAnswer
 
 TOPIC = "rolling"
 BROKERS = 3

@@ -4,16 +4,16 @@ Runs take place in *rounds*. All runs of a round begin together and have the sam
 or one or two services that fail for some seconds while brokers die as planned.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from memq.core.governor.nodes import ELECTION
+from memq.core.queue import NotificationQueue
 from memq.errors import ClosedError, MemqError
 from memq.queue import open_kafka
 from memq.storage.object_store import ObjectStorage
@@ -21,19 +21,12 @@ from memq.testing import BrokerProcess
 from memq.zookeeper import open_zookeeper
 from memq.zookeeper.options import ZooKeeperOptions
 from tests.fakes.refusing_store import proxied_store, rules
+from tests.harness.services.http_faults import HttpFaultProxy
+from tests.harness.services.jars import Jars
 from tests.harness.services.kafka import Kafka
+from tests.harness.services.process import JavaService
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    from memq.core.queue import NotificationQueue
-    from tests.harness.services.http_faults import HttpFaultProxy
-    from tests.harness.services.jars import Jars
-    from tests.harness.services.process import JavaService
 
 STORE, KAFKA, ZOOKEEPER, LINK = "store", "kafka", "zookeeper", "link"
 WEATHERS = (STORE, KAFKA, ZOOKEEPER, LINK)

@@ -3,10 +3,8 @@
 A storage and queues with a bug show that what is lost or doubled is found.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,9 +18,6 @@ from tests.system.lives import Life, Seams
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
 from tests.system.services import services
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 AT_A_TIME = 8  # runs mostly wait; so many share two cores well
 RETENTION_SEED = "fixed/retention"

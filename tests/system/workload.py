@@ -1,23 +1,16 @@
 """Producers of a run: they write until they are told to stop, whatever the broker does."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from memq.client.producer.producer import AsyncProducer
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import MemqError
-from tests.system.ledger import Name, Row, Written, row_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.system.ledger import Ledger
-    from tests.system.plan import ProducerPlan
+from tests.system.ledger import Ledger, Name, Row, Written, row_of
+from tests.system.plan import ProducerPlan
 
 CLOSE_TIMEOUT_S = 90.0  # services may be away, and come back one after the other
 MAX_BACKLOG = 30  # Messages

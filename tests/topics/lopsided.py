@@ -8,10 +8,10 @@ What takes one partition for the other, an offset for a count, or the start for 
 else here.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from memq.client.sync import EventLoopThread
 from memq.core.wire import messages as m
@@ -19,10 +19,6 @@ from memq.queue.kafka.queue import KafkaQueue
 from tests.fakes.kafka import InMemoryKafka
 from tests.fakes.queue import InMemoryQueue
 from tests.topics.reading import World, world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TOPIC = "t"
 GROUP = "g"

@@ -6,18 +6,14 @@ long; so the limit is a backstop against the unforeseen, and no measure of speed
 API has a timeout of its own; one that is over counts as nothing seen.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable, Collection, Mapping
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 

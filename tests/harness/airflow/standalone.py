@@ -7,24 +7,19 @@ listens on free ports of the loopback, everything is kept in one folder, and not
 when the context ends: each part leads a session of its own, and all processes of it are killed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING
+from typing import Self
 
 from tests.harness.airflow.rest import BACKSTOP_S, Rest, RestError, WaitError, until
 from tests.harness.ports import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Self
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 HEALTHY = ("scheduler", "dag_processor", "triggerer")  # on a page of the API server

@@ -1,14 +1,10 @@
 """Certificates for the services of the tests, made by the keytool that comes with Java."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.harness.services.jars import command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PASSWORD = "password"  # noqa: S105 - it protects nothing
 

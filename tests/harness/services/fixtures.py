@@ -4,12 +4,10 @@ A test that needs a service which this machine cannot run is skipped, and the la
 prints says so. With `MEMQ_REQUIRE_SERVICES=1` in the environment it fails.
 """
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -18,9 +16,6 @@ from tests.harness.services.jars import Jars
 from tests.harness.services.kafka import Kafka
 from tests.harness.services.s3proxy import S3Proxy
 from tests.harness.services.zookeeper import ZooKeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
 
 REQUIRED = "MEMQ_REQUIRE_SERVICES"
 MISSING = pytest.StashKey[Counter[str]]()  # tests that were skipped, by `service: reason`

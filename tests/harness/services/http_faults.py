@@ -24,8 +24,6 @@ A server that is frozen is one whose requests all hang:
         proxy.release()
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import random
@@ -34,17 +32,15 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 from xml.sax.saxutils import escape
 
 from aiohttp import ClientSession, TCPConnector, web
 from yarl import URL
 
 from memq.client.sync import EventLoopThread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOST = "127.0.0.1"
 STRUCK_TIMEOUT_S = 60.0  # of `wait_struck`: a backstop, no measure of speed

@@ -10,23 +10,18 @@ To change a version, change it here, and run `python -m tests.harness.services`,
 `jars.sha256` anew from what the registry gives. `sha256sum --check` reads that file as well.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.harness.services.errors import JarError, ServiceUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PINS = Path(__file__).with_name("jars.sha256")
 FOLDER = Path(__file__).parents[3] / ".services"

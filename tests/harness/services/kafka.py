@@ -1,7 +1,5 @@
 """A real Kafka on this machine: one node, which is broker and controller (KRaft)."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil
@@ -14,14 +12,11 @@ import zlib
 from base64 import urlsafe_b64encode
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from tests.harness.services.errors import ServiceError
-from tests.harness.services.jars import KAFKA
+from tests.harness.services.jars import KAFKA, Jars
 from tests.harness.services.process import SHOWN_CHARACTERS, STOP_TIMEOUT_S, JavaService
-
-if TYPE_CHECKING:
-    from tests.harness.services.jars import Jars
 
 FORMAT_TIMEOUT_S = 60.0  # takes 1 to 2 s
 ANSWER_TIMEOUT_S = 5.0

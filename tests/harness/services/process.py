@@ -9,25 +9,20 @@ It does so when the *thread* ends that started them; so all are started by one t
 as long as this process.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import BinaryIO, ClassVar, Self
 
 from tests.harness.ports import free_ports
 from tests.harness.services.errors import ServiceError
 from tests.harness.services.jars import Jars
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import BinaryIO, Self
 
 START_TIMEOUT_S = 120.0  # a start takes seconds; on a busy machine ten times as long
 STOP_TIMEOUT_S = 30.0  # after SIGTERM; what does not end by then is killed

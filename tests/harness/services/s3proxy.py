@@ -1,19 +1,13 @@
 """A real S3-compatible server on this machine: S3Proxy, which keeps objects as files."""
 
-from __future__ import annotations
-
 import http.client
 import secrets
 import ssl
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
-from tests.harness.services.jars import S3PROXY
+from tests.harness.services.jars import S3PROXY, Jars
 from tests.harness.services.process import JavaService
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.harness.services.jars import Jars
 
 REGION = "us-east-1"
 # A signed body is held in its heap: eight of 64 MiB at a time failed with 512 MiB.

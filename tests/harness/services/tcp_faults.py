@@ -19,18 +19,14 @@ The port belongs to the proxy also while it refuses connections: a socket that i
 listen keeps it. So a client that tries again meets the proxy or nobody.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
+from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from memq.client.sync import EventLoopThread
-
-if TYPE_CHECKING:
-    from asyncio import StreamReader, StreamWriter
 
 Direction = Literal["to_upstream", "to_client"]
 DIRECTIONS: tuple[Direction, Direction] = ("to_upstream", "to_client")

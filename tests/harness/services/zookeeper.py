@@ -1,16 +1,12 @@
 """A real ZooKeeper on this machine: one standalone server, of the jars that pyspark brings."""
 
-from __future__ import annotations
-
 import shutil
 import socket
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from tests.harness.services.jars import pyspark_jars
 from tests.harness.services.process import JavaService
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TICK_MS = 500  # sessions end at a tick; by default none is shorter than 2 ticks or longer than 20
 MAX_SESSION_MS = 60_000

@@ -5,14 +5,13 @@ program with the arguments that the service was told, or says what became of it.
 the calls that end a job is added.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pyarrow.parquet as pq
@@ -35,9 +34,6 @@ from memq.core.ranges import OffsetRange
 from memq.spark.app import own_arguments
 from tests.fakes import light_app
 from tests.harness.airflow.rest import BACKSTOP_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TOPIC = "clicks"
 KEY = range_key(OffsetRange(0, 1, 3))

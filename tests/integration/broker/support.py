@@ -1,12 +1,11 @@
 """A broker inside the test process, with storage and queue that the test controls."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 
@@ -20,9 +19,6 @@ from memq.core.wire import messages as m
 from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 TIMEOUT_S = 60.0  # a backstop, no measure of speed
 

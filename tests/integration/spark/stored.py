@@ -1,24 +1,18 @@
 """Batches put into storage and queue without the broker: copies, gaps, and many of them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from memq import AdminClient
-from memq.core.notification import encode_notification
+from memq.core.notification import Notification, encode_notification
 from memq.core.queue import Publication
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.storage.local import LocalStorage
 from memq.testing.broker import BrokerProcess
 from tests.topics.reading import queue_topic
 from tests.unit.reading.batches import notify, seal
-
-if TYPE_CHECKING:
-    from memq.core.notification import Notification
 
 
 class Stored:

@@ -5,11 +5,9 @@ topic id, read partition), and what else MemQ promises. A checker calls nothing 
 right system may do: an unknown outcome that took effect, gaps in offsets, rebalances, retries.
 """
 
-from __future__ import annotations
-
 import gc
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from tests.simulation.checkers.audits import inexact_audits
 from tests.simulation.checkers.bounds import late_calls, memory_exceeded
@@ -34,13 +32,9 @@ from tests.simulation.checkers.removals import early_removals, left_behind
 from tests.simulation.checkers.streams import inexact_ranges, nonmonotonic_polls, poll_skips
 from tests.simulation.checkers.violation import MAX_EACH, Violation
 from tests.simulation.checkers.watermark import untrue_watermarks
+from tests.simulation.history import History
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.simulation.history import History
-
-    Checker = Callable[[Log], Iterator[Violation]]
+Checker = Callable[[Log], Iterator[Violation]]
 
 CHECKERS: tuple[Checker, ...] = (
     inconsistent_offsets,

@@ -1,16 +1,10 @@
 """An audit names exactly what was destroyed."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator
 
-from typing import TYPE_CHECKING
-
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import CLEAN, UNCLEAN, Audit, Key, Loss, Name, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.simulation.checkers.log import Log
 
 MAX_NAMED = 100_000  # sequences of a run that are compared
 

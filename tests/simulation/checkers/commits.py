@@ -1,18 +1,13 @@
 """A group's stored offsets are what was committed last, for this topic and topic id."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import OK, SOUGHT, History
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 _NEVER = float("inf")
 

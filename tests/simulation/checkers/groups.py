@@ -1,17 +1,12 @@
 """At one time a read partition is one member's, by what the members know."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import CRASHED, GRANTED, RELEASED, RENEWED, History
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 _NEVER = float("inf")
 

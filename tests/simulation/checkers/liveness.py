@@ -1,17 +1,10 @@
 """When the faults have stopped and some time has passed, everything works."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import OK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
-
 
 UNDER_WAY_US = 20_000_000  # what was begun so shortly before the end of the recording may be open
 

@@ -6,20 +6,13 @@ without gaps, in their order: that is a row's `index`. Offsets may have gaps, an
 place that nobody has read; so two rows are neighbours when no known place lies between them.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.simulation.history import DELETE, NOWHERE, OK, Key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tests.simulation.history import History, Name, Send, Value
+from tests.simulation.history import DELETE, NOWHERE, OK, History, Key, Name, Send, Value
 
 
 class Log:

@@ -1,21 +1,14 @@
 """What was acked is there."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
-from tests.simulation.checkers.log import shown
+from tests.simulation.checkers.log import Log, shown
 from tests.simulation.checkers.streams import streams_of
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import OK, Key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 
 def lost_writes(log: Log) -> Iterator[Violation]:

@@ -1,23 +1,17 @@
 """An offset, once handed out, is for ever that of one Batch, and offsets only grow."""
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
-from tests.simulation.history import OK, Batch, Key
+from tests.simulation.history import OK, Batch, Key, Offsets, Watermark
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.simulation.checkers.log import Log
-    from tests.simulation.history import Offsets, Watermark
-
-    Keyed = TypeVar("Keyed", Offsets, Watermark, Batch)
+Keyed = TypeVar("Keyed", Offsets, Watermark, Batch)
 
 
 def reused_offsets(log: Log) -> Iterator[Violation]:

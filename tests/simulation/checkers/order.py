@@ -9,19 +9,13 @@ What a producer places by key has one write partition for each key, so that with
 of a key stand in one read partition, as they were written.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import OK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 
 def nonmonotonic_sends_within(log: Log) -> Iterator[Violation]:

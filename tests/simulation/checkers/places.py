@@ -1,18 +1,12 @@
 """A place names one LogMessage for ever, and a LogMessage has one place."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import NOWHERE, OK, Key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 
 def inconsistent_offsets(log: Log) -> Iterator[Violation]:

@@ -1,19 +1,13 @@
 """What is read was sent, and was there to stay."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import NOWHERE, OK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 _NEVER = np.iinfo(np.int64).max
 

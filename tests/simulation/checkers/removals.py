@@ -1,17 +1,11 @@
 """Retention removes nothing early and in the right order, and at the end nothing is left behind."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import DELETE, OK, Key, Left, TopicChange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 
 def early_removals(log: Log) -> Iterator[Violation]:

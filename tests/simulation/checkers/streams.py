@@ -5,21 +5,16 @@ comes right after the one before. A poll during which the reader was given or ch
 is a stream by itself: nobody can tell on which side of that its rows are. A read of ranges is one.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.violation import Violation
 from tests.simulation.history import ASSIGNED, GRANTED, GROUP, SOUGHT, Key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 
 class Streams(NamedTuple):

@@ -4,21 +4,15 @@ It does so where the clock of its broker is set back, and where it comes from a 
 was set forward to one whose clock was not.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
+from collections.abc import Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.offsets import by_key, gone_back
 from tests.simulation.checkers.violation import Violation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.simulation.checkers.log import Log
 
 
 def untrue_watermarks(log: Log) -> Iterator[Violation]:

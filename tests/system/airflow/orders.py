@@ -1,20 +1,14 @@
 """A topic `orders` beside that of the pipeline, whose ranges go into a table."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memq import AdminClient, Producer
 from memq.errors import TopicExistsError
-from memq.tables.iceberg import open_table
+from memq.tables.iceberg import IcebergTable, open_table
 from tests.harness.airflow.rest import WaitError, until
-
-if TYPE_CHECKING:
-    from memq.tables.iceberg import IcebergTable
-    from tests.system.airflow.pipeline import Pipeline
+from tests.system.airflow.pipeline import Pipeline
 
 TOPIC = "orders"
 PLAN, TABLE = "orders_plan", "orders_table"

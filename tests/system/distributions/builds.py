@@ -1,7 +1,5 @@
 """Both distributions: how they are built, what is in them, and how their programs are run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -9,12 +7,9 @@ import sys
 import tarfile
 import zipfile
 from contextlib import contextmanager
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from email.message import Message
 
 ROOT = Path(__file__).parents[3]
 PROJECTS = {"memq": ROOT, "airflow-provider-memq": ROOT / "airflow_provider_memq"}

@@ -1,15 +1,10 @@
 """What the big queue tests share: small pages, and what a crash leaves behind."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Small pages, so that a few items already cross the borders of both kinds.
 SMALL = {"page_bytes": 4096, "index_page_items": 8}

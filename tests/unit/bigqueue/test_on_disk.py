@@ -1,15 +1,10 @@
 """The files as docs/bigqueue.md describes them, read with nothing of the library."""
 
-from __future__ import annotations
-
 import json
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from memq.bigqueue import BigQueue, FanOutQueue
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:

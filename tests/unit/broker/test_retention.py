@@ -1,12 +1,10 @@
 """What has expired is deleted, as far as the storage and the broker's life allow."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Collection
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -33,9 +31,6 @@ from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
 from memq.testing import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.unit.client.audit.test_stored import NOTIFICATION
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 class Refusing(InMemoryStorage):

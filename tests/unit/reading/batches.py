@@ -1,17 +1,14 @@
 """Batch objects for tests, made as a broker makes them."""
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
+import pyarrow as pa
 
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
 from memq.core.format.schema import serialize_schema
 from memq.core.notification import NOTIFICATION_VERSION, Notification
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Sent(NamedTuple):

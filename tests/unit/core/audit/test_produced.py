@@ -1,9 +1,7 @@
 """Reconciliation of what was produced with what is stored."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -21,9 +19,6 @@ from memq.core.audit.reports import (
 from memq.core.audit.result import AuditResult, Verdict
 from memq.core.format.batch import ProducerRun
 from memq.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NAME = ProducerName(0, "p", 0)
 ALL = range(60)

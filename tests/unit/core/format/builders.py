@@ -1,22 +1,16 @@
 """Batches and tables that the tests of the format share."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from memq.core.checksum import crc32c
+from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.index import IndexEntry, encode_footer, encode_index
 from memq.core.format.message import encode_records
 from memq.core.format.reader import BatchReader
 from tests.unit.reading.batches import Sent
 from tests.unit.reading.batches import seal as seal_messages
-
-if TYPE_CHECKING:
-    from memq.core.format.batch import BatchBuilder, SealedBatch
 
 START_US = 1_700_000_000_000_000
 
