@@ -52,14 +52,13 @@ class Watched(Slow):
     Attributes:
         wrong: what was done and should not have been.
         elections: how many there were.
-        writes: transactions that changed assignments.
         people: sessions that may do everything.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.wrong = []
-        self.elections = self.writes = 0
+        self.elections = 0
         self.people = []
         self._elected = None
 
@@ -74,7 +73,6 @@ class Watched(Slow):
     def _look(self, changes, before, session_id):
         paths = [change.path for change in changes]
         if any(path.startswith("/assignments/") for path in paths):
-            self.writes += 1
             if Check(ELECTION, before[ELECTION].version) not in changes:
                 self.wrong.append(f"{paths}: not checked")
             if self._elected != session_id:

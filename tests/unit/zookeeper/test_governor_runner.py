@@ -1,17 +1,13 @@
 import asyncio
 import random
 from collections import Counter
-from contextlib import suppress
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from memq.core.governor.governor import MOVE_TIMEOUT_MS, SETTLE_MS
 from memq.core.governor.nodes import BROKERS, DRAINING, ELECTION, GOVERNOR, REBALANCE, TOPICS
 from memq.errors import (
     ChangeUncertainError,
-    MemqError,
     NodeExistsError,
     SessionLostError,
     UnavailableError,
@@ -20,7 +16,6 @@ from memq.errors import (
 from memq.runtime.system import Runtime
 from memq.zookeeper.folders import make_persistent
 from memq.zookeeper.governor_runner import NOT_DONE
-from tests.fakes.loop import ProcessLoop, Timeline, Trace
 from tests.unit.zookeeper.brokers import (
     Broker,
     assignments,
@@ -279,111 +274,3 @@ async def test_a_topic_that_cannot_be_understood_stays_as_it_was(service, person
     await person.set(TOPICS.child("t"), TOPICS.encode(topic_of(write_partitions=7)), 1)
     await until_owned(person, 19, by="a")
     assert (await assignments(person))["t"].epoch == before["t"].epoch + 1
-
-
-# -- any history ----------------------------------------------------------------------------
-
-FAULTS = st.sampled_from(
-    [
-        "expire",
-        "freeze",
-        "thaw",
-        "reset",
-        "refuse",
-        "restore",
-        "lose_answer",
-        "depose",
-        "topic",
-        "drain",
-    ]
-)
-STEPS = st.lists(
-    st.tuples(FAULTS, st.integers(0, 2), st.sampled_from([0.0, 0.02, 0.3, 7.0])), max_size=25
-)
-
-
-class History:
-    """Three brokers that come back with a new session when theirs is over."""
-
-    def __init__(self, service, person, runtime) -> None:
-        self.service, self.person, self.runtime = service, person, runtime
-        self.brokers: dict[str, Broker] = {}
-        self.topics = 0
-        self.draining: dict[str, None] = {}
-
-    async def live(self, name):
-        while True:
-            session = await self.service.open()
-            try:
-                self.brokers[name] = broker = await Broker.start(session, name, self.runtime)
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self.report(broker))
-                    await broker.task
-            except* MemqError:
-                await session.close()
-            await asyncio.sleep(0.1)
-
-    async def report(self, broker):
-        """What it reports ends moves, or else each run of them takes a minute."""
-        while True:
-            await asyncio.sleep(5)
-            with suppress(MemqError):
-                await broker.report()
-
-    async def take(self, step, number):
-        name = "abc"[number]
-        broker = self.brokers.get(name)
-        if step == "depose" and GOVERNOR in self.service._tree.nodes:
-            await delete(self.person, GOVERNOR)
-        elif step == "topic":
-            self.topics += 1
-            await create_topic(self.person, topic_of(f"t{self.topics}", 2))
-        elif step == "drain":
-            if name in self.draining:
-                del self.draining[name]
-                await delete(self.person, f"{DRAINING}/{name}")
-            elif not self.draining:
-                self.draining[name] = None
-                await self.person.create(f"{DRAINING}/{name}")
-        elif step != "depose" and broker is not None and broker.session in self.service._links:
-            getattr(self.service, step)(broker.session)
-
-    async def end(self):
-        """Nothing fails any more; wait until all have owners that accept."""
-        for broker in self.brokers.values():
-            if broker.session in self.service._links:
-                self.service.restore(broker.session)
-        accepting = sorted({*"abc"} - {*self.draining})
-        await until_owned(self.person, 2 * self.topics, by=accepting)
-        await asyncio.sleep(20)
-        assert [each.runner.elected for each in self.brokers.values()].count(True) == 1
-        await until_owned(self.person, 2 * self.topics, by=accepting)
-
-
-@example([("topic", 0, 0.02), ("drain", 1, 0.3), ("drain", 1, 0.0), ("drain", 0, 0.0)], 0)
-@given(STEPS, st.integers(0, 1_000))
-def test_whatever_happens_only_the_broker_elected_writes(steps, seed):
-    """And when nothing fails any more, one governs and everything has an owner."""
-    loop = ProcessLoop(Timeline(random.Random(seed), Trace()), "all")
-
-    async def run():
-        service = Watched()
-        person = await service.open(session_timeout_s=600)
-        service.people.append(person)
-        await make_persistent(person)
-        runtime = Runtime(mono_s=loop.time, random=random.Random(seed).random)
-        history = History(service, person, runtime)
-        lives = [asyncio.ensure_future(history.live(name)) for name in "abc"]
-        try:
-            for step, number, pause_s in steps:
-                await history.take(step, number)
-                await asyncio.sleep(pause_s)
-            await history.end()
-            assert service.wrong == []
-            assert not any(life.done() for life in lives)
-        finally:
-            for life in lives:
-                life.cancel()
-            await asyncio.gather(*lives, return_exceptions=True)
-
-    loop.run(run(), timeout_s=600)

@@ -4,8 +4,6 @@ import random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memq.core.format.schema import serialize_schema
 from memq.core.governor.nodes import DOOMED, TOPICS
@@ -16,9 +14,7 @@ from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
     LimitReachedError,
-    MemqError,
     NoNodeError,
-    TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
     VersionConflictError,
@@ -27,7 +23,6 @@ from memq.runtime.system import Runtime
 from memq.zookeeper.folders import make_persistent
 from memq.zookeeper.session import Transaction
 from memq.zookeeper.shared_catalog import ATTEMPTS, MAX_TOPIC_BYTES, SharedCatalog
-from tests.fakes.loop import ProcessLoop, Timeline, Trace
 from tests.unit.zookeeper.servers import Slow, of
 
 LONG_S = 600
@@ -39,14 +34,14 @@ class Looked(Slow):
 
     Attributes:
         made: topic ids of which something was made and not removed.
-        lived: what each topic id that ever existed has held.
+        lived: topic ids that ever existed.
         wrong: what should not have been.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.made: dict[str, None] = {}
-        self.lived: dict[str, list] = {}
+        self.lived: set[str] = set()
         self.wrong: list[str] = []
 
     def live(self):
@@ -76,7 +71,7 @@ class Looked(Slow):
                     self.wrong.append(f"{name} was altered to another topic_id")
             elif topic_id in self.lived:
                 self.wrong.append(f"{name} has come back")
-            self.lived.setdefault(topic_id, []).append(topic)
+            self.lived.add(topic_id)
 
 
 class Broker:
@@ -112,16 +107,6 @@ class Broker:
     async def alter(self, name="t", **options):
         stored = await self.catalog.get(name)
         return await self.catalog.alter(stored, altered_topic(stored.topic, options, None, 0))
-
-    async def remove(self, topic):
-        """Remove what is left of a topic, if there is anything to remove."""
-        if await self.catalog.claim_removal(topic):
-            self.service.made.pop(topic.topic_id, None)
-            await self.catalog.forget(topic)
-
-    async def remove_all(self):
-        for node in await self.catalog.doomed():
-            await self.remove(node.topic)
 
 
 @pytest.fixture
@@ -323,123 +308,3 @@ async def test_a_topic_with_too_many_large_schemas_is_refused(broker, other):
     with pytest.raises(LimitReachedError):
         await broker.announce("v", schema=wide(2_000))
     assert await doomed(broker) == {}
-
-
-# -- any history ----------------------------------------------------------------------------
-
-DEEDS_AT_RANDOM = st.sampled_from(["create", "create", "alter", "delete", "delete", "remove"])
-FAULTS = st.sampled_from(
-    ["lose_answer", "lose_answer", "reset", "freeze", "thaw", "refuse", "restore", "expire"]
-)
-STEPS = st.lists(
-    st.tuples(
-        st.integers(0, 1),  # by which broker
-        st.one_of(st.tuples(DEEDS_AT_RANDOM, st.sampled_from("tu")), FAULTS),
-        st.sampled_from([0.0, 0.0, 0.005, 0.2, 3.0]),  # pause after it
-    ),
-    max_size=40,
-)
-
-
-class History:
-    """Two brokers with many things under way at a time, each in a session that may end."""
-
-    def __init__(self, service, runtime) -> None:
-        self.service, self.runtime = service, runtime
-        self.brokers: list[Broker] = []
-        self.under_way: list[asyncio.Task] = []
-        self.making: dict[str, None] = {}  # by brokers that have not given up
-
-    async def open(self, number):
-        session = await self.service.open(request_timeout_s=2.0)
-        self.service.delay(session, 0.001)
-        return Broker(self.service, session, "ab"[number], self.runtime)
-
-    async def take(self, number, step):
-        if isinstance(step, tuple):
-            deed = self.do(self.brokers[number], *step)
-            self.under_way.append(asyncio.ensure_future(deed))
-        else:
-            getattr(self.service, step)(self.brokers[number].session)
-            if step == "expire":
-                self.brokers[number] = await self.open(number)
-
-    async def do(self, broker, deed, name):
-        """Do it; errors that may come may come."""
-        with contextlib.suppress(MemqError):
-            await getattr(self, deed)(broker, name)
-
-    def is_live(self, topic):
-        live = self.service.live().get(topic.name)
-        return live is not None and live[0].topic_id == topic.topic_id
-
-    async def create(self, broker, name):
-        topic = await broker.new(name)
-        topic_id = topic.topic_id
-        self.making[topic_id] = None
-        try:
-            await broker.catalog.announce(topic)
-            self.service.made[topic_id] = None
-            await broker.catalog.save_new(topic)
-            assert topic_id in self.service.lived, "told that it exists"
-        except (TopicExistsError, UnavailableError):
-            assert not self.is_live(topic), "told that it does not exist"
-            raise
-        finally:
-            self.making.pop(topic_id)
-
-    async def alter(self, broker, name):
-        stored = await broker.catalog.get(name)
-        options = {"batch_age": f"{1 + int(self.runtime.random() * 500)}ms"}
-        altered = altered_topic(stored.topic, options, None, 0)
-        before = len(self.service.lived[altered.topic_id])
-        try:
-            await broker.catalog.alter(stored, altered)
-            assert altered in self.service.lived[altered.topic_id]
-        except VersionConflictError:
-            since = self.service.lived[altered.topic_id][before - 1 :]
-            assert len(since) > 1 or not self.is_live(altered), "nothing has changed"
-            raise
-
-    async def delete(self, broker, name):
-        topic = await broker.catalog.delete(name)
-        assert not self.is_live(topic), "told that it is gone"
-
-    async def remove(self, broker, _):
-        """As the broker does that governs: not what somebody is making, unless he may be gone."""
-        for node in await broker.catalog.doomed():
-            making = node.by and node.topic.topic_id in self.making
-            if not making or self.runtime.random() < 0.3:
-                await broker.remove(node.topic)
-
-    async def end(self):
-        """Nothing fails any more, and all that is left is removed."""
-        for broker in self.brokers:
-            self.service.restore(broker.session)
-        await asyncio.gather(*self.under_way)
-        await asyncio.sleep(1)  # for what is still on its way
-        successor = await self.open(0)
-        await successor.remove_all()
-        live = sorted(topic.topic_id for topic, _ in self.service.live().values())
-        assert sorted(self.service.made) == live
-        assert await doomed(successor) == {}
-
-
-@given(STEPS, st.integers(0, 1_000))
-def test_whatever_happens_a_topic_is_there_as_a_whole_or_not_at_all(steps, seed):
-    """Nothing live is doomed or removed, nothing else is left, and nobody is told otherwise."""
-    loop = ProcessLoop(Timeline(random.Random(seed), Trace()), "all")
-
-    async def run():
-        service = Looked()
-        runtime = Runtime(random=random.Random(seed).random)
-        await make_persistent(await service.open())
-        history = History(service, runtime)
-        history.brokers = [await history.open(number) for number in (0, 1)]
-        for number, step, pause_s in steps:
-            await history.take(number, step)
-            await asyncio.sleep(pause_s)
-        await history.end()
-        assert service.wrong == []
-
-    loop.run(run(), timeout_s=LONG_S)
