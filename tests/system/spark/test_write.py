@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
 from memq import read_range
@@ -99,6 +99,19 @@ def test_a_writer_that_is_killed_in_the_middle_doubles_nothing(spark, topic):
 
     assert topic.published_records() == 4_000
     assert topic.values() == expected(4_000)
+
+
+def test_a_write_that_is_run_again_by_its_name_doubles_nothing(spark, topic):
+    """With `jobId` a second run adds what the first one did not write, and a third adds nothing."""
+    rows = numbered(spark, 900).withColumn("timestamp", F.lit(MOMENT))
+    broken = F.when(F.col("value").endswith("899"), F.raise_error(F.lit("broken")).cast("string"))
+    with pytest.raises(PySparkException, match="broken"):
+        topic.save(rows.withColumn("value", F.coalesce(broken, "value")), jobId="day 1")
+    for _ in range(2):
+        topic.save(rows, jobId="day 1")
+        assert topic.published_records() == 900
+    topic.save(rows, jobId="day 2")
+    assert topic.published_records() == 1_800
 
 
 # -- time zones -----------------------------------------------------------------------------

@@ -79,6 +79,16 @@ def test_a_token_stays_with_its_brokers(folder, monkeypatch):
     assert read_profile("alone").token_for("d:4") == "for any broker"
 
 
+def test_the_zone(folder, monkeypatch):
+    """A zone not given is that of the variable, else of the profile that names brokers."""
+    write(folder / "memq.toml", FILE.replace('token = "of', "zone = 'file'\ntoken = \"of", 1))
+    assert (profile()["zone"], connection_of(None)["zone"]) == ("file", "file")
+    assert "zone" not in connection_of("e:5")
+    monkeypatch.setenv("MEMQ_ZONE", "variable")
+    assert (connection_of(None)["zone"], connection_of("e:5")["zone"]) == ("variable",) * 2
+    assert connection_of(None, zone="mine")["zone"] == "mine"
+
+
 def test_options_of_the_storage(folder, monkeypatch):
     """Options not given are those of the variable, else of the profile that names brokers."""
     write(folder / "memq.toml", f"{FILE}\n[profiles.default.storage_options]\nregion = 'file'\n")

@@ -38,15 +38,31 @@ def counts(cluster):
 # -- a cluster as it begins -----------------------------------------------------------------
 
 
-def test_without_a_broker_that_accepts_there_is_no_owner():
-    """The node says so; what is homeless is placed when one accepts."""
+def test_without_a_broker_that_accepts_there_is_no_owner(caplog):
+    """The node and the log say so, once; what is homeless is placed when one accepts."""
     cluster = Cluster(Governor(), brokers("reader", accepting=False), [topic(write_partitions=2)])
     cluster.settle()
     assert cluster.store.assignments()["t"].owners == ("", "")
     assert cluster.governor.describe().homeless == {"t": [0, 1]}
     cluster.governor.broker_registered(BrokerResources("a"))
     cluster.settle()
-    assert counts(cluster) == {"a": 2}
+    cluster.governor.topic_changed(topic("u", 1))
+    cluster.settle()
+    assert counts(cluster) == {"a": 3}
+    assert [each.getMessage() for each in caplog.records if "no broker" in each.msg] == [
+        "Governor: no broker accepts write partitions, and 2 of 2 are without an owner"
+    ]
+
+
+def test_an_answer_that_comes_after_its_end_changes_nothing():
+    """A transaction may be said to have happened, or not, when another broker governs."""
+    governor = Governor()
+    Cluster(governor, brokers("a"), [topic()])
+    number = governor.tick(0).number
+    governor.deposed()
+    governor.written(number, 0)
+    governor.refused(number)
+    assert repr(governor) == "<Governor [not elected]>"
 
 
 # -- after an election ----------------------------------------------------------------------
