@@ -127,6 +127,7 @@ KILLED = told(0, 3, final=False)
 PUT = told(3, 3, final=False, began=True)
 REST = told(5, END)
 RULES = {
+    "sent again, the shorter one last": ([told(0, 20), told(0, 7), told(20, END)], "c30"),
     "ranges in any order": ([told(20, END), told(0, 7), told(7, 20)], "c30"),
     "a job begins in the middle": ([told(25, 28)], ".25 c3 b2"),
     "a member was killed before it told": ([KILLED, REST], "c3 u2 c25"),
