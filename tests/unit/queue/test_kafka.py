@@ -342,10 +342,12 @@ async def test_a_broker_ends_when_kafka_has_lost_what_brokers_said(kafka, proces
     queue = await process("b", on_failure=lambda *failure: failures.append(failure))
     await queue.create_topic("t", 1)
     await queue.fence("t", 0)
+    await queue.commit("g", "t", {0: 1})
     if not follows:
-        queue._client.unfollow(STATE)
+        kafka.told_s = None
     end = queue._state_topic.reached
     await queue.commit("g", "t", {0: 2})
+    assert follows or queue._state_topic.reached == end, "it is written, and not read here"
     kafka.lose(STATE, end - 2 if follows else end)
     if not follows:
         with pytest.raises(DataLossError, match=r"lost data of c\.memq-state/0"):
