@@ -207,7 +207,14 @@ class Team:
     def backfill_minutes(self, stopped: datetime) -> None:
         """Three minutes of the past by `airflow backfill create`: the rows of their ranges."""
         last = stopped.replace(second=0, microsecond=0) - timedelta(minutes=1)
-        asked_for = ["--from-date", (last - timedelta(minutes=2)).isoformat()]
+        minutes = {last - timedelta(minutes=each) for each in range(3)}
+
+        def are_done() -> bool:  # a backfill leaves out those whose own run has not ended
+            over = [run for run in self.rest.runs(HOURLY) if run["state"] in ENDED]
+            return minutes <= {datetime.fromisoformat(run["logical_date"]) for run in over}
+
+        until(are_done, "the runs of these minutes ended", interval_s=2)
+        asked_for = ["--from-date", min(minutes).isoformat()]
         asked_for += ["--to-date", last.isoformat(), "--reprocess-behavior", "completed"]
         self.pipeline.airflow.command("backfill", "create", "--dag-id", HOURLY, *asked_for)
 
