@@ -32,4 +32,4 @@ class MemqPlugin(AirflowPlugin):
 
     name = "memq"
     fastapi_apps: list[Any] = [_PAGE]  # noqa: RUF012 - as Airflow declares it
-    external_views: list[Any] = [_MENU]  # noqa: RUF012 - likewise
+    external_views: list[Any] = [_MENU]  # noqa: RUF012 - as Airflow declares it

@@ -522,7 +522,8 @@ class AsyncProducer:
             count = sum(not message.settled for message in unsettled)
             raise RequestTimeoutError(
                 f"{counted(count, 'Message is', 'Messages are')} not acknowledged after "
-                f"{timeout_s:g} s, and delivery goes on{self._budget.trouble and f'; {self._budget.trouble}'}"
+                f"{timeout_s:g} s, and delivery goes on"
+                f"{self._budget.trouble and f'; {self._budget.trouble}'}"
             ) from exc
         self._outcomes.raise_unseen()
 
