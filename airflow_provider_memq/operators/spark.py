@@ -1,9 +1,9 @@
 """Run a Spark program over one exact range: by `spark-submit`, or by Spark Connect.
 
-With Spark Connect the program is a process next to the task too, but what it asks of Spark runs in a
-server elsewhere. Its address, with the token of that connection, is in the environment of the
-program (`SPARK_REMOTE`), where others of the machine cannot read it; so are the credentials for
-the brokers. Python of the server must have memq, and reads Batches with what the server has.
+With Spark Connect the program is also a process next to the task, but what it asks of Spark runs in
+a server elsewhere. Its address, with the token of that connection, is in the environment of the
+program (`SPARK_REMOTE`), where others of the machine cannot read it; so are the credentials for the
+brokers. Python of the server must have memq, and reads Batches with what the server has.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every process of Airflow loads plugins, workers too. So this module imports nothing of the page: the
 API server does, when somebody opens it.
 
-The menu opens the page beside Airflow's UI and not in a frame of it: Airflow puts pages of plugins
+The menu opens the page outside Airflow's UI and not in a frame of it: Airflow puts pages of plugins
 into a frame that no link leaves, and this page consists of links to runs.
 """
 
