@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RANGE_OF_RUN = "{{ dag_run.partition_key }}"
 """The range of a DAG run that is made for a planned range."""
 
-_NOT_TAKEN = ("self", "kwargs", "__class__")  # in a constructor, beside its own arguments
+_NOT_TAKEN = ("self", "kwargs", "__class__")  # in a constructor, besides its own arguments
 
 
 class TakesArguments:

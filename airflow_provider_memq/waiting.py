@@ -196,7 +196,7 @@ class LagBelow(Condition):
         # First the offsets of the group: it may go on meanwhile, and is then only nearer.
         committed = await client.committed(self._group)
         state = await self._state(client)
-        # What retention removed is not left to read, for whoever committed before it.
+        # What retention removed is not left to read, for groups that committed before it.
         found = await client.lag({p: committed.get(p, 0) for p in state.ends})
         batches = sum(each.batches for each in found.values())
         records = sum(each.records for each in found.values())

@@ -82,7 +82,7 @@ class MemqHook(BaseHook):
     def storage_options(self) -> NamedValues:
         """With which a client reads Batches in S3, by the connection's `aws_conn_id`.
 
-        They are resolved anew each time; there are none where the connection names no other.
+        They are resolved each time; there are none where the connection names no other.
 
         Raises:
             ConfigError: the connection holds no credentials, or its provider is not installed.
@@ -143,7 +143,7 @@ class MemqHook(BaseHook):
 
         Raises:
             ConfigError: as `storage_options`, where it reads Batches.
-            StorageError: likewise.
+            StorageError: as `storage_options`, too.
             MemqError: as the function.
         """
         from memq.client.cluster import Cluster  # noqa: PLC0415

@@ -41,7 +41,7 @@ def prepare(
     settings: ClientSettings,
     default_master: str | None,
 ) -> None:
-    """Give a hook what its program needs beside arguments: a master, and an environment.
+    """Give a hook what its program needs besides arguments: a master, and an environment.
 
     Args:
         hook: from Airflow.
@@ -55,7 +55,7 @@ def prepare(
     """
     _set_master(hook, default_master)
     master = hook._connection["master"] or ""  # noqa: SLF001 - below
-    own_java = {"JAVA_HOME", "PATH"} & (hook._env_vars or {}).keys()  # noqa: SLF001 - likewise
+    own_java = {"JAVA_HOME", "PATH"} & (hook._env_vars or {}).keys()  # noqa: SLF001 - below
     if master.startswith("local") and not own_java:
         check_java()
     credentials = credentials_of(settings)
@@ -109,10 +109,10 @@ def _set_master(hook: SparkSubmitHook, default_master: str | None) -> None:
                 f"there is no Spark connection {conn_id!r}; add it, or give default_master, such "
                 "as 'local[2]'"
             ) from exc
-        hook._connection["master"] = default_master  # noqa: SLF001 - likewise
+        hook._connection["master"] = default_master  # noqa: SLF001 - as above
         # What the hook has concluded from YARN: where variables of the user's own go, and more.
-        hook._is_yarn = "yarn" in default_master  # noqa: SLF001 - likewise
-        hook._is_kubernetes = "k8s" in default_master  # noqa: SLF001 - likewise
+        hook._is_yarn = "yarn" in default_master  # noqa: SLF001 - as above
+        hook._is_kubernetes = "k8s" in default_master  # noqa: SLF001 - as above
 
 
 def _carry(hook: SparkSubmitHook, variables: dict[str, str]) -> None:
@@ -124,7 +124,7 @@ def _carry(hook: SparkSubmitHook, variables: dict[str, str]) -> None:
 
     def build_and_carry(application: str) -> list[str]:
         command = build(application)
-        hook._env = variables | (hook._env or {})  # noqa: SLF001 - likewise
+        hook._env = variables | (hook._env or {})  # noqa: SLF001 - as above
         return command
 
     hook._build_spark_submit_command = build_and_carry  # type: ignore[method-assign]  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""`MemqNotifier`: say which topic and range a failure is about, and pass it on to whoever is told.
+"""`MemqNotifier`: say which topic and range a failure is about, and pass it on to notifiers.
 
 Airflow has notifiers for mail, chats and pagers. This one gives them what to say: it writes the
 message, logs it as critical, and calls each of them with it in the context, where their templates

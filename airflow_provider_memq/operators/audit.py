@@ -104,7 +104,7 @@ class MemqAuditOperator(MemqTopicOperator):
         AirflowFailException: something does not match.
         AirflowException: nothing is wrong, but not all could be judged.
         AirflowSkipException: `settled_for` is given, and a window as well.
-        ConfigError: no window is given, or it is none; or `deep` is to be settled.
+        ConfigError: no window is given, or it is none; or `deep` with `settled_for`.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class MemqQualityGateOperator(MemqTopicOperator):
         max_age: how old the newest record may be when the range's last Batch was published, such as
             "1h". So it does not matter when the range is processed.
         columns: types by name that its Parquet files must have, as pyarrow names them: `{"value":
-            "binary"}`, or its JSON. Others may stand beside them.
+            "binary"}`, or its JSON. Others may be there, too.
         aws_conn_id: connection by which manifest and files in S3 are read; None for what boto3
             finds by itself.
         memq_conn_id: connection to the brokers.
@@ -196,7 +196,7 @@ def columns_of(name: str, end: bytes) -> dict[str, str]:
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - DAGs parse sooner
 
-    from memq.core.format.envelope import ARROW_ERRORS  # noqa: PLC0415 - likewise
+    from memq.core.format.envelope import ARROW_ERRORS  # noqa: PLC0415 - DAGs parse sooner
 
     try:
         schema = pq.read_schema(io.BytesIO(end))

@@ -237,7 +237,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
     ) -> Any:
-        """After a wait, and when its trigger did not come to an end in time: plan anew."""
+        """After a wait, and when its trigger did not come to an end in time: plan again."""
         failed = next_method == TRIGGER_FAIL_REPR
         if failed and (next_kwargs or {}).get("error") != TriggerFailureReason.TRIGGER_TIMEOUT:
             return super().resume_execution(next_method, next_kwargs, context)
@@ -250,7 +250,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     def _check_planner(
         self, context: Context, last: PlanLedger | None, *, take_over: bool, dry_run: bool
     ) -> None:
-        """Refuse to plan beside another planner; before the first plan, claim to be the one."""
+        """Refuse to plan along with another planner; before the first plan, claim to be the one."""
         store = context["asset_state_store"][plan_asset(self.ranges)]
         owner = str(last.planner if last else store.get(PLANNER) or "")
         if owner and owner != self._name and not (take_over and self._is_over(context, owner)):

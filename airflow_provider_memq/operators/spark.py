@@ -1,9 +1,9 @@
 """Run a Spark program over one exact range: by `spark-submit`, or by Spark Connect.
 
-With Spark Connect the program is a process beside the task too, but what it asks of Spark runs in a
-server elsewhere. Its address, with the token of that connection, is in the environment of the
-program (`SPARK_REMOTE`), where others of the machine cannot read it; so are the credentials for
-the brokers. Python of the server must have memq, and reads Batches with what the server has.
+With Spark Connect the program is also a process next to the task, but what it asks of Spark runs in
+a server elsewhere. Its address, with the token of that connection, is in the environment of the
+program (`SPARK_REMOTE`), where others of the machine cannot read it; so are the credentials for the
+brokers. Python of the server must have memq, and reads Batches with what the server has.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MemqSparkSubmitOperator(RangeJobMixin, SparkSubmitOperator):
         default_master: the Spark master where there is no connection `conn_id`, such as
             "local[2]" (templated); without one that is an error, and not YARN.
         durable: False submits in each try, and when the task is cleared; what an earlier try left
-            running in a cluster may run beside it, and does no harm. True, the default of
+            running in a cluster may run in parallel, and does no harm. True, the default of
             `SparkSubmitOperator`, waits for that instead; but when it has succeeded, a task that is
             cleared takes its manifest for good and submits nothing.
         **kwargs: as `RangeJobMixin` and `SparkSubmitOperator`, but for `application_args`.

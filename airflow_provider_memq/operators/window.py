@@ -25,7 +25,7 @@ class MemqWindowRangesOperator(MemqTopicOperator):
     meet hold each Batch exactly once, and a window names the same Batches whenever it is asked,
     as its end must be stored through: put a `MemqWatermarkSensor` before it. One from which
     retention may have removed Batches is refused: what is left of it would be another range, whose
-    output stands beside that of the whole one and holds the same rows.
+    output is stored in addition to that of the whole one, and holds the same rows.
 
     Map a `MemqSparkSubmitOperator` over the result:
     `MemqSparkSubmitOperator.partial(…).expand(range_key=window.output)`.

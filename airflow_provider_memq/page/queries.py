@@ -75,7 +75,7 @@ _free_threads = BoundedSemaphore(MAX_THREADS)
 
 
 class PageReader(NamedTuple):
-    """Who reads, and the database: a user sees what Airflow's own pages would show him."""
+    """The reader, and the database: a user sees what Airflow's own pages would show him."""
 
     session: Session
     user: Any

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from airflow_provider_memq.page import PREFIX, queries, views
 from airflow_provider_memq.planning.ranges import range_key
-from memq.core.ranges import OffsetRange  # noqa: TC001 - likewise
+from memq.core.ranges import OffsetRange  # noqa: TC001 - FastAPI reads it
 from memq.errors import MemqError
 
 TEMPLATES = File(__file__).parent / "templates"

@@ -70,8 +70,7 @@ class MemqPipeline:
     def from_yaml(
         cls, path: str | Path, *, notifiers: Sequence[Callable[[Any], object]] = ()
     ) -> Self:
-        """Make the pipeline that a file describes, with `topic` or `topics`, and settings beside
-        it.
+        """Make the pipeline that a file describes, with `topic` or `topics`, and more settings.
 
         Args:
             path: of the file.

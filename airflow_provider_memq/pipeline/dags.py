@@ -341,7 +341,7 @@ def _time(description: str) -> Param:
 
 def _plan_params() -> dict[str, Param]:
     begin = 'Where the very first plan begins: earliest, latest or {"0": 5}.'
-    recreated = "When the topic was deleted and recreated: fail, or begin anew."
+    recreated = "When the topic was deleted and recreated: fail, or start over."
     removed = "What to do when retention removed offsets that were never planned."
     take_over = "Go on from another planner, or after what is processed and not planned."
     return {

@@ -126,7 +126,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
             `audit`, `backfill` and `retention`.
         owner: of all tasks, as Airflow shows it.
         pool: in which all tasks run; it must exist.
-        tags: of all DAGs, beside `memq`.
+        tags: of all DAGs, besides `memq`.
         retries: of each task; audits have 3, five minutes apart, for reports come late.
         retry_delay: time between two tries.
         memq_conn_id: connection to the brokers.
@@ -203,11 +203,11 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     gate_min_records: Annotated[str, Option("value", "", read=_count)]
     gate_max_age: Annotated[str, Option("value", "", read=_duration)]
     gate_columns: Annotated[dict[str, str], Option("value", "", read=_named_texts)]
-    hourly_output: Annotated[str, Option("value", "/tmp/memq/hourly", read=_folder)]  # noqa: S108 - likewise
+    hourly_output: Annotated[str, Option("value", "/tmp/memq/hourly", read=_folder)]  # noqa: S108 - to try it out
     hourly_cron: Annotated[str, Option("value", "0 * * * *", read=_cron)]
     hourly_since: Annotated[datetime | None, Option("value", "", read=_time)]
     hourly_on_removed: Annotated[str, Option("text", "fail", choices=("fail", "skip"))]
-    audit_output: Annotated[str, Option("value", "/tmp/memq/audit", read=_folder)]  # noqa: S108 - likewise
+    audit_output: Annotated[str, Option("value", "/tmp/memq/audit", read=_folder)]  # noqa: S108 - to try it out
     audit_consumers: Annotated[list[str], Option("value", "", read=_texts)]
     audit_consumed_within: Annotated[str, Option("value", "1h", read=_duration)]
     audit_grace: Annotated[str, Option("value", "10m", read=_duration)]
@@ -230,7 +230,7 @@ class Source(NamedTuple):
         where: what errors call it: a file, or the class.
         topics: the topics, and the settings of each; one text for a topic that is alone.
         common: settings of all topics.
-        folder: beside which the Spark programs are looked for.
+        folder: next to which the Spark programs are looked for.
     """
 
     where: str

@@ -54,7 +54,7 @@ class AuditedWindows:
         except msgspec.ValidationError as exc:
             raise CorruptDataError(
                 f"key {self._key!r} of the asset's state store makes no sense: {exc}. Delete the "
-                "key; the record then begins anew with the next window"
+                "key; the record then starts over with the next window"
             ) from exc
         return union(sorted(windows))
 

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A plan goes on, for each read partition, where the last committed plan ended. What was planned last
-is a `PlanLedger`: it travels in the extra of an asset event beside those that emit the ranges, and
+is a `PlanLedger`: it travels in the extra of an asset event besides those that emit the ranges, and
 Airflow stores them all in the transaction that makes the planning task a success. So there is one
 truth:
 
@@ -16,10 +16,10 @@ retries.
 Four things are refused rather than guessed at. Retention may have removed offsets before they were
 planned: that is lost data, unless the caller chooses to skip it, and then the ledger says so. A
 topic may have been deleted and recreated: it is of another topic id, and its offsets begin again
-at 0 and name other data. Whoever chooses to begin anew with it gets a ledger of another *life*, and
+at 0 and name other data. A caller that starts over with it gets a ledger of another *life*, and
 those of earlier lives no longer count. The ledger may be of another planner, and two would plan the
 same. And Airflow may have forgotten plans, as when its database was restored: then what is outside
-of it, a group's offsets and manifests, is ahead of the ledger. Whoever takes over goes on after
+of it, a group's offsets and manifests, is ahead of the ledger. A take-over goes on after
 those offsets; manifests beyond them tell how ranges were cut, so that each replaces its own output.
 """
 
@@ -209,7 +209,7 @@ def check_same_topic(last: PlanLedger, topic: TopicState) -> None:
         raise TopicRecreatedError(
             f"what was planned belongs to topic {last.topic!r} of topic id {last.topic_id}, "
             f"and there is {topic.topic!r} of topic id {topic.topic_id}: its offsets name "
-            "other data. To begin anew with it, run the planner once with on_recreated='begin'; "
+            "other data. To start over with it, run the planner once with on_recreated='begin'; "
             "runs of the ranges planned before fail, and nothing of them is committed"
         )
 

@@ -13,8 +13,8 @@ that there are, and emits again what has no run. It does so once for each range:
   their order, each time it looks for tasks to run. So a range is judged only when it was emitted
   some minutes ago; and while its first event still waits for its run, Airflow joins the second one
   to it.
-- What is emitted again stands in the ledger beside it, stored in the same transaction. A try that
-  dies has emitted nothing; after a success it is judged anew only when those minutes are over.
+- What is emitted again also stands in the ledger, stored in the same transaction. A try that
+  dies has emitted nothing; after a success it is judged again only when those minutes are over.
 - While the DAG is paused nothing is emitted again: it would be lost again.
 
 Up to when everything has its run is kept in the state store of the plan's asset, so that a look
@@ -120,7 +120,7 @@ class MissedRanges:
         return f"<MissedRanges {self._dag_id}>"
 
     def check_remembered(self, last: PlanLedger | None, *, begins_at_offsets: bool) -> None:
-        """Refuse to begin anew where there was a plan, but for offsets that are given.
+        """Refuse to start over where there was a plan, but for offsets that are given.
 
         Args:
             last: the last plan; None where there is none.
@@ -134,7 +134,7 @@ class MissedRanges:
             raise ConfigError(
                 f"{self._plan.name}: nothing is left of what was planned, though all that was "
                 f"planned until {mark['until']} has its runs: its events were deleted, as by "
-                "`airflow db clean`, and a new plan would begin anew and process again what "
+                "`airflow db clean`, and a new plan would start over and process again what "
                 "was processed. Run the planner once with the offsets to go on from as its start, "
                 'such as {"0": 5}'
             )
@@ -222,6 +222,6 @@ def _time(mark: dict[str, Any], name: str) -> datetime:
 def _dag_run(dag_id: str, run_id: str) -> Any:
     """Find a DAG run; no public call finds it by its key."""
     from airflow.sdk.execution_time.comms import GetDagRun  # noqa: PLC0415 - only in a task
-    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS  # noqa: PLC0415 - likewise
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS  # noqa: PLC0415 - only in a task
 
     return SUPERVISOR_COMMS.send(GetDagRun(dag_id=dag_id, run_id=run_id))

@@ -3,7 +3,7 @@
 Every process of Airflow loads plugins, workers too. So this module imports nothing of the page: the
 API server does, when somebody opens it.
 
-The menu opens the page beside Airflow's UI and not in a frame of it: Airflow puts pages of plugins
+The menu opens the page outside Airflow's UI and not in a frame of it: Airflow puts pages of plugins
 into a frame that no link leaves, and this page consists of links to runs.
 """
 
@@ -32,4 +32,4 @@ class MemqPlugin(AirflowPlugin):
 
     name = "memq"
     fastapi_apps: list[Any] = [_PAGE]  # noqa: RUF012 - as Airflow declares it
-    external_views: list[Any] = [_MENU]  # noqa: RUF012 - likewise
+    external_views: list[Any] = [_MENU]  # noqa: RUF012 - as Airflow declares it

@@ -232,7 +232,7 @@ class MemqWatermarkSensor(MemqSensor):
 class MemqNewDataSensor(MemqSensor):
     """Waits until so much was published since some offsets; give one of the three.
 
-    Its XCom has `{"new": {"notifications": 3, "bytes": 1200, "records": 40}}` beside the rest.
+    Its XCom has `{"new": {"notifications": 3, "bytes": 1200, "records": 40}}` besides the rest.
 
     Args:
         since: first offset that counts, by read partition, as a mapping or JSON; of partitions not
@@ -263,7 +263,7 @@ class MemqLagSensor(MemqSensor):
 
     What retention has removed cannot be read, and does not count.
 
-    Its XCom has `{"lag": {"0": 2}}` by read partition beside the rest, and likewise `lag_records`,
+    Its XCom has `{"lag": {"0": 2}}` by read partition besides the rest; also `lag_records`,
     `lag_bytes` and `lag_seconds`, the age of the oldest LogMessage that is not committed.
 
     Args:

@@ -2,7 +2,7 @@
 
 Theory of operation. An append copies the item into the data page, then its entry into the index
 page, and only then stores the new `end` into the control file, with one aligned 8-byte store.
-Whoever reads `end` first, in this process or another, therefore finds every item below it. Readers
+A reader that reads `end` first, in any process, therefore finds every item below it. Readers
 take no lock against the writer. Truncation stores and flushes the new `start` before it deletes
 page files, so a missing page is never mistaken for one that was truncated away.
 

@@ -49,7 +49,7 @@ class ItemEntry(NamedTuple):
 
 
 class Cursor:
-    """Reads the items of one array. Not thread-safe: whoever owns it holds a lock of their own.
+    """Reads the items of one array. Not thread-safe: its owner holds a lock of its own.
 
     It does not know where the array starts and ends; the caller checks the range.
 

@@ -1,4 +1,4 @@
-"""What mapped pages need of files beside `memq.runtime.files`, and the smallest mapped file."""
+"""What mapped pages need of files besides `memq.runtime.files`, and the smallest mapped file."""
 
 from __future__ import annotations
 

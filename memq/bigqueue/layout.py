@@ -126,7 +126,7 @@ def new_layout(path: Path, page_bytes: int | None, index_page_items: int | None)
     _check_limits(layout)
     if layout.numbers(DATA) or layout.numbers(INDEX):
         raise CorruptDataError(
-            f"{path / METADATA_FILE} is missing but there are pages beside it; restore it with "
+            f"{path / METADATA_FILE} is missing but its folder has pages; restore it with "
             f"the sizes the pages were made with, such as {_to_json(layout).decode()}"
         )
     return layout
@@ -202,7 +202,7 @@ def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: in
     control.close()
     with translated("flush", control.path):
         sync_file(control.path)
-        # The metadata comes last: who finds it finds everything, after a power cut as well.
+        # The metadata comes last: readers that find it find everything, also after a power cut.
         replace_durably(path / METADATA_FILE, _to_json(layout))
     return layout
 

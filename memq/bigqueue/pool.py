@@ -2,7 +2,7 @@
 
 An array may be far larger than memory; only its pages in use are mapped. The pool unmaps the page
 that was least recently asked for when it reaches its bound, and pages not asked for within their
-time to live. Unmapping is explicit, so the bound holds at every instant, whoever still refers to a
+time to live. Unmapping is explicit, so the bound holds at every instant, even while code holds a
 map: readers and writers keep the maps they work on without asking again, and find out by the error
 that a closed map raises. They then repeat the step under `lock`, where no page can be unmapped.
 Unmapping loses nothing: what was written stays in the kernel's page cache.

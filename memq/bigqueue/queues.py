@@ -305,7 +305,7 @@ class FanOutQueue(BigArray):
         front = self._fronts.get(name)
         if front is not None:
             return front
-        # A reader opens the file each time: the writer may delete the front and make it anew.
+        # A reader opens the file each time: the writer may delete the front and recreate it.
         if self.read_only and self._file(name).exists():
             return Front(self, self._file(name))
         raise InvalidRequestError(f"{self.path} has no front {name!r}; make it with create_front")

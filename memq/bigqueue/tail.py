@@ -150,7 +150,7 @@ class Tail:
         self._offset = last.offset + sum(lengths[last.first : last.stop])
         self.page = last.page
         self.index = stop
-        self._room = -1  # the next single item maps its pages anew
+        self._room = -1  # the next single item maps its pages again
 
     def erase(self, start: int, stop: int) -> None:
         """Zero the entries `[start, stop)`, so that no recovery takes them for appended items."""

@@ -13,7 +13,7 @@ that whatever there is of this topic id is to be removed:
 
 1. To create: `announce` (the doomed file), make what belongs to the topic, `save` (its own file),
    `forget` (the doomed file). Up to the third step nothing exists; after it, the doomed file means
-   nothing. Who gives up in between calls `doom`.
+   nothing. A maker that gives up in between calls `doom`.
 2. To delete: `delete` (its own file becomes the doomed file), remove what belongs to it, `forget`.
 3. To remove what is doomed: `withdraw` (its own file, should a creation have failed after it), and
    only then what belongs to it.
@@ -61,7 +61,7 @@ class Catalog:
         self._directory = directory
         try:
             make_folders(directory)
-            # Whoever changed names here may have died before that was durable. What is shown, or
+            # A broker that changed names may have died before that was durable. What is shown, or
             # acted on, from here on is so.
             for folder in (directory.parent, directory):
                 sync_folder(folder)
@@ -223,7 +223,7 @@ def _load(path: Path) -> Topic:
         topic = msgspec.json.decode(path.read_bytes(), type=Topic)
     except (*UNDECODABLE, OSError) as exc:
         raise CorruptDataError(
-            f"{path} does not hold a topic ({exc}): restore it from a copy, or write it anew "
+            f"{path} does not hold a topic ({exc}): restore it from a copy, or recreate it "
             "(docs/operations.md, Topics lost)"
         ) from exc
     if path.suffix == ".json" and topic.name != path.stem:

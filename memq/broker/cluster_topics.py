@@ -11,12 +11,12 @@ matter how often a node changed, or which of two changes was seen first.
 
 Rule 1. A write partition that is to run here is taken over: fenced in the queue, so that no earlier
     owner publishes any more, and rebuilt from what was published. Only then does it accept
-    anything. That is safe whoever else believes to own it.
+    anything. That is safe even if others believe to own it.
 Rule 2. An owner that lives is waited for, for up to `RELEASE_S`: it lets go by itself, and to be
     fenced would cost it the transactions of all that it has.
 Rule 3. A write partition that is to run elsewhere is drained and closed, and then released in the
-    queue; what was claimed here and does not run is released as well, for others wait for whoever
-    lives. What a topic that is gone had here is closed, and so is what another broker has fenced;
+    queue; what was claimed here and does not run is released as well, for others wait for a live
+    owner. What a topic that is gone had here is closed, and so is what another broker has fenced;
     if it is to be here all the same, it is taken over again.
 Rule 4. When the session with the coordination service is over, everything that runs here is closed
     at once, and nothing is acked any more; others may have it by then. A new session begins as a
@@ -80,7 +80,7 @@ LOOK_S = 1.0  # between two looks whether what is waited for is still to come, o
 SEEN_S = 10.0  # for which a change of a topic is waited for, until this broker has seen it
 DELETED_S = 5.0  # for what is under way of a topic that is deleted
 _MOVES = "/moves"  # whose waiting is for what runs here; no topic has such a name
-_NEWS = "/news"  # likewise, for what clients are told
+_NEWS = "/news"  # whose waiting is for what clients are told
 
 
 @contextlib.contextmanager
@@ -567,8 +567,8 @@ class ClusterTopics(Topics):
     async def _close(self, hosted: HostedTopic, numbers: list[int]) -> None:
         """Close at once what runs here; nothing of it is acked any more.
 
-        It stays known until it is closed, so that whoever cancels this can still close it. A stop
-        may let go of it meanwhile.
+        It stays known until it is closed, so that a caller that cancels this can still close it. A
+        stop may let go of it meanwhile.
         """
         if GROUPS in numbers:
             self._forget_groups(hosted)

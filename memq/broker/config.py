@@ -241,8 +241,8 @@ class Tokens:
     """The tokens that a broker accepts, which can be replaced while clients and brokers run.
 
     To replace one without an error: add the new token to every broker, give it to the clients, then
-    take the old one away from every broker. On SIGHUP a broker reads its `token_file` again. Who is
-    connected stays so: a token is asked for at a handshake only.
+    take the old one away from every broker. On SIGHUP a broker reads its `token_file` again.
+    Clients stay connected: a token is asked for at a handshake only.
 
     Args:
         tokens: the tokens; without any every client is welcome.

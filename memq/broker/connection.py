@@ -72,7 +72,7 @@ _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callb
 
 
 class Connections:
-    """The connections of one broker: who may connect, and who is turned away again.
+    """The connections of one broker: which are accepted, and which are closed again.
 
     Args:
         context: of the broker.
@@ -536,7 +536,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._write(b"".join(out))
 
     def _write(self, data: Buffer) -> None:
-        assert self._transport is not None  # noqa: S101 - whoever calls has looked
+        assert self._transport is not None  # noqa: S101 - callers have looked
         for traffic in self._traffic:
             traffic.sent.inc(len(data))
         self._transport.write(data)

@@ -2,7 +2,7 @@
 
 *What is missing is not empty.* Opening makes what is not there, as a first start needs it. After
 the first start that would be the worst that can be done: a queue whose disk is not mounted would
-begin anew, with offsets from 0 for other data. So what the parts of the directory know of each
+start over, with offsets from 0 for other data. So what the parts of the directory know of each
 other is compared before anything is opened.
 
 *Objects belong to one queue.* A copy of the data directory that is started on the original's
@@ -58,7 +58,7 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
         raise DataLossError(
             f"{directory / 'topics'} is missing or empty, but {directory / 'queue'} holds "
             f"{counted(len(in_queue), 'topic')}, such as {in_queue[0]}: nothing was started. Put "
-            "the folder back, or write it anew (docs/operations.md, Topics lost)"
+            "the folder back, or recreate it (docs/operations.md, Topics lost)"
         )
 
 

@@ -35,7 +35,7 @@ class DuplicateChecker:
     """Finds published Messages of one topic by name.
 
     Args:
-        config: of the topic; set anew when it is altered.
+        config: of the topic; set again when it is altered.
         queue_topic: where its notifications are.
         context: of the broker.
     """

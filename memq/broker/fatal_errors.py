@@ -1,10 +1,10 @@
 """Fatal errors: where errors that nothing expected come together, whatever they were raised in.
 
-An error in a coroutine goes to whoever awaits its task, and tasks that nobody awaits are made by
+An error in a coroutine goes to the code that awaits its task; tasks that none awaits are made by
 `spawn`. Callbacks have nobody: asyncio takes what a callback of a timer, a future or a protocol
-raises to the loop's exception handler, which by itself only logs it, and a thread's pool or a weak
-reference does likewise. Acks are made in such callbacks. So while a broker serves, the handler of
-its loop is here, and the few callbacks that other threads call are wrapped by `guarded`.
+raises to the loop's exception handler, which by itself only logs it; a thread's pool or a weak
+reference only logs it, too. Acks are made in such callbacks. So while a broker serves, the handler
+of its loop is here, and the few callbacks that other threads call are wrapped by `guarded`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class FatalErrors:
         """Take what asyncio cannot give to anybody, from now on.
 
         Args:
-            foreign: whether a protocol is somebody else's, who shares the event loop.
+            foreign: whether a protocol is of other code that shares the event loop.
         """
         self._before = self._loop.get_exception_handler()
         self._foreign = foreign
@@ -120,7 +120,7 @@ class FatalErrors:
         if "socket" in context:  # what cannot be accepted, asyncio tries again later
             return False
         if "future" in context and isinstance(error, MemqError):
-            return False  # whoever waited has just given up, and its outcome was a typed error
+            return False  # its waiter has just given up, and its outcome was a typed error
         return not self._foreign(context.get("protocol"))
 
     def _fail(self, error: BaseException) -> None:

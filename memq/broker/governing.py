@@ -55,7 +55,7 @@ class Governing:
     Args:
         context: of the broker.
         brokers: live brokers by id, kept up to date by the caller.
-        members: expected brokers, likewise.
+        members: expected brokers by id, kept up to date by the caller.
 
     Raises:
         ConfigError: the configured assignor cannot be loaded.
@@ -148,7 +148,7 @@ class Governing:
         ]
 
     async def withdraw(self, topic: Topic) -> bool:
-        """See to it that whoever was making it cannot come to an end any more."""
+        """See to it that its maker cannot come to an end any more."""
         return await _alive(self._catalog).claim_removal(topic)
 
     async def forget(self, topic: Topic) -> None:

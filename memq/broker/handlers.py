@@ -111,7 +111,7 @@ class Handlers:
         self.stored_groups = StoredGroups(context, topics, groups)
         self._lag = lag
         self._membership = membership
-        self.status: Callable[[], m.BrokerStatus]  # set by whoever has all of it
+        self.status: Callable[[], m.BrokerStatus]  # set by the code that has all of it
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
         self._table = self._kinds()
 

@@ -105,8 +105,8 @@ class HostedTopic:
                 raise
             context.warn("time", f"watermark not advanced, cannot save the time: {exc}")
         latest_ms = times.saved.wall_ms
-        # Whoever has fenced one of them meanwhile tells its watermark; see `owns`. Whoever takes
-        # over one that is closed finds out what became of what it had under way.
+        # A broker that has fenced one of them meanwhile tells its watermark; see `owns`. One that
+        # takes over a closed one finds out what became of what it had under way.
         here = {
             number: partition
             for number, partition in self.partitions.items()

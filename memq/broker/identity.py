@@ -7,11 +7,11 @@ everything and hide its part from the others. Names do not tell: one bucket has 
 a folder has the right one without its mount. So the cluster has an object in its storage, under a
 random key, and the node `/cluster` names it.
 
-Rule 1. Who finds no such node puts an object into its own storage, and then makes the node that
-    names it. Of several that do, ZooKeeper takes one; all are compared with that.
-Rule 2. Who joins must find that very object below its own root, and have the cluster id and the
-    Kafka that the node names. A storage that does not say is asked again before anything is served,
-    unless this process has found the object there before.
+Rule 1. A broker that finds no such node puts an object into its own storage, and then makes the
+    node that names it. Of several that do, ZooKeeper takes one; all are compared with that.
+Rule 2. A broker that joins must find that very object below its own root, and have the cluster id
+    and the Kafka that the node names. A storage that does not say is asked again before anything is
+    served, unless this process has found the object there before.
 Rule 3. A mount may go later: a storage that is no service is looked at again and again.
 Rule 4. A ZooKeeper without the node may have lost it, and all topics with it. So the node is made
     neither by a broker that has seen one, nor where Kafka has topics of the cluster and ZooKeeper

@@ -9,7 +9,7 @@ what is new, and adds up the blocks between them. So a reader that keeps up cost
 one far behind costs its backlog the first time.
 
 Memory is bounded: of more than `MAX_COUNTS` counts the one used least recently is forgotten, and
-made anew when it is needed again.
+counted again when it is needed.
 
 *Metrics.* A scrape looks at all groups for `SCRAPE_WAIT_S`. When that is too short, it shows what
 an earlier scrape has found, and the next one continues from the counts that are kept.

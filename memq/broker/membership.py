@@ -307,7 +307,7 @@ class ClusterMembership:
         self._mirrors = []
         if self._session is not None:
             await self._session.close()
-        self._session = None  # only now: whoever cancels this ends it
+        self._session = None  # only now: a caller that cancels this ends it
 
     # -- what is seen -----------------------------------------------------------------------
 
@@ -392,7 +392,7 @@ class ClusterMembership:
             seen = self._topics.moves
             loads = meter.measure(self._topics.received(), context.runtime.mono_s())
             try:
-                if said is None:  # not before it has registered: who is a member only, is lost
+                if said is None:  # not before it has registered: a mere member is lost
                     await self._say(session, MEMBERS.child(self._id), self._node())
                 if said is None or _differ(said, loads):
                     said = None
@@ -464,7 +464,7 @@ class TrafficMeter:
         measured: dict[Partition, _Measured] = {}
         for key, total in totals.items():
             last = self._measured.get(key)
-            if last is None or total < last.total_bytes:  # it has begun anew
+            if last is None or total < last.total_bytes:  # it has started over
                 measured[key] = _Measured(total, now_s, 0.0, now_s)
             elif now_s <= last.at_s:
                 measured[key] = last

@@ -14,7 +14,7 @@ again. A charge has one owner at a time: the connection while the body comes, th
 large bodies are kept when they come back, and the last one is lent first, which the caches are the
 most likely to hold.
 
-Who is done with a body? Views of it lie in Batches, in threads that store them, and in Arrow
+When is a body done with? Views of it lie in Batches, in threads that store them, and in Arrow
 arrays, and none of those may find other bytes in it. So nobody is asked. What is lent is an Arrow
 buffer over the block, all views are views of that buffer, and each of them keeps it alive. When the
 last one is gone the interpreter deletes the buffer, and the callback of a weak reference to it puts

@@ -47,7 +47,7 @@ class Traffic(NamedTuple):
     sent: Counter
 
 
-# The time at which a counter was made, in a series of its own beside each: nobody asks for it.
+# The time at which a counter was made, in another series for each: nobody asks for it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -110,7 +110,7 @@ class StorageRequests(Collector):
         yield _counters("memq_storage_requests", asked, "kind", requests)
         yield _counters("memq_storage_bytes", held, "kind", carried)
         yield CounterMetricFamily(
-            "memq_uploads_hedged", "Uploads made a second time beside the first.", self.hedges()
+            "memq_uploads_hedged", "Uploads made a second time, in parallel.", self.hedges()
         )
 
 

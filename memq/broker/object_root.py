@@ -3,7 +3,7 @@
 A notification holds the complete URI that its object had when it was published, and stays as it is.
 What lasts of it is the *key*: it names one object for ever, while the root that it lies below is
 wherever the operator has moved, copied or mounted it to. So the broker itself goes by the key alone
-(`key_of_uri`), and whoever fetches notifications is told the URI of the key below the present root.
+(`key_of_uri`), and readers of notifications are told the URI of the key below the present root.
 
 For the usual notification that costs a look at its bytes: one that names the present root already
 is passed on untouched. Of any other the field `uri` alone is decoded and replaced, in a thread.
@@ -78,7 +78,7 @@ class ObjectRoot:
     def present(self, payload: bytes) -> bytes:
         """Return a notification with the present URI of its object, and nothing else changed.
 
-        What is no notification of a Batch stays as it is: whoever reads it says what is wrong.
+        What is no notification of a Batch stays as it is: its reader says what is wrong.
         """
         if self._is_named(payload):
             return payload

@@ -82,7 +82,7 @@ class OwnTopics(Topics):
             if name and name not in self._catalog:
                 missing = (
                     f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
-                    "the file back, or write it anew (docs/operations.md, Topics lost)"
+                    "the file back, or recreate it (docs/operations.md, Topics lost)"
                 )
                 self._not_served(name, CorruptDataError(missing))
         taken = {*self._catalog.names(), *self._damaged}
@@ -197,7 +197,7 @@ class OwnTopics(Topics):
         """Forget that the topic was doomed: it exists now."""
         try:
             self._catalog.forget(topic)
-        except MemqError as exc:  # it means nothing beside the topic's own file
+        except MemqError as exc:  # it means nothing once the topic has its own file
             log.warning("cannot remove the announcement of topic %s: %s", topic.queue_topic, exc)
 
     async def _take_up(self, topic: Topic, told_ms: int) -> HostedTopic:

@@ -10,8 +10,8 @@ kept for that offset. Nothing else changes, so groups, checkpoints and ranges ho
 
 *Rebuild*. When that cannot be had for every lost one (index pages, a partition, the whole queue are
 gone), nobody can say which offset a Batch had. So the topic gets a new topic id, in which all of
-its objects are published in the order of sealing. Whoever was somewhere in the earlier one is told
-so (`TopicRecreatedError`) and begins anew.
+its objects are published in the order of sealing. Readers of the earlier one are told so
+(`TopicRecreatedError`) and start over.
 
 Once. An upload whose notification was never published, and the upload of the retry, hold the same
 Messages. The first by time of sealing counts, and an object all of whose Messages are in others is
@@ -261,13 +261,13 @@ class RecoveryOutcome:
         sound: notifications that can be read.
         lost: notifications that cannot; of a queue that is gone they are not counted.
         objects: Batches in the storage.
-        published: notifications that are put back, or published anew.
+        published: notifications that are put back, or published again.
         messages: of these.
         records: of these.
         repeated: objects all of whose Messages are in others; they are left alone.
         unnamed: objects that no notification names, in a topic that is sound: orphans.
         damaged: objects whose index cannot be read, with the reason; they are left alone.
-        groups: groups that had stored offsets, and begin anew when the topic is rebuilt.
+        groups: groups that had stored offsets, and start over when the topic is rebuilt.
     """
 
     topic: str
@@ -595,7 +595,7 @@ def recover(
         if not names and not damaged:
             raise DataLossError(
                 f"{directory / 'topics'} is missing or empty, and only it has the options of "
-                "topics. Put it back, or write it anew (docs/operations.md, Topics lost)"
+                "topics. Put it back, or recreate it (docs/operations.md, Topics lost)"
             )
         left_alone = [
             RecoveryOutcome(name, "", reason=str(error)) for name, error in damaged.items()

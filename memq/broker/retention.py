@@ -16,11 +16,11 @@ by then it would have been deleted whatever it is.
 deletes nothing early. Time during which no broker ran does not count.
 
 *Deleted topics.* Their notifications are removed, then their objects. The list of doomed topics is
-kept beside the topics, so removal goes on after a crash or an error of queue or storage. Everything
-is named by topic and topic id, so it never meets what belongs to a later topic of that name. An
-object store may carry out a put that its client has given up, some time later, and so may another
-broker that has not seen yet that the topic is gone. Where that may be, nothing is removed before
-`LANDING_S`.
+kept next to the topics, so removal goes on after a crash or an error of queue or storage.
+Everything is named by topic and topic id, so it never meets what belongs to a later topic of that
+name. An object store may carry out a put that its client has given up, some time later, and so may
+another broker that has not seen yet that the topic is gone. Where that may be, nothing is removed
+before `LANDING_S`.
 
 A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch retained.
 """

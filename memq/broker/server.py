@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWEEP_S = 0.25  # how often timeouts of connections and parked Messages are looked at
+SWEEP_S = 0.25  # how often timeouts of connections and waiting Messages are looked at
 DISK_S = 2.0  # how often the room on the disks is looked at
 QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page, and small files
 TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later

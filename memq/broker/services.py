@@ -1,6 +1,6 @@
 """What the services behind a broker say: storage, queue, ZooKeeper, disk; since when one refuses.
 
-Whoever uses a service reports each call here (`Service.call`), and a small request is made of one
+Users of a service report each call here (`Service.call`), and a small request is made of one
 that nobody uses. A service refuses when its calls have failed for `GRACE_MS`, or one has had no
 answer for `SLOW_MS`, and none has worked since. `/ready`, `memq status`, `memq cluster describe`,
 metrics, the log and what producers are told say the same words.
@@ -35,7 +35,7 @@ SLOW_MS = 2_500  # S3's p99.9 is below 0.5 s, and Kafka's below 0.2 s
 HOLD_MS = 3_000  # a request that only asks is no proof against one to store that failed just now
 FORGET_MS = 10_000  # so long counts a failure that none followed: nobody may use or ask it again
 PROBE_S = 1.0  # after which one of which nothing was heard is asked, a request a second at most
-PROBE_LIMIT_S = 3.0  # longer than `SLOW_MS`; whether it is over is asked anew then
+PROBE_LIMIT_S = 3.0  # longer than `SLOW_MS`; whether it is over is asked again then
 
 _HEEDED = (StorageError, QueueError)
 _OURS = (FencedError, QueueFailedError)  # about this broker, which a service has told it

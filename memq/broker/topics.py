@@ -82,8 +82,8 @@ class Topics(abc.ABC):
         if topic_id and topic_id != hosted.topic.topic_id:
             raise TopicRecreatedError(
                 f"topic {name!r} was deleted and recreated: {topic_id} is over, this is "
-                f"{hosted.topic.topic_id}, with other data under the same offsets. Open the "
-                "client anew, and begin at 'earliest' to miss nothing"
+                f"{hosted.topic.topic_id}, with other data under the same offsets. Reopen "
+                "the client, and begin at 'earliest' to miss nothing"
             )
         return hosted
 
@@ -234,7 +234,7 @@ class Topics(abc.ABC):
 
     async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
         """Make a change whole, also when the client that asked for it goes away meanwhile."""
-        # Whoever asked may have gone away, and with them the net that catches a bug.
+        # The caller may have gone away, and with it the net that catches a bug.
         task = self._context.fatal_errors.spawn(self, change, expected=MemqError)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)

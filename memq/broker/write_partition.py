@@ -1,9 +1,9 @@
 """WritePartition: the I/O around one TopicProcessor.
 
 It carries out the processor's effects (uploads in worker threads, publishes on the event loop),
-wakes it by timer, and parks Messages for which there is no room. A parked Message stops its
-connection from being read, so that pressure reaches the producer through TCP first; one that is
-parked for longer than `park_timeout_ms` is answered with a typed, retriable error.
+wakes it by timer, and holds back Messages for which there is no room. Such a Message stops its
+connection from being read, so that pressure reaches the producer through TCP first; one that
+waits for longer than `park_timeout_ms` is answered with a typed, retriable error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _RECEIVED = WriteAnswer()  # the ack of a Message that is not published yet
 
 
 class Client(Protocol):
-    """Who sent a Write; a connection implements it."""
+    """The sender of a Write; a connection implements it."""
 
     def answer(self, correlation_id: int, header: WriteAnswer) -> None:
         """Ack the Message."""
@@ -85,7 +85,7 @@ class ReceivedWrite:
 
     Args:
         request: with its body, which is charged.
-        client: who is answered.
+        client: its sender, to which the answer goes.
         memory: to which it is charged.
 
     Attributes:
@@ -173,7 +173,7 @@ class WritePartition:
         self._settled = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<WritePartition {self.processor!r} [parked {len(self._parked)}]>"
+        return f"<WritePartition {self.processor!r} [waiting {len(self._parked)}]>"
 
     @property
     def closing(self) -> bool:
@@ -215,7 +215,7 @@ class WritePartition:
             self._perform()
 
     def expire_parked(self, now: ClockReading) -> None:
-        """Refuse the Messages that were parked for too long; called now and then."""
+        """Refuse the Messages that waited for room for too long; called now and then."""
         while self._parked and self._parked[0].deadline_mono_ms <= now.mono_ms:
             self._unpark_first().refuse(
                 UnavailableError(
@@ -253,7 +253,7 @@ class WritePartition:
     async def close(self) -> None:
         """Publish nothing more: what was not drained is abandoned.
 
-        Whoever takes the write partition over, this broker too, may do so once this has returned.
+        A broker, this one too, may take the write partition over once this has returned.
         """
         self._closed = True
         self._take_no_more()
@@ -270,7 +270,7 @@ class WritePartition:
     # -- inside -----------------------------------------------------------------------------
 
     def _take_no_more(self) -> None:
-        """Refuse what comes, and what is parked: the room that is made now is not for it."""
+        """Refuse what comes, and what waits: the room that is made now is not for it."""
         self._closing = True
         while self._parked:
             self._unpark_first().refuse(_takes_no_more(self._name))

@@ -139,7 +139,7 @@ def verify(
     """Check every byte of stored Batches.
 
     TARGET is a topic, or one object: a URI, or a path that has a '/' or ends in .arrows. Every
-    CRC32C is computed anew and every LogMessage decoded; for a topic each Batch is also compared
+    CRC32C is computed again and every LogMessage decoded; for a topic each Batch is also compared
     with its notification. Ends with 1 and names what is damaged.
     """
     uri = _object_uri(target)

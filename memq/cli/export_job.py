@@ -8,8 +8,8 @@ on nothing of it changes: a run that goes on later reads the offsets that were p
 been published since. Each file is written under a hidden name, made durable, and renamed when it
 is whole; then the manifest says so, with what the file holds.
 
-A run that is killed, at whatever point, leaves whole files and a hidden one. The next run makes
-every file anew that the manifest does not call whole, in the place of what it finds under that
+A run that is killed, at whatever point, leaves whole files and a hidden one. The next run
+rewrites every file that the manifest does not call whole, in the place of what it finds under that
 name. So no record is there twice and none is missing. A manifest of something else, and one whose
 whole files were changed, is never touched: it is refused. A lock keeps a second run out of the
 folder.
@@ -68,7 +68,7 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         metadata: whether the columns are there that say where a row comes from.
         range: offsets of a partition as they were written; empty for all.
         start: first time as it was written, which may be "1h"; empty for no beginning.
-        end: time that the records are before, likewise.
+        end: time that the records are before, as it was written; empty for no end.
         start_us: what `start` meant then, microseconds since 1970 UTC.
         end_us: what `end` meant then.
     """
@@ -105,7 +105,7 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         batches: Batches in it.
         size_bytes: of their objects.
         records: rows in the file; None until it is whole.
-        file_bytes: its size, likewise.
+        file_bytes: its size; None until it is whole.
     """
 
     file: str
@@ -126,7 +126,7 @@ class ExportManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         request: what was asked for.
         topic_id: of the topic.
         schema_id: of the topic's schema that all files have.
-        planned_ms: when the end offsets were settled, milliseconds since 1970 UTC.
+        planned_ms: when the end offsets were fixed, milliseconds since 1970 UTC.
         parts: the files.
         incomplete_before_ms: as in `ReadPlan`.
     """

@@ -58,7 +58,7 @@ _BASE64 = '{"base64":'  # how bytes that are no text begin in CSV
 TEXT_ROWS = 16_384  # made into text at a time
 
 _encoder = msgspec.json.Encoder()
-_PIECE = 4_096  # LogMessages; enough to spread the cost of a write, little beside their Batch
+_PIECE = 4_096  # LogMessages; enough to spread the cost of a write, small against their Batch
 _CALENDAR_S = (-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
 
 
@@ -281,7 +281,7 @@ def _widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if grown:
         raise InvalidRequestError(
             f"the schema of the topic has grown by column {grown[0]!r}, which is not in the first "
-            "line; begin anew"
+            "line; start over"
         )
     return conformed(rows, schema, "a Batch")
 

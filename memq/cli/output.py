@@ -1,7 +1,7 @@
 """Results on stdout: a table for people, JSON for programs.
 
 Rows are dicts whose keys say the unit, as everywhere: `size_bytes` is a plain number in JSON, and
-`SIZE  8.0 MiB` in a table; durations likewise.
+`SIZE  8.0 MiB` in a table; durations work the same way.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def show_one(row: Row, output: str) -> None:
 
 
 def notice(text: str) -> None:
-    """Say something beside the result, on stderr; as a log line where the command logs JSON."""
+    """Say something besides the result, on stderr; as a log line where the command logs JSON."""
     if is_json():
         log.info("%s", text.removeprefix("memq: "))
     else:

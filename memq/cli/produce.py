@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from memq.client.producer.options import ProducerArguments
 
 BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
-_JSON_NAMES_BYTES = 64 << 10  # of a line, beside its values
+_JSON_NAMES_BYTES = 64 << 10  # of a line, besides its values
 
 _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
 _PLACING = ("epoch", "partition_by", "delivery_timeout")
@@ -273,7 +273,7 @@ def _send_lines(
 
     Raises:
         MessageTooLargeError: a line fits no Message; those before it are sent.
-        InvalidRequestError: a line has no key; likewise.
+        InvalidRequestError: a line has no key; those before it are sent.
     """
     most = producer.max_value_bytes
     blocks = read_lines(stream, max_line_bytes=most + len(separator or b""))
@@ -338,7 +338,7 @@ def _send_rows(producer: Producer, parts: Iterable[Rows], unit: str) -> None:
 
 
 def _row(topic: str, producer: Producer, seconds: float) -> Row:
-    """Return how many records there were; a producer that is closed has settled all of them."""
+    """Return how many records there were; in a closed producer all are acked or failed."""
     counts = producer.stats
     records = counts.acked_records + counts.failed_records
     return {

@@ -29,7 +29,7 @@ catalog_option = option(
     "--catalog-options",
     default="",
     metavar="NAME=VALUE,…",
-    help="Of the catalog, beside those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
+    help="Of the catalog, besides those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
 )
 
 

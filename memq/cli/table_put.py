@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-What is to be put in is settled once, as `memq.tables.scan` does: all that is published by then and
+What is to be put in is fixed once, as `memq.tables.scan` does: all that is published by then and
 not in the ledger, of every read partition. It is cut into ranges, and each becomes a file and a
-commit of its own (`memq.tables.commit`). So whoever is killed leaves whole ranges in the table, and
-the same command goes on with the others; nothing is put in twice, whoever else puts ranges in.
+commit of its own (`memq.tables.commit`). So a killed process leaves whole ranges in the table, and
+the same command goes on with the others; nothing is put in twice, even if others put ranges in.
 """
 
 from __future__ import annotations

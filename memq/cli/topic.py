@@ -129,7 +129,7 @@ def delete(*, name: str, yes: bool, admin: AdminClient, output: str) -> None:
     count = "damaged Batches" if batches is None else counted(batches, "Batch")
     question = f"Delete topic {name} with {count} in {counted(partitions, 'partition')}?"
     confirm(question, yes=yes)
-    # The one that was asked about, and no later one. Gone is gone, whoever deleted it.
+    # The one that was asked about, and no later one. Gone is gone, even if another deleted it.
     with contextlib.suppress(UnknownTopicError):
         admin.delete_topic(name, topic_id=info.topic_id)
     row: Row = {

@@ -32,7 +32,7 @@ _Rank = tuple[bool, bool, bool]
 """Whether a broker is far, is no reader, and does not serve the topic: the least comes first."""
 
 SERVING: _Rank = (True, True, False)
-REST_S = 30.0  # a restart takes some seconds; asking in vain costs up to 5 s
+REST_S = 30.0  # a restart takes some seconds; a failed attempt costs up to 5 s
 
 
 class BrokerChoice:
@@ -54,7 +54,7 @@ class BrokerChoice:
     def __repr__(self) -> str:
         return (
             f"<BrokerChoice {self._zone or 'no zone'} [{len(self._ranks)} brokers | "
-            f"{len(self._rested_s)} rest] reads at {self._reader or 'whoever serves the topic'}>"
+            f"{len(self._rested_s)} rest] reads at {self._reader or 'the serving broker'}>"
         )
 
     def known(self, brokers: Sequence[BrokerInfo]) -> None:

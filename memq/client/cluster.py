@@ -187,7 +187,7 @@ class Cluster:
         return name in self._versions
 
     def forget(self, name: str) -> None:
-        """Ask for a topic anew when it is wanted next: what is known of it is over."""
+        """Ask for a topic again when it is wanted next: what is known of it is over."""
         self._topics.pop(name, None)
 
     def _told(self, name: str, answer: MetadataAnswer) -> TopicInfo:

@@ -326,7 +326,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         if not self._handshake.done():
             self._handshake.set_exception(why)
-            self._handshake.exception()  # whoever opens may have stopped waiting
+            self._handshake.exception()  # the opener may have stopped waiting
         waiting = list(self._pending.values())
         unsent = [on_sent for _, on_sent in self._unsent if on_sent is not None]
         self._pending.clear()

@@ -209,7 +209,7 @@ class TopicReader(SyncClient[AsyncTopicReader]):
 
 
 class Scan:
-    """Rows that were settled when `scan` was called; every reading of it gives the same ones.
+    """Rows that were fixed when `scan` was called; every reading of it gives the same ones.
 
     Whatever takes an Arrow stream takes it: pyarrow, pandas, Polars, DuckDB. Iterate over it for
     RecordBatches. Close it, use it with `with`, or forget it: then its connections close.
@@ -277,7 +277,7 @@ class ReadArguments(TypedDict, total=False):
             now.
         start_time: records of this time or later, by the topic's `time_column`: a datetime with a
             time zone, or text such as "2025-06-30T12:00Z", or "1h" for an hour ago.
-        end_time: records from before this time; likewise.
+        end_time: records from before this time, given in the same way.
         limit: rows, at most: the first by partition and offset; None for all.
         topic_id: of the topic, from `AdminClient.describe_topic`; empty for whichever there is.
         columns: names of the columns wanted; None for all.
@@ -369,7 +369,7 @@ def scan(bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArgu
     """Read as `read_range` does, for data of any size: RecordBatches that are read on demand.
 
     A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
-    is settled before this returns: what is published later is not part of it.
+    is fixed before this returns: what is published later is not part of it.
 
     Args:
         bootstrap: as in `read_range`, like all others.
@@ -402,7 +402,7 @@ def async_scan(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Read as `scan` does, for asyncio; close it (`contextlib.aclosing`) when left before its end.
 
-    What is read is settled when the first RecordBatch is asked for.
+    What is read is fixed when the first RecordBatch is asked for.
 
     Args:
         bootstrap: as in `read_range`, like all others.

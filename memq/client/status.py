@@ -78,7 +78,7 @@ class ClusterStatus(NamedTuple):
 
 
 async def cluster_status(cluster: Cluster, timeout_s: float) -> ClusterStatus:
-    """Ask every broker, from the seeds on, and the Governor; whoever is silent holds nobody up.
+    """Ask every broker, from the seeds on, and the Governor; silent ones hold nobody up.
 
     Raises:
         MemqError: no broker answers; why the first does not.

@@ -112,7 +112,7 @@ class TopicClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections of its cluster: for who made the cluster for this topic alone."""
+        """Close the connections of its cluster, which was made for this topic alone."""
         await self.cluster.close()
 
     @property
@@ -195,7 +195,7 @@ class TopicClient:
 
         Args:
             start_ms: milliseconds since 1970 UTC; None for all that is retained.
-            end_ms: likewise; None for all that is published by now.
+            end_ms: milliseconds since 1970 UTC; None for all that is published by now.
 
         Raises:
             MemqError: as `ask`.
@@ -249,7 +249,7 @@ class TopicClient:
         queue.
 
         Only a page of them is in memory at a time. Close it (`contextlib.aclosing`) when it is left
-        before its end; likewise `pages` and `batches`.
+        before its end; the same holds for `pages` and `batches`.
 
         Raises:
             MemqError: as `pages`.
@@ -662,9 +662,9 @@ def merge_watermarks(
 ) -> m.WatermarkAnswer:
     """Merge how far a topic is stored, from what the owners of its write partitions tell.
 
-    Each write partition is as far as its owner says; who does not own it says -1. A read partition
-    is as far as the least that an owner says, and so is the topic. Who owns nothing any more says
-    -1 of all.
+    Each write partition is as far as its owner says; other brokers say -1. A read partition is
+    as far as the least that an owner says, and so is the topic. A broker that owns nothing any more
+    says -1 of all.
 
     Args:
         topic: its name.

@@ -25,8 +25,8 @@ What a wrong clock that is believed leads to, `TopicProcessor` says.
 
 *In a cluster* each broker has running time of its own, which begins where the furthest of them was
 saved. They run on at the same rate, so they differ by what was not saved yet, and by what a machine
-that was suspended has missed; a broker catches up whenever it joins (`catch_up`). Whoever compares
-times of several brokers leaves `CLOCKS_DIFFER_MS` of room.
+that was suspended has missed; a broker catches up whenever it joins (`catch_up`). Code that
+compares times of several brokers leaves `CLOCKS_DIFFER_MS` of room.
 
 *What is kept for the next life.* Running time is saved every so often, so that a topic to which
 nobody writes grows old as well; what a crash loses of it only makes things be kept for longer.

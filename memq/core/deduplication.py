@@ -76,7 +76,7 @@ class _Producer:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.published = IntervalSet()
-        self.floor = -1  # every sequence up to here is settled, published or not
+        self.floor = -1  # every sequence up to here is final, published or not
         self.next_sequence: int | None = None  # that an ordered topic accepts; None when not known
         self.recent: deque[tuple[int, int, BatchRef]] = deque(maxlen=MAX_RECENT)
         self.touched_ms = 0
@@ -190,7 +190,7 @@ class DeduplicationWindow:
             if sequence <= producer.floor:
                 raise SequenceConflictError(
                     f"sequence {sequence} of producer {producer_id!r} is not above "
-                    f"{producer.floor}, below which everything is settled; use a new producer id "
+                    f"{producer.floor}, below which everything is final; use a new producer id "
                     "or epoch"
                 )
         self._check_room(2 * MAX_BYTES)

@@ -119,7 +119,7 @@ class GroupCoordinator:
                 f"heartbeat {request.sequence} of member {request.member_id!r} came when the "
                 "member had left the group"
             )
-        if group is None or group.partitions != partitions:  # deleted and created anew
+        if group is None or group.partitions != partitions:  # deleted and recreated
             if len(self._groups) >= MAX_GROUPS:
                 raise UnavailableError(
                     f"group {request.group!r} cannot form: the broker has its most of "
@@ -265,7 +265,7 @@ class GroupCoordinator:
                 raise NotOwnerError(
                     f"member {request.member_id!r} of group {request.group!r} does not hold "
                     f"partition {position.partition} of {request.topic!r}; "
-                    f"{repr(holder) if holder else 'nobody'} does. Who holds it goes on after "
+                    f"{repr(holder) if holder else 'nobody'} does. Its holder goes on after "
                     "the last commit; to keep it, poll more often or raise max_poll_interval"
                 )
 
@@ -373,7 +373,7 @@ class _Group:
 
     @property
     def covered(self) -> bool:
-        """Whether whoever holds something is stored as its holder, for as long as its session."""
+        """Whether all holders are stored as such, each for as long as its session."""
         if self.uncertain:
             return False
         for partition, name in self.holders.items():

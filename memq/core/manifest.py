@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A job that turns a range of one read partition into files writes one manifest for it, last. So a
-manifest says two things: its files are complete, and what went into them. Whoever asked for the
-range compares the manifest with what was planned (`check_manifest`), and its counts and its CRC sum
+manifest says two things: its files are complete, and what went into them. The caller of the
+job compares the manifest with what was planned (`check_manifest`), and its counts and its CRC sum
 with what the Notifications of the same range say (`check_totals`). Because a range of offsets names
 the same Batches forever, a job that is run again writes the same counts.
 
@@ -93,7 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         left_out: the skipped Messages by name; the first `MAX_LEFT_OUT` runs of them.
         unnamed_messages: those that `left_out` has no room for.
         crc_sum: sum of the CRC32C of the Messages read, modulo 2**64.
-        left_out_crc_sum: of the Messages left out, likewise.
+        left_out_crc_sum: of the Messages left out, modulo 2**64.
         output: folder that holds the files.
         files: their names in it, sorted.
         started_ms: when the job began, milliseconds since 1970 UTC.
@@ -197,7 +197,7 @@ def check_manifest(manifest: Manifest, topic: str, planned: OffsetRange) -> None
         raise TopicRecreatedError(
             f"topic {topic!r} was deleted and recreated: the manifest of job {manifest.job!r} is "
             f"of topic id {manifest.topic_id}, and {topic_id} was planned. Plan the range "
-            "anew"
+            "again"
         )
 
 

@@ -124,7 +124,7 @@ class NotificationQueue(Protocol):
         """Let go of write partitions, so that another process can fence them and harm nobody.
 
         What was asked for before takes effect before; afterwards they are not owned here. One that
-        is not owned here, or not any more, is left to whoever has it.
+        is not owned here, or not any more, is left to its owner.
 
         Raises:
             QueueError: they may be released, or not; `owns` may say so still. To release them once
@@ -136,7 +136,7 @@ class NotificationQueue(Protocol):
 
         What is true right after a successful `save_times` was so when the times were saved: had
         another process fenced it before, the times could not have been saved without learning that.
-        So whoever fences it later finds these times.
+        So a process that fences it later finds these times.
         """
 
     async def wait_released(

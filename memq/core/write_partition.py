@@ -72,7 +72,7 @@ MAX_NOTIFICATION_BYTES = 1 << 20
 """A Batch whose notification reaches this is sealed: Kafka and the embedded queue refuse larger
 ones. It takes thousands of producers in one Batch, or one that leaves thousands of gaps."""
 RUN_BYTES = 80
-"""Most that a run of sequences takes in a notification beside the producer id: five numbers."""
+"""Most that a run of sequences takes in a notification besides the producer id: five numbers."""
 Ticket = Any
 """Whatever the caller needs to answer a request; the processor hands it back unread."""
 MessageKey = tuple[str, int, int]
@@ -241,7 +241,7 @@ class TopicProcessor:
         config: of the topic; replace it with `configure`.
         write_partition: its number.
         topic_id: of the topic, written into notifications.
-        broker_id: likewise.
+        broker_id: of the broker, written there too.
         schemas: accepted schemas, serialized, by schema id.
         new_batch_id: makes a unique id that sorts by time, from milliseconds of running time.
         locate: gives key and URI of a new object, from batch id, and time and running time of
@@ -348,7 +348,7 @@ class TopicProcessor:
 
         Args:
             request: of the Message.
-            parked: greatest sequence of its producer that the caller has parked; -1 for none.
+            parked: greatest sequence of its producer that the caller holds back; -1 for none.
 
         Raises:
             SequenceGapError: room would not help it.

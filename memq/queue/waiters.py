@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Waiters:
     """Tasks of one event loop that wait, by topic.
 
-    Whoever changes a topic calls `wake`, which asks each of its waiters whether it is ready. There
-    are as many waiters as callers; who answers requests bounds them.
+    Code that changes a topic calls `wake`, which asks each of its waiters whether it is ready.
+    There are as many waiters as callers; the code that answers requests bounds them.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The log of a topic, as readers need it: which Batches it has, and which of them are retained.
 
-The brokers keep it. Who reads is given something that makes the calls of `TopicLog`:
+The brokers keep it. A reader is given something that makes the calls of `TopicLog`:
 `memq.client.topic.TopicClient`, or a list in a test.
 """
 

@@ -65,7 +65,7 @@ def check_span(uri: str, start: int, length: int) -> None:
     """Make sure that an object can have some bytes, before memory is taken for them.
 
     Raises:
-        CorruptDataError: it cannot; whoever named them is damaged.
+        CorruptDataError: it cannot; what named them is damaged.
     """
     if start < 0 or length < 0 or start + length > MAX_OBJECT_BYTES:
         raise CorruptDataError(
@@ -134,7 +134,8 @@ class FallbackReader:
     everything as lost. Nor is one called unreadable while the storage is away: only where the same
     storage answers for another object.
 
-    Options of the storage that it does not know are an error: whoever gives some wants it read.
+    Options of the storage that it does not know are an error: a caller that gives some wants it
+    read.
 
     Args:
         topic: of the objects.
@@ -389,7 +390,7 @@ def decode(data: Any, published: PublishedBatch, order: Order = "none") -> Fetch
     Raises:
         CorruptDataError: the bytes are damaged, or another Batch's.
         SchemaMismatchError: its rows cannot be sorted by key.
-        MessageTooLargeError: likewise.
+        MessageTooLargeError: its rows cannot be sorted by key.
     """
     it = published.notification
     check_length(data, it.size_bytes)

@@ -1,4 +1,4 @@
-"""Planning a read: which Batches of a topic have what is wanted, settled once.
+"""Planning a read: which Batches of a topic have what is wanted, fixed once.
 
 Theory of operation
 -------------------
@@ -57,7 +57,7 @@ class EventTimes(NamedTuple):
 
     Attributes:
         start_us: microseconds since 1970 UTC; None for no beginning.
-        end_us: likewise; None for no end.
+        end_us: microseconds since 1970 UTC; None for no end.
         column: that has the time of a row.
     """
 
@@ -186,9 +186,9 @@ class Selection(NamedTuple):
     Attributes:
         partition: read partition; None for all.
         start: first offset, which needs a partition; None for the first that is retained.
-        end: one past the last offset, likewise; None for where the partition ends now.
+        end: one past the last, which needs a partition; None for where the partition ends now.
         start_time: first time of the records, with a time zone; None for no beginning.
-        end_time: time that they are before, likewise; None for no end.
+        end_time: time that they are before, with a time zone; None for no end.
     """
 
     partition: int | None = None
@@ -272,7 +272,7 @@ async def plan_read(
     for _ in range(ATTEMPTS - 1):
         try:
             return await _plan(topic, selection, piece_bytes)
-        except OffsetOutOfRangeError:  # unless asked for, retention has just removed it: plan anew
+        except OffsetOutOfRangeError:  # unless asked for, retention has just removed it: plan again
             if selection.start is not None:
                 raise
     return await _plan(topic, selection, piece_bytes)

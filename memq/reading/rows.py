@@ -113,7 +113,7 @@ def rows_of_batch(
         wanted = named if times is None else times.select(named)
         if wanted.num_rows:
             kept.append(conformed(wanted, schema, repr(fetched.batch)))
-    # Each RecordBatch costs whoever takes it: those of small Messages are put together.
+    # Each RecordBatch costs its reader: those of small Messages are put together.
     table: pa.Table = pa.Table.from_batches(kept, schema=schema)
     return list(table.combine_chunks().to_batches())
 

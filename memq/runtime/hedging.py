@@ -1,4 +1,4 @@
-"""Hedging: when a request that takes long is made a second time, beside the first.
+"""Hedging: when a request that takes long is made a second time, in parallel.
 
 An object store answers most requests within some tenths of a second, and about one in a thousand
 after seconds: a connection or a server of many has stalled, and a second request meets another.
@@ -36,7 +36,7 @@ EXTRA_SHARE = 0.05  # of all requests; what hedging may cost
 MAX_SAVED = 5.0  # hedges that may follow upon each other at once
 WINDOW = 256  # latest requests of a size class, of which the quantile is taken
 MIN_KNOWN = 20  # requests below which there is no quantile to speak of
-REFRESH = 8  # requests after which it is taken anew
+REFRESH = 8  # requests after which it is taken again
 RECENT = 20  # latest requests of all sizes that tell how the store is doing
 SLOW_SHARE = 0.2  # of these, overdue: the store slows down; by chance it is 1 in 400
 

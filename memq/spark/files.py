@@ -1,7 +1,7 @@
 """Folders and small files where Spark writes, as this process reaches them: by pyarrow.
 
 Spark and this process must know a place under the same name; each has credentials of its own. A
-folder is replaced whole: the new one is written beside the old one under a hidden name, then the
+folder is replaced whole: the new one is written next to the old one under a hidden name, then the
 old one is moved aside and the new one takes its place. A reader finds the whole old folder, for a
 moment none, or the whole new one; never a part. (On object stores each file is copied, so there a
 reader should rely on the manifest.)

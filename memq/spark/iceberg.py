@@ -2,7 +2,7 @@
 
 The files are written by Spark, each attempt's to a folder of its own below the table's location,
 and committed by pyiceberg, on the driver, which alone needs it. How a range comes to be in the
-table once is in `memq.tables.commit`. Whoever runs the job again finds the range there, writes
+table once is in `memq.tables.commit`. A job that runs again finds the range there, writes
 nothing, and gets the same manifest but for its files.
 """
 

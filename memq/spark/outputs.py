@@ -106,7 +106,7 @@ class RangeJob(Job):
     Attributes:
         range: the offsets; with a topic id, the topic must be that one.
         manifest: file to write at the end.
-        catalog_options: of the table's catalog, beside those of this machine.
+        catalog_options: of the table's catalog, besides those of this machine.
     """
 
     range: OffsetRange
@@ -190,7 +190,7 @@ def write_range(
         spark: the session.
         job: what to write.
         sink: where to.
-        reserved: names of columns that the output has beside those of the topic.
+        reserved: names of columns that the output has besides those of the topic.
 
     Raises:
         TopicRecreatedError: the topic is another one than the range was planned for, or became
@@ -301,7 +301,7 @@ def settled(job: RangeJob, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[R
 
     Args:
         job: the job.
-        reserved: names of columns that the output has beside those of the topic.
+        reserved: names of columns that the output has besides those of the topic.
 
     Raises:
         SchemaMismatchError: the topic has a column of a reserved name, two that Spark takes for

@@ -1,6 +1,6 @@
 """What Spark sees first: a format named `memq` with a schema, readers and writers.
 
-Spark makes it anew, in a Python process beside the driver, for each `load()` and `save()`.
+Spark recreates it, in a Python process next to the driver, for each `load()` and `save()`.
 
 A topic may be a table of Spark's session catalog: `CREATE TABLE clicks USING memq OPTIONS (…)`.
 Spark 4.3 hands the OPTIONS of a table to a source in Python once, when the table is made without
@@ -175,7 +175,7 @@ def _table_options(given: Mapping[str, str]) -> Mapping[str, str] | None:
     for name in SECRET_OPTIONS:
         if name.lower() in own:
             raise ConfigError(
-                f"option '{name}' is a secret, and whoever reads a table can see its options: "
+                f"option '{name}' is a secret, and readers of a table can see its options: "
                 "give it to the driver by its environment or profile, or in each query, by WITH"
             )
     return own

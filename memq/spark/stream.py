@@ -155,7 +155,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name: each.lag(self._taken.get(name, {}), ends[name])
                 for name, each in streams.items()
             }
-        except MemqError as exc:  # it is a figure to look at: whoever reads on is told
+        except MemqError as exc:  # a mere figure: reading on shows the error
             log.warning("MemQ %s: lag is not known: %s", self._options.subject, exc)
             return report
         for name, entry in report.get("topics", {}).items():

@@ -10,7 +10,7 @@ Rule 1. Nothing is told before Spark asks for what comes after it.
 Rule 2. The checkpoint says up to where the audit was told, and the next process reports from
     there: no gap is between reports. The last one before a kill may come twice, which is no fault.
 Rule 3. Micro-batches are told together, at most every `REPORT_INTERVAL_S`, or when there is nothing
-    new to read. A report that does not get through waits, and is counted anew with what follows it.
+    new to read. A report that does not get through waits, and is counted again with what follows.
     The stream reads on meanwhile.
 """
 

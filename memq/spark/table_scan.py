@@ -1,6 +1,6 @@
 """One DataFrame over a table and the topic that it is made from.
 
-Where the table ends and Batches begin is settled once, when it is made, as `memq.tables.scan` does
+Where the table ends and Batches begin is fixed once, when it is made, as `memq.tables.scan` does
 it. From then on it names files of one snapshot, which Spark reads itself, and exact offsets, which
 the format `memq` reads. Both stay what they are: whatever is published, put in or compacted later,
 each action on the DataFrame gives the same rows, or an error where they have been removed.
@@ -74,7 +74,7 @@ def scan(
 ) -> DataFrame:
     """Read all rows that a topic ever had: what the table has from it, the rest from Batches.
 
-    What is read is settled before this returns, with no gap and no overlap, up to what is published
+    What is read is fixed before this returns, with no gap and no overlap, up to what is published
     by then. The rows have the columns of `spark.read.format("memq")`; those that the table does not
     have are nulls.
 
@@ -84,7 +84,7 @@ def scan(
         table: "[catalog:]namespace.table", that ranges of the topic are put into.
         until: one past the last offset to read, by read partition; what is published by now where
             it says nothing.
-        catalog_options: of the table's catalog, beside those of this machine; as a table or as
+        catalog_options: of the table's catalog, besides those of this machine; as a table or as
             "NAME=VALUE,NAME=VALUE".
         **options: of `spark.read.format("memq")`, such as `bootstrap` and `columns`; there is no
             choice of offsets and times.

@@ -52,7 +52,7 @@ T = TypeVar("T")
 GO_ON = (
     "The known offsets belong to the earlier topic. To read this one from its first Batch, load() "
     "the DataFrame again, begin with a new checkpoint and startingOffsets=earliest, or plan the "
-    "range anew"
+    "range again"
 )
 """What to do about a topic that was recreated."""
 
@@ -88,7 +88,7 @@ class SparkTopic(SyncTopicClient):
 
     Args:
         options: of the read of this topic.
-        shared: what it works with; whoever made that closes it, and not this. None for connections
+        shared: what it works with; its maker closes it, and not this. None for connections
             of its own.
     """
 

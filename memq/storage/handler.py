@@ -76,7 +76,7 @@ class StorageHandler(Protocol):
         """List the objects whose key starts with a prefix: of one after the other, each in any
         order.
 
-        A remote storage may ask for all prefixes at a time; whoever lists many gives it some.
+        A remote storage may ask for all prefixes at a time; callers that list many give it some.
         """
 
     def delete(self, *keys: str) -> None:

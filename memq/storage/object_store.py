@@ -3,14 +3,14 @@
 How a put becomes an object that is whole, durable and written once:
 
 1. The object is put in one request, with `If-None-Match: *` where the store knows that: of many
-   writers one wins. Where it does not, a Batch's key is unique, so that whoever writes to it has
+   writers one wins. Where it does not, a Batch's key is unique, so that all its writers have
    the same bytes. A store has all of an object or nothing; it is durable when the store says so.
 2. A key that is taken is a success when the object there has the same bytes: that is what a put
    looks like whose answer was lost, or one that was made twice at once. Other bytes are an error.
 
-obstore's own retries are off: who puts has a deadline, and the rule of when to try again, or a
-second time beside the first (`memq.runtime.hedging`). A request that takes longer than its size
-explains has stalled, and is given up, so that there is time for another one.
+obstore's own retries are off: the caller of a put has a deadline, and the rule of when to try
+again, or a second time in parallel (`memq.runtime.hedging`). A request that takes longer than its
+size explains has stalled, and is given up, so that there is time for another one.
 
 Reads are made of ranges, several at a time, each hedged, and tried a few times, by itself. What a
 store sends is counted: an answer that was cut short is no object's end.
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 PART_BYTES = 8 * MIB  # about, of one ranged request: S3 sends some 90 MB/s on each connection
 PARTS_AT_A_TIME = 8  # of one read
-PART_ATTEMPTS = 3  # of each part; whoever reads tries the whole again for longer
+PART_ATTEMPTS = 3  # of each part; readers try the whole again for longer
 STALL_S = 5.0  # a request for nothing that takes longer has stalled: S3's p99.9 is below 0.5 s
 SLOW_BYTES_S = 2 * MIB  # where all requests together are slower than this, they have stalled
 LIST_TIMEOUT_S = 60.0  # of one page, with all its attempts
@@ -110,7 +110,7 @@ class ObjectStorage:
         self._is_ordered = not is_directory_bucket(container)
         self._conditional = True
         self._bytes_under_way = 0  # changed on the event loop only
-        self._hedging = Hedging()  # of reads, likewise; puts are hedged by who makes them
+        self._hedging = Hedging()  # of reads, on the event loop; callers hedge their puts
         self._waits = Waits()
         self.requests: Counter[str] = Counter()
 
@@ -388,7 +388,7 @@ class ObjectStorage:
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectInfo]]:
         """List page by page. Where a request fails, a new listing goes on after the last key.
 
-        A directory bucket (S3 Express One Zone) lists keys in no order: there it begins anew, and
+        A directory bucket (S3 Express One Zone) lists keys in no order: there it starts over, and
         leaves out what was there before.
         """
         folder = (self._prefix + prefix).rpartition("/")[0] or None

@@ -34,7 +34,7 @@ class _Scheme(NamedTuple):
     """How one scheme is opened.
 
     Attributes:
-        root: the storage whose root is a URI, for who writes to it.
+        root: the storage whose root is a URI, for its writers.
         locate: the widest storage that holds the object of a URI, and the object's key in it.
         folder: where on this machine a root is; None for a service.
         check: asks a storage whether it can be used, and raises if it never could.

@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 A table knows its columns by ids, and what is put in has names, as have the files for those who read
-them. Who renames or drops a column may give its name to another one. Then rows that are put in, or
-read, would have the values of both. So every column that ever had the name must still be there, and
-never have had another one; so must all that is in it. It may not have a default value either, which
-files do not have. All else is refused, and nothing is followed.
+them. A column may be renamed or dropped, and its name given to another one. Then rows that are put
+in, or read, would have the values of both. So every column that ever had the name must still be
+there, and never have had another one; so must all that is in it. It may not have a default value
+either, which files do not have. All else is refused, and nothing is followed.
 
 What a column was called before is told from the schemas that the table keeps. Where some were
 removed, the mapping from names to ids, for files without ids, has the names from before as well.
@@ -45,7 +45,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_unchanged(base: Table, columns: Collection[str]) -> None:
-    """Refuse columns that were renamed, dropped or made anew in a table, or have in them what was.
+    """Refuse columns that were renamed, dropped or recreated in a table, or have in them what was.
 
     Args:
         base: the table as it was.
@@ -77,7 +77,7 @@ def check_unchanged(base: Table, columns: Collection[str]) -> None:
         name = next(path for path in names if path[0] in columns)
         raise SchemaMismatchError(
             f"column {_in_words(name)} of the table at {base.location()} {what}. So which values "
-            "are the topic's cannot be told. Put the topic into a table of its own; who only reads "
+            "are the topic's cannot be told. Put the topic into a table of its own; readers "
             "may leave the column out"
         )
 

@@ -66,7 +66,7 @@ class Commit(NamedTuple):
     Attributes:
         range: whose rows they are.
         ledger: the table's, with the range.
-        attempt: name of who commits, which nobody else has.
+        attempt: unique name of the caller that commits.
         job: what it is called.
         files: paths of the files; none where the range has no rows.
     """

@@ -48,7 +48,7 @@ def check_columns(schema: pa.Schema, topic: str, reserved: Collection[str], *, t
     Args:
         schema: of the topic.
         topic: the topic.
-        reserved: names of columns that the output has beside those of the topic.
+        reserved: names of columns that the output has besides those of the topic.
         table: whether the files are of a table in Iceberg.
 
     Raises:
@@ -57,7 +57,7 @@ def check_columns(schema: pa.Schema, topic: str, reserved: Collection[str], *, t
     if clash := [name for name in schema.names if folded(name) in reserved]:
         raise SchemaMismatchError(
             f"topic {topic!r} has a column {clash[0]!r}, which is also the name of a folder or "
-            "column that the output has beside the topic's: readers would take the one for the "
+            "column that the output has besides the topic's: readers would take one for the "
             'other. Read the topic with spark.read.format("memq"), and write it with that column '
             "renamed"
         )
@@ -86,7 +86,7 @@ def check_names(fields: Iterable[pa.Field], topic: str) -> None:
         raise SchemaMismatchError(
             f"topic {topic!r} cannot be read with the columns {' and '.join(names)}: Spark, which "
             "does not regard case, takes them for one, and each row has columns such as topic, "
-            "partition and offset beside the topic's. Choose columns by the option 'columns' or by "
+            "partition and offset besides the topic's. Choose columns by option 'columns' or by "
             ".schema() so that at most one of them is read"
         )
 

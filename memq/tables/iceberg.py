@@ -7,7 +7,7 @@ branch is still at the snapshot that was looked at. So it is sent to the catalog
 transaction would try again upon whatever there is by then, which is wrong for a ledger. And it
 would clean up after a commit that was refused, while a catalog may answer so for one that it took.
 
-The ledger stands in the summary of the snapshot, so that it goes with the rows: who rolls the
+The ledger stands in the summary of the snapshot, so that it goes with the rows: to roll the
 table back rolls the ledger back. The ledger of a table is that of the nearest of the snapshots
 from which its current one comes; those between are of other programs, such as a compaction. Where
 that snapshot has expired, the table's property `memq.ledger` has a copy of the last one; it is
@@ -17,7 +17,7 @@ then changed by others, and then lost all that was before to expiry. `memq table
 rows.)
 
 Files that are put in have no ids of columns: they fit by name. So they are refused where one of
-their columns, or a field of a struct, was renamed, dropped or made anew (`memq.tables.columns`).
+their columns, or a field of a struct, was renamed, dropped or recreated (`memq.tables.columns`).
 
 Each snapshot says as well which range it added (`memq.range`) and who did (`memq.attempt`).
 """
@@ -276,7 +276,7 @@ class IcebergTable:
             offsets: of the rows; None for all.
 
         Raises:
-            SchemaMismatchError: one of them was renamed, dropped or made anew.
+            SchemaMismatchError: one of them was renamed, dropped or recreated.
             StorageError: the catalog or the storage failed.
         """
         if base.current_snapshot() is None:
@@ -302,8 +302,8 @@ class IcebergTable:
             columns: all that are to be read.
 
         Raises:
-            SchemaMismatchError: a column was renamed, dropped or made anew, or has a default value.
-            ConfigError: who reads the files by names of columns would not see the table's rows.
+            SchemaMismatchError: a column was renamed, dropped or recreated, or has a default value.
+            ConfigError: readers of the files by names of columns would not see the table's rows.
             StorageError: the catalog or the storage failed.
         """
         check_plain(base, columns)
@@ -339,7 +339,7 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
     Args:
         name: "[catalog:]namespace.table"; without a catalog it is the one that pyiceberg takes for
             the default.
-        options: of the catalog, beside those of `.pyiceberg.yaml` and of `PYICEBERG_CATALOG__…`;
+        options: of the catalog, besides those of `.pyiceberg.yaml` and of `PYICEBERG_CATALOG__…`;
             as a table or as "NAME=VALUE,NAME=VALUE".
 
     Raises:
@@ -509,7 +509,7 @@ def _grow(transaction: Transaction, base: Table, file: str) -> None:
     """Add the columns that a file has and the table never had; all files of a range are alike.
 
     Raises:
-        SchemaMismatchError: it has one, or a field, that was renamed, dropped or made anew.
+        SchemaMismatchError: it has one, or a field, that was renamed, dropped or recreated.
     """
     schema = _footer(base, file)
     check_unchanged(base, schema.names)

@@ -3,14 +3,14 @@
 Theory of operation
 -------------------
 A table takes ranges of offsets. It must take each offset once, whatever was tried again, tried
-twice at a time, tried out of order, or killed. A record of that beside the table could say
+twice at a time, tried out of order, or killed. A record of that outside the table could say
 something else than the table, so the table has it: each commit adds the rows of a range *and*
 replaces the ledger, in one step that the catalog does or does not do, and only if the table is
 still the one that the committer has read (`memq.tables.commit`).
 
 The ledger names, for each topic, topic id and read partition, the offsets that are in, as
 intervals that do not meet. Ranges that follow one another become one, so it stays small however
-many there were; it grows with the gaps alone, and those have a limit. Beside them it counts what
+many there were; it grows with the gaps alone, and those have a limit. It also counts what
 the ranges held, with the sum of the CRC32C of their Messages: sums of ranges add up, in whatever
 order they came, so the whole can be compared with the topic as one range can.
 """
@@ -87,10 +87,10 @@ class PartitionLedger(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         intervals: the offsets; sorted, and none meets the next.
         ranges: how many were committed.
-        batches: as in `TopicRange`, over all of them; like the rest.
-        messages: likewise.
-        records: likewise.
-        crc_sum: likewise.
+        batches: as in `TopicRange`, over all ranges.
+        messages: as in `TopicRange`, over all ranges.
+        records: as in `TopicRange`, over all ranges.
+        crc_sum: as in `TopicRange`, over all ranges.
     """
 
     intervals: list[Interval] = []

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 What the table has comes from the table, and the rest from Batches. Where the one ends and the other
-begins is settled once, before the first row:
+begins is fixed once, before the first row:
 
 1. The table is looked at. From here on its snapshot is the one that is read: what is put in, or
    taken out, later does not change it.
@@ -84,7 +84,7 @@ def scan(
     """Read as `read_range` does, for data of any size: RecordBatches that are read on demand.
 
     A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
-    is settled before this returns: what is published later is not part of it.
+    is fixed before this returns: what is published later is not part of it.
 
     With a table that ranges of the topic are put into, what it has is read from there, and the rest
     from Batches: all that there ever was, up to what is published now, with no gap and no overlap.
@@ -95,7 +95,7 @@ def scan(
         table: "[catalog:]namespace.table"; None for the topic alone.
         until: with a table: one past the last offset to read, by read partition; what is published
             by now where it says nothing.
-        catalog_options: of the table's catalog, beside those of this machine; as a table or as
+        catalog_options: of the table's catalog, besides those of this machine; as a table or as
             "NAME=VALUE,NAME=VALUE".
         **options: see `ReadArguments`; with a table there is no choice of times and offsets.
 

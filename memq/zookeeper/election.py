@@ -5,15 +5,15 @@ Theory of operation
 Two nodes. `/governor` is an ephemeral of the broker that governs: only one can make it, and it goes
 with its session, so that all see that there is nobody. `/election` stays, and has a version.
 
-Rule 1. Who makes `/governor` changes `/election` in the same transaction. So each election has a
+Rule 1. The maker of `/governor` changes `/election` in the same transaction. So each election has a
     version of its own, and nobody was elected who has not got one.
 Rule 2. All that the broker elected changes is changed in transactions that check `/election` with
     this version. So whatever arrives late of one that was replaced is refused, also when it does
     not know yet, and whatever its clock says. Rule 1 and 2 are the whole of safety.
 Rule 3. What became of a transaction without an answer, `/governor` says: it is this session's, or
     it is not. Its election is then the present one, as long as the same node stands.
-Rule 4. Whoever is not elected watches `/governor`, and stands again when it is gone. A watch leaves
-    out what came and went, so each attempt looks with a new one.
+Rule 4. A broker that is not elected watches `/governor`, and stands again when it is gone. A watch
+    leaves out what came and went, so each attempt looks with a new one.
 
 All candidates stand at the same moment. The election costs one transaction of each, of which one
 is carried out.

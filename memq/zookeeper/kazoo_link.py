@@ -19,8 +19,8 @@ What kazoo 2.11 does, and what is done about it:
   uncertain, when they were changes.
 - It waits for the answer to a handshake for as long as the session lasts, and a server that is just
   starting may never give one: the session would be over. `_Handler` waits for a third of that.
-- What it has for TLS trusts the system's authorities beside the one that is given, does not compare
-  names, and leaves sockets open when a connection fails. So `_Handler` connects.
+- What it has for TLS trusts the system's authorities besides the one that is given, does not
+  compare names, and leaves sockets open when a connection fails. So `_Handler` connects.
 - It shows each server the latest transaction that it has seen, for ever, and says nothing when they
   refuse it for that. `Session` then gives the session up; a new one comes with a new `KazooClient`.
 - `stop` takes as long as the servers are silent. It runs in a thread of its own, and after
@@ -205,7 +205,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().select(reads, writes, errors, min(timeout_s, self._patience_s))
 
     def abort(self) -> None:
-        """Shut down the connection, or the one that is being made, under whoever waits for it."""
+        """Shut down the connection, or the one that is being made, even when it is waited for."""
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -409,14 +409,14 @@ class _KazooLink:
 def _settle(
     future: asyncio.Future[Any], result: Any, convert: Callable[[Any], Any], about: str
 ) -> None:
-    """Hand a result of kazoo's to who waits for it, or its error as one of ours."""
+    """Hand a result of kazoo's to its waiter, or its error as one of ours."""
     if future.done():  # given up, or told before
         return
     try:
         future.set_result(convert(result.get_nowait()))
     except (MemqError, ConnectionError) as exc:
         future.set_exception(exc)
-    except Exception as exc:  # noqa: BLE001 - whoever asked is told
+    except Exception as exc:  # noqa: BLE001 - the caller is told
         error = _translated(exc, about)
         error.__cause__ = exc
         future.set_exception(error)

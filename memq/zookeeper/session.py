@@ -10,7 +10,7 @@ connection is gone that would have told it so.
 *A session that no server goes on with is given up.* A server that knows less than the session has
 seen refuses it: one that lags catches up, one that was restored from a backup never does. Neither
 says so, they hang up. So after `REFUSED_SESSIONS` timeouts in which servers took connections and
-none came about, the session is over, and who joins with another one sees what is there now. Where
+none came about, the session is over, and a broker with another one sees what is there now. Where
 no server is reached at all, the session may live, and is waited for.
 """
 
@@ -412,7 +412,7 @@ class Watch(Generic[T]):
     """What is read now, and whenever it has changed; see `Coordination.watch`.
 
     It reads when it is asked for the next state and something has changed since it read last, so
-    whoever is slow is given the latest state, and one that is not iterated costs nothing.
+    a slow caller is given the latest state, and a watch that is not iterated costs nothing.
 
     Args:
         session: that it belongs to.

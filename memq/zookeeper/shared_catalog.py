@@ -9,8 +9,8 @@ one that is being made, which is *announced*, or one that is to be removed.
 
 Rule 1. A topic id is in `/topics` or in `/doomed`, and never in both, for each step from one
     to the other is one transaction.
-Rule 2. To create: `announce`, make what belongs to the topic, `save_new`. Who gives up in between
-    removes it; so does anybody else who finds it when its maker is gone.
+Rule 2. To create: `announce`, make what belongs to the topic, `save_new`. A maker that gives up
+    in between removes it; so does anybody else who finds it when its maker is gone.
 Rule 3. To delete: `delete`, remove what belongs to the topic, `forget`.
 Rule 4. Before anything is removed, it is *claimed*. An announcement has version 0, and `save_new`
     asks for that; a claim changes it, and a deletion makes its node with a larger one. So when a
@@ -75,7 +75,7 @@ _NOT_DONE = (VersionConflictError, NoNodeError, ChangeUncertainError)
 
 
 class StoredTopic(NamedTuple):
-    """A topic as it was read, for who changes it.
+    """A topic as it was read, for a caller that changes it.
 
     Attributes:
         topic: the topic.
@@ -162,7 +162,7 @@ class SharedCatalog:
 
         Raises:
             TopicExistsError: another one of the name does.
-            UnavailableError: what was made of it is being removed; create it anew.
+            UnavailableError: what was made of it is being removed; create it again.
         """
         changes: list[Change] = [
             Create(TOPICS.child(topic.name), _encoded(topic)),

@@ -120,8 +120,8 @@ async def audit_topic(
             so long ago; as long as a job takes where jobs run side by side.
         only_consumed: leave out what producers reported.
         token: credential, where a cluster is not given.
-        storage_options: of the object store, likewise; none for those of `MEMQ_STORAGE_OPTIONS`, or
-            of the profile.
+        storage_options: of the object store, where a cluster is not given; none for those of
+            `MEMQ_STORAGE_OPTIONS`, or of the profile.
         progress: told how many Batches were looked at, and of how many.
         inspect_batches: looks deep into Batches in another way, such as on a cluster.
 

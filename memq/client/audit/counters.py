@@ -54,10 +54,10 @@ class _ReportWindow:
 
 
 class ProducedCounters:
-    """Counts what a producer submits and settles.
+    """Counts what a producer submits, and what is acked or fails.
 
     A window collects the Messages that were submitted in it, per write partition. It is closed when
-    a report is asked for, and reported once all its Messages are settled, so that a report is
+    a report is asked for, and reported once all its Messages are acked or failed, so that it is
     final. The number of windows is bounded by the delivery deadline over the time between reports.
 
     Args:
@@ -101,9 +101,9 @@ class ProducedCounters:
             window.duplicates += outcome.duplicate
 
     def take_reports(self) -> list[ProducedReport]:
-        """Close the open windows, and hand out those in which everything is settled.
+        """Close the open windows, and hand out those in which all is acked or failed.
 
-        A write partition's windows come in order: one that is not settled keeps later ones back.
+        A write partition's windows come in order: one that is not final keeps later ones back.
         """
         now_ms = self._now_ms()
         reports = []

@@ -66,7 +66,7 @@ class ReportBacklog(Generic[R]):
     Reports of one producer and write partition follow each other without a gap, so two that wait
     become one that says the same of both. However long the audit topic cannot be reached, what
     waits is one report per write partition, unless deliveries failed here and there: each such run
-    of sequences is kept. Likewise those of a consumer join for as long as it reads on from offset
+    of sequences is kept. A consumer's reports join, too, for as long as it reads on from offset
     to offset. Past `MAX_WEIGHT` the oldest report is dropped, so that the audit sees its Messages
     as unreported.
 
@@ -308,7 +308,7 @@ class AuditReporter(Generic[R]):
     async def _report_rest(self, timeout_s: float) -> None:
         try:
             await self.report(timeout_s)
-        except Exception:  # noqa: BLE001 - a bug here must not fail the data, which is settled
+        except Exception:  # noqa: BLE001 - a bug here must not fail the data, whose outcome is known
             _log.exception("the last report to the audit failed")
 
 

@@ -209,7 +209,7 @@ class AsyncConsumer:
         Raises:
             OffsetOutOfRangeError: retention has removed the next offset; `seek` elsewhere.
             DataLossError: the next Batch is gone though it should be there; `seek` past it.
-            CorruptDataError: it is damaged; likewise.
+            CorruptDataError: it is damaged; `seek` past it.
             StorageError: the storage failed for the whole request timeout; poll again.
             UnavailableError: the broker did; poll again.
             InvalidRequestError: another poll of this consumer waits.

@@ -8,7 +8,7 @@ Each partition that is read has a *buffer*, a queue of planned Batches in the or
 
 - The *follower* is a task that asks the broker for the notifications after the last planned one of
   every buffer with room for more, in one long poll for all of them. Whenever buffers come, go or
-  move it is started anew, so that an answer never meets a buffer that it was not asked for.
+  move it is restarted, so that an answer never meets a buffer that it was not asked for.
 - A Batch is fetched when there is a thread for it and its size fits into what is left of the memory
   bound; one that is larger than the bound is fetched when there is nothing else in memory. Buffers
   with the fewest fetched Batches go first.
@@ -158,7 +158,7 @@ class Fetcher:
         Raises:
             OffsetOutOfRangeError: the offset of a partition is not retained any more; move it.
             DataLossError: a Batch is gone; move the partition past it to go on.
-            CorruptDataError: a Batch or a notification is damaged; likewise.
+            CorruptDataError: a Batch or a notification is damaged; move past it, too.
             MemqError: storage or broker failed for the whole request timeout; it is tried on.
         """
         for buffer in list(self._buffers.values()):
@@ -201,7 +201,7 @@ class Fetcher:
             assert buffer.error is not None  # noqa: S101 - what `ready` says
             raise type(buffer.error)(str(buffer.error)) from buffer.error
         planned = buffer.batches[0]
-        assert planned.task is not None  # noqa: S101 - likewise
+        assert planned.task is not None  # noqa: S101 - what `ready` says
         try:
             fetched = planned.task.result()
         except OffsetOutOfRangeError:

@@ -388,7 +388,7 @@ class Commits:
     async def begin(self, partitions: Iterable[int]) -> None:
         """Store where the group begins, in those of some partitions where it has committed nothing.
 
-        What is beyond the end is not stored: whoever reads there is told.
+        What is beyond the end is not stored: readers there are told.
 
         Raises:
             MemqError: the broker failed until the deadline; the next commit stores it.

@@ -8,14 +8,15 @@ Message's bytes and hands these over, still under the lock, so that Messages lea
 which they were sealed.
 
 Rule 1. `_room` is what the open Message still takes. It is 0 whenever `write` must look closer:
-    nothing is open, the producer is closed, the open Message is *parked*, or a call is under way.
+    nothing is open, the producer is closed, the open Message is *paused* (`parked_room`), or a call
+    is under way.
 Rule 2. Opening a Message takes its whole size from the budget, and sealing gives back what it did
     not need: memory stays within the budget, and a Message that is open can always be sealed.
     Where the budget has no room `write` returns None, and the caller waits and tries again.
 Rule 3. Time is sampled, not read for each record: when a Message is opened, and by `tick` while
     records keep coming. A record without a timestamp gets the last sample, which is at most
     `TICK_S` old (and what the event loop is late). When no record came since the last sample,
-    `tick` parks the Message, so that the next record takes a new one.
+    `tick` pauses the Message, so that the next record takes a new one.
 Rule 4. `tick` seals a Message that has been open for the linger time, unless what was sealed
     before still waits to be sent: then a larger Message is better than more of them. It is sealed
     after `MAX_WAIT_S` all the same, since its deadline counts from its first record. Without a
@@ -26,9 +27,9 @@ Rule 5. Where nobody knows how long a Message stays open, and where several accu
 Rule 6. A signal's handler may raise between any two calls in here, and the program may go on. The
     record that is being written is then written whole or not at all, and no other is lost. So a
     record counts from when its value is appended, after its other columns. After one that was
-    interrupted `_room` stays 0, and the next seals the Message. A Message is sealed by whoever
-    takes it out of `_open`, when all that can be interrupted before is undone or may be done again.
-    The budget alone may be wrong by that one Message.
+    interrupted `_room` stays 0, and the next seals the Message. A Message is sealed by the code
+    that takes it out of `_open`, when all that can be interrupted before is undone or may be done
+    again. The budget alone may be wrong by that one Message.
 Rule 7. A handler may call the producer instead, on the thread that it interrupts, as may `__del__`
     and a logging handler. The lock knows its thread, so that nobody waits for himself. Records are
     refused while a call of the same thread is under way. `end` is not: it seals the records that
@@ -215,8 +216,8 @@ class Accumulator:
             a schema of its own, which takes tables only.
         on_sealed: takes a sealed Message, in one step that no signal divides, as `deque.append`.
             Called under the lock: it must not call back.
-        on_ready: says that it did. Called under the lock, likewise.
-        on_wake: asks for `tick` in `first_tick_s` seconds. Called under the lock, likewise.
+        on_ready: says that it did. Called under the lock, so it must not call back.
+        on_wake: asks for `tick` in `first_tick_s` seconds. Called under the lock, as `on_ready` is.
         clock: monotonic seconds.
         wall_us: microseconds since 1970 UTC.
         write_partition: of all its Messages; None where the state machine chooses one for each.

@@ -28,8 +28,8 @@ class StoredAt(NamedTuple):
         topic: the topic.
         partition: read partition of the notification of its Batch; -1 when the ack did not say,
             which is so with acks 0 and 1.
-        offset: of that notification; -1 likewise.
-        batch_id: of the Batch; empty likewise.
+        offset: of that notification; -1 where `partition` is.
+        batch_id: of the Batch; empty where `partition` is -1.
         write_partition: that the Message belongs to.
         sequence: of the Message, in its write partition and by its producer.
         duplicate: the broker had published it before, and did not publish it again.
@@ -48,7 +48,7 @@ class Delivery:
     """The outcome of one Message, shared by all records in it. Thread safe, without a lock.
 
     The event loop must not wait for a thread here: a signal's handler may have interrupted it.
-    Whoever takes a callback out of the dict calls it, so each is called once.
+    The thread that takes a callback out of the dict calls it, so each is called once.
 
     In a thread, `result()` waits; in asyncio, `await delivery` does. It always ends, at the latest
     with `DeliveryTimeoutError` at the Message's deadline.
@@ -151,7 +151,7 @@ class Delivery:
         except Empty as exc:
             why = f"; {self.trouble}" if self.trouble else ""
             raise RequestTimeoutError(
-                f"the Message is not settled after {timeout_s:g} s{why}"
+                f"the Message is not acknowledged after {timeout_s:g} s{why}"
             ) from exc
         finally:
             self._callbacks.pop(watch, None)
@@ -187,7 +187,7 @@ class Delivery:
             return  # another thread tells it
         try:
             callback(self)
-        except Exception:  # noqa: BLE001 - it is the caller's code; the Message is settled all the same
+        except Exception:  # noqa: BLE001 - it is the caller's code; the Message's outcome stands
             _log.exception("a callback of a delivery raised")
 
 
@@ -206,7 +206,7 @@ class ProducerStats(NamedTuple):
         failed_messages: Messages given up.
         failed_records: records in them.
         in_flight: Messages without an answer now.
-        unsettled: Messages sealed and not settled now.
+        unsettled: Messages sealed, and neither acked nor failed now.
         buffer_bytes: memory in use now.
     """
 
@@ -221,7 +221,7 @@ class ProducerStats(NamedTuple):
 
 
 class Outcomes:
-    """Counts settled Messages, and remembers the failed ones until they are raised.
+    """Counts acked and failed Messages, and remembers the failed ones until they are raised.
 
     Attributes:
         counts: so far.

@@ -10,7 +10,7 @@ Rule 1. A value keeps its kind, at any depth: a number, a text, an instant, a da
 Rule 2. What is cast is cast back and compared, bit by bit where it is a float. NaN is NaN, whatever
     its payload. An instant is the same in every zone; a text is the same as its UTF-8.
 Rule 3. Nothing is null where the topic says so, at any depth, nor unsound where Arrow checks.
-Rule 4. What is hidden by a null, or lies beside a slice, is no value.
+Rule 4. What is hidden by a null, or lies outside a slice, is no value.
 
 Each level of nesting looks at its children without what is hidden. A child that is refused says at
 which of its positions, and each level on the way up says where that is in its own terms.

@@ -11,7 +11,7 @@ Rule 1. A key has one write partition for the producer's life: that of `memq.cor
     or a key would move while Messages with it are under way.
 Rule 2. Open Messages take half of the budget at most, for each has its share of that half and a
     record that is larger than the share is sealed at once. The other half is for what is sealed,
-    which gets settled by its deadline. So a write that waits for room does get it, also where
+    which is acked or fails by its deadline. So a write that waits for room does get it, also where
     nothing seals Messages by time.
 Rule 3. Messages of one write partition are sealed in the order of their records. The deadline of a
     Message counts from then, so that deadlines come in the order of sealing, whichever write

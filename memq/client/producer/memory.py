@@ -69,7 +69,7 @@ class ByteBudget:
     def when_free(self, size_bytes: int, wake: Callable[[], None]) -> None:
         """Call `wake` once, from any thread, when so many bytes may be free, or when it is closed.
 
-        They may be gone by the time the caller takes them, who waits again then.
+        They may be gone by the time the caller takes them; then it waits again.
         """
         self._waiting[wake] = True  # first, so that what is given from now on is not missed
         with self._lock:

@@ -404,8 +404,8 @@ class AsyncProducer:
         """Return the rows of a table as `write_table` would send them, a batch for each Message:
         checked, cast and cut. Nothing is written.
 
-        Each of them given to `write_table` is one Message. So whoever has to know that all rows are
-        good before the first one can be read conforms all of them first.
+        Each of them given to `write_table` is one Message. So a caller that has to know that all
+        rows are good before the first one can be read conforms all of them first.
 
         Args:
             rows: as in `write_table`.
@@ -453,13 +453,13 @@ class AsyncProducer:
     # -- waiting for what was written -------------------------------------------------------
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - its own error
-        """Seal what is open, and wait until all that was written is settled.
+        """Seal what is open, and wait until all that was written is acked or failed.
 
         Args:
             timeout: longest wait in seconds; None for the delivery deadlines.
 
         Raises:
-            RequestTimeoutError: it takes longer; what is not settled is still being delivered.
+            RequestTimeoutError: it takes longer; what is not acked is still being delivered.
             ClosedError: the producer is closed.
             MemqError: the error of a Message that failed, if nobody has seen it yet.
         """
@@ -471,7 +471,7 @@ class AsyncProducer:
         await self._drain(timeout)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as `flush`
-        """Flush, then close. What is not settled after `timeout` seconds fails. Idempotent.
+        """Flush, then close. What is not acked after `timeout` seconds fails. Idempotent.
 
         Raises:
             as `flush`.
@@ -503,7 +503,7 @@ class AsyncProducer:
             await self._cluster.close()
 
     async def _drain(self, timeout_s: float | None) -> None:
-        """Wait until everything that was sealed before this call is settled.
+        """Wait until everything that was sealed before this call is acked or failed.
 
         Raises:
             RequestTimeoutError: it takes longer than `timeout_s` (None: than the deadline).
@@ -521,8 +521,9 @@ class AsyncProducer:
         except TimeoutError as exc:
             count = sum(not message.settled for message in unsettled)
             raise RequestTimeoutError(
-                f"{counted(count, 'Message is', 'Messages are')} not settled after {timeout_s:g} "
-                f"s, and delivery goes on{self._budget.trouble and f'; {self._budget.trouble}'}"
+                f"{counted(count, 'Message is', 'Messages are')} not acknowledged after "
+                f"{timeout_s:g} s, and delivery goes on"
+                f"{self._budget.trouble and f'; {self._budget.trouble}'}"
             ) from exc
         self._outcomes.raise_unseen()
 
@@ -666,8 +667,8 @@ class AsyncProducer:
             topic = await self._cluster.topic(self._options.topic, refresh=True)
             if topic.topic_id != self._state_machine.options.topic_id:
                 raise TopicRecreatedError(
-                    f"topic {self._options.topic!r} was deleted and recreated; open the producer "
-                    "anew to write to it"
+                    f"topic {self._options.topic!r} was deleted and recreated; reopen the "
+                    "producer to write to it"
                 )
             self._adopt(topic)
         except MemqError as exc:

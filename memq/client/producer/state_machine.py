@@ -13,12 +13,12 @@ Rule 1. Sequences count from 0 per write partition and are never given to other 
 Rule 2. Each Message has one deadline. At it the Message fails with `DeliveryTimeoutError`, waiting
     or in flight. If it is in flight its answer is still awaited, and its memory is given back only
     then: the connection may still be reading it.
-Rule 3. `first_unsettled` of a write partition is the least sequence that is not settled; it only
-    grows. The broker refuses, and never waits for, what is below it.
+Rule 3. `first_unsettled` of a write partition is the least sequence neither acked nor failed; it
+    only grows. The broker refuses, and never waits for, what is below it.
 Rule 4. A retriable error makes the Message wait for a back-off with full jitter. In an unordered
     topic it holds up no other Message.
 Rule 4a. In an ordered topic no later Message of its write partition is sent before it, so only the
-    first Message that is not settled ever waits. Those sent after it the broker refuses because of
+    first Message without an outcome ever waits. Those sent after it the broker refuses because of
     the gap (`SequenceGapError`), which counts as a failure of none of them: once the first is acked
     the next goes at once. Whatever is refused has crossed the network for nothing, so after any
     other failure one Message is in flight, and with each ack one more. A write partition that moves
@@ -95,10 +95,10 @@ class PartitionState:
         number: of the write partition.
         host: address of its broker; empty while it has none.
         next_sequence: of the next Message submitted.
-        unsettled: its Messages that are not settled, by sequence.
+        unsettled: its Messages without an outcome, by sequence.
         waiting: heap of those that are not in flight, the next to be sent first: sorted by when
-            they may be sent and by sequence; in an ordered topic by sequence alone. Settled ones
-            are dropped when they come up.
+            they may be sent and by sequence; in an ordered topic by sequence alone. Those with an
+            outcome are dropped when they come up.
         in_flight: how many are in flight.
         sent_to: the broker that the last one was sent to.
         window: how many may be in flight, in an ordered topic.
@@ -243,7 +243,8 @@ class ProducerStateMachine:
         near: addresses of brokers that are preferred.
         release: gives so many bytes back to the budget.
         on_submitted: told of each Message when it has its name.
-        on_settled: told of each Message when it is settled, with where it is stored or its error.
+        on_settled: told of each Message when it is acked or fails, with where it is stored or its
+            error.
         randomness: evenly spread over [0, 1).
     """
 
@@ -430,7 +431,7 @@ class ProducerStateMachine:
             self._refresh_wanted = True
 
     def end(self, error: MemqError) -> None:
-        """Fail all that is not settled, and all that is submitted from now on."""
+        """Fail all that has no outcome, and all that is submitted from now on."""
         if self.error is None:
             self.error = error
         for message in list(self._unsettled):

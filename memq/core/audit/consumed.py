@@ -29,8 +29,8 @@ Where the lowest report of a group is not its first, what lies below is unreport
 consumed and reported, the report would be among those read, for it is younger than the Batch. In a
 partition without any report everything is behind, but for what the group has committed there.
 
-Offsets that a group has stepped over (`skipped`) are missed for certain, whatever lies beside: a
-member reports it of itself, and an administrator who moves the group forward does. What an
+Offsets that a group has stepped over (`skipped`) are missed for certain, whatever other reports
+say: a member reports it of itself, and an administrator who moves the group forward does. What an
 administrator reports (`moved`) makes nobody a consumer that reports: not every group does.
 
 Batches that are covered more than once are counted as consumed *again*. That is a fact and no
@@ -186,7 +186,7 @@ class ConsumedReconciliation:
         reports: all that were stored since shortly before the window.
         named: consumers that are asked about; they alone, unless there are none.
         retained: offsets that are retained, of each read partition.
-        window: offsets of the window, likewise.
+        window: offsets of the window, of each read partition.
         committed: next offsets that groups had committed before the reports were read.
         due_ms: what consumers went past before this time is due, by the brokers' clock.
     """

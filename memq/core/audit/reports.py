@@ -4,7 +4,7 @@ is stored against what was consumed, down to the offset.
 Theory of operation
 -------------------
 Every producer numbers its Messages per (producer id, epoch, write partition) without gaps. From
-time to time, when everything up to then is settled, it reports what it sealed since its last
+time to time, when all up to then was acked or has failed, it reports what it sealed since its last
 report: a range of sequences with counts and the sum of their CRC32Cs (`ProducedReport`). The
 Batches say what is stored, Message by Message, in their indexes. Comparing the two sets of
 sequences names every loss exactly:

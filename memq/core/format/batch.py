@@ -158,7 +158,7 @@ class BatchBuilder:
         """Append a Message that `open_message` has passed. `body` must not change from now on.
 
         The CRC32C is taken as given: it was checked when the Message was received, and computing it
-        anew here would bless whatever happened to the bytes since.
+        again here would bless whatever happened to the bytes since.
 
         Raises:
             ClosedError: the Batch is sealed.

@@ -23,7 +23,7 @@ Promise 1. A broker that is below its share by more than the largest of what is 
 Promise 2. Otherwise, as when an empty broker has joined, spreading goes first and `rebalance` evens
     out: a topic that is all on the new broker would be lost with it. The others then count as full
     when they have what would be their share if there were no short ones.
-Promise 3. Whoever is given something was below its share, as counted so, before the last it got.
+Promise 3. A broker that is given something was below its share, so counted, before the last it got.
 
 Together: in a new cluster everyone is within one write partition, the largest, of its share. That
 is within 5 % where a share is of twenty equal ones or more; where it is not, 5 % may be impossible.
@@ -230,7 +230,7 @@ class _Node:
     """The cluster, a zone, a rack or a broker.
 
     Attributes:
-        name: among those beside it.
+        name: among its siblings.
         capacity: of the brokers below it.
         load: of these.
         counts: their write partitions, by topic.

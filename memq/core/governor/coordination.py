@@ -1,14 +1,14 @@
 """The seam to the coordination service: what the cluster needs of ZooKeeper.
 
 A tree of small nodes, which sessions read, watch and change. A node's *version* is 0 when it is
-made and grows by one with each change, so a change made for a version happens once, whoever else
-wants the same. An *ephemeral* node goes when the session ends that made it.
+made and grows by one with each change, so a change made for a version happens once, whatever other
+sessions want. An *ephemeral* node goes when the session ends that made it.
 
 What holds for every implementation:
 
 Rule 1. A `Coordination` is one session. When it is lost it is over for good: every call and every
-    watch ends with `SessionLostError`, and whoever wants another session opens it. What belonged to
-    the first one is never taken for the second one's.
+    watch ends with `SessionLostError`, and the caller opens another one if it wants one. What
+    belonged to the first one is never taken for the second one's.
 Rule 2. `get` and `children` read what had been committed when they were called, by whomever.
 Rule 3. A watch gives the present state first, and then later ones. Some may be left out; the last
     never is. That holds across lost connections: what was missed is read when there is another.
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from memq.core.governor.lease import Lease
 
 MAX_NODE_BYTES = 1_000_000
-"""Data of one node. ZooKeeper breaks the connection of who sends a request of 1 MiB or more; the
+"""Data of one node. ZooKeeper breaks a connection on which a request of 1 MiB or more comes; the
 rest of it is for path and access rights."""
 MAX_TRANSACTION_BYTES = 1_000_000  # of all its changes, for the same reason
 MAX_CHANGES = 1_000  # of one transaction; each is an entry in the log of every server
-CHANGE_BYTES = 200  # of a change in a request beside path and data: headers, access rights
+CHANGE_BYTES = 200  # of a change in a request besides path and data: headers, access rights
 MAX_PATH_BYTES = 1_000  # of one path
 MAX_IN_FLIGHT = 100  # calls of one session under way; further ones wait, within their timeout
 MAX_WATCH_READS = 50  # of these, by watches; so that a call has not to wait for all that is watched

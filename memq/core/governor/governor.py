@@ -10,8 +10,8 @@ what holds now and has missed nothing.
 It does no I/O and knows no clock. The caller passes events and the time in milliseconds of a clock
 that never goes back, and calls `tick` after each event and every second or so. What `tick` returns
 is carried out, and answered: an `AssignmentTransaction` by `written`, or by `refused` when it
-failed or nobody knows; a `ReadAgain` by `read`. Who is refused and finds its election over calls
-`deposed`.
+failed or nobody knows; a `ReadAgain` by `read`. A caller that is refused and finds its election
+over calls `deposed`.
 
 Who may write:
 
@@ -21,7 +21,7 @@ Rule 1. Each transaction checks the node of the Governor's own election, with th
 Rule 2. One transaction is under way at a time. Until it is answered, events are noted and nothing
     is decided.
 Rule 3. What was refused, or may have happened, is not sent again: what is stored is read, and the
-    decision made anew. Should the old one happen even later, the versions have changed for one of
+    decision made again. Should the old one happen even later, the versions have changed for one of
     both, and the other is refused.
 Rule 4. The epoch of a node grows by one with each change, so a broker that sees two states of it
     knows the newer. It begins at 1 with a topic's first node. A node that cannot be understood is
@@ -33,15 +33,15 @@ Rule 5. A cluster whose first broker registered less than `SETTLE_MS` ago is sta
     waits until every broker that a node names is back, or so much time has passed; before that it
     changes nothing. So a cluster that starts as a whole finds everything where it was, and not on
     the broker that was first. Of the brokers that live now, one that takes write partitions and has
-    been there for longer is enough to wait for nobody: who came with it is registered by now, and
-    who is not there has died, such as the broker of the Governor before.
+    been there for longer is enough to wait for nobody: those that came with it are registered by
+    now, and those that are not there have died, such as the broker of the Governor before.
 Rule 6. After that a broker that is gone is gone: its session is over, and it has stopped by itself
     before. What it owned moves at once, in as few transactions as hold it.
 Rule 7. Nothing else moves at once. A broker that drains, or does not accept for another reason,
     keeps what it has until that moves, a few write partitions at a time, and so it is with what
     moves for balance. The next few follow when the owners of these have reported their loads, which
-    they do when they have taken over; or after `MOVE_TIMEOUT_MS`, lest one that cannot take over
-    hold up all.
+    they do when they have taken over; or after `MOVE_TIMEOUT_MS`, so that one that cannot take
+    over does not hold up all.
 Rule 8. A run of moves for balance begins every `REBALANCE_INTERVAL_MS` at most, or when a person
     asks for it, and ends when nothing pays any more. It is by measured traffic: it waits until that
     of every write partition is known, for up to another interval, or for `MOVE_TIMEOUT_MS` when a
@@ -87,7 +87,7 @@ MAX_MOVING = 20  # write partitions under way to another owner; their producers 
 TOLERANCE = 0.1  # of a share; traffic that is measured differs by as much from minute to minute
 MAX_CHANGES = 500  # of one transaction; ZooKeeper takes 60 ms for so many
 MAX_TRANSACTION_BYTES = 512 * KIB  # ZooKeeper closes the connection above 1 MiB
-CHANGE_BYTES = 256  # what a change takes in a transaction beside the topic's name and its data
+CHANGE_BYTES = 256  # what a change takes in a transaction besides the topic's name and its data
 
 
 # -- what is stored -------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Governor:
     def __repr__(self) -> str:
         if self._check is None:
             return "<Governor [not elected]>"
-        state = f"waits for {len(self._awaited)}" if self._awaited else "settled"
+        state = f"waits for {len(self._awaited)}" if self._awaited else "waits for none"
         under_way = "1" if self._in_flight else "0"
         return (
             f"<Governor [{len(self._brokers)} brokers, {len(self._topics)} topics | {state} | "
@@ -300,7 +300,7 @@ class Governor:
         self._changed = True
 
     def topic_changed(self, topic: TopicPartitions) -> None:
-        """Learn that a topic was created, created anew, or given more write partitions."""
+        """Learn that a topic was created, recreated, or given more write partitions."""
         self._topics[topic.name] = topic
         self._changed = True
 
@@ -606,7 +606,7 @@ def _decoded(nodes: Mapping[str, StoredNode]) -> dict[str, _AssignmentNode]:
         try:
             value = ASSIGNMENTS.decode(topic, node.data)
         except CorruptDataError as exc:
-            log.error("Governor: this assignment is made anew: %s", exc)  # noqa: TRY400 - expected, and told in full
+            log.error("Governor: this assignment is made again: %s", exc)  # noqa: TRY400 - expected, and told in full
         found[topic] = _AssignmentNode(value, node.version)
     return found
 

@@ -14,7 +14,7 @@
 
 All of it is JSON. A field that is not known is passed over, and one with a default may be missing,
 so that brokers of two versions work side by side. What cannot be understood otherwise raises an
-error that names the node; who reads decides whether it goes on without.
+error that names the node; the reader decides whether it goes on without.
 
 `/topics` has a version of its own, which grows with each deletion of a topic
 (`memq.zookeeper.shared_catalog`).
@@ -219,25 +219,25 @@ CLUSTER = Folder(
     "",
     ClusterNode,
     "what the brokers have in common",
-    "stop all brokers and delete it; the next to start makes it anew",
+    "stop all brokers and delete it; the next to start recreates it",
 )
 BROKERS = Folder(
     "/brokers",
     BrokerNode,
     "the registration of a broker",
-    "restart that broker, which makes it anew",
+    "restart that broker, which recreates it",
 )
 MEMBERS = Folder(
     "/members",
     BrokerNode,
     "a broker that is expected",
-    "delete it; that broker makes it anew when it registers",
+    "delete it; that broker recreates it when it registers",
 )
 TOPICS = Folder(
     "/topics",
     Topic,
     "a topic",
-    "put back what it held, or delete it, and create the topic anew",
+    "put back what it held, or delete it, and create the topic again",
 )
 DOOMED = Folder(
     "/doomed",
@@ -249,13 +249,13 @@ ASSIGNMENTS = Folder(
     "/assignments",
     TopicAssignment,
     "the assignment of a topic",
-    "restart the broker that governs; the next one to be elected makes it anew",
+    "restart the broker that governs; the next one to be elected recreates it",
 )
 LOADS = Folder(
     "/loads",
     LoadsNode,
     "the loads of a broker",
-    "that broker writes it anew when it takes something over or its traffic changes",
+    "that broker rewrites it when it takes something over or its traffic changes",
 )
 
 PERSISTENT = (

@@ -13,7 +13,7 @@ A topic is made under `moving` and renamed into `topics`, and removed the other 
 crash leaves it there or not, never half. What is found under `moving` is removed at the next start.
 
 All that belongs to a topic is there from its making on. So what is missing was lost, and a topic
-that misses something is not opened: its offsets would begin anew. Other topics do not suffer.
+that misses something is not opened: its offsets would start over. Other topics do not suffer.
 
 Group offsets are a file for each group, and not fronts of the arrays, because a commit sets
 several partitions at once and must hold for all of them or none. What members hold is a file of its
@@ -101,8 +101,8 @@ class TopicFolders:
         with translated("open", self._topics):
             for folder in (self._topics, self._moving):
                 folder.mkdir(exist_ok=True)
-            # Whoever made, moved or removed something may have died before it was durable. What is
-            # shown, or acted on, from here on is so.
+            # A process that made, moved or removed something may have died before that was durable.
+            # What is shown, or acted on, from here on is so.
             queue = self._topics.parent
             for folder in (queue.parent, queue, self._topics, self._moving):
                 sync_folder(folder)
@@ -115,7 +115,7 @@ class TopicFolders:
     def make(self, topic: str, file: TopicFile) -> None:
         """Make a topic with empty partitions, durably, which is not there before `show`.
 
-        It may take seconds, and may run beside the methods for other topics.
+        It may take seconds, and may run in parallel with methods for other topics.
 
         Raises:
             QueueError: the file system refused.

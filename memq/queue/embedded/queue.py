@@ -15,13 +15,13 @@ before a fence has ended before the fence returns; a deletion waits for those be
 
 Fencing. A queue directory belongs to one process at a time: it holds an exclusive lock on it from
 construction to `close`, and the kernel releases the lock when the process dies in whatever way. So
-an earlier owner in another process cannot publish at all. Inside the process an owner is whoever
-called `fence`; a queue object cannot tell two callers apart, so whoever starts a second owner for a
-write partition must have stopped the first. A publication that fails uncertainly takes the
+an earlier owner in another process cannot publish at all. Inside the process an owner is a
+caller of `fence`; a queue object cannot tell two callers apart, so code that starts a second owner
+for a write partition must have stopped the first. A publication that fails uncertainly takes the
 ownership away: until the next `fence` everything for that write partition is refused.
 
 A flush that fails may or may not have reached the disk, and the kernel does not try again. The
-partition therefore takes nothing more until it was opened anew from its files, which a fence does,
+partition therefore takes nothing more until it was reopened from its files, which a fence does,
 and so does the next publication of another write partition to it.
 
 A cancelled `publish` may take effect or not, like one whose outcome is uncertain.
@@ -186,7 +186,7 @@ class EmbeddedQueue(NotificationQueue):
         there = sum(len(each.partitions) for each in self._topics.values())
         if topic not in self._topics and there + partitions > self._max_partitions:
             raise LimitReachedError(
-                f"{counted(partitions, 'read partition')} beside the {there} there are would need "
+                f"{counted(partitions, 'read partition')} besides the {there} there are would need "
                 f"more open files than this broker may have, which are enough for "
                 f"{self._max_partitions}: choose fewer, or raise the limit (`ulimit -Hn`)"
             )
@@ -464,7 +464,7 @@ class EmbeddedQueue(NotificationQueue):
         running_ms = saved.running_ms
         for topic in self._topics.values():
             for partition in topic.partitions:
-                with contextlib.suppress(CorruptDataError):  # whoever needs the topic is told
+                with contextlib.suppress(CorruptDataError):  # those that need the topic are told
                     partition.open()
                 running_ms = max(running_ms, partition.last_running_ms + 1)
         return saved._replace(running_ms=running_ms)

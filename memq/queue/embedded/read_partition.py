@@ -6,7 +6,7 @@ running time (the same) and its payload; the index of the item is the offset of 
 The array publishes an item only after it was flushed (`sync="batch"`), so a reader never sees an
 entry that a power cut could take back, and no offset ever names two things. When a flush fails the
 array takes no more; the items of that flush are erased, and the next append, or a fence, opens the
-array again, which settles what it holds.
+array again, which decides what it holds.
 
 An offset that was handed out is never used again. Where the array has lost entries that had been
 published, their offsets stay theirs: reading them is a `CorruptDataError` that names them and how
@@ -263,7 +263,7 @@ class Partition:
                 self.last_running_ms = -1
 
     def close(self) -> None:
-        """Release the array; whoever comes later learns that the topic is gone.
+        """Release the array; later callers learn that the topic is gone.
 
         Raises:
             PublishUncertainError: the last flush failed; the array is released all the same.

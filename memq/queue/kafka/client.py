@@ -73,9 +73,9 @@ class Bounds(NamedTuple):
 
 
 class Reader(Protocol):
-    """Who follows a partition; called on the event loop, in the order of the offsets.
+    """A follower of a partition; called on the event loop, in the order of the offsets.
 
-    It may be told late, and of a marker at the end never: whoever must know reads by himself.
+    It may be told late, and of a marker at the end never: a caller that must know reads by itself.
     """
 
     def read(self, records: Sequence[KafkaRecord], reached: int) -> None:
@@ -89,7 +89,7 @@ class Transactions(Protocol):
     """The one producer of a transactional id.
 
     Attributes:
-        over: it takes nothing more; whoever wants to go on makes another one.
+        over: it takes nothing more; to go on, the caller makes another one.
     """
 
     over: bool

@@ -5,7 +5,7 @@ another. Records of followed partitions come by one consumer, whose thread hands
 loop. What was published longer ago is read by other consumers: to give a consumer another partition
 takes 2 ms, but up to `FOLLOW_WAIT_MS` while it waits for news of those that it has.
 
-Errors, as they were measured: whoever is locked out by a password or a certificate sees a timeout;
+Errors, as they were measured: a client locked out by a password or a certificate sees a timeout;
 a commit that timed out can be called again, and its transaction may be committed all the while; a
 producer whose transactional id has another one gets `_FENCED`, and takes nothing more.
 """
@@ -291,7 +291,7 @@ class ConfluentClient:
             raise QueueError("it has offsets")
 
     async def _until(self, attempt: Callable[[], Awaitable[_Result]], what: str) -> _Result:
-        """Try until Kafka has settled, and give the result."""
+        """Try until all brokers of Kafka agree, and give the result."""
         clock_s = asyncio.get_running_loop().time
         until_s = clock_s() + SETTLED_S
         while True:
@@ -745,7 +745,7 @@ def _translated(error: ck.KafkaError, doing: str) -> MemqError:
     if code == ck.KafkaError.TOPIC_ALREADY_EXISTS:
         return _AlreadyThereError(text)
     if code in _REFUSED:
-        return QueueFailedError(f"{text}; ask whoever runs Kafka")
+        return QueueFailedError(f"{text}; ask Kafka's administrator")
     if code in _NO_ANSWER:
         text += " (a wrong password or certificate shows so, too)"
     return QueueError(text)

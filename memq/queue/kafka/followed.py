@@ -85,7 +85,7 @@ class Followed:
     async def see(self, bounds: Bounds, timeout_s: float) -> None:
         """Read all that was written to the partition, as its bounds say.
 
-        What is stable is read at once: who follows is told of a marker, after which nothing comes,
+        What is stable is read at once: followers are told of a marker, after which nothing comes,
         only with the next answer that is empty. For the rest is waited.
 
         Raises:

@@ -265,7 +265,7 @@ class Publisher:
     def _ended(self, turn: asyncio.Task[Any]) -> None:
         del self._turns[turn]
         if not turn.cancelled():
-            turn.exception()  # whoever waits is told; it may be that nobody does any more
+            turn.exception()  # waiters are told; there may be none any more
 
     async def _in_turn(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         try:
@@ -274,7 +274,7 @@ class Publisher:
                 return await work()
         except MemqError:
             raise
-        except Exception as exc:  # a bug; whoever asks is told as well
+        except Exception as exc:  # a bug; the caller is told as well
             self._on_failure("what publishes to Kafka", exc)
             self._broken = exc
             raise QueueFailedError(f"nothing is written to Kafka any more: {exc!r}") from exc
@@ -346,7 +346,7 @@ class Publisher:
     ) -> list[int]:
         """Return the offsets of these records, which are written together with new times.
 
-        Without records the times are written again: whoever saves them learns by that what is owned
+        Without records the times are written again: by that the caller learns what is owned
         here (`NotificationQueue.owns`).
         """
         said: list[NewRecord] = []
@@ -508,10 +508,10 @@ class Publisher:
     async def _release(self, wanted: Sequence[Owner]) -> None:
         """Claim for nobody what is claimed by our producer's id.
 
-        Only that producer writes such a claim, so it cannot come after that of whoever has fenced
-        the id. Once it is written nobody fences us any more before he publishes, so then the write
-        partition must not be owned here. While it may be written, or not, the producer is over, and
-        the next one finds out before it writes anything else.
+        Only that producer writes such a claim, so it cannot come after that of a broker that has
+        fenced the id. Once it is written nobody fences us any more before publishing, so then the
+        write partition must not be owned here. While it may be written, or not, the producer is
+        over, and the next one finds out before it writes anything else.
         """
         state = self._state_topic.state
         for _ in range(ATTEMPTS):
@@ -545,7 +545,7 @@ class Publisher:
                 )
 
     def _unfenced(self, wanted: Iterable[Owner]) -> list[str]:
-        """List who has claimed these, beside us, and is not known to be fenced."""
+        """List the others that have claimed these, and are not known to be fenced."""
         owners = dict.fromkeys(self._state_topic.state.claim(*owner).owner for owner in wanted)
         return [
             each for each in owners if each and each not in self._ids and each not in self._fenced

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A topic of the queue is a topic of Kafka, named after the cluster and the topic id, with its read
-partitions. Beside them there is one compacted topic, in which brokers say to each other what else a
+partitions. There is also one compacted topic, in which brokers say to each other what else a
 queue has to know (`state`). Notifications stay readable with any client of Kafka.
 
 *Publishing.* A broker has one transactional producer. All that it has to write at a time goes into
@@ -23,14 +23,14 @@ has made its latest claim. To fence write partitions is:
 
 Nothing by an earlier owner can come after the first step, so what the fourth has read is all that
 was ever published for these write partitions, but by ourselves. Neither a clock nor a lease is part
-of that. It holds whoever else thinks that it owns them, and however long it was not heard of.
+of that. It holds even if another broker thinks that it owns them, however long it was not heard of.
 
 *When an outcome is not known*, the producer is given up, and with it its id, which is fenced like
 anybody's: so what was uncertain is decided. The broker takes another id, and claims with it what it
 has, unless somebody has taken that over meanwhile. Write partitions with a publication in doubt are
 refused until their owner fences them again and has read what came of it.
 
-*Groups* of a topic belong to whoever owns its write partition 0: a coordinator that was replaced
+*Groups* of a topic belong to the owner of its write partition 0: a coordinator that was replaced
 cannot move an offset.
 
 *Offsets have gaps*: each transaction ends with a marker in each of its partitions, which takes an
@@ -44,14 +44,14 @@ the partition was written, and waits for that.
 
 A broker that dies may leave a transaction open, and nobody sees what others have written after it
 until it is fenced or Kafka gives it up, after ten seconds or twenty. So a broker that starts waits
-for that: it must know what an earlier life of its own has claimed, and release it, or those who
-wait for it to let go, for it lives, would wait in vain.
+for that: it must know what an earlier life of its own has claimed, and release it. Otherwise
+those who wait for it to let go, for it lives, would wait for ever.
 
 *A Kafka that has lost what it has confirmed*, as after an election that was not clean, has less of
 a partition than was written or read here. That is noticed when it is asked how far the partition
 goes, and told; there is nothing to wait for. When it is the state that has lost its end, claims may
 be gone: others do not know whom to fence. So a broker that has read more of it publishes no more,
-and begins anew with what there is.
+and starts over with what there is.
 
 *Times.* Each broker's entries bear times that do not decrease. Clocks of several brokers are never
 quite the same, so entries of two of them may; searches by time find the first entry that has the
@@ -142,7 +142,7 @@ class KafkaQueue:
         broker_id: of this broker.
         runtime: chance, for transactional ids, and the clock.
         on_failure: told of what the queue cannot go on after, and where: a bug, or that Kafka has
-            lost what brokers have said; whoever has the queue is to stop.
+            lost what brokers have said; the queue's owner is to stop.
     """
 
     def __init__(
@@ -290,8 +290,8 @@ class KafkaQueue:
     def owns(self, topic: str, write_partition: int) -> bool:
         """Return whether this process has fenced it, and does not know of a later owner.
 
-        Times are saved by a producer that had the claims of all that is owned then. Whoever fences
-        a write partition fences that producer first.
+        Times are saved by a producer that had the claims of all that is owned then. A process that
+        fences a write partition fences that producer first.
         """
         self._check_open()
         return self._publisher.owns((topic, write_partition))
@@ -313,9 +313,9 @@ class KafkaQueue:
             claimed_by = (self._claimed_by(topic, each) for each in write_partitions)
             return not any(each not in ("", self._broker_id) and lives(each) for each in claimed_by)
 
-        # Who has died may have left a transaction open, which holds up for many seconds what is
+        # A dead broker may have left a transaction open, which holds up for many seconds what is
         # seen of the state; the fence ends it, so this must not wait for it. What is not seen yet
-        # is at worst a claim of somebody alive, who is then fenced without need.
+        # is at worst a claim of a live broker, which is then fenced without need.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(timeout_s, CLAIMS_SEEN_S)):
                 await self._state_topic.see_all()
@@ -706,7 +706,7 @@ class KafkaQueue:
         await self._publisher.write(self._state_topic.new_records(records), owner)
 
     def _note_written(self, records: Sequence[NewRecord], offsets: Sequence[int]) -> None:
-        """Whoever reads here waits until it sees what was written here."""
+        """Make readers here wait until they see what was written here."""
         for record, offset in zip(records, offsets, strict=True):
             if record.place == self._state_topic.place:
                 self._state_topic.note_written(offset + 1)

@@ -11,14 +11,14 @@ record without a value takes back what its key stood for:
 
 Theory of operation, of claims
 ------------------------------
-A write partition belongs to whoever made its latest claim, a transactional id. Kafka has no "write
+A write partition belongs to the maker of its latest claim, a transactional id. Kafka has no "write
 this if nobody else has", but the order of its log decides as well: of two claims of one number the
 first in the log counts, for every reader and for ever, and a claim with a number that is not above
-the latest one counts for nothing. So who wants to be the next owner makes sure that the owner of
+the latest one counts for nothing. So the next owner first makes sure that the owner of
 claim N can publish no more, writes claim N + 1, and reads on until it sees it: then it is the
 owner, unless somebody else's N + 1 came first. That holds after compaction too. It keeps the order,
 and the last record of each key, which names its owner; claim N is taken back only by the records
-beside claim N + 1.
+that come with claim N + 1.
 """
 
 from __future__ import annotations

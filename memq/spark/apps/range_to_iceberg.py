@@ -37,13 +37,13 @@ python -m memq.spark.apps.range_to_iceberg --topic clicks --partition 0 --start 
     "--catalog-options",
     default="",
     metavar="NAME=VALUE,…",
-    help="Of the catalog, beside those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
+    help="Of the catalog, besides those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
 )
 @job_options("range_to_iceberg")
 def main(**arguments: Any) -> None:
     """Put the Batches of a read partition from offset START up to, not including, END into TABLE.
 
-    The table says itself which ranges it has, so a range is in it once: whoever runs the program
+    The table says itself which ranges it has, so a range is in it once: a program that runs
     again, or at the same time, finds it there and adds nothing. A range that is there in part is
     an error. The manifest is that of range_to_parquet. The driver needs pyiceberg (memq[iceberg]).
     """

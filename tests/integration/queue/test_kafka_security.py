@@ -194,7 +194,7 @@ async def test_the_rights_of_the_guide_are_enough(secure_kafka, process, cluster
     add_user(kafka, "other", "other-password")
     options |= {"sasl.username": "other", "sasl.password": "other-password"}
     options = {"port": secure_kafka.port} | dict(parse_queue_options(options))
-    with pytest.raises(QueueFailedError, match=r"Authorization failed.*; ask whoever runs Kafka"):
+    with pytest.raises(QueueFailedError, match=r"Authorization failed.*; ask Kafka's admin"):
         await process(**options)
     needed = rights("other", cluster)
     assert {each.restype for each in needed} == {*RESOURCES.values()}

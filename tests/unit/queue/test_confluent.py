@@ -271,7 +271,7 @@ def test_each_error_has_a_meaning(name, kind):
     error = confluent._translated(code, "read")
     assert type(error) is kind
     assert name in str(error)
-    asks = "ask whoever runs Kafka" in str(error) or "password or cert" in str(error)
+    asks = "ask Kafka's administrator" in str(error) or "password or cert" in str(error)
     assert asks is (kind is QueueFailedError or name in ("_TIMED_OUT", "_TRANSPORT"))
     assert confluent._is_passing(code) is (kind not in ENDS)
 

@@ -279,7 +279,7 @@ async def test_topics_leave_files_for_others(tmp_path):
     """A topic whose read partitions' files would exceed the limit is refused; nothing is made."""
     queue = EmbeddedQueue(tmp_path, max_partitions=10)
     await queue.create_topic("a", 6)
-    with pytest.raises(LimitReachedError, match="5 read partitions beside the 6 there are") as err:
+    with pytest.raises(LimitReachedError, match="5 read partitions besides the 6 there are") as err:
         await queue.create_topic("b", 5)
     assert "choose fewer, or raise the limit" in str(err.value)
     assert not err.value.retriable

@@ -495,13 +495,13 @@ async def test_a_flush_waits_for_all_that_came_before_it(broker, acked):
         sent = [(await p.write_table(pa.table({"value": [each]})))[0] for each in "ab"]
         flushing = [asyncio.ensure_future(p.flush()) for _ in range(2)]
         await broker.until(lambda: len(broker.held) == 2)
-        with pytest.raises(RequestTimeoutError, match="2 Messages are not settled"):
+        with pytest.raises(RequestTimeoutError, match="2 Messages are not acknowledged"):
             await p.flush(0.01)
         flushing[0].cancel()
         connection, correlation_id, answer = broker.held.pop(acked)
         connection.reply(correlation_id, answer)
         await sent[acked]
-        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
+        with pytest.raises(RequestTimeoutError, match="1 Message is not acknowledged"):
             await p.flush(0.01)
         assert not flushing[1].done()
         broker.release()

@@ -108,9 +108,9 @@ async def _awaited(delivery):
 def test_no_time_left_is_a_timeout(timeout):
     """What is left of a caller's time may be less than nothing."""
     delivery = Delivery()
-    with pytest.raises(RequestTimeoutError, match="is not settled"):
+    with pytest.raises(RequestTimeoutError, match="is not acknowledged"):
         delivery.result(timeout)
-    with pytest.raises(RequestTimeoutError, match="is not settled"):
+    with pytest.raises(RequestTimeoutError, match="is not acknowledged"):
         delivery.exception(timeout)
     assert not delivery._callbacks
     assert not delivery.seen

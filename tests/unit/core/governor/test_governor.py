@@ -121,7 +121,7 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     (transaction,) = cluster.settle()
     assert [change.topic for change in transaction.changes] == ["t"]
     assert cluster.store.assignments()["t"].epoch == 8
-    assert "this assignment is made anew: node '/assignments/t'" in caplog.text
+    assert "this assignment is made again: node '/assignments/t'" in caplog.text
 
 
 # -- transactions ---------------------------------------------------------------------------
