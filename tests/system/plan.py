@@ -123,7 +123,10 @@ def draw_retention(seed: str) -> Plan:
             name: options | window | {"upload_deadline": "5s"}
             for name, options in plan.topics.items()
         },
-        producers=tuple(replace(producer, abandoned_after=()) for producer in plan.producers),
+        producers=tuple(
+            replace(each, abandoned_after=(), options=each.options | {"delivery_timeout": None})
+            for each in plan.producers
+        ),
         lives=(*plan.lives, Life(None, RETENTION_S), *(Life(point, 2.0) for point in crashes)),
         options=plan.options | {"park_timeout": "10s"},
         seams=plan.seams,
@@ -167,6 +170,7 @@ def _producer(
             "message_bytes": rng.choice(("1KiB", "16KiB", "256KiB", "1MiB")),
             "max_in_flight": rng.choice(in_flight),
             "compression": rng.choice((None, None, "zstd", "lz4")),
+            "delivery_timeout": "80s",  # of a busy machine; less than CLOSE_TIMEOUT_S
         },
     )
 
