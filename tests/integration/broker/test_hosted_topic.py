@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from memq.broker.hosted_topic import NOT_OWNED
+from memq.broker.hosted_topic import NOT_OWNED, take_over
 from memq.core.clock import ClockReading
 from memq.core.queue import GROUPS
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError
-from tests.integration.broker.support import broker, failing
+from tests.integration.broker.support import broker, failing, until
 from tests.integration.broker.test_write_partition import Partition
 
 
@@ -46,6 +46,22 @@ async def test_a_watermark_is_told_of_what_is_owned_here(tmp_path) -> None:
         assert await hosted.watermarks() == ([NOT_OWNED] * 4, [NOT_OWNED] * 4)
         assert order[1:] == [NOT_OWNED]
         queue.owns, b.context.now = owns, real
+
+
+async def test_a_take_over_knows_what_came_before_its_fence(tmp_path) -> None:
+    """It reads after it has fenced: the owner before may publish until then."""
+    async with broker(tmp_path) as b:
+        hosted = await topic(b, batch_age="1ms")
+        p, fence = Partition(b), b.context.queue.fence
+
+        async def late(*of):
+            p.write(0)
+            await until(lambda: 0 in p.told)
+            await fence(*of)
+
+        b.context.queue.fence = late
+        rebuilt = await take_over(hosted.topic, [0], b.context)
+        assert rebuilt[0].batches == 1
 
 
 async def test_no_watermark_is_later_than_what_is_saved(tmp_path) -> None:

@@ -187,6 +187,15 @@ def test_no_batch_is_sealed_before_a_watermark_that_was_told() -> None:
     assert r.uploads[0].sealed_wall_ms == now(30).wall_ms
 
 
+def test_a_watermark_passes_no_batch_that_a_clock_put_before_others() -> None:
+    """Of all Batches that are not published it is the earliest by the wall, not the oldest."""
+    r = rim()
+    send(r, 0, ms=30)
+    r.processor.seal(now(31))
+    r.processor.write(write(1), BODY, 1, 1, ClockReading(40, now(10).wall_ms))
+    assert r.processor.stored_through_ms(now(50)) == now(10).wall_ms
+
+
 def sealed(r: Rim, *sequences: int, ms: int = 0, **kw) -> list:
     """Batches with one Message each, sealed one after the other."""
     for sequence in sequences:

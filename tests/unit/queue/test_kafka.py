@@ -453,6 +453,15 @@ async def test_what_brokers_say_is_followed_again_from_where_it_was_read(queue, 
     assert len(followed) == 2
 
 
+def test_of_two_claims_at_a_time_the_first_in_the_log_counts():
+    """Both have the same number; all who read the log find the same owner."""
+    state = KafkaState()
+    claims = [next(state.next_claim("t", 0, owner)) for owner in "ab"]
+    for number, each in enumerate(claims):
+        state.read(KafkaRecord(number, 1, each.value, each.key))
+    assert state.claim("t", 0) == (1, "a")
+
+
 def test_what_is_forgotten_of_a_topic_is_all_of_it_and_nothing_else():
     """As its records say it, to who has read all and to who reads them after compaction."""
     said, whole, untold, compacted = [], KafkaState(), KafkaState(), KafkaState()
