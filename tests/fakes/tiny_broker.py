@@ -9,12 +9,7 @@ from collections import defaultdict, deque
 from contextlib import asynccontextmanager, suppress
 
 from memq.core.format.message import decode_message, open_message
-from memq.core.format.schema import (
-    DEFAULT_SCHEMA,
-    deserialize_schema,
-    schema_id,
-    serialize_schema,
-)
+from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema, schema_id, serialize_schema
 from memq.core.topic import TopicConfig
 from memq.core.wire.connection import HandshakeReceived, Refused, ServerConnection
 from memq.core.wire.frame import FrameReader

@@ -31,14 +31,7 @@ from airflow_provider_memq.planning.ranges import parse_key, range_key
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 from tests.integration.airflow.event_store import Consumer
-from tests.integration.airflow.here import (
-    DONE,
-    PLAN,
-    RANGES,
-    RETENTION_S,
-    TOPIC,
-    commit,
-)
+from tests.integration.airflow.here import DONE, PLAN, RANGES, RETENTION_S, TOPIC, commit
 from tests.integration.airflow.here import plan as plan_task
 
 PROCESS = "process"

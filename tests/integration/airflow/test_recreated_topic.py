@@ -4,10 +4,7 @@ from functools import partial
 
 import pytest
 
-from airflow_provider_memq.operators.memq import (
-    MemqBackfillOperator,
-    MemqSparkSubmitOperator,
-)
+from airflow_provider_memq.operators.memq import MemqBackfillOperator, MemqSparkSubmitOperator
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError
 from tests.integration.airflow.here import DONE, RANGES, TOPIC, commit, retention

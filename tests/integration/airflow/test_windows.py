@@ -2,9 +2,7 @@
 
 import pytest
 
-from airflow_provider_memq.operators.memq import (
-    MemqWindowRangesOperator,
-)
+from airflow_provider_memq.operators.memq import MemqWindowRangesOperator
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.integration.airflow.here import RETENTION_S, TOPIC, spans
 

@@ -13,12 +13,7 @@ from memq.broker.config import BrokerConfig
 from memq.broker.recover import recover
 from memq.broker.server import Broker
 from memq.core.wire import messages as m
-from memq.errors import (
-    CorruptDataError,
-    DataLossError,
-    MemqError,
-    SequenceConflictError,
-)
+from memq.errors import CorruptDataError, DataLossError, MemqError, SequenceConflictError
 from memq.runtime.system import SYSTEM
 from memq.testing.broker import BrokerProcess
 from tests.integration.broker.support import client

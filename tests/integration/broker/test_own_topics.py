@@ -5,12 +5,7 @@ import asyncio
 import pytest
 
 from memq.core.topic import TopicConfig
-from memq.errors import (
-    QueueError,
-    TopicExistsError,
-    UnavailableError,
-    UnknownTopicError,
-)
+from memq.errors import QueueError, TopicExistsError, UnavailableError, UnknownTopicError
 from tests.integration.broker.support import broker, failing, turns
 
 

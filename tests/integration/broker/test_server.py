@@ -12,12 +12,7 @@ from memq.broker import server
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker, serve
 from memq.core.wire import messages as m
-from memq.errors import (
-    ClosedError,
-    ConfigError,
-    MemqError,
-    StorageError,
-)
+from memq.errors import ClosedError, ConfigError, MemqError, StorageError
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.runtime.system import Runtime
 from memq.testing.storage import InMemoryStorage

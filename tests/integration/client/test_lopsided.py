@@ -7,10 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from airflow_provider_memq.planning.topics import (
-    check_retained_since,
-    contents_of,
-)
+from airflow_provider_memq.planning.topics import check_retained_since, contents_of
 from memq import Consumer, OffsetRange, read_range
 from memq.cli.main import main
 from memq.client.topic import SyncTopicClient

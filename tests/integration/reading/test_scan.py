@@ -10,12 +10,7 @@ import pyarrow as pa
 import pytest
 
 from memq import AdminClient, Producer, async_scan, read_range, scan
-from memq.errors import (
-    ClosedError,
-    ConfigError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-)
+from memq.errors import ClosedError, ConfigError, InvalidRequestError, OffsetOutOfRangeError
 from tests.topics.reading import world
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

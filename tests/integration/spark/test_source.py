@@ -10,11 +10,7 @@ from memq import read_range
 from memq.core.format.batch import ProducerRun
 from memq.core.format.schema import RANGE_COLUMNS
 from memq.core.ranges import OffsetRange
-from memq.errors import (
-    SchemaMismatchError,
-    TopicRecreatedError,
-    UnknownTopicError,
-)
+from memq.errors import SchemaMismatchError, TopicRecreatedError, UnknownTopicError
 from memq.spark.compaction import Compaction, check_topic
 from memq.spark.outputs import RangeJob, settled
 from memq.tables.fitting import NAMING_COLUMNS

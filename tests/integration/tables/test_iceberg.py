@@ -9,11 +9,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from memq.core.ranges import Interval
-from memq.errors import (
-    ConfigError,
-    CorruptDataError,
-    RangeConflictError,
-)
+from memq.errors import ConfigError, CorruptDataError, RangeConflictError
 from memq.tables.commit import CommitOutcome, commit_range
 from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
 from tests.integration.tables.lake import (

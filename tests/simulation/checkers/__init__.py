@@ -16,11 +16,7 @@ from tests.simulation.checkers.groups import shared_partitions
 from tests.simulation.checkers.liveness import failures_in_quiet
 from tests.simulation.checkers.log import Log
 from tests.simulation.checkers.losses import lost_writes, unseen
-from tests.simulation.checkers.offsets import (
-    offsets_out_of_order,
-    reused_offsets,
-    unsound_batches,
-)
+from tests.simulation.checkers.offsets import offsets_out_of_order, reused_offsets, unsound_batches
 from tests.simulation.checkers.order import (
     moved_keys,
     nonmonotonic_sends,

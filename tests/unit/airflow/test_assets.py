@@ -5,11 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 
-from airflow_provider_memq.assets import (
-    asset_uri,
-    create_asset,
-    sanitize_uri,
-)
+from airflow_provider_memq.assets import asset_uri, create_asset, sanitize_uri
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger

@@ -7,10 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider_memq.triggers import watch
-from airflow_provider_memq.triggers.watch import (
-    MemqWatchTrigger,
-    _from_json,
-)
+from airflow_provider_memq.triggers.watch import MemqWatchTrigger, _from_json
 from memq.errors import UnavailableError
 from tests.unit.airflow.fakes import FakeHook, FakeTopic
 

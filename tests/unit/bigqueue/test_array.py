@@ -1,11 +1,7 @@
 import pytest
 
 from memq.bigqueue import BigArray
-from memq.errors import (
-    ClosedError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-)
+from memq.errors import ClosedError, InvalidRequestError, OffsetOutOfRangeError
 
 
 @pytest.fixture

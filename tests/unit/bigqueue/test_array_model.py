@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from memq.bigqueue import BigArray, FanOutQueue, Recovery
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError

@@ -1,11 +1,7 @@
 import pytest
 
 from memq.bigqueue import BigQueue, Recovery
-from memq.errors import (
-    CorruptDataError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-)
+from memq.errors import CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
 
 
 @pytest.fixture

@@ -6,11 +6,7 @@ import pytest
 
 from memq.bigqueue import BigArray
 from memq.bigqueue.layout import ENTRY_BYTES
-from memq.errors import (
-    CorruptDataError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-)
+from memq.errors import CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
 from tests.unit.bigqueue.conftest import overwrite, page
 
 ITEMS = [b"same", b"x" * 4000, b"", b"same", b"y" * 96, *[b"%d" % n * 500 for n in range(10, 20)]]

@@ -4,12 +4,7 @@ import pytest
 
 from memq.bigqueue import BigArray, BigQueue, Recovery
 from memq.bigqueue.layout import SYNCED
-from memq.errors import (
-    CorruptDataError,
-    PublishUncertainError,
-    QueueError,
-    QueueFailedError,
-)
+from memq.errors import CorruptDataError, PublishUncertainError, QueueError, QueueFailedError
 
 
 def broken(_):

@@ -7,11 +7,7 @@ from memq.broker.catalog import Catalog
 from memq.core.format.schema import serialize_schema
 from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import TopicConfig
-from memq.errors import (
-    ConfigError,
-    CorruptDataError,
-    SchemaMismatchError,
-)
+from memq.errors import ConfigError, CorruptDataError, SchemaMismatchError
 
 
 def topic(name="t", topic_id="1" * 16, **options):

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from memq.broker import retention
 from memq.broker.context import BrokerContext
-from memq.broker.retention import (
-    LANDING_S,
-    Deletions,
-    delete_expired,
-    forget_expired,
-    scan_orphans,
-)
+from memq.broker.retention import LANDING_S, Deletions, delete_expired, forget_expired, scan_orphans
 from memq.core.clock import ClockReading
 from memq.core.governor.topics import new_topic
 from memq.core.notification import decode_notification, encode_notification

@@ -9,13 +9,7 @@ from memq.broker.stored_groups import StoredGroups, restore_groups
 from memq.core.group import MAX_SESSION_TIMEOUT_MS, GroupCoordinator
 from memq.core.queue import Holding
 from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, PartitionOffset
-from memq.errors import (
-    FencedError,
-    NotHostedError,
-    NotOwnerError,
-    QueueError,
-    TopicRecreatedError,
-)
+from memq.errors import FencedError, NotHostedError, NotOwnerError, QueueError, TopicRecreatedError
 from tests.integration.broker.support import until
 
 SESSION_MS = 10_000

@@ -3,11 +3,7 @@
 import pytest
 
 from memq.cli.cluster import wait_until_drained
-from memq.core.wire.messages import (
-    ClusterBroker,
-    DescribeClusterAnswer,
-    MovingPartition,
-)
+from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
 from memq.errors import CorruptDataError, RequestTimeoutError, UnavailableError
 
 

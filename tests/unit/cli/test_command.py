@@ -11,13 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from memq.cli.command import (
-    RangeType,
-    check_reachable,
-    confirm,
-    parse_separator,
-    table_options,
-)
+from memq.cli.command import RangeType, check_reachable, confirm, parse_separator, table_options
 from memq.core.options import Option
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, UnavailableError

@@ -6,13 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from memq.cli import consume
-from memq.cli.consume import (
-    Printer,
-    Waiting,
-    _ended,
-    _print_batches,
-    commit,
-)
+from memq.cli.consume import Printer, Waiting, _ended, _print_batches, commit
 from memq.cli.main import main
 from memq.cli.selection import BatchSelection
 from memq.errors import (

@@ -21,13 +21,7 @@ from memq.cli.export_job import (
 )
 from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
-from memq.errors import (
-    ConfigError,
-    CorruptDataError,
-    LockedError,
-    StorageError,
-    UnavailableError,
-)
+from memq.errors import ConfigError, CorruptDataError, LockedError, StorageError, UnavailableError
 from memq.reading.plan import Piece, ReadPlan, Selection
 from memq.runtime.files import lock_exclusively
 

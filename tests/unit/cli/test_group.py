@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from memq.cli.group import _show_round, lag_row, new_offset, notes
 from memq.client.lag import GroupLag, GroupPartition, Lag
 from memq.core.wire.messages import GroupMember, PartitionOffsets
-from memq.errors import (
-    CorruptDataError,
-    InvalidRequestError,
-    RequestTimeoutError,
-    UnavailableError,
-)
+from memq.errors import CorruptDataError, InvalidRequestError, RequestTimeoutError, UnavailableError
 
 MEMBER = GroupMember(member_id="c-0123456789abcdef", client="reader", partitions=[])
 

@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 
 from memq.cli.json_rows import Rows
 from memq.cli.main import main
-from memq.cli.produce import (
-    _send_lines,
-    _send_rows,
-    read_lines,
-)
-from memq.errors import (
-    InvalidRequestError,
-    MessageTooLargeError,
-    SchemaMismatchError,
-)
+from memq.cli.produce import _send_lines, _send_rows, read_lines
+from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 # -- lines are read in blocks ---------------------------------------------------------------
 

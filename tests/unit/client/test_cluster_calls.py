@@ -9,13 +9,7 @@ from memq import errors
 from memq.client.broker_choice import REST_S
 from memq.client.cluster import ANY_BROKER_ATTEMPT_S, Cluster, parse_bootstrap
 from memq.core.topic import TopicConfig
-from memq.core.wire.messages import (
-    BrokerInfo,
-    DeleteTopic,
-    Done,
-    MetadataAnswer,
-    TopicInfo,
-)
+from memq.core.wire.messages import BrokerInfo, DeleteTopic, Done, MetadataAnswer, TopicInfo
 from memq.errors import (
     ClosedError,
     ConfigError,

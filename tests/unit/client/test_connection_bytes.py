@@ -16,10 +16,7 @@ from memq.client.connection import (
 )
 from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES, ServerConnection
 from memq.core.wire.frame import FrameReader
-from memq.core.wire.messages import (
-    DeleteTopic,
-    Done,
-)
+from memq.core.wire.messages import DeleteTopic, Done
 from memq.errors import (
     ClosedError,
     ConfigError,

@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 
 from memq import profile
-from memq.client.profile import (
-    Profile,
-    connection_of,
-    read_profile,
-)
+from memq.client.profile import Profile, connection_of, read_profile
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError
 

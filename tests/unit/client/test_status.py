@@ -3,12 +3,7 @@
 import asyncio
 
 from memq.client.status import ClusterStatus, cluster_status
-from memq.core.wire.messages import (
-    BrokerStatus,
-    ClusterBroker,
-    DescribeClusterAnswer,
-    ServiceState,
-)
+from memq.core.wire.messages import BrokerStatus, ClusterBroker, DescribeClusterAnswer, ServiceState
 from memq.errors import UnavailableError
 from memq.runtime.system import Runtime
 

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.clock import (
-    AHEAD_MS,
-    CONFIRM_MS,
-    DRIFT_MS,
-    MOST_DOWN_MS,
-    BrokerClock,
-    SavedTimes,
-)
+from memq.core.clock import AHEAD_MS, CONFIRM_MS, DRIFT_MS, MOST_DOWN_MS, BrokerClock, SavedTimes
 
 DAY_MS = 86_400_000
 NOON_MS = 1_800_000_000_000

@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 
 from memq.client.consumer.group import GroupMembership
 from memq.core import group as group_module
-from memq.core.group import (
-    MAX_SESSION_TIMEOUT_MS,
-    MIN_SESSION_TIMEOUT_MS,
-    GroupCoordinator,
-    assign,
-)
+from memq.core.group import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, GroupCoordinator, assign
 from memq.core.queue import Holding
-from memq.core.wire.messages import (
-    CommitOffsets,
-    GroupHeartbeat,
-    PartitionOffset,
-)
+from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, PartitionOffset
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
 
 SESSION_MS = 10_000

@@ -8,11 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.topic import (
-    MAX_TOPIC_NAME,
-    TOPIC_OPTIONS,
-    TopicConfig,
-)
+from memq.core.topic import MAX_TOPIC_NAME, TOPIC_OPTIONS, TopicConfig
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 
 PARTITIONS = st.integers(min_value=1, max_value=256)

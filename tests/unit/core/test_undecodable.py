@@ -15,10 +15,7 @@ from memq.core.clock import SavedTimes
 from memq.core.governor.nodes import BROKERS, BrokerNode
 from memq.core.governor.topics import new_topic
 from memq.core.manifest import decode_manifest, encode_manifest
-from memq.core.notification import (
-    decode_notification,
-    encode_notification,
-)
+from memq.core.notification import decode_notification, encode_notification
 from memq.core.queue import Holding
 from memq.core.topic import TopicConfig
 from memq.errors import CorruptDataError

@@ -3,11 +3,7 @@
 import pytest
 
 from memq.core.queue import Publication
-from memq.errors import (
-    FencedError,
-    PublishUncertainError,
-    StorageError,
-)
+from memq.errors import FencedError, PublishUncertainError, StorageError
 from memq.testing import InMemoryStorage
 from tests.fakes.faults import Fault
 from tests.fakes.faulty_queue import FaultyQueue

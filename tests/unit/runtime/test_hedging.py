@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.errors import StorageError
-from memq.runtime.hedging import (
-    EXTRA_SHARE,
-    MIN_KNOWN,
-    RECENT,
-    WINDOW,
-    Hedging,
-    first_success,
-)
+from memq.runtime.hedging import EXTRA_SHARE, MIN_KNOWN, RECENT, WINDOW, Hedging, first_success
 
 MIB = 1 << 20
 

@@ -13,11 +13,7 @@ from memq.core.manifest import Manifest, encode_manifest
 from memq.core.notification import PublishedBatch
 from memq.core.ranges import Interval, OffsetRange
 from memq.core.wire.messages import PartitionOffsets
-from memq.errors import (
-    CorruptDataError,
-    OffsetOutOfRangeError,
-    TopicRecreatedError,
-)
+from memq.errors import CorruptDataError, OffsetOutOfRangeError, TopicRecreatedError
 from memq.spark import compaction
 from memq.spark.compaction import Compaction, compact, cut_ranges, read_record
 from tests.unit.spark.dying_disk import DyingDisk, KilledError

@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.wire.messages import PartitionOffsets
-from memq.errors import (
-    DataLossError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-    UnavailableError,
-)
+from memq.errors import DataLossError, InvalidRequestError, OffsetOutOfRangeError, UnavailableError
 from memq.tables.commit import TableState
 from memq.tables.ledger import EMPTY, TopicRange
 from memq.tables.scan import ATTEMPTS, seam_of, settle

@@ -5,12 +5,7 @@ import asyncio
 import pytest
 
 from memq.core.governor.coordination import Create
-from memq.errors import (
-    ChangeUncertainError,
-    SessionLostError,
-    UnauthorizedError,
-    UnavailableError,
-)
+from memq.errors import ChangeUncertainError, SessionLostError, UnauthorizedError, UnavailableError
 from memq.zookeeper.session import (
     REFUSED_SESSIONS,
     GetChildren,

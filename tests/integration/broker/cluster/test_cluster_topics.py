@@ -16,12 +16,7 @@ from memq.core.governor.topics import new_topic
 from memq.core.group import GroupCoordinator
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
-from memq.errors import (
-    DataLossError,
-    MemqError,
-    NotHostedError,
-    UnknownTopicError,
-)
+from memq.errors import DataLossError, MemqError, NotHostedError, UnknownTopicError
 from memq.queue.kafka import queue as queue_module
 from memq.storage.keys import object_key, parse_object_key
 from memq.zookeeper.shared_catalog import StoredTopic

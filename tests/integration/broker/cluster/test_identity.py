@@ -6,10 +6,7 @@ import pytest
 
 from memq.broker import identity
 from memq.core.governor.nodes import CLUSTER
-from memq.errors import (
-    ConfigError,
-    DataLossError,
-)
+from memq.errors import ConfigError, DataLossError
 from memq.storage.local import LocalStorage
 from tests.integration.broker.support import until
 

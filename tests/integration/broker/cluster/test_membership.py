@@ -9,17 +9,9 @@ import pytest
 from memq import AsyncAdminClient
 from memq.broker import membership
 from memq.core.governor.coordination import Create, Delete
-from memq.core.governor.nodes import (
-    BROKERS,
-    DRAINING,
-    MEMBERS,
-)
+from memq.core.governor.nodes import BROKERS, DRAINING, MEMBERS
 from memq.core.wire import messages as m
-from memq.errors import (
-    MemqError,
-    NotHostedError,
-    UnavailableError,
-)
+from memq.errors import MemqError, NotHostedError, UnavailableError
 from tests.integration.broker.support import GatedStorage, turns, until
 
 

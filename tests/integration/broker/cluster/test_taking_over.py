@@ -5,12 +5,7 @@ import asyncio
 import pytest
 
 from memq.broker import cluster_topics
-from memq.core.governor.nodes import (
-    BROKERS,
-    DOOMED,
-    BrokerNode,
-    DoomedNode,
-)
+from memq.core.governor.nodes import BROKERS, DOOMED, BrokerNode, DoomedNode
 from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError

@@ -11,11 +11,7 @@ from memq.client.audit import audit
 from memq.client.audit.audit import audit_topic
 from memq.client.audit.reporter import report_consumed
 from memq.client.producer.producer import AsyncProducer
-from memq.core.audit.reports import (
-    ConsumedReport,
-    SequenceRun,
-    encode_report,
-)
+from memq.core.audit.reports import ConsumedReport, SequenceRun, encode_report
 from memq.core.audit.result import Verdict
 from memq.core.notification import decode_notification
 from memq.core.queue import Publication

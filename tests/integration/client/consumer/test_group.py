@@ -4,11 +4,7 @@ import asyncio
 
 import pytest
 
-from memq.errors import (
-    ClosedError,
-    RequestTimeoutError,
-    UnavailableError,
-)
+from memq.errors import ClosedError, RequestTimeoutError, UnavailableError
 from tests.integration.broker.support import until
 from tests.topics.reading import TIMEOUT_S, drain, take, values, world
 

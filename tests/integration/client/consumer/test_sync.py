@@ -7,9 +7,7 @@ import pyarrow as pa
 import pytest
 
 from memq import AdminClient, Consumer, Producer, read_range
-from memq.errors import (
-    InvalidRequestError,
-)
+from memq.errors import InvalidRequestError
 from memq.testing.broker import BrokerProcess
 
 TIMEOUT_S = 20.0

@@ -18,10 +18,7 @@ from memq.client.producer.delivery import Delivery, StoredAt
 from memq.client.producer.producer import AsyncProducer
 from memq.client.producer.state_machine import NamedMessage, PartitionState, StateMachineOptions
 from memq.core.audit import reports as audit
-from memq.core.audit.reports import (
-    decode_reports,
-    encode_reports,
-)
+from memq.core.audit.reports import decode_reports, encode_reports
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import AUDIT_TOPIC

@@ -9,24 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.client.audit.stored import BatchInspector, Damage, Inspection, ReportReader, inspect
-from memq.core.audit.reports import (
-    ConsumedReport,
-    encode_report,
-    encode_reports,
-    report_key,
-)
+from memq.core.audit.reports import ConsumedReport, encode_report, encode_reports, report_key
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
-from memq.errors import (
-    CorruptDataError,
-    ObjectNotFoundError,
-    StorageError,
-    UnavailableError,
-)
+from memq.errors import CorruptDataError, ObjectNotFoundError, StorageError, UnavailableError
 from tests.unit.core.audit.test_produced import report
 from tests.unit.core.audit.test_reports import CONSUMED
 from tests.unit.core.format.builders import joined, records, seal

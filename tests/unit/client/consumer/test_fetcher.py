@@ -10,12 +10,7 @@ from memq.client.consumer.fetcher import LONG_POLL_MS, PLAN_AHEAD, Fetcher
 from memq.client.topic import Page
 from memq.core.notification import encode_notification
 from memq.core.wire.messages import NotificationEntry, PartitionOffsets
-from memq.errors import (
-    CorruptDataError,
-    DataLossError,
-    OffsetOutOfRangeError,
-    StorageError,
-)
+from memq.errors import CorruptDataError, DataLossError, OffsetOutOfRangeError, StorageError
 from tests.integration.broker.support import until
 from tests.unit.core.audit.test_consumed import notification
 from tests.unit.zookeeper.conftest import virtual_time  # noqa: F401 - a fixture

@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.client.producer.accumulator import ENVELOPE_BYTES, MAX_WAIT_S
-from memq.client.producer.keyed import (
-    KeyedAccumulator,
-    check_key_column,
-    open_message_bytes,
-)
+from memq.client.producer.keyed import KeyedAccumulator, check_key_column, open_message_bytes
 from memq.client.producer.memory import ByteBudget
 from memq.client.producer.tables import to_batches
 from memq.core.format.message import open_message

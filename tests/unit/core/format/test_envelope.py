@@ -5,12 +5,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from memq.core.format.envelope import (
-    _fields,
-    _vector,
-    check_record_batch,
-    read_envelope,
-)
+from memq.core.format.envelope import _fields, _vector, check_record_batch, read_envelope
 from memq.core.format.message import encode_message
 from memq.core.format.schema import layout_of
 from memq.errors import CorruptDataError, MessageTooLargeError, SchemaMismatchError

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import FOOTER_BYTES
-from memq.core.format.reader import (
-    BatchReader,
-    message_from_range,
-    read_index,
-    schema_from_range,
-)
+from memq.core.format.reader import BatchReader, message_from_range, read_index, schema_from_range
 from memq.core.format.schema import serialize_schema
 from memq.core.format.verify import verify
 from memq.errors import CorruptDataError

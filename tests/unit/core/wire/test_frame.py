@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.wire import frame as frame_module
-from memq.core.wire.frame import (
-    HEAD_BYTES,
-    ONEWAY,
-    FrameReader,
-    encode_frame,
-)
+from memq.core.wire.frame import HEAD_BYTES, ONEWAY, FrameReader, encode_frame
 from memq.errors import (
     CorruptDataError,
     MemqError,
