@@ -32,11 +32,7 @@ from memq.core.format.envelope import END_OF_STREAM
 from memq.core.format.index import INDEX_SCHEMA, encode_footer
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification import (
-    NOTIFICATION_VERSION,
-    Notification,
-    encode_notification,
-)
+from memq.core.notification import NOTIFICATION_VERSION, Notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import iso_ms

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING
 
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
-from memq.core.format.message import (
-    decode_message,
-    encode_message,
-    encode_records,
-    open_message,
-)
+from memq.core.format.message import decode_message, encode_message, encode_records, open_message
 from memq.core.format.reader import BatchReader
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.format.verify import verify

@@ -23,11 +23,7 @@ from memq.client.cluster import Cluster
 from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.client.topic import TopicClient
 from memq.core.format.batch import ProducerRun
-from memq.core.notification import (
-    NOTIFICATION_VERSION,
-    Notification,
-    encode_notification,
-)
+from memq.core.notification import NOTIFICATION_VERSION, Notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.ranges import OffsetRange
 from memq.queue.embedded.queue import EmbeddedQueue

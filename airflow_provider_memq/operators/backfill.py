@@ -12,17 +12,8 @@ from airflow_provider_memq.base import MemqTopicOperator
 from airflow_provider_memq.launch import files
 from airflow_provider_memq.launch.range_job import check, manifest_path, written_ranges
 from airflow_provider_memq.planning.backfill import Cuts, forgotten, uncut
-from airflow_provider_memq.planning.ledger import (
-    check_same_topic,
-    known_ranges,
-)
-from airflow_provider_memq.planning.ranges import (
-    Limits,
-    parse_key,
-    range_key,
-    to_row,
-    touching,
-)
+from airflow_provider_memq.planning.ledger import check_same_topic, known_ranges
+from airflow_provider_memq.planning.ranges import Limits, parse_key, range_key, to_row, touching
 from airflow_provider_memq.planning.topics import (
     check_retained_since,
     contents_of,

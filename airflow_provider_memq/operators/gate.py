@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_memq.base import (
-    RANGE_OF_RUN,
-    MemqTopicOperator,
-)
+from airflow_provider_memq.base import RANGE_OF_RUN, MemqTopicOperator
 from airflow_provider_memq.launch import files
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.planning.ledger import mark_events

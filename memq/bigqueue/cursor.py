@@ -13,16 +13,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.bigqueue.layout import (
-    DATA,
-    ENTRY,
-    ENTRY_BYTES,
-    ENTRY_WORDS,
-    INDEX,
-    Kind,
-    Layout,
-    seed_of,
-)
+from memq.bigqueue.layout import DATA, ENTRY, ENTRY_BYTES, ENTRY_WORDS, INDEX, Kind, Layout, seed_of
 from memq.core.checksum import crc32c
 from memq.errors import CorruptDataError
 

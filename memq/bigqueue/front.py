@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 from memq.bigqueue.files import Words, sync_file, translated
 from memq.bigqueue.layout import FRONT_MAGIC, POSITION
 from memq.bigqueue.turn import Turn
-from memq.errors import (
-    ClosedError,
-    CorruptDataError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-)
+from memq.errors import ClosedError, CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
 from memq.runtime.files import sync_folder
 
 if TYPE_CHECKING:

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from memq.core.defaults import (
-    DEFAULT_ADMIN_PORT,
-    DEFAULT_ASSIGNOR,
-    DEFAULT_HOST,
-    DEFAULT_PORT,
-)
+from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_ASSIGNOR, DEFAULT_HOST, DEFAULT_PORT
 from memq.core.named_values import (
     NamedValues,
     parse_queue_options,

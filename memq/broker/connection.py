@@ -33,14 +33,7 @@ from memq.core.wire.connection import (
     Request,
     ServerConnection,
 )
-from memq.core.wire.frame import (
-    HEAD_BYTES,
-    SCRATCH_BYTES,
-    Buffer,
-    Frame,
-    FrameReader,
-    size_bytes,
-)
+from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
 from memq.core.wire.messages import Struct, Write
 from memq.errors import MemqError, RequestTimeoutError, UnavailableError
 

@@ -17,12 +17,7 @@ from memq.broker.topics import Topics
 from memq.core.governor.topics import altered_topic, new_topic
 from memq.core.topic import TOPIC_ID_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
-from memq.errors import (
-    CorruptDataError,
-    MemqError,
-    TopicExistsError,
-    UnavailableError,
-)
+from memq.errors import CorruptDataError, MemqError, TopicExistsError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

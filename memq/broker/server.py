@@ -39,13 +39,7 @@ from memq.core.clock import BrokerClock
 from memq.core.group import GroupCoordinator
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
-from memq.errors import (
-    ConfigError,
-    MemqError,
-    ObjectNotFoundError,
-    StorageError,
-    UnavailableError,
-)
+from memq.errors import ConfigError, MemqError, ObjectNotFoundError, StorageError, UnavailableError
 from memq.queue import is_embedded, open_kafka
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.queue.embedded.read_partition import PAGE_BYTES

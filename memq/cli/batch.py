@@ -23,12 +23,7 @@ from memq.cli.command import (
 )
 from memq.cli.output import progress_bar, show_one, show_rows, write_whole
 from memq.core.units import counted, iso_ms, iso_us
-from memq.errors import (
-    CorruptDataError,
-    InvalidRequestError,
-    MemqError,
-    ObjectNotFoundError,
-)
+from memq.errors import CorruptDataError, InvalidRequestError, MemqError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from memq.cli.output import Row

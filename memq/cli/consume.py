@@ -41,12 +41,7 @@ from memq.cli.command import (
 from memq.cli.output import check_stdout, notice, write_whole
 from memq.core.options import Option
 from memq.core.units import DAY_MS
-from memq.errors import (
-    InvalidRequestError,
-    MemqError,
-    RequestTimeoutError,
-    UnavailableError,
-)
+from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

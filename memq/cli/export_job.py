@@ -36,12 +36,7 @@ from memq.core.decoding import UNDECODABLE
 from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
-from memq.errors import (
-    ConfigError,
-    CorruptDataError,
-    LockedError,
-    StorageError,
-)
+from memq.errors import ConfigError, CorruptDataError, LockedError, StorageError
 from memq.reading.plan import EventTimes, Piece, ReadPlan
 from memq.runtime.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
 

@@ -35,12 +35,7 @@ from memq.cli.command import (
 from memq.cli.output import notice, progress_bar, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.units import counted
-from memq.errors import (
-    InvalidRequestError,
-    MemqError,
-    MessageTooLargeError,
-    SchemaMismatchError,
-)
+from memq.errors import InvalidRequestError, MemqError, MessageTooLargeError, SchemaMismatchError
 from memq.reading.start import time_us
 
 if TYPE_CHECKING:

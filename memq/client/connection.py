@@ -31,13 +31,7 @@ from memq.core.wire.connection import (
     HandshakeDone,
 )
 from memq.core.wire.frame import FrameReader
-from memq.errors import (
-    ClosedError,
-    ConfigError,
-    MemqError,
-    RequestTimeoutError,
-    UnavailableError,
-)
+from memq.errors import ClosedError, ConfigError, MemqError, RequestTimeoutError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

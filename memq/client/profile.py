@@ -32,12 +32,7 @@ from memq.core.defaults import (
     TOKEN_VARIABLE,
     ZONE_VARIABLE,
 )
-from memq.core.named_values import (
-    NO_VALUES,
-    NamedValues,
-    have_secret,
-    parse_storage_options,
-)
+from memq.core.named_values import NO_VALUES, NamedValues, have_secret, parse_storage_options
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.errors import ConfigError
 

@@ -45,20 +45,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.core.deduplication import BatchRef, DeduplicationWindow
 from memq.core.format.batch import BatchBuilder
-from memq.core.notification import (
-    NOTIFICATION_VERSION,
-    Notification,
-    encode_notification,
-)
+from memq.core.notification import NOTIFICATION_VERSION, Notification, encode_notification
 from memq.core.queue import Publication
 from memq.core.units import format_duration_ms
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.errors import (
-    InvalidRequestError,
-    MemqError,
-    SequenceConflictError,
-    SequenceGapError,
-)
+from memq.errors import InvalidRequestError, MemqError, SequenceConflictError, SequenceGapError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

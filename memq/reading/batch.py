@@ -31,12 +31,7 @@ import pyarrow.compute as pc
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.errors import (
-    ConfigError,
-    InvalidRequestError,
-    MessageTooLargeError,
-    SchemaMismatchError,
-)
+from memq.errors import ConfigError, InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

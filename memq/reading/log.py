@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
     from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
-    from memq.core.wire.messages import (
-        NotificationEntry,
-        PartitionOffsets,
-        TopicInfo,
-        TopicRequest,
-    )
+    from memq.core.wire.messages import NotificationEntry, PartitionOffsets, TopicInfo, TopicRequest
     from memq.runtime.retry import Retry
 
 

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import (
-    DataType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.schema import DEFAULT_SCHEMA

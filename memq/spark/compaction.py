@@ -27,11 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.manifest import decode_manifest
 from memq.core.ranges import Interval, OffsetRange
-from memq.errors import (
-    CorruptDataError,
-    OffsetOutOfRangeError,
-    TopicRecreatedError,
-)
+from memq.errors import CorruptDataError, OffsetOutOfRangeError, TopicRecreatedError
 from memq.spark import files
 from memq.spark.outputs import Job, RangeJob, open_topic, range_to_parquet, settled
 

@@ -23,12 +23,7 @@ from memq.client.lag import Lag, lag_between, total_lag
 from memq.core.format.schema import deserialize_schema
 from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
-from memq.errors import (
-    DataLossError,
-    OffsetOutOfRangeError,
-    TopicRecreatedError,
-    UnknownTopicError,
-)
+from memq.errors import DataLossError, OffsetOutOfRangeError, TopicRecreatedError, UnknownTopicError
 from memq.reading.start import LATEST
 from memq.spark.plan import bound_offsets, check_published, find, retained_offsets, retained_part
 from memq.spark.positions import (

@@ -47,10 +47,7 @@ from memq.tables.ledger import EMPTY, TopicRange, decode_ledger, encode_ledger
 
 try:
     from pyiceberg.catalog import load_catalog
-    from pyiceberg.exceptions import (
-        NoSuchTableError,
-        ValidationError,
-    )
+    from pyiceberg.exceptions import NoSuchTableError, ValidationError
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
     from pyiceberg.manifest import FileFormat
     from pyiceberg.table.refs import MAIN_BRANCH

@@ -25,12 +25,7 @@ from typing import TYPE_CHECKING
 
 from memq.core.governor.coordination import Check, Create, Set
 from memq.core.governor.nodes import ELECTION, GOVERNOR
-from memq.errors import (
-    ChangeUncertainError,
-    NodeExistsError,
-    NoNodeError,
-    VersionConflictError,
-)
+from memq.errors import ChangeUncertainError, NodeExistsError, NoNodeError, VersionConflictError
 
 if TYPE_CHECKING:
     from memq.core.governor.coordination import Coordination, Node

@@ -61,14 +61,7 @@ from memq.errors import (
     UnavailableError,
     VersionConflictError,
 )
-from memq.zookeeper.session import (
-    GetChildren,
-    GetNode,
-    Session,
-    Sync,
-    Transaction,
-    WatchNode,
-)
+from memq.zookeeper.session import GetChildren, GetNode, Session, Sync, Transaction, WatchNode
 
 if TYPE_CHECKING:
     import ssl

@@ -26,13 +26,7 @@ from typing import TYPE_CHECKING, Generic
 from memq.client.cluster import Cluster
 from memq.client.sync import EventLoopThread
 from memq.client.topic import TopicClient
-from memq.core.audit.reports import (
-    ConsumedReport,
-    R,
-    check_consumed,
-    encode_report,
-    encode_reports,
-)
+from memq.core.audit.reports import ConsumedReport, R, check_consumed, encode_report, encode_reports
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.named_values import NO_VALUES

@@ -32,12 +32,7 @@ from memq.core.format.reader import message_from_range, read_index, schema_from_
 from memq.core.format.verify import verify
 from memq.core.notification import PublishedBatch
 from memq.core.units import counted
-from memq.errors import (
-    CorruptDataError,
-    MemqError,
-    ObjectNotFoundError,
-    StorageError,
-)
+from memq.errors import CorruptDataError, MemqError, ObjectNotFoundError, StorageError
 from memq.reading.objects import FallbackReader, check_length, decode, differences, map_ahead
 
 if TYPE_CHECKING:

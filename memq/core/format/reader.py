@@ -12,13 +12,7 @@ import pyarrow as pa
 
 from memq.core.checksum import crc32c
 from memq.core.format.envelope import END_OF_STREAM, BytesLike, view_bytes
-from memq.core.format.index import (
-    BatchIndex,
-    BatchMetadata,
-    IndexEntry,
-    decode_footer,
-    decode_tail,
-)
+from memq.core.format.index import BatchIndex, BatchMetadata, IndexEntry, decode_footer, decode_tail
 from memq.core.format.message import MAX_DECODED_BYTES, open_message
 from memq.core.format.schema import deserialize_schema
 from memq.core.units import counted

@@ -29,10 +29,7 @@ import msgspec
 from memq.core.decoding import UNDECODABLE
 from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.topics import Topic
-from memq.errors import (
-    CorruptDataError,
-    InvalidRequestError,
-)
+from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -40,15 +40,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from memq.core.decoding import UNDECODABLE
-from memq.core.wire.frame import (
-    ERROR,
-    ONEWAY,
-    RESPONSE,
-    Buffer,
-    Frame,
-    encode_frame,
-    size_bytes,
-)
+from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, Buffer, Frame, encode_frame, size_bytes
 from memq.core.wire.messages import (
     PROTOCOL_VERSION,
     REQUESTS,

@@ -30,12 +30,7 @@ from memq.queue.kafka.state import times_record
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from memq.queue.kafka.client import (
-        KafkaClient,
-        NewRecord,
-        OnFailure,
-        Transactions,
-    )
+    from memq.queue.kafka.client import KafkaClient, NewRecord, OnFailure, Transactions
     from memq.queue.kafka.state import StateTopic
     from memq.runtime.system import Runtime
 
