@@ -264,7 +264,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _count_received(self, size_bytes: int) -> None:
         for traffic in self._traffic:
-            traffic.received.inc(size_bytes)
+            traffic.received += size_bytes
 
     def _read_on(self, frames: list[Frame]) -> None:
         """Read what else has come of large bodies, before any Message is looked at.
@@ -531,7 +531,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     def _write(self, data: Buffer) -> None:
         assert self._transport is not None  # noqa: S101 - callers have looked
         for traffic in self._traffic:
-            traffic.sent.inc(len(data))
+            traffic.sent += len(data)
         self._transport.write(data)
 
     async def _send_large(self, buffers: list[Buffer]) -> None:

@@ -201,6 +201,9 @@ class Accepted(NamedTuple):
     kept: bool
 
 
+_KEPT, _JOINED = Accepted(kept=True), Accepted(kept=False)
+
+
 class Duplicate(NamedTuple):
     """The Message was published before; `batch` is None where that is no longer remembered."""
 
@@ -399,7 +402,7 @@ class TopicProcessor:
         """
         key = (request.producer_id, request.epoch, request.sequence)
         pending = self._pending.get(key)
-        outcome = Accepted(kept=False)
+        outcome = _JOINED
         if pending is None:
             if self.window.is_published(*key):
                 return Duplicate(self.window.batch_of(*key))
@@ -407,7 +410,7 @@ class TopicProcessor:
             batch = self._accept(request, body, crc, ticket, now)
             pending = self._pending[key] = batch.pending[key] = PendingMessage(crc)
             self.window.admit(*key, now.mono_ms)
-            outcome = Accepted(kept=True)
+            outcome = _KEPT
         elif pending.crc != crc:
             raise SequenceConflictError(
                 f"sequence {request.sequence} of producer {request.producer_id!r} is on its way "

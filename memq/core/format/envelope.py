@@ -91,6 +91,7 @@ class Envelope(NamedTuple):
         header: position of the header table in `metadata`.
         metadata: the flatbuffer.
         body_start: position of the body, counted from the start of the message.
+        body_length_at: position of its length, counted likewise; 0 when it is left out.
         body_length: length of the body in bytes.
     """
 
@@ -98,6 +99,7 @@ class Envelope(NamedTuple):
     header: int
     metadata: memoryview
     body_start: int
+    body_length_at: int
     body_length: int
 
     @property
@@ -114,17 +116,20 @@ class EnvelopeLayout(NamedTuple):
         buffers: its buffers, ready to unpack: offset and length of each.
         required: the columns that may have no nulls: position of the null count among the numbers
             of the nodes, and name.
+        template: of those that Arrow writes here, not compressed; None where they have no body.
     """
 
     nodes: struct.Struct
     buffers: struct.Struct
     required: tuple[tuple[int, str], ...]
+    template: Template | None = None
 
 
 class _NumberOffsets(NamedTuple):
     """Byte offsets of the numbers of a RecordBatch message, counted from its start.
 
     Attributes:
+        body_length: of the length of the body; 0 when it is left out because there is none.
         body_start: where the body begins.
         records: of the number of rows.
         nodes: of the first field node.
@@ -132,11 +137,31 @@ class _NumberOffsets(NamedTuple):
         compressed: whether buffers are compressed.
     """
 
+    body_length: int
     body_start: int
     records: int
     nodes: int
     buffers: int
     compressed: bool
+
+
+class Template(NamedTuple):
+    """An envelope without its numbers: one that equals it needs no parsing.
+
+    Arrow lays out the RecordBatches of one schema in the same way, so comparing some hundred bytes
+    at once says where the numbers are, for a third of what parsing costs: a tenth of what a broker
+    does for a Message of 64 KiB. It is never made of what clients send: they might lay tables over
+    numbers, and mean something else with other numbers.
+
+    Attributes:
+        mask: ones where nothing but the expected may stand, as one little-endian integer.
+        fixed: what stands there.
+        at: where the numbers are.
+    """
+
+    mask: int
+    fixed: int
+    at: _NumberOffsets
 
 
 def view_bytes(data: BytesLike) -> memoryview:
@@ -174,7 +199,7 @@ def check_record_batch(data: memoryview, layout: EnvelopeLayout, max_decoded_byt
         MessageTooLargeError: decoded it would be larger than `max_decoded_bytes`.
     """
     try:
-        at = _find(data, layout)
+        at = _find_by_template(data, layout) or _find(data, layout)
         _check_numbers(data, at, layout, max_decoded_bytes)
     except struct.error as exc:
         raise CorruptDataError(f"the RecordBatch table points outside itself: {exc}") from exc
@@ -202,7 +227,8 @@ def _read_envelope(data: memoryview) -> Envelope:
         raise CorruptDataError("the Arrow message has no header")
     kind = _U8.unpack_from(metadata, kind_at)[0]
     header = header_at + _U32.unpack_from(metadata, header_at)[0]
-    return Envelope(kind, header, metadata, body_start, length)
+    length_at = length_at and PREFIX_BYTES + length_at
+    return Envelope(kind, header, metadata, body_start, length_at, length)
 
 
 def _find(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets:
@@ -231,12 +257,45 @@ def _find(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets:
     if not length_at:
         raise CorruptDataError("the RecordBatch has 0 records; a Message has at least one")
     return _NumberOffsets(
+        body_length=envelope.body_length_at,
         body_start=envelope.body_start,
         records=PREFIX_BYTES + length_at,
         nodes=PREFIX_BYTES + nodes_start,
         buffers=PREFIX_BYTES + buffers_start,
         compressed=compression_at != 0,
     )
+
+
+def template_of(data: memoryview, layout: EnvelopeLayout) -> Template | None:
+    """Make the template of a RecordBatch that we encoded ourselves; None for one without a body."""
+    at = _find(data, layout)
+    if not at.body_length:
+        return None
+    head = bytearray(b"\xff") * at.body_start
+    for start, size in (
+        (at.body_length, _I64.size),
+        (at.records, _I64.size),
+        (at.nodes, layout.nodes.size),
+        (at.buffers, layout.buffers.size),
+    ):
+        head[start : start + size] = bytes(size)
+    mask = int.from_bytes(head, "little")
+    return Template(mask, int.from_bytes(data[: at.body_start], "little") & mask, at)
+
+
+def _find_by_template(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets | None:
+    """Find the same, where a template differs from this RecordBatch in nothing but numbers."""
+    template = layout.template
+    if template is None:
+        return None
+    body_start = template.at.body_start
+    if int.from_bytes(data[:body_start], "little") & template.mask != template.fixed:
+        return None
+    # What `read_envelope` would have found out of the length; if not so, it is to say it.
+    body_length = _I64.unpack_from(data, template.at.body_length)[0]
+    if body_start + body_length != len(data) or body_length % ALIGNMENT:
+        return None
+    return template.at
 
 
 def _check_numbers(

@@ -25,6 +25,7 @@ from memq.core.format.envelope import (
     EnvelopeLayout,
     count_nodes_and_buffers,
     read_envelope,
+    template_of,
     view_bytes,
 )
 from memq.errors import CorruptDataError, SchemaMismatchError
@@ -166,9 +167,11 @@ def _layout(schema: pa.Schema) -> EnvelopeLayout:
         for position, field in enumerate(schema)
         if not field.nullable
     )
-    return EnvelopeLayout(
+    layout = EnvelopeLayout(
         struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required
     )
+    row = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+    return layout._replace(template=template_of(view_bytes(row.serialize()), layout))
 
 
 def _nodes_before(batch: pa.RecordBatch, position: int) -> int:

@@ -383,10 +383,11 @@ async def test_bytes_that_cross_zones(tmp_path, own, zone, crosses):
         await c.create()
         await c.write(0, MESSAGE)
         (received, sent), crossed = (
-            [each._value.get() for each in traffic]
+            [traffic.received, traffic.sent]
             for traffic in (metrics.traffic, metrics.traffic_across_zones)
         )
         assert received > len(MESSAGE) > sent > 0
+        assert f'memq_network_bytes_total{{direction="in"}} {received}.0' in str(metrics.render())
         if crosses:  # but for the handshake
             assert received > crossed[0] > len(MESSAGE)
             assert sent >= crossed[1] > 0

@@ -4,11 +4,13 @@ import struct
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memq.core.format.envelope import _fields, _vector, check_record_batch, read_envelope
 from memq.core.format.message import encode_message
 from memq.core.format.schema import layout_of
-from memq.errors import CorruptDataError, MessageTooLargeError, SchemaMismatchError
+from memq.errors import CorruptDataError, MemqError, MessageTooLargeError, SchemaMismatchError
 
 BATCH = pa.record_batch({"a": pa.array([b"x" * 100, None]), "n": pa.nulls(2)})
 LIMIT = 1 << 20
@@ -140,3 +142,24 @@ def test_what_is_no_record_batch_of_this_layout_does_not_fit(message, match) -> 
     """Another kind of message, or one with variadic buffers."""
     with pytest.raises(SchemaMismatchError, match=match):
         check_record_batch(memoryview(message.serialize()), layout_of(BATCH.schema), LIMIT)
+
+
+@given(
+    place=st.integers(0, len(Patient().data) - 1), byte=st.integers(0, 255), extra=st.integers(0, 9)
+)
+def test_the_template_changes_no_verdict(place, byte, extra) -> None:
+    """A damaged envelope gets the same verdict as where it is parsed in full."""
+    damaged = bytearray(bytes(Patient().data) + bytes(extra))
+    damaged[place] = byte
+    layout = layout_of(BATCH.schema)
+    assert layout.template is not None
+    assert verdict(damaged, layout) == verdict(damaged, layout._replace(template=None))
+
+
+def verdict(data, layout) -> tuple | None:
+    """How a check ends."""
+    try:
+        check_record_batch(memoryview(data), layout, LIMIT)
+    except MemqError as exc:
+        return type(exc), str(exc)
+    return None
