@@ -232,6 +232,16 @@ async def test_work_ahead_is_bounded_by_weight(most, expected):
     assert peak == expected
 
 
+async def test_what_is_not_wanted_is_passed_over():
+    """It is not worked on, and what comes after it still is."""
+
+    async def same(number):
+        return number
+
+    odd = map_ahead(same, numbers(6), 3, wanted=lambda number: number % 2)
+    assert [found async for _, found in odd] == [1, 3, 5]
+
+
 async def test_error_in_the_work_is_raised_in_its_turn():
     """An error comes where its result would have come."""
 
