@@ -18,7 +18,7 @@ from memq.client.producer.delivery import Delivery, StoredAt
 from memq.client.producer.producer import AsyncProducer
 from memq.client.producer.state_machine import NamedMessage, PartitionState, StateMachineOptions
 from memq.core.audit import reports as audit
-from memq.core.audit.reports import decode_reports, encode_reports
+from memq.core.audit.reports import decode_reports, encode_report, encode_reports
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import AUDIT_TOPIC
@@ -156,6 +156,17 @@ def test_oldest_report_is_dropped_when_too_much_waits(monkeypatch):
     backlog.add([report(at, at + 4, failed={at}) for at in (0, 5, 10)])
     assert backlog.dropped_messages == 5
     assert [each.first for each in backlog.take(ROOM)] == [5, 10]
+
+
+def test_what_is_taken_fits_one_message():
+    """As many reports as there is room for, and the others the next time."""
+    backlog = ReportBacklog()
+    backlog.add([report(0, 6, write_partition=number) for number in range(5)])
+    room = 2 * len(encode_report(report(0, 6, write_partition=0))) + 10
+    sizes = []
+    while taken := backlog.take(room):
+        sizes.append(len(taken))
+    assert sizes == [2, 2, 1]
 
 
 def test_report_that_fits_no_message_is_dropped():
