@@ -89,7 +89,10 @@ class Rig:
         return self.core.poll(self.now)
 
     def sends(self):
-        """Poll and connect until there is nothing more to do; returns what was sent."""
+        """Poll and connect until there is nothing more to do; returns what was sent.
+
+        Then nothing is due at once: a producer that is told so would poll without end.
+        """
         sent = []
         while effects := self.poll():
             for effect in effects:
@@ -99,6 +102,7 @@ class Rig:
                     self.core.refreshed([p.host for p in self.core._partitions], self.now)
                 elif isinstance(effect, SendMessage):
                     sent.append(effect)
+        assert self.core.wake_at_s() > self.now
         return sent
 
     def fail(self, send, error):
