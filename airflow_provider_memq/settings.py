@@ -1,8 +1,8 @@
 """What an Airflow connection of type `memq` says, checked.
 
 Host and port name a broker, and the extra field `bootstrap` may name more of them; the password is
-the token. Whatever else a connection could hold is refused rather than ignored: an operator who
-filled in a field meant something by it.
+the token, and the extra field `security` what TLS needs. Whatever else a connection could hold is
+refused rather than ignored: an operator who filled in a field meant something by it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from memq.core.decoding import UNDECODABLE
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_PORT
+from memq.core.named_values import NO_VALUES, NamedValues
 from memq.errors import ConfigError, MemqError, UnauthorizedError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Extra(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin_url: str = ""
     aws_conn_id: str = ""
     cluster: Annotated[str, msgspec.Meta(pattern=CLUSTER.pattern)] = ""
+    security: dict[str, str] | str = ""
 
 
 class ClientSettings(NamedTuple):
@@ -52,6 +54,7 @@ class ClientSettings(NamedTuple):
         admin_url: of a broker's admin HTTP, for links; no slash at its end.
         aws_conn_id: connection with which objects in S3 are read; empty for what the machine has.
         cluster: what it is called in lineage, as in the URIs of assets.
+        security: what TLS needs; see `memq.client.security`.
     """
 
     bootstrap: str
@@ -60,6 +63,7 @@ class ClientSettings(NamedTuple):
     admin_url: str
     aws_conn_id: str = ""
     cluster: str = ""
+    security: NamedValues = NO_VALUES
 
     def __repr__(self) -> str:
         return f"<ClientSettings {self.bootstrap}>"  # never the token: it may reach a log
@@ -81,9 +85,11 @@ def settings_of(connection: Connection) -> ClientSettings:
             "'bootstrap', such as broker-1:6367,broker-2:6367"
         )
     from memq.client.cluster import parse_bootstrap  # noqa: PLC0415 - loads the client
+    from memq.client.security import security_values  # noqa: PLC0415
 
     try:
         addresses = parse_bootstrap(",".join(brokers))
+        security = security_values(extra.security)
     except MemqError as exc:
         raise ConfigError(f"connection {conn_id!r}: {exc}") from exc
     admin_url = f"http://{addresses[0].rpartition(':')[0]}:{DEFAULT_ADMIN_PORT}"
@@ -94,13 +100,14 @@ def settings_of(connection: Connection) -> ClientSettings:
         admin_url=(extra.admin_url or admin_url).rstrip("/"),
         aws_conn_id=extra.aws_conn_id,
         cluster=extra.cluster or addresses[0].lower(),
+        security=security,
     )
 
 
 def explain(conn_id: str, error: MemqError) -> str:
     """Say an error of a call as a user of Airflow should read it: which connection, what to do."""
     if isinstance(error, UnauthorizedError):
-        return f"connection {conn_id!r}: {error}; put the brokers' token into its password"
+        return f"connection {conn_id!r}: {error}; see its password and its extra 'security'"
     hint = "; check its host and port, and that a broker runs there" if error.retriable else ""
     return f"connection {conn_id!r}: {error}{hint}"
 

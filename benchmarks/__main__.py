@@ -28,6 +28,7 @@ NAMES = (
     "notification",
     "format",
     "wire",
+    "tls",
     "plan",
     "governor",
     "help",

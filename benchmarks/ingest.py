@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -37,12 +38,14 @@ def body_of(size_bytes: int) -> bytes:
 class Loader:
     """A blocking client that sends Writes as fast as the window allows."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         self.congestion_control = name.rstrip(b"\0").decode()
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.wire = ClientConnection("ingest")
         self.reader = FrameReader(max_header_bytes=1 << 20, max_body_bytes=1 << 20)
         self.socket.sendall(b"".join(self.wire.open()))
@@ -109,6 +112,10 @@ class Loader:
 
 def send_all(sock: socket.socket, buffers: list) -> None:
     """Send every buffer, with as few copies as the kernel allows."""
+    if isinstance(sock, ssl.SSLSocket):
+        for buffer in buffers:
+            sock.sendall(buffer)
+        return
     views = [memoryview(buffer) for buffer in buffers]
     while views:
         sent = sock.sendmsg(views)

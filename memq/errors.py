@@ -91,6 +91,12 @@ class UnauthorizedError(MemqError):
     code = "unauthorized"
 
 
+class TlsError(UnauthorizedError):
+    """TLS failed: one side does not accept the other's certificate, or does not speak TLS."""
+
+    code = "tls"
+
+
 # -- bytes that are not what they claim to be -----------------------------------------------
 
 

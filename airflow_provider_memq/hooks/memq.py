@@ -79,6 +79,11 @@ class MemqHook(BaseHook):
         return self.settings().token
 
     @property
+    def security(self) -> NamedValues:
+        """What TLS needs, as the option `security` of every client."""
+        return self.settings().security
+
+    @property
     def storage_options(self) -> NamedValues:
         """With which a client reads Batches in S3, by the connection's `aws_conn_id`.
 
@@ -291,6 +296,7 @@ class MemqHook(BaseHook):
             columns=columns,
             read_through=read_through,
             token=settings.token,
+            security=settings.security,
             storage_options=storage_options_of(settings) if in_storage else NO_VALUES,
         )
 
@@ -301,5 +307,6 @@ def _client_options(settings: ClientSettings) -> dict[str, Any]:
         "bootstrap": settings.bootstrap,
         "client": "airflow",  # in the brokers' logs
         "token": settings.token,
+        "security": settings.security,
         "request_timeout_s": settings.request_timeout_s,
     }

@@ -1,10 +1,11 @@
 """How Spark programs are submitted: with credentials, and where there is no Spark connection.
 
-Credentials travel in the environment of `spark-submit`: the token, and those by which Batches in S3
-are read. A command line can be read by everybody on the machine, and stands in logs and errors. In
-client modes, and on this machine, the driver has that environment. In cluster modes it does not,
-and every way to pass them on there is visible to others: the cluster must give its drivers the
-variables `MEMQ_TOKEN` and `MEMQ_STORAGE_OPTIONS`, and the log of the task says so.
+Credentials travel in the environment of `spark-submit`: the token, what TLS needs, and those by
+which Batches in S3 are read. A command line can be read by everybody on the machine, and stands in
+logs and errors. In client modes, and on this machine, the driver has that environment. In cluster
+modes it does not, and every way to pass them on there is visible to others: the cluster must give
+its drivers the variables `MEMQ_TOKEN`, `MEMQ_SECURITY` and `MEMQ_STORAGE_OPTIONS`; the log of the
+task says so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.aws import storage_options_of
-from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
+from memq.core.defaults import SECURITY_VARIABLE, STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.named_values import text_of
 from memq.errors import ConfigError
 from memq.runtime.java import check_java
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_provider_memq.settings import ClientSettings
+    from memq.core.named_values import NamedValues
 
 
 def program_arguments(settings: ClientSettings, arguments: dict[str, str]) -> list[str]:
@@ -75,16 +77,24 @@ def credentials_of(settings: ClientSettings) -> dict[str, str]:
         ConfigError: as `storage_options_of`; or the variable cannot hold what it gives.
         StorageError: as `storage_options_of`.
     """
-    options = storage_options_of(settings)
+    found = {
+        TOKEN_VARIABLE: settings.token,
+        STORAGE_OPTIONS_VARIABLE: _text(
+            settings.aws_conn_id, STORAGE_OPTIONS_VARIABLE, storage_options_of(settings)
+        ),
+        SECURITY_VARIABLE: _text("memq", SECURITY_VARIABLE, settings.security),
+    }
+    return {variable: text for variable, text in found.items() if text}
+
+
+def _text(conn_id: str, variable: str, values: NamedValues) -> str:
     try:
-        text = text_of(options)
+        return text_of(values)
     except ConfigError as exc:
         raise ConfigError(
-            f"connection {settings.aws_conn_id!r}: {exc} in {STORAGE_OPTIONS_VARIABLE}, by which "
-            "Spark programs get it; give the connection another one"
+            f"connection {conn_id!r}: {exc} in {variable}, by which Spark programs get it; give "
+            "the connection another one"
         ) from exc
-    found = {TOKEN_VARIABLE: settings.token, STORAGE_OPTIONS_VARIABLE: text}
-    return {variable: text for variable, text in found.items() if text}
 
 
 def _environment(master: str) -> dict[str, str]:

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.broker.config import BROKER_OPTIONS
+from memq.broker.config import BROKER_OPTIONS, LISTENER_OPTIONS
 from memq.client.consumer.options import CONSUMER_OPTIONS
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.client.profile import PROFILE_OPTIONS
+from memq.client.security import SECURITY_OPTIONS
 from memq.core.topic import TOPIC_OPTIONS
 from memq.spark.options import READ_OPTIONS, WRITE_OPTIONS
 
@@ -50,7 +51,8 @@ applies, if it exists. Precedence: flag, variable, profile, default of the optio
 
 - A profile's token and storage options apply only to its own brokers. Give both again if a flag or
   `MEMQ_BOOTSTRAP` names other brokers. A profile without `bootstrap` applies its token to all.
-- Python clients and Spark use `MEMQ_TOKEN`, `MEMQ_ZONE`, `MEMQ_STORAGE_OPTIONS` for any brokers.
+- Python clients and Spark use `MEMQ_TOKEN`, `MEMQ_ZONE`, `MEMQ_STORAGE_OPTIONS` and
+  `MEMQ_SECURITY` for any brokers.
   They read `MEMQ_BOOTSTRAP`, and else the profile, only if they are given no brokers.
 - In a program `Producer(**profile("local"), topic="clicks")` chooses a profile, after `from memq
   import profile`.
@@ -109,6 +111,17 @@ SECTIONS = (
         tuple(row for name, row in WRITE_OPTIONS.items() if name not in READ_OPTIONS),
     ),
     Section("Profile", _PROFILES, PROFILE_OPTIONS),
+    Section(
+        "Security",
+        "Values of the option `security` of every client, as `ca=ca.pem,cert=me.pem,key=me.key` or "
+        "a table;\nsee [Security](security.md).",
+        SECURITY_OPTIONS,
+    ),
+    Section(
+        "Listener",
+        "A table `[listeners.NAME]` in a broker's file, for an address besides `host` and `port`.",
+        LISTENER_OPTIONS,
+    ),
 )
 
 

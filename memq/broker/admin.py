@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
+from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.object_root import MAX_MISSING_NAMED
 from memq.core.version import __version__
 from memq.core.wire.messages import BrokerStatus
 from memq.errors import MemqError, NotHostedError, UnavailableError, UnknownTopicError
+from memq.runtime.tls_transport import TlsLayer
 
 if TYPE_CHECKING:
     from memq.broker.connection import Connections
@@ -58,7 +60,7 @@ class AdminServer:
         self._lags = lags
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._open: dict[web.RequestHandler, asyncio.TimerHandle] = {}  # oldest first
+        self._open: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}  # oldest first
         self.port = 0
 
     async def start(self) -> None:
@@ -94,27 +96,31 @@ class AdminServer:
         """Stop listening."""
         if self._server is not None:
             self._server.close()
-        for handler in list(self._open):
-            self._end(handler)
+        for protocol in list(self._open):
+            self._end(protocol)
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def _accept(self) -> web.RequestHandler:
+    def _accept(self) -> asyncio.BaseProtocol:
         """Make the protocol of a new connection, and start its time limit."""
         assert self._runner is not None  # noqa: S101 - it was set up
         assert self._runner.server is not None  # noqa: S101
         while len(self._open) >= MAX_CONNECTIONS:
             self._end(next(iter(self._open)))
-        handler = self._runner.server()
+        protocol: asyncio.BaseProtocol = self._runner.server()
+        if self._context.config.admin_tls:
+            protocol = self._context.listeners[DEFAULT_LISTENER].secured(protocol)
         loop = asyncio.get_running_loop()
-        self._open[handler] = loop.call_later(REQUEST_S, self._end, handler)
-        return handler
+        self._open[protocol] = loop.call_later(REQUEST_S, self._end, protocol)
+        return protocol
 
-    def _end(self, handler: web.RequestHandler) -> None:
+    def _end(self, protocol: asyncio.BaseProtocol) -> None:
         """End a connection, if it has not ended; what it did not take of its answer is dropped."""
-        self._open.pop(handler).cancel()
-        if handler.transport is not None:
-            handler.transport.abort()
+        self._open.pop(protocol).cancel()
+        if isinstance(protocol, TlsLayer):
+            protocol.abort()
+        elif isinstance(protocol, web.RequestHandler) and protocol.transport is not None:
+            protocol.transport.abort()
 
     async def _pages(self, _: web.Request) -> web.Response:
         return web.Response(text=_PAGES)
@@ -149,6 +155,9 @@ class AdminServer:
             metrics.watermark.labels(topic).set(mark_ms / 1000)
         for state in self._context.services.states():
             metrics.up.labels(state.name).set(state.since_ms is None)
+        for name, listener in self._context.listeners.items():
+            if listener.not_after_s:
+                metrics.certificate_ends.labels(name).set(listener.not_after_s)
         for folder, count in self._context.disk.free_bytes.items():
             metrics.free.labels(folder).set(count)
         metrics.ready.set(not self._context.not_ready())

@@ -294,6 +294,14 @@ class ClusterTopics(Topics):
             for name, node in sorted(self._brokers.items())
         ]
 
+    def addresses(self, listener: str) -> dict[str, str]:
+        """Return those of all live brokers that have such a listener."""
+        return {
+            node.address: node.listeners[listener]
+            for node in self._brokers.values()
+            if node.listeners and listener in node.listeners
+        }
+
     def version(self, names: Collection[str]) -> str:
         """Stands for what `info` says of some topics."""
         told: list[object] = []

@@ -9,7 +9,7 @@ import hmac
 import logging
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEFAULT_LISTENER = "default"
+ClientAuth = Literal["none", "optional", "required"]
 MAX_FILE_BYTES = MIB  # of a file of tokens; more can only be a mistake
 
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
@@ -53,7 +55,35 @@ def parse_tokens(value: object) -> tuple[str, ...]:
     raise ConfigError("token must be a text, or a list of texts that are not empty")
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One address of a broker.
+
+    Attributes:
+        host: Address to listen on; 0.0.0.0 for every interface.
+        port: Port of the protocol; 0 for any free one.
+        advertised: host:port for clients; empty for the listening address.
+        tls_cert: File with the certificate, then those of intermediate CAs, in PEM. Switches TLS
+            on. Its names must have the host of `advertised`.
+        tls_key: File with its private key, in PEM, not encrypted.
+        tls_ca: File with the CA of clients' certificates, in PEM.
+        tls_crl: File with revoked certificates of clients, in PEM.
+        client_auth: Whether clients may have, or must have, certificates of their own.
+    """
+
+    host: Annotated[str, Option("text", DEFAULT_HOST)]
+    port: Annotated[int, Option("count", DEFAULT_PORT, 0, 65_535)]
+    advertised: Annotated[str, Option("text", "")]
+    tls_cert: Annotated[str, Option("text", "")]
+    tls_key: Annotated[str, Option("text", "")]
+    tls_ca: Annotated[str, Option("text", "")]
+    tls_crl: Annotated[str, Option("text", "")]
+    client_auth: Annotated[ClientAuth, Option("text", "none", choices=get_args(ClientAuth))]
+
+
+LISTENER_OPTIONS = options_of(ListenerConfig)
+
+
+class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     """Configuration of one broker.
 
     Attributes:
@@ -78,10 +108,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             memq.assignors. The same on every broker.
         cluster_id: Name of the cluster; part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
-        host: Address to listen on; 0.0.0.0 for every interface.
-        port: Port of the protocol; 0 for any free one.
-        advertised: host:port for clients; empty for the listening address.
         admin_port: Port of /health, /ready, /status and /metrics.
+        admin_tls: Serve them over TLS, with the certificate of tls_cert.
         token: Credential that clients must show; in the file it may be a list. Empty asks for none.
         token_file: File with one token a line, instead of `token`; reloaded on SIGHUP.
         memory_bytes: Memory for Messages between socket and storage. At the limit the broker stops
@@ -102,6 +130,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         log_level: Lowest level of log lines.
         log_format: json: one object per line, with time, level, logger and message.
         topics: topics that are created at start where they do not exist.
+        listeners: more addresses, by name.
     """
 
     data_dir: Annotated[str, Option("text", "./memq-data")]
@@ -118,10 +147,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     assignor: Annotated[str, Option("text", DEFAULT_ASSIGNOR)]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
-    host: Annotated[str, Option("text", DEFAULT_HOST)]
-    port: Annotated[int, Option("count", DEFAULT_PORT, 0, 65_535)]
-    advertised: Annotated[str, Option("text", "")]
     admin_port: Annotated[int, Option("count", DEFAULT_ADMIN_PORT, 0, 65_535)]
+    admin_tls: Annotated[bool, Option("flag", default=False)]
     token: Annotated[tuple[str, ...], Option("text", "", read=parse_tokens)]
     token_file: Annotated[str, Option("text", "")]
     memory_bytes: Annotated[int, Option("size", "512MiB", 8 * MIB, 64 * GIB)]
@@ -138,6 +165,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[str, Option("text", "info", choices=("debug", "info", "warning", "error"))]
     log_format: Annotated[LogFormat, LOG_FORMAT]
     topics: tuple[TopicConfig, ...] = ()
+    listeners: dict[str, ListenerConfig] = {}
 
     def __repr__(self) -> str:
         return f"<BrokerConfig {self.broker_id} [{self.cluster_id}]>"  # others may be secret
@@ -151,6 +179,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         given = dict(options or {})
         topics = _topics(given.pop("topics", {}))
+        listeners = _listeners(given.pop("listeners", {}))
         fields: dict[str, Any] = defaults(BROKER_OPTIONS)
         fields |= parse_options(BROKER_OPTIONS, given | more)
         if not fields["data_dir"]:
@@ -162,12 +191,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(str(exc).replace("topic name", name, 1)) from exc
         if fields["token"] and fields["token_file"]:
             raise ConfigError("token and token_file are both given; leave out one")
+        if fields["admin_tls"] and not fields["tls_cert"]:
+            raise ConfigError("admin_tls without tls_cert and tls_key: name the files of both")
         _check_cluster(fields)
-        return cls(topics=topics, **fields)
+        return cls(topics=topics, listeners=listeners, **fields)
 
 
 BROKER_OPTIONS = options_of(BrokerConfig)
-"""Every option of a broker but the table `topics`, which only a file has."""
+"""Every option of a broker but the tables `topics` and `listeners`, which only a file has."""
 
 
 def load_file(path: Path) -> dict[str, object]:
@@ -208,6 +239,27 @@ def _check_cluster(fields: Mapping[str, Any]) -> None:
             "zookeeper without storage: the brokers of a cluster share one storage; set it to a "
             "bucket, such as s3://bucket/prefix, or to a file system that all of them mount"
         )
+
+
+def _listeners(given: object) -> dict[str, ListenerConfig]:
+    if not isinstance(given, dict):
+        raise ConfigError("listeners: write a table [listeners.NAME] for each, with its options")
+    return {name: _listener(name, options) for name, options in given.items()}
+
+
+def _listener(name: str, options: object) -> ListenerConfig:
+    if not isinstance(options, dict):
+        raise ConfigError(f"listeners.{name}: expected a table of options, got {options!r}")
+    if name == DEFAULT_LISTENER:
+        raise ConfigError(f"listeners.{name}: that is the listener of `host` and `port`")
+    if "port" not in options:
+        raise ConfigError(f"listeners.{name}: port is missing; each listener has its own")
+    try:
+        return ListenerConfig(
+            **defaults(LISTENER_OPTIONS) | parse_options(LISTENER_OPTIONS, options)
+        )
+    except ConfigError as exc:
+        raise ConfigError(f"listeners.{name}: {exc}") from exc
 
 
 def _topics(given: object) -> tuple[TopicConfig, ...]:

@@ -23,7 +23,9 @@ import struct
 import termios
 from typing import TYPE_CHECKING, cast
 
+from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
+from memq.broker.listeners import translate, translate_error
 from memq.broker.write_partition import ReceivedWrite
 from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
@@ -35,7 +37,8 @@ from memq.core.wire.connection import (
 )
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
 from memq.core.wire.messages import Struct, Write
-from memq.errors import MemqError, RequestTimeoutError, UnavailableError
+from memq.errors import MemqError, NotHostedError, RequestTimeoutError, UnavailableError
+from memq.runtime.tls_transport import TlsLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,13 +91,14 @@ class Connections:
         """Clients that are connected."""
         return len(self._open)
 
-    def accept(self) -> ServedConnection:
-        """Make the protocol of a new connection."""
-        return ServedConnection(self)
+    def accept(self, listener: str = DEFAULT_LISTENER) -> ServedConnection:
+        """Make the protocol of a new connection that came by a listener."""
+        return ServedConnection(self, listener)
 
     def foreign(self, protocol: object) -> bool:
         """Return whether a protocol of this event loop is not one of these connections."""
-        own = isinstance(protocol, ServedConnection) and protocol.connections is self
+        inner = protocol.get_protocol() if isinstance(protocol, TlsLayer) else protocol
+        own = isinstance(inner, ServedConnection) and inner.connections is self
         return protocol is not None and not own
 
     def connected(self, connection: ServedConnection) -> None:
@@ -152,14 +156,16 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     Args:
         connections: of the broker.
+        listener: name of the listener by which it came.
 
     Attributes:
         connections: as given.
         opened_s: when it began, by the event loop's clock.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, listener: str) -> None:
         self.connections = connections
+        self._listener = listener
         self._context = context = connections.context
         self._handlers = connections.handlers
         self._memory = context.memory
@@ -179,6 +185,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._fd = -1
+        self._direct = True  # the socket's bytes are frames: there is no TLS
         self._peer = "?"
         self._traffic = [context.metrics.traffic]
         self._incomplete_bytes = 0  # charged for bodies that are not complete
@@ -215,6 +222,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
+        self._direct = not isinstance(transport, TlsLayer)
         self.connections.connected(self)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -276,7 +284,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         """
         before = len(frames)
         left = TURN_BYTES
-        while left > 0 and self._reader.expects_body and not self._memory.full:
+        while self._direct and left > 0 and self._reader.expects_body and not self._memory.full:
             try:
                 count = os.readv(self._fd, [self._reader.get_buffer()])
             except OSError:
@@ -470,6 +478,8 @@ class ServedConnection(asyncio.BufferedProtocol):
             limit_bytes = handlers.answer_bytes(request)
             async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
                 header, body = await handlers.serve(request)
+                if self._listener != DEFAULT_LISTENER:
+                    header = translate(header, handlers.addresses(self._listener))
                 buffers = self._wire.answer(correlation_id, header, body)
                 if scheduled.size_bytes:
                     scheduled.resize(sum(map(size_bytes, buffers)))
@@ -492,6 +502,8 @@ class ServedConnection(asyncio.BufferedProtocol):
     def fail(self, correlation_id: int, error: MemqError) -> None:
         """Answer a request with an error, unless the connection is gone."""
         error = self._context.services.explained(error)
+        if isinstance(error, NotHostedError) and self._listener != DEFAULT_LISTENER:
+            error = translate_error(error, self._handlers.addresses(self._listener))
         self.refused(error)
         if self._transport is not None:
             self.send(self._wire.fail(correlation_id, error))

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.data_dir import DiskSpace
 from memq.broker.metrics import Metrics
 from memq.broker.object_root import ObjectRoot, Presence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from memq.broker.config import BrokerConfig
     from memq.broker.fair_queuing import FairScheduler
     from memq.broker.fatal_errors import FatalErrors
+    from memq.broker.listeners import Listener
     from memq.broker.memory import BodyMemory
     from memq.broker.timekeeper import Timekeeper
     from memq.core.clock import ClockReading
@@ -83,7 +85,7 @@ class BrokerContext:
         disk: room on the disks of storage and queue.
         hedging: tells when an upload is attempted a second time.
         metrics: counters.
-        listens_at: `host:port` of its socket; also while it drains, when it listens no more.
+        listeners: its addresses, by name; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
         leased: whether the broker certainly is part of its cluster, so that it may ack now.
@@ -110,7 +112,7 @@ class BrokerContext:
     disk: DiskSpace = field(default_factory=DiskSpace)
     hedging: Hedging = field(default_factory=Hedging)
     metrics: Metrics = field(default_factory=Metrics)
-    listens_at: str = ""
+    listeners: dict[str, Listener] = field(default_factory=dict)
     ready: bool = False
     stopping: bool = False
     leased: Callable[[], bool] = lambda: True
@@ -145,8 +147,14 @@ class BrokerContext:
 
     @property
     def address(self) -> str:
-        """The `host:port` that clients reach this broker under."""
-        return self.config.advertised or self.listens_at
+        """The `host:port` that clients of its default listener reach this broker under."""
+        return self.listeners[DEFAULT_LISTENER].address
+
+    def other_addresses(self) -> dict[str, str]:
+        """Return the `host:port` of its other listeners, by name."""
+        return {
+            name: each.address for name, each in self.listeners.items() if name != DEFAULT_LISTENER
+        }
 
     def not_ready(self) -> list[str]:
         """Why the broker should be given nothing to do now; none when it is ready."""

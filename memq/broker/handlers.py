@@ -112,6 +112,7 @@ class Handlers:
         self._lag = lag
         self._membership = membership
         self.status: Callable[[], m.BrokerStatus]  # set by the code that has all of it
+        self.addresses = topics.addresses
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
         self._table = self._kinds()
 

@@ -27,6 +27,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import msgspec
+
 from memq.broker.governing import Governing, was_published
 from memq.broker.identity import ClusterIdentity
 from memq.core.governor.nodes import (
@@ -373,6 +375,7 @@ class ClusterMembership:
                 capacity=config.capacity,
                 role=config.role,
                 accepting=not self._stopping,
+                listeners=self._context.other_addresses() or msgspec.UNSET,
             )
         )
 

@@ -173,6 +173,11 @@ class Metrics:
         self.up = gauge("memq_service_up", "0 while it refuses.", "service")
         self.ready = gauge("memq_ready", "1 while /ready says so.")
         self.free = gauge("memq_disk_free_bytes", "Bytes free on a disk.", "folder")
+        self.certificate_ends = gauge(
+            "memq_tls_certificate_not_after_seconds",
+            "When the certificate of a listener expires, seconds since 1970.",
+            "listener",
+        )
         gauge("memq_build_info", "Always 1.", "version").labels(__version__).set(1)
         self.brokers = gauge(
             "memq_cluster_brokers",

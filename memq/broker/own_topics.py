@@ -105,6 +105,10 @@ class OwnTopics(Topics):
         config = self._context.config
         return [BrokerInfo(id=config.broker_id, address=self._context.address, zone=config.zone)]
 
+    def addresses(self, listener: str) -> dict[str, str]:
+        """Return this one's."""
+        return {self._context.address: self._context.listeners[listener].address}
+
     async def stop(self, timeout_s: float) -> bool:
         """Drain and stop everything; True when all that was accepted is stored and acked."""
         drained = await super().stop(timeout_s)

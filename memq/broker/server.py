@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from memq.broker.admin import AdminServer
 from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
-from memq.broker.config import Tokens
+from memq.broker.config import DEFAULT_LISTENER, Tokens
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
@@ -28,6 +28,7 @@ from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
 from memq.broker.handlers import Handlers
 from memq.broker.lag import GroupLags, LagCounter
+from memq.broker.listeners import LOOK_S, Listener
 from memq.broker.membership import ClusterMembership
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
@@ -39,7 +40,7 @@ from memq.core.clock import BrokerClock
 from memq.core.group import GroupCoordinator
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
-from memq.errors import ConfigError, MemqError, ObjectNotFoundError, StorageError, UnavailableError
+from memq.errors import ConfigError, MemqError, ObjectNotFoundError, StorageError
 from memq.queue import is_embedded, open_kafka
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.queue.embedded.read_partition import PAGE_BYTES
@@ -67,7 +68,6 @@ SWEEP_S = 0.25  # how often timeouts of connections and waiting Messages are loo
 DISK_S = 2.0  # how often the room on the disks is looked at
 QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page, and small files
 TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later
-LISTEN_BACKLOG = 4_096
 ASK_THREADS = 8  # a question that is given up holds one for some seconds longer
 NOT_THERE = "00/nothing"  # a key that no object has
 READ_THREADS = 8  # what clients read through the broker, and retention; none takes one of uploads
@@ -105,7 +105,7 @@ class Broker:
         self.membership: ClusterMembership | None = None
         self._abandoned = False
         self._admin_http = admin_http
-        self._server: asyncio.Server | None = None
+        self.listeners: dict[str, Listener] = {}
         self._asks = runtime.threads(ASK_THREADS, "memq-ask")
         self._background: list[asyncio.Task[None]] = []
         self._locks = contextlib.ExitStack()
@@ -166,6 +166,7 @@ class Broker:
             times=Timekeeper(clock, saved, queue.save_times),
             runtime=self._runtime,
             disk=DiskSpace(folders),
+            listeners=self.listeners,
         )
         self.groups = GroupCoordinator()
         self.topics = self._make_topics()
@@ -175,7 +176,7 @@ class Broker:
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self.handlers.status = self.admin.describe
-        self._server = await self._listen()
+        await self._listen()
         if self.membership is None:
             await self._begin_alone(objects)
         else:
@@ -183,7 +184,8 @@ class Broker:
         if self._admin_http:
             await self.admin.start()
         fatal_errors.watch(self.connections.foreign)
-        await self._server.start_serving()
+        for listener in self.listeners.values():
+            await listener.serve()
         background = self._work()
         self._background = [fatal_errors.spawn("background", each) for each in background]
         self.context.ready = True
@@ -200,8 +202,8 @@ class Broker:
         if self.membership is not None:
             await self.membership.hand_over(self.config.drain_timeout_ms / 1000)
         context.stopping = True
-        if self._server is not None:
-            self._server.close()
+        for listener in self.listeners.values():
+            listener.close()
         drained = await self.topics.stop(self.config.drain_timeout_ms / 1000)
         for task in self._background:
             task.cancel()
@@ -228,6 +230,8 @@ class Broker:
     async def abandon(self) -> None:
         """Give up a start that did not end: nobody waits for what it asks of the storage."""
         self._abandoned = True
+        for listener in self.listeners.values():
+            listener.close()
         if self.membership is not None:
             await self.membership.close()
         if self._storage is not None:
@@ -311,23 +315,24 @@ class Broker:
         if self._abandoned:
             storage.close()
 
-    async def _listen(self) -> asyncio.Server:
-        """Claim the port, without accepting."""
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                self.connections.accept,
-                self.config.host,
-                self.config.port,
-                backlog=LISTEN_BACKLOG,
-                start_serving=False,
+    async def _listen(self) -> None:
+        """Claim the ports, without accepting."""
+        for name, config in {DEFAULT_LISTENER: self.config, **self.config.listeners}.items():
+            listener = self.listeners[name] = Listener(
+                name,
+                config,
+                metrics=self.context.metrics,
+                warn=self.context.warn,
+                wall_ms=self._runtime.wall_ms,
             )
-        except (OSError, ValueError) as exc:  # of a host that can be no name
-            raise UnavailableError(
-                f"cannot listen on {self.config.host}:{self.config.port}: {exc}; set another port"
-            ) from exc
-        host, port = server.sockets[0].getsockname()[:2]
-        self.context.listens_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return server
+            await listener.listen(self.connections.accept)
+
+    def reload(self) -> None:
+        """Read the files of tokens and TLS again."""
+        if self.config.token_file:
+            self.tokens.reload()
+        for listener in self.listeners.values():
+            listener.look(now=True)
 
     async def _look_for_objects(self) -> None:
         """Say so when objects are not where the storage is, and when they are there again."""
@@ -349,7 +354,13 @@ class Broker:
     def _work(self) -> list[Coroutine[Any, Any, None]]:
         """List what runs in the background until the broker stops."""
         context, services = self.context, self.context.services
-        work = [self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk()]
+        work = [
+            self._sweep(),
+            self._tidy_groups(),
+            self._housekeep(),
+            self._watch_disk(),
+            self._watch_tls(),
+        ]
         if context.storage.remote:
             work.append(services.storage.watch(self._ask_storage))
         if not is_embedded(self.config.queue):
@@ -381,6 +392,13 @@ class Broker:
             with contextlib.suppress(StorageError), context.services.disk.call(probe=True):
                 await loop.run_in_executor(None, context.disk.look, needed_bytes)
             await asyncio.sleep(DISK_S)
+
+    async def _watch_tls(self) -> None:
+        """Look whether files of TLS were replaced, and whether certificates expire."""
+        while True:
+            for listener in self.listeners.values():
+                listener.look()
+            await asyncio.sleep(LOOK_S)
 
     def _look_at_services(self) -> None:
         """See whether ZooKeeper serves this broker, and say which services refuse."""
@@ -482,8 +500,7 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if broker.config.token_file:
-        loop.add_signal_handler(signal.SIGHUP, broker.tokens.reload)
+    loop.add_signal_handler(signal.SIGHUP, broker.reload)
     stopping = loop.create_task(stop.wait())
     starting = loop.create_task(broker.start())
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)

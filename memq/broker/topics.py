@@ -155,6 +155,10 @@ class Topics(abc.ABC):
     def brokers(self) -> list[BrokerInfo]:
         """Return the brokers that a client may ask."""
 
+    @abc.abstractmethod
+    def addresses(self, listener: str) -> dict[str, str]:
+        """Addresses of brokers' listeners of this name, by those of their default listeners."""
+
     def version(self, names: Collection[str]) -> str:  # noqa: ARG002 - nothing moves here
         """Stand for what `info` says of some topics; empty where they stay on this broker."""
         return ""

@@ -61,10 +61,10 @@ memq batch list clicks --range 0:100-200 -o json
 @connection_options
 @output_option
 def list_(
-    *, topic: str, wanted: OffsetRange | None, last: int, bootstrap: str, token: str, output: str
+    *, topic: str, wanted: OffsetRange | None, last: int, output: str, **brokers: Any
 ) -> None:
     """List the Batches of TOPIC by their notifications."""
-    with _open(bootstrap, token, topic) as client:
+    with _open(topic, brokers) as client:
         ranges = _ranges(client, wanted)
         newest = [each._replace(start=max(each.start, each.end - last)) for each in ranges]
         rows = [_batch_row(each) for each in client.batches(newest)]
@@ -72,11 +72,11 @@ def list_(
     show_rows(rows, columns, output)
 
 
-def _open(bootstrap: str, token: str, topic: str) -> SyncTopicClient:
+def _open(topic: str, brokers: dict[str, Any]) -> SyncTopicClient:
     from memq.client.topic import SyncTopicClient  # noqa: PLC0415 - loads the client
 
-    check_reachable(bootstrap)
-    return SyncTopicClient(bootstrap, topic, token=token, client="memq batch")
+    check_reachable(brokers["bootstrap"])
+    return SyncTopicClient(topic=topic, client="memq batch", **brokers)
 
 
 def _ranges(client: SyncTopicClient, wanted: OffsetRange | None) -> list[OffsetRange]:
@@ -127,9 +127,8 @@ def verify(
     target: str,
     wanted: OffsetRange | None,
     storage_options: NamedValues,
-    bootstrap: str,
-    token: str,
     output: str,
+    **brokers: Any,
 ) -> None:
     """Check every byte of stored Batches.
 
@@ -139,7 +138,7 @@ def verify(
     """
     uri = _object_uri(target)
     if uri is None:
-        totals, damaged = _verify_topic(target, wanted, bootstrap, token, storage_options)
+        totals, damaged = _verify_topic(target, wanted, brokers, storage_options)
     elif wanted is None:
         totals, damaged = _verify_object(target, uri, storage_options)
     else:
@@ -169,7 +168,7 @@ def _verify_object(
 
 
 def _verify_topic(
-    topic: str, wanted: OffsetRange | None, bootstrap: str, token: str, storage_options: NamedValues
+    topic: str, wanted: OffsetRange | None, brokers: dict[str, Any], storage_options: NamedValues
 ) -> tuple[dict[str, int], list[Row]]:
     """Return what the notifications of a topic say there is, and a row for each finding."""
     from memq.client.audit.stored import inspect  # noqa: PLC0415 - loads Arrow
@@ -177,7 +176,7 @@ def _verify_topic(
 
     totals = dict.fromkeys(("batches", *_COUNTS), 0)
     damaged: list[Row] = []
-    with _open(bootstrap, token, topic) as client:
+    with _open(topic, brokers) as client:
         ranges = _ranges(client, wanted)
         with progress_bar("Batches", sum(each.size for each in ranges)) as advance:
             for partition, offset, _, told in client.batches(ranges):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -213,13 +213,13 @@ def wait_until_drained(admin: AdminClient, broker: str, timeout_s: float) -> Non
 
 @cluster.command(epilog="memq cluster rebalance")
 @connection_options
-def rebalance(*, bootstrap: str, token: str) -> None:
+def rebalance(**brokers: Any) -> None:
     """Have the loads of brokers evened out now.
 
     Write partitions move a few at a time; `memq cluster describe` shows which. Nothing moves where
     loads are even.
     """
-    with connect_admin(bootstrap, token) as admin:
+    with connect_admin(**brokers) as admin:
         admin.rebalance_cluster()
     notice("requested")
 
@@ -241,7 +241,7 @@ memq status -b broker-1:6367,broker-2:6367 -o json
 @row_option(STATUS_TIMEOUT)
 @connection_options
 @output_option
-def status(*, timeout: str, bootstrap: str, token: str, output: str) -> None:
+def status(*, timeout: str, output: str, **brokers: Any) -> None:
     """Show whether all is well, and if not, what is wrong.
 
     That is of brokers, the services behind them, watermarks, disks and the worst lag of a group.
@@ -251,7 +251,7 @@ def status(*, timeout: str, bootstrap: str, token: str, output: str) -> None:
     from memq.client.admin import AdminClient  # noqa: PLC0415 - loads Arrow
 
     try:
-        with AdminClient(bootstrap, token=token, client="memq") as admin:
+        with AdminClient(**brokers, client="memq") as admin:
             found = admin.status(STATUS_TIMEOUT.parse(timeout) / 1_000)
     except MemqError as exc:
         raise _UnreachableError(f"no broker tells its state: {exc}") from exc

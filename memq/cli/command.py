@@ -19,9 +19,11 @@ from click.shell_completion import CompletionItem
 
 from memq.cli.output import notice
 from memq.client.profile import PROFILE_VARIABLE, read_profile
+from memq.client.security import security_values
 from memq.core.defaults import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
+    SECURITY_VARIABLE,
     STORAGE_OPTIONS_VARIABLE,
     TOKEN_VARIABLE,
     ZONE_VARIABLE,
@@ -145,7 +147,7 @@ profile_option = option(
 
 
 def connection_options(command: Decorated) -> Decorated:
-    """Add the options for brokers and credential: the arguments `bootstrap` and `token`.
+    """Add the options for brokers and credentials: arguments `bootstrap`, `token`, `security`.
 
     What neither a flag nor a variable says comes from the profile, for other options too.
     """
@@ -154,7 +156,8 @@ def connection_options(command: Decorated) -> Decorated:
     def with_own_token(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         _warn_of_variable(context)
-        return command(*args, **kwargs | connection_in(context) | _own_storage_options(context))
+        own = _own(context, "storage_options")
+        return command(*args, **kwargs | connection_in(context) | own)
 
     for add in (
         option(
@@ -163,6 +166,14 @@ def connection_options(command: Decorated) -> Decorated:
             show_default=False,
             envvar=TOKEN_VARIABLE,
             help="Credential, where the brokers ask for one.",
+        ),
+        option(
+            "--security",
+            type=SecurityType(),
+            default="",
+            show_default=False,
+            envvar=SECURITY_VARIABLE,
+            help="What TLS needs, such as ca=ca.pem or ca=system.",
         ),
         profile_option,
         option(
@@ -184,32 +195,35 @@ def admin_options(command: Decorated) -> Decorated:
     @connection_options
     @output_option
     @wraps(command)
-    def with_admin(*args: Any, bootstrap: str, token: str, **kwargs: Any) -> Any:
-        with connect_admin(bootstrap, token) as admin:
+    def with_admin(
+        *args: Any, bootstrap: str, token: str, security: NamedValues, **kwargs: Any
+    ) -> Any:
+        with connect_admin(bootstrap, token, security) as admin:
             return command(*args, admin=admin, **kwargs)
 
     return cast("Decorated", with_admin)
 
 
 def connection_in(context: click.Context) -> Connection:
-    """Return the brokers and the token of a command line that was read.
+    """Return the brokers and the credentials of a command line that was read.
 
-    The token of a profile does not go to brokers that were named in place of its own.
+    Those of a profile do not go to brokers that were named in place of its own.
     """
     bootstrap, token = context.params["bootstrap"], context.params["token"]
     if context.get_parameter_source("token") is ParameterSource.DEFAULT_MAP:
-        token = context.meta[_PROFILE].token_for(bootstrap)
-    return {"bootstrap": bootstrap, "token": token}
+        token = context.meta[_PROFILE].own("token", bootstrap)
+    security = _own(context, "security")["security"]
+    return {"bootstrap": bootstrap, "token": token, "security": security}
 
 
-def _own_storage_options(context: click.Context) -> dict[str, NamedValues]:
-    """Options of the storage, for a command that reads it; a profile's are for its own brokers."""
-    if "storage_options" not in context.params:
+def _own(context: click.Context, name: str) -> dict[str, NamedValues]:
+    """An option, for a command that has it; a profile's is for its own brokers."""
+    if name not in context.params:
         return {}
-    options = context.params["storage_options"]
-    if context.get_parameter_source("storage_options") is ParameterSource.DEFAULT_MAP:
-        options = context.meta[_PROFILE].storage_options_for(context.params["bootstrap"])
-    return {"storage_options": options}
+    values = context.params[name]
+    if context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
+        values = context.meta[_PROFILE].own(name, context.params["bootstrap"])
+    return {name: values}
 
 
 def _warn_of_variable(context: click.Context) -> None:
@@ -321,6 +335,8 @@ def _parse_size(given: str | int) -> int:
 
 
 SizeType = partial(ParsedType, "SIZE", _parse_size)
+
+SecurityType = partial(ParsedType, "NAME=VALUE[,…]", security_values)
 
 StorageOptionsType = partial(ParsedType, "NAME=VALUE[,…]", parse_storage_options)
 
@@ -526,7 +542,7 @@ zone_option = option(
 # -- the way to the brokers -----------------------------------------------------------------
 
 
-def connect_admin(bootstrap: str, token: str) -> AdminClient:
+def connect_admin(bootstrap: str, token: str, security: NamedValues) -> AdminClient:
     """Open a client to ask the brokers with.
 
     Raises:
@@ -535,7 +551,7 @@ def connect_admin(bootstrap: str, token: str) -> AdminClient:
     from memq.client.admin import AdminClient  # noqa: PLC0415 - loads Arrow
 
     check_reachable(bootstrap)
-    return AdminClient(bootstrap, token=token, client="memq")
+    return AdminClient(bootstrap, token=token, security=security, client="memq")
 
 
 def check_reachable(bootstrap: str, *, timeout_s: float = REACH_S) -> None:

@@ -196,10 +196,11 @@ def consume(
     from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
     asked = Asked(**{name: others.pop(name) for name in Asked._fields})
-    bootstrap, token, zone = others.pop("bootstrap"), others["token"], others["zone"]
+    bootstrap = others.pop("bootstrap")
+    brokers = {name: others[name] for name in ("token", "security", "zone")}
     check_reachable(bootstrap)
     check_stdout()
-    with SyncTopicClient(bootstrap, topic, token=token, zone=zone, client="memq consume") as client:
+    with SyncTopicClient(bootstrap, topic, client="memq consume", **brokers) as client:
         info = client.info()
         selection = select(client, topic, asked)
     schema = deserialize_schema(info.schemas[info.schema_id])

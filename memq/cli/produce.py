@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from memq.cli.json_rows import Rows
     from memq.cli.output import Row
     from memq.client.producer.options import ProducerArguments
+    from memq.core.named_values import NamedValues
 
 BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
 _JSON_NAMES_BYTES = 64 << 10  # of a line, besides its values
@@ -136,6 +137,7 @@ def produce(
     zone: str,
     bootstrap: str,
     token: str,
+    security: NamedValues,
     output: str,
 ) -> None:
     """Send the lines of a file or of stdin to TOPIC.
@@ -159,6 +161,7 @@ def produce(
         "producer_id": producer_id,
         "zone": zone,
         "token": token,
+        "security": security,
         "client": "memq produce",
     }
     producer = Producer(bootstrap, topic=topic, **(options | cast("ProducerArguments", given)))

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from memq.cli.command import Command, option, output_option, table_options
 from memq.cli.output import notice, show_rows
 from memq.core.defaults import DEFAULT_BOOTSTRAP
 from memq.core.units import counted
-from memq.errors import CorruptDataError
+from memq.errors import ConfigError, CorruptDataError
 from memq.runtime.log_format import LOG_FORMAT, configure, is_json
 
 if TYPE_CHECKING:
@@ -34,17 +35,35 @@ DEV_DEFAULTS = {"auto_create_topics": "true"}
 """What a first try wants otherwise than a cluster: `memq produce hello` just works."""
 
 
-@click.command(cls=Command, epilog="memq dev --data-dir /tmp/memq")
+@click.command(cls=Command, epilog="memq dev --data-dir /tmp/memq\nmemq dev --secure")
+@option(
+    "--secure",
+    is_flag=True,
+    help="Speak TLS: a CA, a certificate and a profile for clients are made below --data-dir.",
+)
 @table_options(BROKER_OPTIONS, variable_prefix="MEMQ_", defaults=DEV_DEFAULTS)
 @output_option
 @click.pass_context
-def dev(ctx: click.Context, given: dict[str, str], output: str) -> None:
+def dev(ctx: click.Context, given: dict[str, str], secure: bool, output: str) -> None:
     """Run one broker with nothing to set up.
 
     Notifications go to an embedded queue and Batches to local files, both below --data-dir. Topics
     are made when they are first used. With -o json one line on stdout says where the broker is.
     """
-    ctx.exit(_run(DEV_DEFAULTS | given, output))
+    made = _secured(given) if secure else {}
+    ctx.exit(_run(DEV_DEFAULTS | made | given, output, secure=secure))
+
+
+def _secured(given: Mapping[str, str]) -> dict[str, str]:
+    """Options of a broker on this machine that speaks TLS."""
+    from memq.cli.dev_security import make_certificates  # noqa: PLC0415 - loads OpenSSL
+
+    config = BrokerConfig.create(given)
+    host = (config.advertised or f"{config.host}:").rpartition(":")[0].strip("[]")
+    try:
+        return make_certificates(Path(config.data_dir), host)
+    except OSError as exc:
+        raise ConfigError(f"cannot write certificates to {config.data_dir}: {exc}") from exc
 
 
 @click.command(cls=Command, epilog="memq broker --config broker.toml --port 7367")
@@ -65,7 +84,7 @@ def broker(ctx: click.Context, given: dict[str, str], config: Path | None, outpu
     ctx.exit(_run(options | given, output))
 
 
-def _run(options: Mapping[str, object], output: str) -> int:
+def _run(options: Mapping[str, object], output: str, *, secure: bool = False) -> int:
     if options.get(LOG_FORMAT.name) == "json":
         configure("json", "INFO")  # what is wrong with the other options is said so as well
     config = BrokerConfig.create(options)
@@ -76,25 +95,36 @@ def _run(options: Mapping[str, object], output: str) -> int:
             signal.signal(number, signal.SIG_DFL)  # until the broker takes them over
     from memq.broker.server import run  # noqa: PLC0415 - loads Arrow and HTTP
 
-    return run(config, _print_json if output == "json" else _print_welcome)
+    return run(config, partial(_print_json if output == "json" else _print_welcome, secure))
 
 
-def _print_json(broker: Broker) -> None:
+def _profile(broker: Broker, secure: bool) -> str:
+    """Write the profile of a secure broker's clients; return its file, or nothing."""
+    from memq.cli.dev_security import write_profile  # noqa: PLC0415 - loads OpenSSL
+
+    return str(write_profile(Path(broker.config.data_dir), broker.address)) if secure else ""
+
+
+def _print_json(secure: bool, broker: Broker) -> None:
+    profile = _profile(broker, secure)
     place = {
         "address": broker.address,
         "admin": _admin(broker),
         "data_dir": str(Path(broker.config.data_dir).absolute()),
         "pid": os.getpid(),
-    }
+    } | ({"profile": profile} if profile else {})
     click.echo(json.dumps(place))
 
 
-def _print_welcome(broker: Broker) -> None:
+def _print_welcome(secure: bool, broker: Broker) -> None:
+    profile = _profile(broker, secure)
     if is_json():
         return  # the log says where it is, in a form that programs read
-    here = "" if broker.address == DEFAULT_BOOTSTRAP else f" -b {broker.address}"
+    known = profile or broker.address == DEFAULT_BOOTSTRAP
+    here = "" if known else f" -b {broker.address}"
     missing = not broker.config.auto_create_topics and FIRST_TOPIC not in broker.topics.names()
     steps = [
+        *([f"export MEMQ_CONFIG={profile}"] if profile else []),
         *([f"memq topic create {FIRST_TOPIC}{here}"] if missing else []),
         f"seq 1000000 | memq produce {FIRST_TOPIC}{here}",
         f"memq consume {FIRST_TOPIC} --from-beginning --exit-at-end{here}",
@@ -117,7 +147,8 @@ def _print_welcome(broker: Broker) -> None:
 
 def _admin(broker: Broker) -> str:
     host = broker.config.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{broker.admin_port}"
+    scheme = "https" if broker.config.admin_tls else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{broker.admin_port}"
 
 
 # -- recover --------------------------------------------------------------------------------

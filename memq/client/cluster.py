@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypedDict
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.profile import connection_of
+from memq.client.security import Security
 from memq.core.named_values import NO_VALUES
 from memq.core.wire.messages import (
     BrokerInfo,
@@ -86,6 +87,7 @@ class ClusterArguments(TypedDict, total=False):
     token: str
     zone: str
     storage_options: GivenValues
+    security: GivenValues
     request_timeout_s: float
 
 
@@ -99,6 +101,7 @@ class Cluster:
         zone: where this client runs; empty as in `connection_of`.
         storage_options: of the object store, for those who read objects of its topics; none as in
             `connection_of`.
+        security: what TLS needs; see `Security`. Nothing as in `connection_of`.
         request_timeout_s: deadline of a call that is given none.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
@@ -115,13 +118,14 @@ class Cluster:
         token: str = "",
         zone: str = "",
         storage_options: GivenValues = NO_VALUES,
+        security: GivenValues = NO_VALUES,
         request_timeout_s: float = 30.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self.runtime = runtime
         self._sleep = sleep
-        connection = connection_of(bootstrap, token, zone, storage_options)
+        connection = connection_of(bootstrap, token, zone, storage_options, security)
         self.seeds = parse_bootstrap(connection["bootstrap"])
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []
@@ -130,6 +134,7 @@ class Cluster:
         self._token = connection["token"]
         self._zone = connection.get("zone", "")
         self.storage_options = connection.get("storage_options", NO_VALUES)
+        self._security = Security.parse(connection.get("security", NO_VALUES))
         self._choice = BrokerChoice(self._zone, runtime)
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
@@ -401,6 +406,7 @@ class Cluster:
             address,
             client=self._client,
             token=self._token,
+            security=self._security,
             zone=self._zone,
             connect_timeout_s=CONNECT_TIMEOUT_S,
         )

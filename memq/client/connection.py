@@ -22,6 +22,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from memq.client.security import PLAIN
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
@@ -31,13 +32,21 @@ from memq.core.wire.connection import (
     HandshakeDone,
 )
 from memq.core.wire.frame import FrameReader
-from memq.errors import ClosedError, ConfigError, MemqError, RequestTimeoutError, UnavailableError
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    MemqError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from memq.client.security import Security
     from memq.core.wire.connection import ClientEvent
     from memq.core.wire.messages import HandshakeAnswer, Struct
+    from memq.runtime.tls_transport import TlsLayer
 
     Body = bytes | bytearray | memoryview | Any
     """Anything with the buffer protocol, `pyarrow.Buffer` among them."""
@@ -93,6 +102,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._handshake: asyncio.Future[HandshakeAnswer] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self._layer: TlsLayer | None = None
         self._pending: dict[int, OnAnswer] = {}
         self._unsent: deque[tuple[memoryview, OnSent | None]] = deque()
         self._paused = False
@@ -106,22 +116,35 @@ class BrokerConnection(asyncio.BufferedProtocol):
         client: str = "",
         token: str = "",
         zone: str = "",
+        security: Security = PLAIN,
         connect_timeout_s: float,
     ) -> BrokerConnection:
         """Connect and shake hands.
 
         Raises:
-            ConfigError: the address is malformed.
+            ConfigError: the address is malformed, or a file of `security` cannot be used.
             UnavailableError: nobody answers there, or not in time.
-            UnauthorizedError: the broker refuses the token.
+            TlsError: one side does not accept the other's certificate, or does not speak TLS.
+            UnauthorizedError: the broker refuses token, user or password.
             ProtocolError: what answers is not a broker that this client can talk to.
         """
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         connection = cls(address, client=client, token=token, zone=zone)
+        protocol: asyncio.BaseProtocol = connection
+        if (context := security.context()) is not None:
+            from memq.runtime.tls_transport import TlsLayer  # noqa: PLC0415 - loads OpenSSL
+
+            name = security.server_name or host
+            try:
+                protocol = connection._layer = TlsLayer(
+                    context, connection, ended=connection._shaken, server_name=name
+                )
+            except ValueError as exc:
+                raise ConfigError(f"{name!r} can be no name in a certificate: {exc}") from exc
         try:
             async with asyncio.timeout(connect_timeout_s):
-                await loop.create_connection(lambda: connection, host, port)
+                await loop.create_connection(lambda: protocol, host, port)
                 connection.limits = await connection._handshake
         except TimeoutError as exc:
             await connection.close()
@@ -283,9 +306,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
-        self._finish(UnavailableError(f"{exc or 'the broker closed it'}"))
+        told = exc if isinstance(exc, MemqError) else None
+        self._finish(told or UnavailableError(f"{exc or 'the broker closed it'}"))
         if not self._lost.done():
             self._lost.set_result(None)
+
+    def _shaken(self, _: TlsLayer, error: MemqError | None) -> None:
+        """End before the connection was one, if TLS has failed."""
+        if error is not None:
+            self._finish(type(error)(f"broker {self.address}: {error}"))
 
     def _dispatch(self, event: ClientEvent) -> None:
         if isinstance(event, Answer):
@@ -318,6 +347,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             # Closing would first wait, without limit, for what the transport still holds.
             self._transport.abort()
+        elif self._layer is not None:
+            self._layer.abort()  # its handshake would go on
         if not self._handshake.done():
             self._handshake.set_exception(why)
             self._handshake.exception()  # the opener may have stopped waiting

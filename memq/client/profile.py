@@ -25,14 +25,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict, get_args
 
+from memq.client.security import FILES, SYSTEM_CA, security_values
 from memq.core.defaults import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
+    SECURITY_VARIABLE,
     STORAGE_OPTIONS_VARIABLE,
     TOKEN_VARIABLE,
     ZONE_VARIABLE,
 )
-from memq.core.named_values import NO_VALUES, NamedValues, have_secret, parse_storage_options
+from memq.core.named_values import (
+    NO_VALUES,
+    NamedValues,
+    have_secret,
+    parse_security,
+    parse_storage_options,
+)
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.errors import ConfigError
 
@@ -62,6 +70,8 @@ class Profile:
         zone: Zone of this machine, such as eu-west-1a, to prefer its brokers.
         storage_options: Options of the object store, for readers: a table
             `[profiles.NAME.storage_options]`, or text as in the broker's option.
+        security: TLS: a table `[profiles.NAME.security]`, or text. Files are relative to the
+            configuration file.
     """
 
     bootstrap: Annotated[str | None, Option("text", None)] = None
@@ -74,17 +84,15 @@ class Profile:
     storage_options: Annotated[NamedValues, Option("text", "", read=parse_storage_options)] = (
         NO_VALUES
     )
+    security: Annotated[NamedValues, Option("text", "", read=parse_security)] = NO_VALUES
 
     def __repr__(self) -> str:
         return f"<Profile {self.bootstrap or 'without brokers'}>"  # never the token
 
-    def token_for(self, bootstrap: str) -> str:
-        """Return the token for these brokers; empty where they are not the profile's own."""
-        return self.token if self.bootstrap in (None, bootstrap) else ""
-
-    def storage_options_for(self, bootstrap: str) -> NamedValues:
-        """Options of the storage for these brokers; none where they are not the profile's own."""
-        return self.storage_options if self.bootstrap in (None, bootstrap) else NO_VALUES
+    def own(self, name: str, bootstrap: str) -> Any:
+        """Return a value for these brokers; nothing where they are not the profile's own."""
+        own = self.bootstrap is None or _brokers(bootstrap) <= _brokers(self.bootstrap)
+        return getattr(self if own else Profile(), name)
 
 
 PROFILE_OPTIONS = options_of(Profile)
@@ -93,13 +101,14 @@ PROFILE_OPTIONS = options_of(Profile)
 class Connection(TypedDict):
     """The arguments of a client that say whom to ask, and how to read what they store.
 
-    Zone and options of the storage are there only where they are known.
+    Zone, options of the storage and security are there only where they are known.
     """
 
     bootstrap: str
     token: str
     zone: NotRequired[str]
     storage_options: NotRequired[NamedValues]
+    security: NotRequired[NamedValues]
 
 
 def profile(name: str | None = None) -> Connection:
@@ -115,7 +124,7 @@ def profile(name: str | None = None) -> Connection:
     """
     found = read_profile(name)
     bootstrap = found.bootstrap or DEFAULT_BOOTSTRAP
-    return _connection(bootstrap, found.token, found.zone, found.storage_options)
+    return _connection(bootstrap, found.token, found.zone, found.storage_options, found.security)
 
 
 def connection_of(
@@ -123,6 +132,7 @@ def connection_of(
     token: str = "",
     zone: str = "",
     storage_options: GivenValues = NO_VALUES,
+    security: GivenValues = NO_VALUES,
 ) -> Connection:
     """Whom a client asks that was given these arguments.
 
@@ -130,40 +140,51 @@ def connection_of(
     machine. A token that is not given is that of `MEMQ_TOKEN`, whatever the brokers, or of the
     profile that names them. A zone that was not given is that of `MEMQ_ZONE`,
     whatever the brokers, or of the profile that names them. Options of the storage are found as the
-    zone is, with `MEMQ_STORAGE_OPTIONS`.
+    zone is, with `MEMQ_STORAGE_OPTIONS`, and security with `MEMQ_SECURITY`.
 
     Raises:
         ConfigError: as `profile`; or options are malformed.
     """
     zone = zone or os.environ.get(ZONE_VARIABLE, "")
-    options = parse_storage_options(storage_options) if storage_options else _options_of_machine()
+    options = _given(storage_options, STORAGE_OPTIONS_VARIABLE, parse_storage_options)
+    safety = _given(security, SECURITY_VARIABLE, security_values)
     token = token or os.environ.get(TOKEN_VARIABLE, "")
     if bootstrap is None:
         bootstrap = os.environ.get(BOOTSTRAP_VARIABLE) or None
     if bootstrap is not None:
-        return _connection(bootstrap, token, zone, options)
+        return _connection(bootstrap, token, zone, options, safety)
     found = profile()
     return _connection(
         found["bootstrap"],
         token or found["token"],
         zone or found.get("zone", ""),
         options or found.get("storage_options", NO_VALUES),
+        safety or found.get("security", NO_VALUES),
     )
 
 
-def _options_of_machine() -> NamedValues:
+def _given(
+    values: GivenValues, variable: str, parse: Callable[[GivenValues], NamedValues]
+) -> NamedValues:
+    """Return what was given, or else what a variable of the machine says."""
+    if values:
+        return parse(values)
     try:
-        return parse_storage_options(os.environ.get(STORAGE_OPTIONS_VARIABLE, ""))
+        return parse(os.environ.get(variable, ""))
     except ConfigError as exc:
-        raise ConfigError(f"{STORAGE_OPTIONS_VARIABLE}: {exc}") from exc
+        raise ConfigError(f"{variable}: {exc}") from exc
 
 
-def _connection(bootstrap: str, token: str, zone: str, options: NamedValues) -> Connection:
+def _connection(
+    bootstrap: str, token: str, zone: str, options: NamedValues, security: NamedValues
+) -> Connection:
     found = Connection(bootstrap=bootstrap, token=token)
     if zone:
         found["zone"] = zone
     if options:
         found["storage_options"] = options
+    if security:
+        found["security"] = security
     return found
 
 
@@ -232,6 +253,7 @@ def _parse(
         holder = _holder_of_token(path, found)
         if found.token_file:
             found = replace(found, token=_token_in(holder), token_file=None)
+        found = replace(found, security=_beside(path, found.security))
     except ConfigError as exc:
         raise ConfigError(f"{path}, profile {name!r}: {exc}") from exc
     if warn and found.token and _others_read(holder):
@@ -239,6 +261,10 @@ def _parse(
     if warn and have_secret(found.storage_options) and _others_read(path):
         warn(f"{path} holds credentials of a storage and others can read it; chmod 600 it")
     return found
+
+
+def _brokers(bootstrap: str) -> set[str]:
+    return {address.strip() for address in bootstrap.split(",")}
 
 
 def _check_addresses(found: Profile) -> None:
@@ -256,6 +282,18 @@ def _holder_of_token(path: Path, found: Profile) -> Path:
     if found.token:
         raise ConfigError("token and token_file are both given; leave out one")
     return path.parent / os.path.expanduser(found.token_file)  # noqa: PTH111 - as below
+
+
+def _beside(path: Path, security: NamedValues) -> NamedValues:
+    """Return what security says, with files relative to the configuration file."""
+    return security_values(
+        {
+            name: str(path.parent / os.path.expanduser(value))  # noqa: PTH111 - as below
+            if name in FILES and value != SYSTEM_CA
+            else value
+            for name, value in security
+        }
+    )
 
 
 def _token_in(path: Path) -> str:

@@ -287,6 +287,8 @@ class ReadArguments(TypedDict, total=False):
         zone: where this reader runs; empty for that of `MEMQ_ZONE`, or of the profile.
         storage_options: of the object store, as a table or as "NAME=VALUE,NAME=VALUE"; none for
             those of `MEMQ_STORAGE_OPTIONS`, or of the profile.
+        security: what TLS needs, as a table or as "NAME=VALUE,NAME=VALUE"; none for
+            those of `MEMQ_SECURITY`, or of the profile.
     """
 
     partition: int | None
@@ -302,6 +304,7 @@ class ReadArguments(TypedDict, total=False):
     token: str
     zone: str
     storage_options: GivenValues
+    security: GivenValues
 
 
 def read_range(

@@ -617,6 +617,8 @@ class SyncTopicClient(SyncClient[TopicClient]):
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
         storage_options: of the object store, for those who read objects of the topic; none for
             those of `MEMQ_STORAGE_OPTIONS`, or of the profile.
+        security: what TLS needs, as a table or as "NAME=VALUE,NAME=VALUE"; none for
+            those of `MEMQ_SECURITY`, or of the profile.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
         loop: makes the event loop on which the calls run.

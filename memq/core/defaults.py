@@ -7,6 +7,7 @@ DEFAULT_BOOTSTRAP = f"{DEFAULT_HOST}:{DEFAULT_PORT}"  # where `memq dev` listens
 BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
 ZONE_VARIABLE = "MEMQ_ZONE"
 STORAGE_OPTIONS_VARIABLE = "MEMQ_STORAGE_OPTIONS"
+SECURITY_VARIABLE = "MEMQ_SECURITY"
 TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable
 GLUE_ARGUMENTS = "--memq_arguments"  # by which AWS Glue passes a Spark program its own
 DEFAULT_ASSIGNOR = "balanced"

@@ -56,6 +56,11 @@ def parse_zookeeper_options(value: object) -> NamedValues:
     return _parse("zookeeper_options", value)
 
 
+def parse_security(value: object) -> NamedValues:
+    """Parse what a client needs for TLS; see `_parse`."""
+    return _parse("security", value)
+
+
 def parse_catalog_options(value: object) -> NamedValues:
     """Parse the options of a catalog of tables; see `_parse`."""
     return _parse("catalog_options", value)

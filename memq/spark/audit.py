@@ -78,6 +78,7 @@ class TopicAddress(NamedTuple):
     topic: str
     token: str
     storage_options: NamedValues = NO_VALUES
+    security: NamedValues = NO_VALUES
 
     def __repr__(self) -> str:
         return f"<TopicAddress {self.topic} at {self.bootstrap}>"  # never the token
@@ -167,6 +168,7 @@ async def _inspect(address: TopicAddress, payloads: list[bytes]) -> list[Inspect
         client="memq.spark",
         token=address.token,
         storage_options=address.storage_options,
+        security=address.security,
     )
     loop = asyncio.get_running_loop()
     objects = FallbackReader(TopicClient(cluster, address.topic), loop)

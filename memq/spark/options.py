@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from memq.client.cluster import parse_bootstrap
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
 from memq.client.profile import connection_of
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OPTIONS_VARIABLE
+from memq.client.security import security_values
+from memq.core.defaults import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    SECURITY_VARIABLE,
+    STORAGE_OPTIONS_VARIABLE,
+)
 from memq.core.group import check_group_name
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Option, options_of
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 
     from memq.client.producer.options import ProducerArguments
 
-SECRET_OPTIONS = ("token", "storageOptions")  # no error has their values
+SECRET_OPTIONS = ("token", "storageOptions", "security")  # no error has their values
 MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 Mode = Literal["failfast", "permissive"]
@@ -95,6 +101,7 @@ class _TopicOptions:
         bootstrap: Addresses of some brokers, `host:port` separated by commas.
         topic: The topic. To read several, use `subscribe` or `subscribePattern` instead.
         token: Credential, if the brokers ask for one.
+        security: What TLS needs, as `NAME=VALUE,NAME=VALUE`; workers need the files as well.
     """
 
     bootstrap: Annotated[
@@ -108,6 +115,10 @@ class _TopicOptions:
         str, _text(_checked(check_topic_name), shown="required")
     ]  # empty where several are read
     token: Annotated[str, _text(str, "", shown="none")] = field(repr=False)
+    security: Annotated[
+        NamedValues,
+        _text(security_values, "", shown=f"`{SECURITY_VARIABLE}` of the driver, or the profile"),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +263,7 @@ class WriteOptions(_TopicOptions):
             "partition_by": self.partition_by,
             "delivery_timeout": format_duration_ms(timeout_ms) if timeout_ms else None,
             "token": self.token,
+            "security": self.security,
             "client": "spark",
         }
 
@@ -343,9 +355,15 @@ def _parse_all(
     values = {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
     # Here, on the driver, so that every task asks the same brokers.
     given_options = values.get("storage_options", NO_VALUES)
-    found = connection_of(values["bootstrap"], values["token"], storage_options=given_options)
+    found = connection_of(
+        values["bootstrap"],
+        values["token"],
+        storage_options=given_options,
+        security=values["security"],
+    )
     # Not the zone: executors may be in another one than the driver, and know their own.
     values |= {"bootstrap": found["bootstrap"], "token": found["token"]}
+    values["security"] = found.get("security", NO_VALUES)
     if what == "read":
         values["storage_options"] = found.get("storage_options", NO_VALUES)
     return values

@@ -95,7 +95,11 @@ class StreamReports:
                 for report in self._reports(streams[name], ranges)
             ]
             report_consumed(
-                self._options.bootstrap, reports, token=self._options.token, timeout_s=TIMEOUT_S
+                self._options.bootstrap,
+                reports,
+                token=self._options.token,
+                security=self._options.security,
+                timeout_s=TIMEOUT_S,
             )
         except MemqError as exc:
             log.warning("MemQ %s: audit reports wait: %s", self._options.subject, exc)

@@ -110,6 +110,7 @@ def share(options: ReadOptions) -> Shared:
         options.bootstrap,
         client="memq.spark",
         token=options.token,
+        security=options.security,
         request_timeout_s=REQUEST_TIMEOUT_S,
     )
     return Shared(cluster, AdvisingLoop(f"memq-{options.subject}"))

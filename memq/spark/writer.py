@@ -360,7 +360,7 @@ def plan_write(
             'a topic cannot be overwritten: what is published never changes. Use mode("append")'
         )
     topic = options.topic
-    info = asyncio.run(_find(options.bootstrap, topic, options.token))
+    info = asyncio.run(_find(options))
     topic_schema = deserialize_schema(info.schemas[info.schema_id])
     check_rows(to_arrow_schema(schema, timezone="UTC"), topic_schema, topic)
     _check_key(options.partition_by, schema.names, topic_schema, topic)
@@ -415,9 +415,11 @@ def _check_key(column: str, names: list[str], topic_schema: pa.Schema, topic: st
         )
 
 
-async def _find(bootstrap: str, topic: str, token: str) -> TopicInfo:
-    cluster = Cluster(bootstrap, client="spark", token=token)
+async def _find(options: WriteOptions) -> TopicInfo:
+    cluster = Cluster(
+        options.bootstrap, client="spark", token=options.token, security=options.security
+    )
     try:
-        return await cluster.topic(topic, create=True)
+        return await cluster.topic(options.topic, create=True)
     finally:
         await cluster.close()

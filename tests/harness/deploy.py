@@ -47,6 +47,7 @@ EVERYTHING: dict[str, Any] = {
         "storage_options": {"region": "eu-west-1", "tag.team": 'a "b" \\ <c> ü'},
         "topics": {"web.clicks": {"batch_age": "1s", "read_partitions": 4}},
     },
+    "tlsSecret": "memq-tls",
     "existingSecret": "memq",
     "zone": "eu-west-1a",
     "imagePullSecrets": [{"name": "registry"}],

@@ -101,6 +101,7 @@ async def audit_topic(
     only_consumed: bool = False,
     token: str = "",
     storage_options: GivenValues = NO_VALUES,
+    security: GivenValues = NO_VALUES,
     progress: Progress | None = None,
     inspect_batches: InspectBatches | None = None,
 ) -> AuditResult:
@@ -122,6 +123,7 @@ async def audit_topic(
         token: credential, where a cluster is not given.
         storage_options: of the object store, where a cluster is not given; none for those of
             `MEMQ_STORAGE_OPTIONS`, or of the profile.
+        security: what TLS needs, where a cluster is not given; none as above.
         progress: told how many Batches were looked at, and of how many.
         inspect_batches: looks deep into Batches in another way, such as on a cluster.
 
@@ -135,7 +137,13 @@ async def audit_topic(
     if isinstance(cluster, Cluster):
         client = cluster
     else:
-        client = Cluster(cluster, client="memq audit", token=token, storage_options=storage_options)
+        client = Cluster(
+            cluster,
+            client="memq audit",
+            token=token,
+            storage_options=storage_options,
+            security=security,
+        )
     executor = client.runtime.threads(THREADS, "memq-audit")
     try:
         info = await client.topic(topic)

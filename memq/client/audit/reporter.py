@@ -29,7 +29,6 @@ from memq.client.topic import TopicClient
 from memq.core.audit.reports import ConsumedReport, R, check_consumed, encode_report, encode_reports
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
-from memq.core.named_values import NO_VALUES
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.core.wire.messages import Write
@@ -37,9 +36,10 @@ from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Unpack
 
+    from memq.client.cluster import ClusterArguments
     from memq.core.audit.reports import ProducerName, ReaderName, Report
-    from memq.core.named_values import GivenValues
 
 _log = logging.getLogger(__name__)
 
@@ -325,10 +325,8 @@ def report_consumed(
     bootstrap: str | None,
     reports: Sequence[ConsumedReport],
     *,
-    token: str = "",
-    zone: str = "",
-    storage_options: GivenValues = NO_VALUES,
     timeout_s: float = TIMEOUT_S,
+    **brokers: Unpack[ClusterArguments],
 ) -> None:
     """Report what was consumed; it returns when the reports are stored.
 
@@ -336,10 +334,8 @@ def report_consumed(
         bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
             of the profile, or else 127.0.0.1:6367.
         reports: what was consumed. Those about topics that are not audited are left out.
-        token: credential; empty where the brokers ask for none.
-        zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
-        storage_options: as for every client, though a report reads no objects.
         timeout_s: seconds that all of it may take.
+        **brokers: how they are reached, as for every client: token, security, zone.
 
     Raises:
         InvalidRequestError: the numbers of a report make no sense.
@@ -352,11 +348,7 @@ def report_consumed(
     async def send() -> None:
         cluster = Cluster(
             bootstrap,
-            client="memq report",
-            token=token,
-            zone=zone,
-            storage_options=storage_options,
-            request_timeout_s=timeout_s,
+            **{"client": "memq report", "request_timeout_s": timeout_s} | brokers,
         )
         try:
             await _report(cluster, reports, timeout_s)

@@ -116,6 +116,7 @@ class AsyncConsumer:
             self._bootstrap,
             client=options.client,
             token=options.token,
+            security=options.security,
             zone=options.zone,
             storage_options=options.storage_options,
             request_timeout_s=options.request_timeout_ms / 1000,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 from memq.client.consumer.fetcher import OnOutOfRange
+from memq.client.security import security_values
 from memq.core.group import (
     MAX_CLIENT_TEXT,
     MAX_SESSION_TIMEOUT_MS,
@@ -76,6 +77,8 @@ class ConsumerArguments(TypedDict, total=False):
         storage_options: Options of the object store, such as region or credentials, as the broker's
             option of this name. Empty for `MEMQ_STORAGE_OPTIONS` or the profile's.
         token: Credential; empty if the brokers ask for none.
+        security: What TLS needs, such as `ca=ca.pem`; see Security. Empty for `MEMQ_SECURITY` or
+            the profile's.
         client: Name of this consumer in the brokers' logs and in the group.
     """
 
@@ -102,6 +105,7 @@ class ConsumerArguments(TypedDict, total=False):
     zone: Annotated[str, Option("text", "")]
     storage_options: Annotated[GivenValues, Option("text", "", read=parse_storage_options)]
     token: Annotated[str, Option("text", "")]
+    security: Annotated[GivenValues, Option("text", "", read=security_values)]
     client: Annotated[str, Option("text", "", read=_client)]
 
 

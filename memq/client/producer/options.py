@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
+from memq.client.security import security_values
 from memq.core.named_values import GivenValues, NamedValues, parse_storage_options
 from memq.core.names import MAX_PRODUCER_ID, is_producer_id
 from memq.core.options import Option, defaults, options_of, parse_options
@@ -69,6 +70,8 @@ class ProducerArguments(TypedDict, total=False):
         storage_options: Ignored: a producer reads no objects. Lets a profile be passed to any
             client.
         token: Credential; empty if the brokers ask for none.
+        security: What TLS needs, such as `ca=ca.pem`; see Security. Empty for `MEMQ_SECURITY` or
+            the profile's.
         client: Name of this producer in the brokers' logs.
     """
 
@@ -90,6 +93,7 @@ class ProducerArguments(TypedDict, total=False):
     zone: Annotated[str, Option("text", "")]
     storage_options: Annotated[GivenValues, Option("text", "", read=parse_storage_options)]
     token: Annotated[str, Option("text", "")]
+    security: Annotated[GivenValues, Option("text", "", read=security_values)]
     client: Annotated[str, Option("text", "")]
 
 
@@ -115,6 +119,7 @@ class ProducerOptions:
     zone: str
     storage_options: NamedValues
     token: str = field(repr=False)
+    security: NamedValues
     client: str
 
     @classmethod

@@ -165,6 +165,7 @@ class AsyncProducer:
                 self._bootstrap,
                 client=options.client,
                 token=options.token,
+                security=options.security,
                 zone=options.zone,
                 runtime=self._runtime,
             )

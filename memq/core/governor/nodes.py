@@ -77,6 +77,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
         role: `ALL_ROLES`; or `READ_ROLE`, and any other that is not known: it takes no write
             partitions.
         accepting: whether it takes more of them, such as not while it stops.
+        listeners: `host:port` of its other listeners, by name, if it has others.
         lost_ms: of a member: when it was seen to be gone, milliseconds since 1970 UTC; 0 before.
     """
 
@@ -87,6 +88,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
     capacity: float = 1.0
     role: str = ALL_ROLES
     accepting: bool = True
+    listeners: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     lost_ms: int = 0
 
     def __post_init__(self) -> None:

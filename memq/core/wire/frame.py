@@ -91,6 +91,7 @@ _HEADER_LENGTH = struct.Struct("<I")
 _HEADER_LENGTH_AT = 16
 _NOTHING = memoryview(bytearray())
 _HTTP_REQUESTS = (b"GET /", b"HEAD ", b"POST ", b"PUT /")
+_TLS = b"\x16\x03"  # how a handshake begins
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -404,6 +405,11 @@ def _check_start(start: bytes) -> None:
     if start.startswith(b"HTTP"):
         raise ProtocolError(
             "HTTP is spoken here, so this looks like a broker's admin port; use the broker's port"
+        )
+    if _TLS.startswith(start[:2]):
+        raise ProtocolError(
+            "this looks like TLS, and a plain listener: use the port of a TLS listener, or leave "
+            "out `ca`"
         )
     if any(each.startswith(start) for each in _HTTP_REQUESTS):
         raise ProtocolError("this looks like HTTP, which a broker speaks at its admin_port")

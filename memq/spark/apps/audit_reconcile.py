@@ -62,8 +62,9 @@ def main(
     and write partition, and one for each consumer of it. The exit code is 1 when anything is lost,
     damaged, duplicated, changed or missed, and 3 when nothing is, but not all could be judged.
     """
-    storage_options = connection_of(bootstrap).get("storage_options", NO_VALUES)
-    address = TopicAddress(bootstrap, topic, token, storage_options)
+    own = connection_of(bootstrap)
+    values = [own.get("storage_options", NO_VALUES), own.get("security", NO_VALUES)]
+    address = TopicAddress(bootstrap, topic, token, *values)
     with session("audit_reconcile") as spark:
         found = asyncio.run(
             audit_topic(

@@ -8,6 +8,7 @@ from airflow_provider_memq.hooks.memq import MemqHook
 from memq import AdminClient, Producer
 from memq.errors import UnauthorizedError, UnavailableError
 from memq.testing.broker import BrokerProcess
+from tests.harness.certificates import Certificates
 
 BATCHES = 5
 TOKEN = "the-right-one"  # noqa: S105 - it protects nothing
@@ -72,3 +73,24 @@ def test_wrong_connections(broker, monkeypatch, conn, error):
     assert message.startswith("connection 'wrong': ")
     with pytest.raises(error):
         hook.state("clicks")
+
+
+async def test_tls(tmp_path, monkeypatch):
+    """Tasks and triggers reach a broker by the CA of the extra field, and without are told so."""
+    certificates = Certificates(tmp_path)
+    with BrokerProcess(tmp_path / "data", **certificates.broker_options()) as process:
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_SECURE", f"memq://{process.address}?security=ca%3D{certificates.ca}"
+        )
+        monkeypatch.setenv("AIRFLOW_CONN_PLAIN", f"memq://{process.address}")
+        hook = MemqHook("secure")
+        with hook.get_conn() as admin:
+            admin.create_topic("clicks")
+            with Producer(process.address, topic="clicks", security=hook.security) as producer:
+                producer.write(b"x").result(TIMEOUT_S)
+        assert hook.read_range("clicks", 0, 0, 1).num_rows == 1
+        async with await hook.atopic("clicks") as topic:
+            assert [each.end for each in await topic.offsets()] == [1]
+        good, message = MemqHook("plain").test_connection()
+        assert not good
+        assert "the broker speaks TLS there: give `ca`" in message

@@ -96,7 +96,11 @@ async def broker(
         queue=queue or InMemoryQueue(),
         runtime=runtime,
     )
-    await running.start()
+    try:
+        await running.start()
+    except BaseException:
+        await running.abandon()
+        raise
     try:
         yield running
     finally:

@@ -24,20 +24,11 @@ class PlantedError(Exception):
     """A bug."""
 
 
-class AloneBroker(Broker):
-    """A broker that lets its port go when it gives up; with its process else."""
-
-    async def abandon(self) -> None:
-        await super().abandon()
-        if self._server is not None:
-            self._server.close()
-
-
 def made(tmp_path, **seams) -> Broker:
     """A broker that was not started."""
     options = {"data_dir": str(tmp_path / "data"), "port": 0, "admin_port": 0}
     options |= seams.pop("options", {})
-    return AloneBroker(BrokerConfig.create(options), **seams)
+    return Broker(BrokerConfig.create(options), **seams)
 
 
 def refuses(address: str) -> bool:
@@ -180,7 +171,7 @@ async def test_a_stop_in_its_order(tmp_path) -> None:
         await until(lambda: c.connection.closed)
     assert steps[-3:] == ["times", "queue", "storage"]
     assert all(each.done() for each in background)
-    assert len(background) == 4
+    assert len(background) == 5
     assert len(b.connections) == 0
     assert refuses(f"127.0.0.1:{b.admin_port}")
     assert len(list(threads)) == 3

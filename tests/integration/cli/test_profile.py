@@ -1,12 +1,14 @@
 """Profiles on the command line: where the brokers are, and what they are told."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from memq import AdminClient
 from memq.cli.main import main
 from memq.testing.broker import BrokerProcess
+from tests.harness.certificates import Certificates
 
 
 @pytest.fixture
@@ -48,3 +50,23 @@ def test_the_profile_says_which_brokers(guarded, broker, capsys, monkeypatch):
     monkeypatch.delenv("MEMQ_BOOTSTRAP")
     with BrokerProcess(guarded._options["data_dir"] + "-other", token="secret") as other:
         assert "token" in topics(capsys, "-b", other.address, code=1)[1]
+
+
+def test_tls_by_a_profile(tmp_path, monkeypatch, capsys):
+    """A profile's table names the CA, relative to the file; a variable or flag does so as well."""
+    certificates = Certificates(tmp_path)
+    with BrokerProcess(tmp_path / "data", **certificates.broker_options()) as process:
+        path = tmp_path / "memq.toml"
+        security = f'[profiles.x.security]\nca = "{Path(certificates.ca).name}"\n'
+        path.write_text(f'[profiles.x]\nbootstrap = "{process.address}"\n{security}')
+        monkeypatch.setenv("MEMQ_CONFIG", str(path))
+        monkeypatch.setenv("MEMQ_PROFILE", "x")
+        assert topics(capsys) == ([], "")
+        other = process.address.replace("127.0.0.1", "localhost")
+        assert "give `ca`" in topics(capsys, "-b", other, code=1)[1]
+        monkeypatch.delenv("MEMQ_PROFILE")
+        named = ("-b", process.address, "--security", f"ca={certificates.ca}")
+        assert topics(capsys, *named) == ([], "")
+        monkeypatch.setenv("MEMQ_SECURITY", f"ca={certificates.ca}")
+        assert topics(capsys, "-b", process.address) == ([], "")
+        assert main(["status", "-b", process.address]) == 0

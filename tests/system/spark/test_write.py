@@ -10,8 +10,10 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
-from memq import read_range
+from memq import AdminClient, read_range
 from memq.client.topic import SyncTopicClient
+from memq.testing.broker import BrokerProcess
+from tests.harness.certificates import Certificates
 from tests.system.spark.faulty import FaultySource
 
 MOMENT = datetime(2025, 6, 30, 12, tzinfo=UTC)
@@ -184,3 +186,19 @@ def test_a_micro_batch_that_is_run_again_doubles_nothing(spark, topic, tmp_path)
 
     assert topic.published_records() == 900
     assert topic.values() == Counter(b"line %d" % number for number in range(900))
+
+
+def test_tls(spark, tmp_path):
+    """Driver and workers write and read over TLS; without, the error says what to give."""
+    certificates = Certificates(tmp_path)
+    with BrokerProcess(tmp_path / "data", **certificates.broker_options()) as process:
+        security = {"ca": certificates.ca}
+        with AdminClient(process.address, security=security) as admin:
+            admin.create_topic("t", write_partitions=2)
+        place = {"bootstrap": process.address, "topic": "t"}
+        secured = place | {"security": f"ca={certificates.ca}", "readThrough": "broker"}
+        written = numbered(spark, 500).write.format("memq").mode("append")
+        written.options(**place, security=secured["security"]).save()
+        assert spark.read.format("memq").options(**secured).load().count() == 500
+        with pytest.raises(PySparkException, match="the broker speaks TLS there: give `ca`"):
+            spark.read.format("memq").options(**place).load().count()

@@ -39,11 +39,21 @@ def test_the_rest_of_it():
     assert "ecret" not in repr(plain)
 
 
+def test_what_tls_needs():
+    """The extra field has it as text, as the form gives it, or as JSON."""
+    text = settings("memq://a:1?security=ca%3D%2Fca.pem")
+    extra = '{"security": {"ca": "/ca.pem"}}'
+    table = Connection(conn_id="c", conn_type="memq", host="a", port=1, extra=extra)
+
+    assert dict(text.security) == dict(settings_of(table).security) == {"ca": "/ca.pem"}
+
+
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
         ("memq://", "names no broker"),
         ("memq://user@a:1", "has a login"),
+        ("memq://a:1?security=cart%3Dx", "unknown option 'cart'"),
         ("memq://a:1/clicks", "'clicks'; it names brokers only"),
         ("memq://a:1?colour=red", "unknown field `colour`.* a JSON object of bootstrap"),
         ("memq://a:1?request_timeout_s=soon", "soon.*request_timeout_s"),
@@ -66,7 +76,7 @@ def test_what_it_must_not_say(uri, message):
 @pytest.mark.parametrize(
     ("error", "hint"),
     [
-        (UnauthorizedError("no"), "connection 'c': no; put the brokers' token into its password"),
+        (UnauthorizedError("no"), "connection 'c': no; see its password and its extra 'security'"),
         (UnavailableError("no"), "connection 'c': no; check its host and port"),
         (InvalidRequestError("no"), "connection 'c': no"),
     ],

@@ -134,7 +134,7 @@ async def test_an_error_where_any_broker_will_do(kind, where):
     script = rig.answers if where == "answer" else rig.refusals
     error = kind("why")
     script[A].append(error)
-    elsewhere = error.retriable or kind is UnauthorizedError
+    elsewhere = error.retriable or isinstance(error, UnauthorizedError)
     if not elsewhere:
         with pytest.raises(kind) as caught:
             await rig.call()

@@ -29,7 +29,7 @@ token = "for any broker"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The configuration folder, with a file that nobody else can read."""
-    for name in ("CONFIG", "PROFILE", "BOOTSTRAP", "TOKEN", "ZONE", "STORAGE_OPTIONS"):
+    for name in ("CONFIG", "PROFILE", "BOOTSTRAP", "TOKEN", "ZONE", "STORAGE_OPTIONS", "SECURITY"):
         monkeypatch.delenv(f"MEMQ_{name}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     write(tmp_path / "memq.toml", FILE)
@@ -70,9 +70,9 @@ def test_a_token_stays_with_its_brokers(folder, monkeypatch):
     monkeypatch.setenv("MEMQ_BOOTSTRAP", "d:4")
 
     assert connection_of(None) == {"bootstrap": "d:4", "token": ""}
-    assert read_profile("prod").token_for("d:4") == ""
-    assert read_profile("prod").token_for("c:3") == "of prod"
-    assert read_profile("alone").token_for("d:4") == "for any broker"
+    assert read_profile("prod").own("token", "d:4") == ""
+    assert read_profile("prod").own("token", "c:3") == "of prod"
+    assert read_profile("alone").own("token", "d:4") == "for any broker"
 
 
 def test_the_zone(folder, monkeypatch):
@@ -94,8 +94,8 @@ def test_options_of_the_storage(folder, monkeypatch):
     assert connection_of(None, storage_options={"region": "mine"})["storage_options"] == mine
     assert connection_of("e:5", storage_options="region=mine")["storage_options"] == mine
     assert "storage_options" not in connection_of("e:5")
-    assert read_profile().storage_options_for("a:1,b:2") == of_file
-    assert read_profile().storage_options_for("e:5") == NO_VALUES
+    assert read_profile().own("storage_options", "a:1,b:2") == of_file
+    assert read_profile().own("storage_options", "e:5") == NO_VALUES
     monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "region=variable")
     of_variable = {("region", "variable")}
     assert connection_of(None)["storage_options"] == of_variable
@@ -105,6 +105,22 @@ def test_options_of_the_storage(folder, monkeypatch):
     with pytest.raises(ConfigError, match=r"^MEMQ_STORAGE_OPTIONS: .*at its beg") as refused:
         connection_of("e:5")
     assert "hush" not in str(refused.value)
+
+
+def test_security(folder, monkeypatch):
+    """It is found as options of the storage are; a profile's files lie beside the profile."""
+    text = "[profiles.default.security]\nca = 'ca.pem'\ncert = '/cert.pem'\nkey = '/key.pem'\n"
+    write(folder / "memq.toml", f"{FILE}\n{text}")
+    ca = str(folder / "ca.pem")
+    of_file = {("ca", ca), ("cert", "/cert.pem"), ("key", "/key.pem")}
+    assert connection_of(None)["security"] == of_file
+    assert "security" not in connection_of("e:5")
+    assert connection_of("e:5", security="ca=mine")["security"] == {("ca", "mine")}
+    monkeypatch.setenv("MEMQ_SECURITY", "ca=variable")
+    assert connection_of("e:5")["security"] == {("ca", "variable")}
+    monkeypatch.setenv("MEMQ_SECURITY", "ca=variable,cart=x")
+    with pytest.raises(ConfigError, match="MEMQ_SECURITY: security: unknown option 'cart'; kn"):
+        connection_of("e:5")
 
 
 def test_without_a_file(tmp_path, monkeypatch):

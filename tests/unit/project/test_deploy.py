@@ -41,6 +41,24 @@ def test_values_reach_the_broker_as_they_were_written():
     assert {name: config[name] for name in EVERYTHING["config"]} == EVERYTHING["config"]
 
 
+def test_a_secret_with_a_certificate_switches_tls_on():
+    """It is mounted where the broker's options say; without one there is neither."""
+    for values in (EVERYTHING, EVERYTHING | {"tlsSecret": ""}):
+        sets = [each for each in rendered(CHART, values) if each["kind"] == "StatefulSet"]
+        for pod in (each["spec"]["template"]["spec"] for each in sets):
+            (container,) = pod["containers"]
+            options = {each["name"]: each.get("value") for each in container["env"]}
+            places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+            secrets = {each["name"]: each.get("secret") for each in pod["volumes"]}
+            if values["tlsSecret"]:
+                assert secrets["tls"]["secretName"] == "memq-tls"
+                assert options["MEMQ_TLS_CERT"] == f"{places['tls']}/tls.crt"
+                assert options["MEMQ_TLS_KEY"] == f"{places['tls']}/tls.key"
+            else:
+                assert "tls" not in secrets
+                assert "MEMQ_TLS_CERT" not in options
+
+
 class Admin(BaseHTTPRequestHandler):
     """Admin HTTP that answers each page with the status of its server; any other is an error."""
 

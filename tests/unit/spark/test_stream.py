@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from memq.client.lag import Lag
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.manifest import Totals
+from memq.core.named_values import NO_VALUES
 from memq.core.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import (
@@ -231,11 +232,11 @@ def query(brokers, **options):
     return made
 
 
-def take_reports(bootstrap, reports, *, token, timeout_s):
+def take_reports(bootstrap, reports, *, token, security, timeout_s):
     stream = QUERY[0]
     stream.tried_s.append(stream.now_s)
     stream.brokers.call("report")
-    assert (bootstrap, token) == ("b:1", "hush")
+    assert (bootstrap, token, security) == ("b:1", "hush", NO_VALUES)
     assert timeout_s <= 10
     at = stream.reader._topics.decode(stream.at)
     for each in reports:

@@ -88,7 +88,6 @@ class Cluster:
             await broker.start()
         except BaseException:
             await broker.abandon()
-            broker._server.close()  # with the process else
             raise
         self.brokers[name] = broker
         return broker

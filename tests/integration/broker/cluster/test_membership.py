@@ -8,11 +8,14 @@ import pytest
 
 from memq import AsyncAdminClient
 from memq.broker import membership
+from memq.client.connection import BrokerConnection
+from memq.client.security import Security
 from memq.core.governor.coordination import Create, Delete
 from memq.core.governor.nodes import BROKERS, DRAINING, MEMBERS
 from memq.core.wire import messages as m
 from memq.errors import MemqError, NotHostedError, UnavailableError
-from tests.integration.broker.support import GatedStorage, turns, until
+from tests.harness.certificates import Certificates
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, turns, until
 
 
 def counted(broker):
@@ -176,3 +179,31 @@ async def test_a_broker_that_reads_owns_nothing(cluster):
     async with AsyncAdminClient(one.address) as admin:
         roles = {each.id: each.role for each in (await admin.describe_cluster()).brokers}
     assert roles == {"one": "all", "r": "read"}
+
+
+async def test_clients_of_another_listener_stay_on_it(cluster, tmp_path):
+    """Over TLS all brokers have TLS addresses, also the one to which a client is sent on."""
+    certificates = Certificates(tmp_path)
+    secure = certificates.broker_options() | {"port": 0}
+    brokers = await cluster.start("one", "two", listeners={"secure": secure})
+    await all_expected(cluster)
+    await (await cluster.connect(brokers[0])).create("t", write_partitions=2)
+    await cluster.all_owned("t")
+    addresses = {each.listeners["secure"].address for each in brokers}
+    security = Security.parse({"ca": certificates.ca})
+    told = set()
+    for address in addresses:
+        connection = await BrokerConnection.open(
+            address, security=security, connect_timeout_s=TIMEOUT_S
+        )
+        answer, _ = await connection.request(m.Metadata(topics=["t"]), timeout_s=TIMEOUT_S)
+        told |= {each.address for each in answer.brokers} | {*answer.topics[0].hosts}
+        told.add(answer.topics[0].queue_address)
+        try:
+            answer, _ = await connection.request(m.DescribeCluster(), timeout_s=TIMEOUT_S)
+            told |= {each.address for each in answer.brokers}
+        except NotHostedError as error:
+            told.add(error.address)
+            assert brokers[0].address not in str(error)
+        await connection.close()
+    assert told == addresses

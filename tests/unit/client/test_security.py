@@ -1,0 +1,39 @@
+"""What the option `security` says, and what it must not say."""
+
+import pytest
+
+from memq.client.security import PLAIN, Security
+from memq.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("cart=x", "unknown option 'cart'; known are ca, cert, key"),
+        ("cert=x", "cert without ca"),
+        ("ca=x,key=y", "key without cert"),
+        ("server_name=x", "server_name without ca"),
+        ("ca=", "ca is empty; give it, or leave it out"),
+        (3, "expected NAME=VALUE"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(given, message):
+    """The error names what is missing, and no value."""
+    with pytest.raises(ConfigError, match=message):
+        Security.parse(given)
+
+
+def test_nothing_is_plain():
+    """Without a CA there is no TLS."""
+    assert Security.parse("") == PLAIN
+    assert PLAIN.context() is None
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path):
+    """A CA that is missing, or is no certificate."""
+    with pytest.raises(ConfigError, match="cannot read ca = /none"):
+        Security.parse("ca=/none").context()
+    path = tmp_path / "ca.pem"
+    path.write_text("nonsense")
+    with pytest.raises(ConfigError, match=r"ca = .*ca\.pem is no PEM of what it should"):
+        Security.parse({"ca": str(path)}).context()
