@@ -470,6 +470,19 @@ def ids(written):
     return Counter((number, id(delivery)) for number, delivery in written)
 
 
+def test_rows_that_are_not_encoded_keep_no_memory(monkeypatch):
+    """What was set aside for them is free again."""
+
+    def fails(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("memq.client.producer.accumulator.encode_message", fails)
+    rig = Rig()
+    with pytest.raises(MemoryError):
+        rig.accumulator.write_batch(BATCH, "default")
+    assert rig.budget.used_bytes == 0
+
+
 @pytest.mark.parametrize("linger_s", [0.01, None])
 @pytest.mark.parametrize("what", ["raises", "writes", "closes"])
 def test_a_handler_anywhere_in_a_write(linger_s, what):
