@@ -421,3 +421,13 @@ async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path
         assert len(await asyncio.gather(*writes)) == 8 * 16
         assert b.context.memory.peak_bytes <= bound + 8 * message
         assert b.context.memory.used_bytes == 0
+
+
+async def test_both_ends_probe_a_silent_connection(tmp_path) -> None:
+    """So the kernel notices that the other machine is gone."""
+    async with broker(tmp_path) as b, client(b) as c:
+        (served,) = b.connections._open
+        for each in (served, c.connection):
+            sock = each._transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
