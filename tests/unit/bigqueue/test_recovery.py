@@ -204,3 +204,16 @@ def test_a_damaged_control_file_is_rebuilt_from_the_pages(writer, crash, damage,
         assert array.recovery.items_dropped == 0
         assert array.start == (10 if truncated else 0)
         check_usable(array, 20)
+
+
+def test_a_damaged_control_file_without_pages_is_that_of_an_empty_array(tmp_path, small):
+    """Nothing was flushed, so nothing is lost."""
+    path = tmp_path / "array"
+    BigArray(path, **small).close()
+    overwrite(path / "control", 0, bytes(4096))
+    for each in (path / "index").iterdir():
+        each.unlink()
+    with BigArray(path, **small) as array:
+        assert "control file" in array.recovery.reason
+        assert (array.start, array.end) == (0, 0)
+        check_usable(array, 0)
