@@ -1,7 +1,7 @@
 """TLS beside plain, by turns: ingest, and what connections cost: `python -m benchmarks.tls`.
 
-Two brokers run, one with TLS; the sender is one blocking client, as in `ingest`. Connections are set
-up one after the other by the client library, each with a context of its own.
+Two brokers run, one with TLS; the sender is one blocking client, as in `ingest`. Connections are
+set up one after the other by the client library, each with a context of its own.
 """
 
 from __future__ import annotations
