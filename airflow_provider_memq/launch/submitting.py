@@ -80,20 +80,22 @@ def credentials_of(settings: ClientSettings) -> dict[str, str]:
     found = {
         TOKEN_VARIABLE: settings.token,
         STORAGE_OPTIONS_VARIABLE: _text(
-            settings.aws_conn_id, STORAGE_OPTIONS_VARIABLE, storage_options_of(settings)
+            f"connection {settings.aws_conn_id!r}",
+            STORAGE_OPTIONS_VARIABLE,
+            storage_options_of(settings),
         ),
-        SECURITY_VARIABLE: _text("memq", SECURITY_VARIABLE, settings.security),
+        SECURITY_VARIABLE: _text("the extra 'security'", SECURITY_VARIABLE, settings.security),
     }
     return {variable: text for variable, text in found.items() if text}
 
 
-def _text(conn_id: str, variable: str, values: NamedValues) -> str:
+def _text(where: str, variable: str, values: NamedValues) -> str:
     try:
         return text_of(values)
     except ConfigError as exc:
         raise ConfigError(
-            f"connection {conn_id!r}: {exc} in {variable}, by which Spark programs get it; give "
-            "the connection another one"
+            f"{where}: {exc} in {variable}, by which Spark programs get it; give the connection "
+            "another one"
         ) from exc
 
 

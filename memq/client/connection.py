@@ -125,7 +125,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             ConfigError: the address is malformed, or a file of `security` cannot be used.
             UnavailableError: nobody answers there, or not in time.
             TlsError: one side does not accept the other's certificate, or does not speak TLS.
-            UnauthorizedError: the broker refuses token, user or password.
+            UnauthorizedError: the broker refuses the token.
             ProtocolError: what answers is not a broker that this client can talk to.
         """
         host, port = parse_address(address)

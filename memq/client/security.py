@@ -4,7 +4,7 @@
 
 With `ca` the client speaks TLS, and the broker's certificate must be of that CA and have the name
 that the client connects to, or `server_name`. `cert` and `key` are the client's own certificate.
-Files are read at each connection, so they can be replaced at any time.
+Files are read at each connection, so those that were replaced are taken at the next.
 """
 
 from __future__ import annotations

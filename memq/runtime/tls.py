@@ -138,6 +138,13 @@ def _load(files: TlsFiles, name: str, load: Callable[[str], object]) -> None:
         raise ConfigError(
             f"{files.prefix}{name} = {path}{both} is no PEM of what it should hold: {exc}"
         ) from exc
+    except OSError as exc:  # it was there a moment ago
+        raise _unreadable(files, name, exc) from exc
+
+
+def _unreadable(files: TlsFiles, name: str, error: OSError) -> ConfigError:
+    path = getattr(files, name)
+    return ConfigError(f"cannot read {files.prefix}{name} = {path}: {explain(error)}")
 
 
 def _check_readable(files: TlsFiles, name: str) -> None:
@@ -147,7 +154,7 @@ def _check_readable(files: TlsFiles, name: str) -> None:
             with open(_path(path), "rb"):  # noqa: PTH123 - Path expands no ~ without a home
                 pass
     except OSError as exc:
-        raise ConfigError(f"cannot read {files.prefix}{name} = {path}: {explain(exc)}") from exc
+        raise _unreadable(files, name, exc) from exc
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
@@ -183,16 +190,18 @@ def check_certificate(context: ssl.SSLContext, cert: str, host: str, now_s: floa
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.hostname_checks_common_name = False
     client.minimum_version = ssl.TLSVersion.TLSv1_3
-    client.load_verify_locations(_path(cert))
     client.verify_flags = ssl.VerifyFlags(
         ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT | _NO_CHECK_TIME
     )
     try:
+        client.load_verify_locations(_path(cert))
         found = _seen_by(client, context, host)
     except ssl.SSLError as exc:
         raise ConfigError(
             f"clients that connect to {host} refuse {cert}: {tls_error(exc)}"
         ) from exc
+    except OSError as exc:  # it was there a moment ago
+        raise ConfigError(f"cannot read the certificate {cert}: {explain(exc)}") from exc
     except ValueError as exc:
         raise ConfigError(f"{host!r} can be no name in a certificate: {exc}") from exc
     starts, ends = (str(found[name]) for name in ("notBefore", "notAfter"))

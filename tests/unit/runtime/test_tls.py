@@ -69,3 +69,16 @@ def test_keys_that_cannot_be_used(tmp_path, key, message):
     path.write_bytes(key)
     with pytest.raises(ConfigError, match=message):
         server_context(TlsFiles(cert=cert, key=str(path), prefix="tls_"), "none")
+
+
+def test_files_that_vanish_while_they_are_loaded(tmp_path, monkeypatch):
+    """As when they are swapped: it is a typed error, which a reload takes, and ends no broker."""
+    certificates = Certificates(tmp_path)
+    cert, key = certificates.write(certificates.issue())
+    context = server_context(TlsFiles(cert=cert, key=key), "none")
+    monkeypatch.setattr("memq.runtime.tls._check_readable", lambda *_: None)
+    (tmp_path / "broker-cert.pem").unlink()
+    with pytest.raises(ConfigError, match="cannot read tls_cert = "):
+        server_context(TlsFiles(cert=cert, key=key, prefix="tls_"), "none")
+    with pytest.raises(ConfigError, match="cannot read the certificate"):
+        check_certificate(context, cert, "localhost", time.time())
