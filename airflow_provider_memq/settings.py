@@ -1,8 +1,9 @@
 """What an Airflow connection of type `memq` says, checked.
 
-Host and port name a broker, and the extra field `bootstrap` may name more of them; the password is
-the token, and the extra field `security` what TLS needs. Whatever else a connection could hold is
-refused rather than ignored: an operator who filled in a field meant something by it.
+Host and port name a broker, and the extra field `bootstrap` may name more of them. With a login the
+password is that user's; without one it is the token. The extra field `security` says what TLS
+needs. Whatever else a connection could hold is refused rather than ignored: an operator who filled
+in a field meant something by it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from memq.core.decoding import UNDECODABLE
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_PORT
-from memq.core.named_values import NO_VALUES, NamedValues
+from memq.core.named_values import NO_VALUES, NamedValues, parse_security
 from memq.errors import ConfigError, MemqError, UnauthorizedError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class ClientSettings(NamedTuple):
         admin_url: of a broker's admin HTTP, for links; no slash at its end.
         aws_conn_id: connection with which objects in S3 are read; empty for what the machine has.
         cluster: what it is called in lineage, as in the URIs of assets.
-        security: what TLS needs; see `memq.client.security`.
+        security: what TLS needs, and who logs in; see `memq.client.security`.
     """
 
     bootstrap: str
@@ -89,13 +90,13 @@ def settings_of(connection: Connection) -> ClientSettings:
 
     try:
         addresses = parse_bootstrap(",".join(brokers))
-        security = security_values(extra.security)
+        security = security_values(_with_login(connection, parse_security(extra.security)))
     except MemqError as exc:
         raise ConfigError(f"connection {conn_id!r}: {exc}") from exc
     admin_url = f"http://{addresses[0].rpartition(':')[0]}:{DEFAULT_ADMIN_PORT}"
     return ClientSettings(
         bootstrap=",".join(addresses),
-        token=connection.password or "",
+        token="" if connection.login else connection.password or "",
         request_timeout_s=extra.request_timeout_s,
         admin_url=(extra.admin_url or admin_url).rstrip("/"),
         aws_conn_id=extra.aws_conn_id,
@@ -107,7 +108,7 @@ def settings_of(connection: Connection) -> ClientSettings:
 def explain(conn_id: str, error: MemqError) -> str:
     """Say an error of a call as a user of Airflow should read it: which connection, what to do."""
     if isinstance(error, UnauthorizedError):
-        return f"connection {conn_id!r}: {error}; see its password and its extra 'security'"
+        return f"connection {conn_id!r}: {error}; see its login, password and extra 'security'"
     hint = "; check its host and port, and that a broker runs there" if error.retriable else ""
     return f"connection {conn_id!r}: {error}{hint}"
 
@@ -118,9 +119,9 @@ def _check_fields(connection: Connection) -> None:
         raise ConfigError(
             f"connection {conn_id!r} is of type {connection.conn_type!r}; it must be {CONN_TYPE!r}"
         )
-    if connection.login:
+    if connection.login and not connection.password:
         raise ConfigError(
-            f"connection {conn_id!r} has a login; brokers know none. A token goes into the "
+            f"connection {conn_id!r} has a login without a password. A token goes into the "
             "password, in a URI before the @: memq://:TOKEN@host:6367"
         )
     if connection.schema:
@@ -130,6 +131,16 @@ def _check_fields(connection: Connection) -> None:
         )
 
 
+def _with_login(connection: Connection, security: NamedValues) -> NamedValues:
+    """Return what security says, with the user and the password of the connection."""
+    if not connection.login:
+        return security
+    if {"user", "password", "password_file"} & {name for name, _ in security}:
+        raise ConfigError("a login, and a user or password in 'security': leave out one")
+    login = {("user", connection.login), ("password", connection.password or "")}
+    return NamedValues(security | login)
+
+
 def _extra_of(connection: Connection) -> Extra:
     """Decode the extra fields; a form leaves empty ones as null or as an empty text."""
     try:
@@ -137,9 +148,9 @@ def _extra_of(connection: Connection) -> Extra:
         filled = {name: value for name, value in given.items() if value not in (None, "")}
         return msgspec.convert(filled, Extra, strict=False)
     except UNDECODABLE as exc:
-        raise ConfigError(
-            f"connection {connection.conn_id!r}: extra {str(connection.extra)[:200]}: {exc}. It "
-            f"must be a JSON object of {', '.join(Extra.__struct_fields__)}"
+        raise ConfigError(  # without the text, which may have a password
+            f"connection {connection.conn_id!r}: its extra: {exc}. It must be a JSON object of "
+            f"{', '.join(Extra.__struct_fields__)}"
         ) from exc
 
 

@@ -91,6 +91,12 @@ class UnauthorizedError(MemqError):
     code = "unauthorized"
 
 
+class ForbiddenError(MemqError):
+    """No rule allows this principal to do that; the message names both, and the way out."""
+
+    code = "forbidden"
+
+
 class TlsError(UnauthorizedError):
     """TLS failed: one side does not accept the other's certificate, or does not speak TLS."""
 

@@ -26,7 +26,9 @@ from memq.core.wire.frame import encode_frame
 from memq.core.wire.messages import (
     REQUESTS,
     ErrorAnswer,
+    Need,
     NotificationEntry,
+    RequestType,
     Struct,
     TopicRequest,
     Write,
@@ -66,21 +68,29 @@ def main(path: str) -> None:
 
 
 def _requests() -> str:
-    return "".join(_request(code, *pair) for code, pair in REQUESTS.items())
+    return "".join(_request(code, each) for code, each in REQUESTS.items())
 
 
-def _request(code: int, request: type[Struct], answer: type[Struct]) -> str:
+def _request(code: int, line: RequestType) -> str:
+    request, answer, needs = line
+    needed = ", ".join(map(_need, needs)) or "nothing"
     return (
         f"\n### {code}: {request.__name__}\n\n{_meaning(request)}\n{_fields(request)}"
-        f"\nAnswer `{answer.__name__}`: {_meaning(answer)}\n{_fields(answer)}"
+        f"\nNeeds: {needed}.\n\n"
+        f"Answer `{answer.__name__}`: {_meaning(answer)}\n{_fields(answer)}"
     )
+
+
+def _need(need: Need) -> str:
+    each = "each " if need.each else ""
+    return f"{need.operation} on {each}{need.type.replace('_', ' ')}"
 
 
 def _parts() -> str:
     """The structs inside of others, in the order in which they are met."""
     met: dict[type[msgspec.Struct], None] = {TopicRequest: None, NotificationEntry: None}
-    for pair in REQUESTS.values():
-        for header in pair:
+    for line in REQUESTS.values():
+        for header in (line.request, line.answer):
             met |= dict.fromkeys(_inner(header))
     return "".join(
         f"\n### {part.__name__}\n\n{_meaning(part)}{_shape(part)}\n{_fields(part)}" for part in met
@@ -135,6 +145,8 @@ def _type(kind: Any) -> str:
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:  # with a row of an option
         return _type(kind.__origin__)
+    if origin is typing.Literal:
+        return " or ".join(f"`{value}`" for value in typing.get_args(kind))
     arguments = [_type(argument) for argument in typing.get_args(kind)]
     if origin is list:
         return f"array of {arguments[0]}"

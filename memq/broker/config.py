@@ -5,14 +5,14 @@ A later source wins over an earlier one: default, file, `MEMQ_…` variable, com
 
 from __future__ import annotations
 
-import hmac
-import logging
+import ipaddress
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
+from memq.core.access.principals import MappingRule, parse_mapping
+from memq.core.access.rules import check_principal
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_ASSIGNOR, DEFAULT_HOST, DEFAULT_PORT
 from memq.core.named_values import (
     NamedValues,
@@ -22,19 +22,18 @@ from memq.core.named_values import (
 )
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import TopicConfig, check_topic_name
-from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS, counted
+from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
 from memq.errors import ConfigError, InvalidRequestError
 from memq.runtime.log_format import LOG_FORMAT, LogFormat
 from memq.zookeeper.options import ZooKeeperOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-log = logging.getLogger(__name__)
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 DEFAULT_LISTENER = "default"
 ClientAuth = Literal["none", "optional", "required"]
-MAX_FILE_BYTES = MIB  # of a file of tokens; more can only be a mistake
+Authentication = Literal["none", "required"]
 
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Environment of a broker's process; it must be set before Arrow is loaded. Arrow's allocator gives
@@ -42,17 +41,27 @@ freed memory back to the system soon, only to ask for it again with the next Mes
 what it needed before, and `memory_bytes` bounds that."""
 
 
-def parse_tokens(value: object) -> tuple[str, ...]:
-    """Return the tokens of a configuration: a text is one, a list has several.
+def _texts(option: str) -> Callable[[object], tuple[str, ...]]:
+    """Make what reads an option of texts: one, or a list of several."""
 
-    Raises:
-        ConfigError: it is neither, or one of them is empty.
-    """
-    if isinstance(value, str):
-        return (value,) if value else ()
-    if isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value):
-        return tuple(value)
-    raise ConfigError("token must be a text, or a list of texts that are not empty")
+    def read(value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            return (value,) if value else ()
+        if isinstance(value, list | tuple) and all(isinstance(e, str) and e for e in value):
+            return tuple(value)
+        raise ConfigError(f"{option} must be a text, or a list of texts that are not empty")
+
+    return read
+
+
+def _parse_superusers(value: object) -> tuple[str, ...]:
+    found = _texts("superusers")(value)
+    try:
+        for each in found:
+            check_principal(each)
+    except InvalidRequestError as exc:
+        raise ConfigError(f"superusers: {exc}") from exc
+    return found
 
 
 class ListenerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +77,8 @@ class ListenerConfig(msgspec.Struct, frozen=True, kw_only=True):
         tls_ca: File with the CA of clients' certificates, in PEM.
         tls_crl: File with revoked certificates of clients, in PEM.
         client_auth: Whether clients may have, or must have, certificates of their own.
+        authentication: Whether clients must say who they are: by a certificate, a token, or a
+            user's password. Then rules decide what they may do.
     """
 
     host: Annotated[str, Option("text", DEFAULT_HOST)]
@@ -78,6 +89,9 @@ class ListenerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls_ca: Annotated[str, Option("text", "")]
     tls_crl: Annotated[str, Option("text", "")]
     client_auth: Annotated[ClientAuth, Option("text", "none", choices=get_args(ClientAuth))]
+    authentication: Annotated[
+        Authentication, Option("text", "none", choices=get_args(Authentication))
+    ]
 
 
 LISTENER_OPTIONS = options_of(ListenerConfig)
@@ -110,13 +124,20 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         broker_id: Name of this broker, unique in the cluster.
         admin_port: Port of /health, /ready, /status and /metrics.
         admin_tls: Serve them over TLS, with the certificate of tls_cert.
-        token: Credential that clients must show; in the file it may be a list. Empty asks for none.
+        token: Credential that clients must show; in the file it may be a list. A name before it, as
+            in "alice 7f3a", makes its holder User:alice. Empty asks for none.
         token_file: File with one token a line, instead of `token`; reloaded on SIGHUP.
+        superusers: Principals that may do everything, such as User:admin; in the file it may be a
+            list.
+        certificate_principals: Rules that make principals of certificates, such as
+            RULE:spiffe://prod/(.*)/$1/; in the file it may be a list. Empty takes the name as it
+            is.
+        insecure: Start though a listener that other machines reach lets in everybody.
         memory_bytes: Memory for Messages between socket and storage. At the limit the broker stops
             reading from producers.
         max_connections: Open connections; further ones are closed at once.
         max_body_bytes: Largest body of a frame; a topic's message_bytes may be less.
-        handshake_timeout_ms: Time for a new connection's handshake before it is closed.
+        handshake_timeout_ms: Time for a new connection to say who it is before it is closed.
         stall_timeout_ms: A connection without progress inside a frame is closed after this time;
             when memory is short, after a tenth of it.
         park_timeout_ms: How long a Message waits for room in its write partition; then its producer
@@ -149,12 +170,17 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     broker_id: Annotated[str, Option("text", "broker-1")]
     admin_port: Annotated[int, Option("count", DEFAULT_ADMIN_PORT, 0, 65_535)]
     admin_tls: Annotated[bool, Option("flag", default=False)]
-    token: Annotated[tuple[str, ...], Option("text", "", read=parse_tokens)]
+    token: Annotated[tuple[str, ...], Option("text", "", read=_texts("token"))]
     token_file: Annotated[str, Option("text", "")]
+    superusers: Annotated[tuple[str, ...], Option("text", "", read=_parse_superusers)]
+    certificate_principals: Annotated[
+        tuple[MappingRule, ...], Option("text", "", read=parse_mapping)
+    ]
+    insecure: Annotated[bool, Option("flag", default=False)]
     memory_bytes: Annotated[int, Option("size", "512MiB", 8 * MIB, 64 * GIB)]
     max_connections: Annotated[int, Option("count", 15_000, 1, 1_000_000)]
     max_body_bytes: Annotated[int, Option("size", "64MiB", 64 * KIB, 256 * MIB)]
-    handshake_timeout_ms: Annotated[int, Option("duration", "10s", 100, 10 * MINUTE_MS)]
+    handshake_timeout_ms: Annotated[int, Option("duration", "5s", 100, 10 * MINUTE_MS)]
     stall_timeout_ms: Annotated[int, Option("duration", "10s", 100, 10 * MINUTE_MS)]
     park_timeout_ms: Annotated[int, Option("duration", "10s", 10, 10 * MINUTE_MS)]
     upload_threads: Annotated[int, Option("count", 16, 1, 256)]
@@ -169,6 +195,10 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<BrokerConfig {self.broker_id} [{self.cluster_id}]>"  # others may be secret
+
+    def all_listeners(self) -> dict[str, ListenerConfig]:
+        """Return the listeners by name, with the one of `host` and `port`."""
+        return {DEFAULT_LISTENER: self, **self.listeners}
 
     @classmethod
     def create(cls, options: Mapping[str, object] | None = None, **more: object) -> BrokerConfig:
@@ -194,7 +224,9 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         if fields["admin_tls"] and not fields["tls_cert"]:
             raise ConfigError("admin_tls without tls_cert and tls_key: name the files of both")
         _check_cluster(fields)
-        return cls(topics=topics, listeners=listeners, **fields)
+        config = cls(topics=topics, listeners=listeners, **fields)
+        _check_exposure(config)
+        return config
 
 
 BROKER_OPTIONS = options_of(BrokerConfig)
@@ -213,6 +245,31 @@ def load_file(path: Path) -> dict[str, object]:
         raise ConfigError(f"cannot read configuration {path}: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} is not TOML: {exc}") from exc
+
+
+def _check_exposure(config: BrokerConfig) -> None:
+    """Refuse to let in everybody on a listener that other machines reach.
+
+    Raises:
+        ConfigError: naming it, and the ways out.
+    """
+    tokens = bool(config.token or config.token_file)
+    for name, listener in config.all_listeners().items():
+        secured = "required" in (listener.authentication, listener.client_auth)
+        secret = tokens and bool(listener.tls_cert)  # without TLS it is read by others
+        if not (secured or secret or config.insecure or _is_loopback(listener.host)):
+            raise ConfigError(
+                f"listener {name!r} on {listener.host} is reached by other machines and asks "
+                "nobody who they are: set authentication = required, or client_auth = required, "
+                "or a token with TLS; or insecure = true, if the network lets in only friends"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_cluster(fields: Mapping[str, Any]) -> None:
@@ -279,59 +336,3 @@ def _topic(name: str, options: object) -> TopicConfig:
         return TopicConfig.create(name, **options)
     except (ConfigError, InvalidRequestError) as exc:
         raise ConfigError(f"topics.{name}: {exc}") from exc
-
-
-# -- tokens -----------------------------------------------------------------------------------
-
-
-class Tokens:
-    """The tokens that a broker accepts, which can be replaced while clients and brokers run.
-
-    To replace one without an error: add the new token to every broker, give it to the clients, then
-    take the old one away from every broker. On SIGHUP a broker reads its `token_file` again.
-    Clients stay connected: a token is asked for at a handshake only.
-
-    Args:
-        tokens: the tokens; without any every client is welcome.
-        path: file that has them instead; empty for none.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds no token.
-    """
-
-    def __init__(self, tokens: tuple[str, ...], path: str) -> None:
-        self._path = path
-        self._accepted = _read(path) if path else tokens
-
-    def __repr__(self) -> str:
-        return f"<Tokens [{len(self._accepted)}]>"
-
-    def accept(self, token: str) -> bool:
-        """Return whether a client with this token is welcome."""
-        given = token.encode()
-        matches = [hmac.compare_digest(given, each.encode()) for each in self._accepted]
-        return any(matches) or not matches
-
-    def reload(self) -> None:
-        """Read the file again; where it cannot be used, say so and keep what was read before."""
-        try:
-            self._accepted = _read(self._path)
-        except ConfigError as exc:
-            log.warning("tokens not reloaded: %s", exc)
-        else:
-            log.info("%s accepted now, from %s", counted(len(self._accepted), "token"), self._path)
-
-
-def _read(path: str) -> tuple[str, ...]:
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        lines = content.decode().splitlines()
-    except OSError as exc:
-        raise ConfigError(f"cannot read token_file {path}: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"token_file {path} is not UTF-8") from exc
-    tokens = tuple(line.strip() for line in lines if line.strip())
-    if not tokens or len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"token_file {path} must hold tokens, one a line, in up to 1 MiB")
-    return tokens

@@ -6,6 +6,9 @@ body of its is half received; the client does not read its answers; many of its 
 served; for a moment, when the client has just had a whole turn. Answers leave together where that
 costs no latency.
 
+A connection has an identity before anything is served (`authentication`), and each request is
+checked against the rules (`authorization`): when it comes, and again when it has waited for news.
+
 Requests other than Writes are served in turns (`fair_queuing`). The transport says so as soon as a
 byte of an answer cannot leave: then no further request is begun, and an answer counts in the bound
 until its last byte has left.
@@ -16,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import math
 import os
 import resource
 import socket
@@ -23,10 +27,15 @@ import struct
 import termios
 from typing import TYPE_CHECKING, cast
 
+from memq.broker.authentication import Identity, Login, identify
+from memq.broker.authorization import concealed, refusal
 from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
 from memq.broker.listeners import translate, translate_error
 from memq.broker.write_partition import ReceivedWrite
+from memq.core.access.principals import ANONYMOUS
+from memq.core.access.rules import Access, Rules
+from memq.core.access.users import MECHANISM
 from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     SERVER_MAX_HEADER_BYTES,
@@ -36,16 +45,24 @@ from memq.core.wire.connection import (
     ServerConnection,
 )
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
-from memq.core.wire.messages import Struct, Write
-from memq.errors import MemqError, NotHostedError, RequestTimeoutError, UnavailableError
+from memq.core.wire.messages import Authenticate, Struct, Write
+from memq.errors import (
+    MemqError,
+    NotHostedError,
+    ProtocolError,
+    RequestTimeoutError,
+    UnauthorizedError,
+    UnavailableError,
+)
 from memq.runtime.tls_transport import TlsLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memq.broker.config import Tokens
+    from memq.broker.access_control import AccessControl
     from memq.broker.context import BrokerContext
     from memq.broker.handlers import Handlers
+    from memq.core.wire.messages import Handshake
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +81,8 @@ ACKS_AT_ONCE = 64  # or until there are so many
 TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
 REST_ROUNDS = 2  # turns of the event loop from a whole one to when the connection is read again
 
+NOBODY = Access(ANONYMOUS, "?", Rules())  # who may do nothing
+
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 
 
@@ -73,15 +92,16 @@ class Connections:
     Args:
         context: of the broker.
         handlers: serve the requests.
-        tokens: that clients may show.
+        control: says who clients are and what they may do.
     """
 
-    def __init__(self, context: BrokerContext, handlers: Handlers, tokens: Tokens) -> None:
+    def __init__(self, context: BrokerContext, handlers: Handlers, control: AccessControl) -> None:
         self.context = context
         self.handlers = handlers
-        self.tokens = tokens
+        self.control = control
+        control.on_change = self._follow_rules
         self._open: dict[ServedConnection, None] = {}
-        self._unauthenticated: dict[ServedConnection, None] = {}  # no handshake yet, oldest first
+        self._unauthenticated: dict[ServedConnection, None] = {}  # nobody yet, oldest first
         context.memory.on_change = self._throttle
 
     def __repr__(self) -> str:
@@ -130,7 +150,7 @@ class Connections:
         for connection in list(self._unauthenticated):
             if connection.opened_s > now_s - config.handshake_timeout_ms / 1000:
                 break
-            error = RequestTimeoutError(f"no handshake within {config.handshake_timeout_ms} ms")
+            error = RequestTimeoutError(f"not known within {config.handshake_timeout_ms} ms")
             self._unauthenticated.pop(connection)
             connection.end("handshake_timeout", error)
         stall_ms = unread_ms = config.stall_timeout_ms
@@ -138,8 +158,11 @@ class Connections:
             unread_ms //= SHORT_OF_MEMORY
         if self.context.memory.full:
             stall_ms //= SHORT_OF_MEMORY
+        wall_s = self.context.now().wall_ms / 1000
         for connection in list(self._open):
-            if connection.stalled_s(now_s) * 1000 > stall_ms:
+            if connection.known_until_s <= wall_s:
+                connection.end("expired", UnavailableError("the client's certificate has expired"))
+            elif connection.stalled_s(now_s) * 1000 > stall_ms:
                 error = RequestTimeoutError(f"a frame stopped half-way for over {stall_ms} ms")
                 connection.end("stalled", error)
             elif connection.unread_s(now_s) * 1000 > unread_ms:
@@ -149,6 +172,10 @@ class Connections:
     def _throttle(self) -> None:
         for connection in self._open:
             connection.throttle()
+
+    def _follow_rules(self) -> None:
+        for connection in list(self._open):
+            connection.follow_rules()
 
 
 class ServedConnection(asyncio.BufferedProtocol):
@@ -180,13 +207,17 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._wire = ServerConnection(
             cluster_id=context.config.cluster_id,
             broker_id=context.config.broker_id,
-            authorize=connections.tokens.accept,
+            admit=self._admit,
+            mechanisms=[MECHANISM],
             max_body_bytes=context.config.max_body_bytes,
         )
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._direct = True  # the socket's bytes are frames: there is no TLS
-        self._peer = "?"
+        self._peer = self._host = "?"
+        self._identity: Identity | None = None
+        self._login: Login | None = None
+        self._access = NOBODY
         self._traffic = [context.metrics.traffic]
         self._incomplete_bytes = 0  # charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
@@ -219,7 +250,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=0)
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        if peer:
+            self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
         self._direct = not isinstance(transport, TlsLayer)
@@ -430,26 +462,92 @@ class ServedConnection(asyncio.BufferedProtocol):
             return False
         match event:
             case Request(header=Write()):
-                write = ReceivedWrite(event, self, self._memory)
-                if self._memory.full and not self._produces:
-                    write.refuse(self._memory.full_error())
-                else:
-                    self._produces = True
-                    self._handlers.write(write)
+                self._receive_write(ReceivedWrite(event, self, self._memory))
                 return True
+            case Request(header=Authenticate()):
+                self._log_in(event)
             case Request():
                 self._serve(event)
             case Refused(buffers, error):
                 self.refused(error)
                 self.send(buffers)
-            case HandshakeReceived(buffers, _, zone):
-                if self._crosses(zone):
-                    self._traffic.append(self._context.metrics.traffic_across_zones)
-                self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
-                self._reader.max_body_bytes = self._context.config.max_body_bytes
-                self.connections.authenticated(self)
-                self.send(buffers)
+            case HandshakeReceived():
+                self._welcome(event)
         return False
+
+    def _receive_write(self, write: ReceivedWrite) -> None:
+        if self._memory.full and not self._produces:
+            write.refuse(self._memory.full_error())
+        elif error := refusal(self._access, write.header):
+            write.refuse(error)
+        else:
+            self._produces = True
+            self._handlers.write(write)
+
+    def _welcome(self, event: HandshakeReceived) -> None:
+        if self._crosses(event.zone):
+            self._traffic.append(self._context.metrics.traffic_across_zones)
+        self.send(event.buffers_to_send)
+
+    # -- who it is --------------------------------------------------------------------------
+
+    def _admit(self, asked: Handshake) -> str | None:
+        """Return who a client is that shakes hands; None when it must log in.
+
+        Raises:
+            UnauthorizedError: it is not welcome.
+        """
+        assert self._transport is not None  # noqa: S101 - it gave the bytes
+        control = self.connections.control
+        identity = identify(
+            control,
+            required=control.config.all_listeners()[self._listener].authentication == "required",
+            certificate=self._transport.get_extra_info("peercert"),
+            token=asked.token,
+        )
+        if identity is None:
+            self._login = Login(control)
+            return None
+        self._become(identity)
+        return identity.principal
+
+    def _log_in(self, request: Request) -> None:
+        """Take a step of a login; a client has one attempt."""
+        if self._login is None:
+            self.end("protocol", ProtocolError("Authenticate: the broker knows who this client is"))
+            return
+        try:
+            answer, identity = self._login.step(cast("Authenticate", request.header))
+        except UnauthorizedError as exc:
+            self.end(exc.code, exc)
+            return
+        if identity is not None:
+            self._login = None
+            self._wire.authenticated()
+            self._become(identity)
+        self.send(self._wire.answer(request.correlation_id, answer))
+
+    def _become(self, identity: Identity) -> None:
+        self._identity = identity
+        self._access = Access(identity.principal, self._host, self.connections.control.rules)
+        self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
+        self._reader.max_body_bytes = self._context.config.max_body_bytes
+        self.connections.authenticated(self)
+
+    def follow_rules(self) -> None:
+        """Hold to the users, tokens and rules of now; end when the client is nobody any more."""
+        control = self.connections.control
+        self._access.follow(control.rules)
+        if self._identity is not None and not self._identity.holds(control):
+            error = UnauthorizedError(f"{self._identity.principal} was deleted, or changed")
+            self.end("revoked", error)
+
+    @property
+    def known_until_s(self) -> float:
+        """When it ends who the client is, seconds since 1970; infinite for most."""
+        return math.inf if self._identity is None else self._identity.until_s
+
+    # -- serving ----------------------------------------------------------------------------
 
     def _crosses(self, zone: str) -> bool:
         """Return whether traffic with a client there crosses zones; not where nobody knows."""
@@ -472,12 +570,14 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     async def _answer(self, correlation_id: int, request: Struct) -> None:
-        handlers = self._handlers
+        handlers, access = self._handlers, self._access
         try:
+            self._check(request)
             await handlers.news(request)
             limit_bytes = handlers.answer_bytes(request)
             async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
-                header, body = await handlers.serve(request)
+                self._check(request)  # it may have waited for a minute
+                header, body = await handlers.serve(request, access)
                 if self._listener != DEFAULT_LISTENER:
                     header = translate(header, handlers.addresses(self._listener))
                 buffers = self._wire.answer(correlation_id, header, body)
@@ -487,10 +587,14 @@ class ServedConnection(asyncio.BufferedProtocol):
                 else:
                     self.send(buffers)
         except MemqError as exc:
-            self.fail(correlation_id, exc)
+            self.fail(correlation_id, concealed(access, request, exc))
         except Exception as exc:
             self.fail(correlation_id, MemqError(f"{type(exc).__name__}: {exc}"))
             raise  # it may have left something half-way: the broker stops
+
+    def _check(self, request: Struct) -> None:
+        if error := refusal(self._access, request):
+            raise error
 
     # -- answers ----------------------------------------------------------------------------
 

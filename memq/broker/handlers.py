@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from memq.broker.authorization import describes, hidden_topic
 from memq.broker.lag import check_read_partition
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
@@ -39,12 +40,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from memq.broker.access_handlers import AccessHandlers
     from memq.broker.context import BrokerContext
     from memq.broker.governing import Governing
     from memq.broker.lag import LagCounter
     from memq.broker.membership import ClusterMembership
     from memq.broker.topics import Topics
     from memq.broker.write_partition import ReceivedWrite
+    from memq.core.access.rules import Access
     from memq.core.governor.topics import Topic
     from memq.core.group import GroupCoordinator
 
@@ -67,6 +70,10 @@ MAX_SEQUENCE = (1 << 62) - 1
 _MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
 """Errors of a Write that a broker of a cluster may only see for what it has not seen yet."""
 
+_LISTING = frozenset(
+    each.request for each in m.REQUESTS.values() if any(need.each for need in each.needs)
+)
+
 Outcome = tuple[m.Struct, Any]
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,12 +83,13 @@ class _Kind(NamedTuple):
     """How the requests of one type are served.
 
     Attributes:
-        serve: makes the answer, with its body if it has one.
+        serve: makes the answer, with its body if it has one. Where the request needs something of
+            each that it lists (`Need.each`), it is given the client's `Access` as well.
         only_reads: it leaves nothing behind, unless it creates topics.
         lists: the answer has as many items as there are, schemas or errors.
     """
 
-    serve: Callable[[Any], Awaitable[m.Struct | Outcome]]
+    serve: Callable[..., Awaitable[m.Struct | Outcome]]
     only_reads: bool = False
     lists: bool = False
 
@@ -95,6 +103,7 @@ class Handlers:
         groups: who holds which partition.
         lag: counts what is published after offsets.
         membership: of the broker in its cluster; None for one that governs itself.
+        access: for what is asked about users and rules.
     """
 
     def __init__(
@@ -104,6 +113,8 @@ class Handlers:
         groups: GroupCoordinator,
         lag: LagCounter,
         membership: ClusterMembership | None,
+        *,
+        access: AccessHandlers,
     ) -> None:
         self._context = context
         self._topics = topics
@@ -114,9 +125,9 @@ class Handlers:
         self.status: Callable[[], m.BrokerStatus]  # set by the code that has all of it
         self.addresses = topics.addresses
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
-        self._table = self._kinds()
+        self._table = self._kinds(access)
 
-    def _kinds(self) -> dict[type[m.Struct], _Kind]:
+    def _kinds(self, access: AccessHandlers) -> dict[type[m.Struct], _Kind]:
         return {
             m.Metadata: _Kind(self._metadata, only_reads=True, lists=True),
             m.CreateTopic: _Kind(self._create_topic, lists=True),
@@ -136,6 +147,12 @@ class Handlers:
             m.DescribeCluster: _Kind(self._describe_cluster, only_reads=True, lists=True),
             m.DrainBroker: _Kind(self._drain_broker),
             m.RebalanceCluster: _Kind(self._rebalance_cluster),
+            m.ListUsers: _Kind(access.list_users, only_reads=True, lists=True),
+            m.PutUser: _Kind(access.put_user),
+            m.DeleteUser: _Kind(access.delete_user),
+            m.ListRules: _Kind(access.list_rules, only_reads=True, lists=True),
+            m.AlterRules: _Kind(access.alter_rules),
+            m.CheckAccess: _Kind(access.check_access, only_reads=True),
         }
 
     def write(self, write: ReceivedWrite) -> None:
@@ -201,15 +218,19 @@ class Handlers:
                 return 0
         return PAGE_BYTES if self._table[type(request)].lists else 0
 
-    async def serve(self, request: m.Struct) -> Outcome:
-        """Answer and body of a request.
+    async def serve(self, request: m.Struct, access: Access) -> Outcome:
+        """Answer and body of a request that its client may make.
+
+        Args:
+            request: to be served.
+            access: says what else the client may do.
 
         Raises:
             MemqError: it is refused; or it only reads, and an error that nothing expected, which
                 is logged, costs this request only. From any other such an error is raised: what
                 the request was to change may be changed by half.
         """
-        return await self._guarded(request, self._serve(request))
+        return await self._guarded(request, self._serve(request, access))
 
     async def _guarded(self, request: m.Struct, work: Awaitable[T]) -> T:
         try:
@@ -240,8 +261,9 @@ class Handlers:
         wait_ms = min(request.max_wait_ms, MAX_WAIT_MS)
         await self._context.queue.wait(topic.queue_topic, positions, wait_ms / 1000)
 
-    async def _serve(self, request: m.Struct) -> Outcome:
-        answer = await self._table[type(request)].serve(request)
+    async def _serve(self, request: m.Struct, access: Access) -> Outcome:
+        serve = self._table[type(request)].serve
+        answer = await (serve(request, access) if type(request) in _LISTING else serve(request))
         return answer if isinstance(answer, tuple) else (answer, b"")
 
     def _mono_ms(self) -> int:
@@ -249,10 +271,10 @@ class Handlers:
 
     # -- topics -----------------------------------------------------------------------------
 
-    async def _metadata(self, request: m.Metadata) -> m.MetadataAnswer:
+    async def _metadata(self, request: m.Metadata, access: Access) -> m.MetadataAnswer:
         more = False
         if request.topics is None:
-            names, more = self._page_of_topics(request.after)
+            names, more = self._page_of_topics(request.after, access)
         else:
             names = request.topics
             if len(names) > MAX_NAMED_TOPICS:
@@ -260,9 +282,9 @@ class Handlers:
                     f"{len(names)} topics named; name up to {MAX_NAMED_TOPICS}, or ask for all"
                 )
             if request.create and self._context.config.auto_create_topics:
-                await self._create_missing(names)
+                await self._create_missing([n for n in names if access.may("create", "topic", n)])
             for name in names:
-                await self._topics.find(name)
+                await self._find(name, access)
         return m.MetadataAnswer(
             cluster_id=self._context.config.cluster_id,
             brokers=self._topics.brokers(),
@@ -271,9 +293,20 @@ class Handlers:
             version=self._topics.version(request.topics or ()),
         )
 
-    def _page_of_topics(self, after: str) -> tuple[list[str], bool]:
+    async def _find(self, name: str, access: Access) -> None:
+        """Find a topic that the client may describe; for any other there is one error."""
+        if not describes(access, name):
+            raise hidden_topic(access, name)
+        try:
+            await self._topics.find(name)
+        except UnknownTopicError as exc:
+            if access.unrestricted:
+                raise
+            raise hidden_topic(access, name) from exc
+
+    def _page_of_topics(self, after: str, access: Access) -> tuple[list[str], bool]:
         """Names of topics, as many as one answer holds, and whether there are more."""
-        names = self._topics.names()
+        names = [name for name in self._topics.names() if describes(access, name)]
         start = stop = bisect_right(names, after)
         left = PAGE_BYTES
         while stop < len(names) and left > 0:
@@ -456,9 +489,13 @@ class Handlers:
         self._groups.leave(request.group, request.topic, request.member_id, self._mono_ms())
         return m.Done()
 
-    async def _list_groups(self, request: m.ListGroups) -> m.ListGroupsAnswer:
+    async def _list_groups(self, request: m.ListGroups, access: Access) -> m.ListGroupsAnswer:
         topics, after = self._topics, request.after_group
         names = topics.coordinated_names() if request.topic is None else [request.topic]
+        if request.topic is None:
+            names = [name for name in names if describes(access, name)]
+        elif not describes(access, request.topic):
+            raise hidden_topic(access, request.topic)
         live = self._groups.groups(self._mono_ms())
         found: list[m.GroupInfo] = []
         left = PAGE_BYTES
@@ -468,7 +505,11 @@ class Handlers:
             left -= LOOK_BYTES
             try:
                 topic = topics.coordinated(name).topic
-                groups = await self._in(topic, live)
+                groups = [
+                    each
+                    for each in await self._in(topic, live)
+                    if access.may("describe", "group", each)
+                ]
             except (UnknownTopicError, NotHostedError):
                 if request.topic is not None:
                     raise

@@ -31,7 +31,10 @@ import msgspec
 
 from memq.broker.governing import Governing, was_published
 from memq.broker.identity import ClusterIdentity
+from memq.core.access.document import decode_document
 from memq.core.governor.nodes import (
+    ACCESS,
+    ACCESS_DOCUMENT,
     ASSIGNMENTS,
     BROKERS,
     DOOMED,
@@ -57,13 +60,16 @@ from memq.errors import (
 from memq.runtime.retry import Backoff
 from memq.zookeeper.folders import Mirror, make_persistent
 from memq.zookeeper.governor_runner import until_one_fails
+from memq.zookeeper.shared_access import change_document
 from memq.zookeeper.shared_catalog import SharedCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from memq.broker.access_control import AccessControl
     from memq.broker.cluster_topics import ClusterTopics
     from memq.broker.context import BrokerContext
+    from memq.core.access.document import AccessDocument
     from memq.core.governor.assignment import Partition
     from memq.core.governor.coordination import Coordination, Node
 
@@ -86,6 +92,7 @@ class ClusterMembership:
         context: of the broker.
         topics: of the broker.
         open_session: opens a session with the coordination service.
+        control: to which users and rules are told.
 
     Attributes:
         governing: what it does as the broker that governs, if it is.
@@ -96,8 +103,10 @@ class ClusterMembership:
         context: BrokerContext,
         topics: ClusterTopics,
         open_session: Callable[[], Awaitable[Coordination]],
+        control: AccessControl,
     ) -> None:
         self._context = context
+        self._control = control
         self._topics = topics
         self._open_session = open_session
         self._session: Coordination | None = None
@@ -212,10 +221,12 @@ class ClusterMembership:
             Mirror(session, TOPICS.path, self._topic_changed),
             Mirror(session, ASSIGNMENTS.path, self._assignment_changed),
             Mirror(session, MEMBERS.path, self._member_changed),
+            Mirror(session, ACCESS, self._access_changed),
         ]
         for mirror in self._mirrors:
             await mirror.start()
-        brokers, topics, assignments, members = (mirror.nodes for mirror in self._mirrors)
+        brokers, topics, assignments, members, access = (each.nodes for each in self._mirrors)
+        self._access_changed(ACCESS_DOCUMENT, access.get(ACCESS_DOCUMENT))
         self._brokers.clear()
         for name, node in brokers.items():
             self._broker_changed(name, node)
@@ -347,6 +358,25 @@ class ClusterMembership:
         found = self._decoded(ASSIGNMENTS, name, node)
         if found is not None or node is None:
             self._topics.assignment_changed(name, found)
+
+    def _access_changed(self, name: str, node: Node | None) -> None:
+        """Let other users and rules hold; those before stay when the node is gone or damaged."""
+        if name != ACCESS_DOCUMENT or node is None:
+            return
+        try:
+            self._control.adopt(decode_document(node.data))
+        except CorruptDataError as exc:
+            log.error("users and rules in ZooKeeper ignored: %s", exc)  # noqa: TRY400 - expected, and told in full
+
+    async def change(self, edit: Callable[[AccessDocument], AccessDocument]) -> AccessDocument:
+        """Store users and rules for the whole cluster; see `AccessStore`."""
+        if self._session is None:
+            raise UnavailableError(
+                f"users and rules are in ZooKeeper, which is away: {self._problem}"
+            )
+        document = await change_document(self._session, edit, self._control.new_document)
+        self._control.adopt(document)  # the mirror brings it as well, a little later
+        return document
 
     def _decoded(self, folder: Folder[T], name: str, node: Node | None) -> T | None:
         """Decode a node; log one that cannot be understood, which changes nothing."""

@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memq.broker.access_control import AccessControl, FileStore
+from memq.broker.access_handlers import AccessHandlers
 from memq.broker.admin import AdminServer
 from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
-from memq.broker.config import DEFAULT_LISTENER, Tokens
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
@@ -36,6 +37,7 @@ from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
 from memq.broker.timekeeper import Timekeeper
+from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock
 from memq.core.group import GroupCoordinator
 from memq.core.topic import AUDIT_TOPIC
@@ -94,7 +96,7 @@ class Broker:
         admin_http: bool = True,
     ) -> None:
         self.config = config
-        self.tokens = Tokens(config.token, config.token_file)
+        self.control = AccessControl(config, Tokens(config.token, config.token_file), runtime)
         self._runtime = runtime
         self._directory = Path(config.data_dir).absolute()
         self._storage_uri = config.storage or (self._directory / "objects").as_uri()
@@ -171,8 +173,11 @@ class Broker:
         self.groups = GroupCoordinator()
         self.topics = self._make_topics()
         lag = LagCounter(self.context)
-        self.handlers = Handlers(self.context, self.topics, self.groups, lag, self.membership)
-        self.connections = Connections(self.context, self.handlers, self.tokens)
+        access = AccessHandlers(self.control, self.membership or self._open_users())
+        self.handlers = Handlers(
+            self.context, self.topics, self.groups, lag, self.membership, access=access
+        )
+        self.connections = Connections(self.context, self.handlers, self.control)
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self.handlers.status = self.admin.describe
@@ -294,9 +299,17 @@ class Broker:
             catalog = self._catalog or Catalog(self._directory / "topics")
             return OwnTopics(catalog, self.context, on_deleted=self.groups.forget_topic)
         topics = ClusterTopics(self.context, self.groups)
-        self.membership = ClusterMembership(self.context, topics, self._open_coordination)
+        self.membership = ClusterMembership(
+            self.context, topics, self._open_coordination, self.control
+        )
         self.context.shared = True
         return topics
+
+    def _open_users(self) -> FileStore:
+        """Read the users and rules of a broker that governs itself."""
+        store = FileStore(self._directory, self.control)
+        store.load()
+        return store
 
     async def _open_coordination(self) -> Coordination:
         config = self.config
@@ -317,7 +330,7 @@ class Broker:
 
     async def _listen(self) -> None:
         """Claim the ports, without accepting."""
-        for name, config in {DEFAULT_LISTENER: self.config, **self.config.listeners}.items():
+        for name, config in self.config.all_listeners().items():
             listener = self.listeners[name] = Listener(
                 name,
                 config,
@@ -329,8 +342,7 @@ class Broker:
 
     def reload(self) -> None:
         """Read the files of tokens and TLS again."""
-        if self.config.token_file:
-            self.tokens.reload()
+        self.control.reload_tokens()
         for listener in self.listeners.values():
             listener.look(now=True)
 

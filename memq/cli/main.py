@@ -22,6 +22,7 @@ from click.shell_completion import get_completion_class
 
 import memq
 from memq.cli import serve
+from memq.cli.acl import acl
 from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.cluster import cluster, status
@@ -34,6 +35,7 @@ from memq.cli.output import replace_closed
 from memq.cli.produce import produce
 from memq.cli.table import table
 from memq.cli.topic import offsets, topic
+from memq.cli.user import user
 from memq.errors import MemqError
 from memq.runtime.log_format import is_json
 
@@ -171,6 +173,8 @@ for command in (
     status,
     audit,
     table,
+    user,
+    acl,
     serve.recover,
     examples,
     completion,

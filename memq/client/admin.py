@@ -14,6 +14,7 @@ from memq.client.lag import group_lag
 from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import TopicClient
+from memq.core.access.users import SALT_BYTES, new_user
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError, TopicRecreatedError, UnknownTopicError
@@ -21,6 +22,7 @@ from memq.reading.start import check_start, resolve, time_ms
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from typing import Self, Unpack
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
+    from memq.core.access.rules import Operation, ResourceType, Rule
     from memq.reading.start import Start
 
 log = logging.getLogger(__name__)
@@ -48,7 +51,7 @@ class AsyncAdminClient:
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
         storage_options: as for every client, though no call here reads objects.
-        security: what TLS needs, as a table or as "NAME=VALUE,NAME=VALUE"; none for
+        security: what TLS needs, and who logs in, as a table or as "NAME=VALUE,NAME=VALUE"; none for
             those of `MEMQ_SECURITY`, or of the profile.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
@@ -330,6 +333,88 @@ class AsyncAdminClient:
         """
         await self._queue(topic).ask(m.DeleteGroup(group=group, topic=topic))
 
+    # -- users and rules --------------------------------------------------------------------
+
+    async def users(self) -> list[str]:
+        """List the names of the users that have a password."""
+        answer, _ = await self._cluster.call(m.ListUsers())
+        assert isinstance(answer, m.ListUsersAnswer)  # noqa: S101 - the wire checked the type
+        return answer.users
+
+    async def create_user(self, name: str, password: str) -> None:
+        """Create a user, who may then do what rules allow to `User:NAME`.
+
+        Brokers are given what verifies the password, not the password.
+
+        Raises:
+            InvalidRequestError: there is one of that name, or the password is too short.
+        """
+        await self._put_user(name, password, replace=False)
+
+    async def alter_user(self, name: str, password: str) -> None:
+        """Change the password of a user; its connections end.
+
+        Raises:
+            InvalidRequestError: there is no such user, or the password is too short.
+        """
+        await self._put_user(name, password, replace=True)
+
+    async def _put_user(self, name: str, password: str, *, replace: bool) -> None:
+        salt = bytes.fromhex(self._cluster.runtime.token_hex(SALT_BYTES))
+        user = await asyncio.to_thread(new_user, name, password, salt)
+        await self._cluster.call(m.PutUser(user=user, replace=replace))
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user; its connections end. Rules about it stay.
+
+        Raises:
+            InvalidRequestError: there is no such user.
+        """
+        await self._cluster.call(m.DeleteUser(name=name))
+
+    async def rules(self) -> list[Rule]:
+        """List all rules."""
+        answer, _ = await self._cluster.call(m.ListRules())
+        assert isinstance(answer, m.ListRulesAnswer)  # noqa: S101 - the wire checked the type
+        return answer.rules
+
+    async def alter_rules(
+        self, *, add: Sequence[Rule] = (), remove: Sequence[Rule] = ()
+    ) -> m.AlterRulesAnswer:
+        """Remove rules, and add others, at once; return how many that were.
+
+        Raises:
+            InvalidRequestError: one is about nothing.
+            LimitReachedError: there are too many.
+        """
+        answer, _ = await self._cluster.call(m.AlterRules(add=[*add], remove=[*remove]))
+        assert isinstance(answer, m.AlterRulesAnswer)  # noqa: S101 - the wire checked the type
+        return answer
+
+    async def check_access(
+        self,
+        principal: str,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+        host: str = "",
+    ) -> m.CheckAccessAnswer:
+        """Say whether a principal may do something, and which rule decides.
+
+        Args:
+            principal: such as `User:alice`.
+            operation: such as `read`.
+            resource: its type, such as `topic`.
+            name: of the resource; `cluster` for the cluster.
+            host: address of the client; without one, rules that allow only some hosts do not count.
+        """
+        request = m.CheckAccess(
+            principal=principal, host=host, operation=operation, type=resource, name=name
+        )
+        answer, _ = await self._cluster.call(request)
+        assert isinstance(answer, m.CheckAccessAnswer)  # noqa: S101 - the wire checked the type
+        return answer
+
     @staticmethod
     async def _tell_audit(
         queue: TopicClient, group: str, before: Mapping[int, int], after: Mapping[int, int]
@@ -376,6 +461,13 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     committed = sync(AsyncAdminClient.committed)
     reset_offsets = sync(AsyncAdminClient.reset_offsets)
     delete_group = sync(AsyncAdminClient.delete_group)
+    users = sync(AsyncAdminClient.users)
+    create_user = sync(AsyncAdminClient.create_user)
+    alter_user = sync(AsyncAdminClient.alter_user)
+    delete_user = sync(AsyncAdminClient.delete_user)
+    rules = sync(AsyncAdminClient.rules)
+    alter_rules = sync(AsyncAdminClient.alter_rules)
+    check_access = sync(AsyncAdminClient.check_access)
 
 
 def _schema_bytes(schema: pa.Schema | bytes | None) -> bytes | None:

@@ -22,6 +22,7 @@ from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.profile import connection_of
 from memq.client.security import Security
+from memq.core.access.principals import producer_prefix
 from memq.core.named_values import NO_VALUES
 from memq.core.wire.messages import (
     BrokerInfo,
@@ -101,7 +102,7 @@ class Cluster:
         zone: where this client runs; empty as in `connection_of`.
         storage_options: of the object store, for those who read objects of its topics; none as in
             `connection_of`.
-        security: what TLS needs; see `Security`. Nothing as in `connection_of`.
+        security: what TLS needs, and who logs in; see `Security`. Nothing as in `connection_of`.
         request_timeout_s: deadline of a call that is given none.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
@@ -135,6 +136,7 @@ class Cluster:
         self._zone = connection.get("zone", "")
         self.storage_options = connection.get("storage_options", NO_VALUES)
         self._security = Security.parse(connection.get("security", NO_VALUES))
+        self._principal = ""  # as the broker said to which it connected last
         self._choice = BrokerChoice(self._zone, runtime)
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
@@ -401,8 +403,16 @@ class Cluster:
                 f"broker {address} could not be reached within {limit_s:.3g} s"
             ) from exc
 
+    def new_producer_id(self) -> str:
+        """Make up a producer id that nobody else has.
+
+        Brokers that know who this client is let nobody else use an id that begins as its do.
+        """
+        prefix = producer_prefix(self._principal) if self._principal else ""
+        return prefix + self.runtime.token_hex((32 - len(prefix)) // 2)
+
     async def _connect(self, address: str) -> BrokerConnection:
-        return await BrokerConnection.open(
+        connection = await BrokerConnection.open(
             address,
             client=self._client,
             token=self._token,
@@ -410,6 +420,8 @@ class Cluster:
             zone=self._zone,
             connect_timeout_s=CONNECT_TIMEOUT_S,
         )
+        self._principal = connection.principal
+        return connection
 
 
 def _is_open(opening: asyncio.Task[BrokerConnection]) -> bool:

@@ -32,11 +32,13 @@ from memq.core.wire.connection import (
     HandshakeDone,
 )
 from memq.core.wire.frame import FrameReader
+from memq.core.wire.messages import AuthenticateAnswer
 from memq.errors import (
     ClosedError,
     ConfigError,
     MemqError,
     RequestTimeoutError,
+    UnauthorizedError,
     UnavailableError,
 )
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from memq.client.security import Security
     from memq.core.wire.connection import ClientEvent
-    from memq.core.wire.messages import HandshakeAnswer, Struct
+    from memq.core.wire.messages import Authenticate, HandshakeAnswer, Struct
     from memq.runtime.tls_transport import TlsLayer
 
     Body = bytes | bytearray | memoryview | Any
@@ -88,9 +90,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
     Attributes:
         address: `host:port` of the broker.
         limits: what the broker said in its handshake answer, limits among them.
+        principal: who this client is for the broker.
     """
 
     limits: HandshakeAnswer
+    principal: str = ""
 
     def __init__(self, address: str, *, client: str = "", token: str = "", zone: str = "") -> None:
         self.address = address
@@ -125,7 +129,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             ConfigError: the address is malformed, or a file of `security` cannot be used.
             UnavailableError: nobody answers there, or not in time.
             TlsError: one side does not accept the other's certificate, or does not speak TLS.
-            UnauthorizedError: the broker refuses the token.
+            UnauthorizedError: the broker refuses the token, the user or the password.
             ProtocolError: what answers is not a broker that this client can talk to.
         """
         host, port = parse_address(address)
@@ -146,6 +150,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(connect_timeout_s):
                 await loop.create_connection(lambda: protocol, host, port)
                 connection.limits = await connection._handshake
+                connection.principal = connection.limits.principal
+                if connection.limits.mechanisms:
+                    await connection._log_in(security, connect_timeout_s)
         except TimeoutError as exc:
             await connection.close()
             raise UnavailableError(
@@ -174,6 +181,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Bytes that wait because the broker does not read fast enough."""
         return sum(len(view) for view, _ in self._unsent)
+
+    async def _log_in(self, security: Security, timeout_s: float) -> None:
+        """Say who this is, to a broker that asks."""
+        from memq.client.authentication import authenticate  # noqa: PLC0415 - only for brokers that ask
+
+        async def ask(step: Authenticate) -> AuthenticateAnswer:
+            answer, _ = await self.request(step, timeout_s=timeout_s)
+            assert isinstance(answer, AuthenticateAnswer)  # noqa: S101 - the wire checked the type
+            return answer
+
+        try:
+            self.principal = await authenticate(security, self.limits.mechanisms, ask)
+        except UnavailableError as exc:
+            if isinstance(exc.__cause__, UnauthorizedError):
+                raise exc.__cause__ from None  # the goodbye, in which it refuses
+            raise
+        except UnauthorizedError as exc:
+            raise UnauthorizedError(f"broker {self.address}: {exc}") from exc
+        self._wire.authenticated()
 
     # -- sending ----------------------------------------------------------------------------
 

@@ -1,15 +1,18 @@
 """How a client knows the brokers, and shows them who it is: what the option `security` says.
 
     ca=/etc/memq/ca.pem,cert=/etc/memq/alice.pem,key=/etc/memq/alice.key
+    ca=/etc/memq/ca.pem,user=alice,password_file=/etc/memq/alice.password
 
 With `ca` the client speaks TLS, and the broker's certificate must be of that CA and have the name
 that the client connects to, or `server_name`. `cert` and `key` are the client's own certificate.
-Files are read at each connection, so those that were replaced are taken at the next.
+With `user` it logs in with a password, which does not leave the client. Files are read at each
+connection, so those that were replaced are taken at the next.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from memq.core.named_values import NO_VALUES, NamedValues, parse_security
@@ -34,15 +37,22 @@ class Security:
         cert: File with this client's certificate, in PEM.
         key: File with its private key.
         server_name: Name in the brokers' certificates, where it is not the one connected to.
+        user: Name of the user who logs in.
+        password: The user's password.
+        password_file: File with the password, in place of `password`.
     """
 
     ca: Annotated[str, Option("text", "")] = ""
     cert: Annotated[str, Option("text", "")] = ""
     key: Annotated[str, Option("text", "")] = ""
     server_name: Annotated[str, Option("text", "")] = ""
+    user: Annotated[str, Option("text", "")] = ""
+    password: Annotated[str, Option("text", "")] = field(default="", repr=False)
+    password_file: Annotated[str, Option("text", "")] = ""
 
     def __repr__(self) -> str:
-        return f"<Security {'TLS' if self.ca else 'plain'}>"
+        who = f", {self.user}" if self.user else ""
+        return f"<Security {'TLS' if self.ca else 'plain'}{who}>"
 
     @classmethod
     def parse(cls, given: GivenValues) -> Security:
@@ -59,9 +69,31 @@ class Security:
         for name, value in values.items():
             if not value:
                 raise ConfigError(f"security: {name} is empty; give it, or leave it out")
-        for name, needs in (("cert", "ca"), ("key", "cert"), ("server_name", "ca")):
+        for name, needs in _NEEDS:
             if getattr(found, name) and not getattr(found, needs):
                 raise ConfigError(f"security: {name} without {needs}; give both")
+        if found.user and bool(found.password) == bool(found.password_file):
+            raise ConfigError("security: a user needs a password, or a password_file")
+        return found
+
+    def secret(self) -> str:
+        """Return the password of the user.
+
+        Raises:
+            ConfigError: the file cannot be read, or is empty.
+        """
+        if self.password:
+            return self.password
+        try:
+            found = Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except OSError as exc:
+            raise ConfigError(
+                f"cannot read password_file = {self.password_file}: {exc.strerror}"
+            ) from exc
+        except UnicodeDecodeError as exc:
+            raise ConfigError(f"password_file = {self.password_file} is not UTF-8") from exc
+        if not found:
+            raise ConfigError(f"password_file = {self.password_file} is empty")
         return found
 
     def context(self) -> ssl.SSLContext | None:
@@ -77,11 +109,16 @@ class Security:
         return client_context(TlsFiles(self.ca, self.cert, self.key))
 
 
+_NEEDS = (
+    ("cert", "ca"), ("key", "cert"), ("server_name", "ca"), ("password", "user"),
+    ("password_file", "user"),
+)  # fmt: skip
+
 SECURITY_OPTIONS = options_of(Security)
 
 PLAIN = Security()
 
-FILES = ("ca", "cert", "key")
+FILES = ("ca", "cert", "key", "password_file")
 """What names a file."""
 
 

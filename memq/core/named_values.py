@@ -27,9 +27,10 @@ class NamedValues(frozenset[tuple[str, str]]):
 
 NO_VALUES = NamedValues()
 
-# In names of such options, whatever their case: of S3, Google and Azure.
+# In names of such options, whatever their case: of S3, Google and Azure, and of users.
 _OF_SECRETS = (
     "secret", "token", "account_key", "access_key", "master_key", "customer_key", "sas_",
+    "password",
 )  # fmt: skip
 
 GivenValues = Mapping[str, object] | str | NamedValues
@@ -57,7 +58,7 @@ def parse_zookeeper_options(value: object) -> NamedValues:
 
 
 def parse_security(value: object) -> NamedValues:
-    """Parse what a client needs for TLS; see `_parse`."""
+    """Parse what a client needs for TLS, and to log in; see `_parse`."""
     return _parse("security", value)
 
 

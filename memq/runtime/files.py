@@ -49,7 +49,11 @@ def explain(exc: OSError) -> str:
 
 
 def write_durably(
-    path: Path, views: Sequence[memoryview], check: Callable[[], None] = lambda: None
+    path: Path,
+    views: Sequence[memoryview],
+    check: Callable[[], None] = lambda: None,
+    *,
+    mode: int = 0o666,
 ) -> None:
     """Write a new file and fsync it. Its name needs `sync_folder` to survive as well.
 
@@ -57,8 +61,9 @@ def write_durably(
         path: of the file, which must not exist.
         views: of bytes, none of them empty, in the order to write.
         check: called between system calls; it raises to give up.
+        mode: of the file, without what the process's mask takes away.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         pending, position = list(views), 0
         while position < len(pending):
@@ -71,11 +76,11 @@ def write_durably(
         os.close(fd)
 
 
-def replace_durably(path: Path, content: bytes) -> None:
+def replace_durably(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Give a small file new content: whatever crashes, it has the old one or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
-    write_durably(temporary, [memoryview(content)])
+    write_durably(temporary, [memoryview(content)], mode=mode)
     temporary.replace(path)
     sync_folder(path.parent)
 

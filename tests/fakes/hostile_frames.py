@@ -46,7 +46,7 @@ CLOSING = ("huge length", "body checksum", "answer flag", "second handshake", "i
 
 LONGEST_HEADER = 60_000  # a longer one than the broker takes is lethal
 
-_CODES = {request: code for code, (request, _) in m.REQUESTS.items()}
+_CODES = {each.request: code for code, each in m.REQUESTS.items()}
 _NAMES = ("h0", "h0", "h0", "h1", "h2", "", "no such", "../h0", "h0/../good", "\0", "é" * 120, "_")
 _TEXTS = (
     *_NAMES,

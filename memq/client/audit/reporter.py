@@ -141,7 +141,7 @@ class ReportSender:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._id = f"audit-{cluster.runtime.token_hex(8)}"
+        self._id = ""  # before there is a connection
         self._sequence = 0
 
     def __repr__(self) -> str:
@@ -160,6 +160,7 @@ class ReportSender:
         """
         retry = self._cluster.retry(timeout_s)
         topic = await self._cluster.topic(AUDIT_TOPIC, timeout_s=timeout_s)
+        self._id = self._id or self._cluster.new_producer_id()
         write_partition = crc32c(self._id.encode()) % len(topic.hosts)
         now_us = self._cluster.runtime.wall_us()
         keys, values = zip(*encode_reports(reports), strict=True)

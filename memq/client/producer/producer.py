@@ -188,7 +188,7 @@ class AsyncProducer:
         identity = StateMachineOptions(
             topic=config.name,
             topic_id=topic.topic_id,
-            producer_id=options.producer_id or runtime.token_hex(16),
+            producer_id=options.producer_id or cluster.new_producer_id(),
             epoch=options.epoch,
             acks=options.acks,
             ordered=config.ordering == "producer",

@@ -11,6 +11,7 @@
     /draining/ID        is there while a drain of that broker is wanted
     /loads/ID           ephemeral: what a broker has taken over, and how much is written to it
     /rebalance          its version grows with each request to even out the loads
+    /access/document    users and rules (`memq.core.access.document`)
 
 All of it is JSON. A field that is not known is passed over, and one with a default may be missing,
 so that brokers of two versions work side by side. What cannot be understood otherwise raises an
@@ -42,6 +43,8 @@ GOVERNOR = "/governor"
 ELECTION = "/election"
 REBALANCE = "/rebalance"
 DRAINING = "/draining"  # of its children only the names count
+ACCESS = "/access"
+ACCESS_DOCUMENT = "document"
 
 ALL_ROLES = "all"
 READ_ROLE = "read"
@@ -262,5 +265,6 @@ PERSISTENT = (
     DRAINING,
     ELECTION,
     REBALANCE,
+    ACCESS,
 )
 """Nodes that every cluster has, from its first start on."""

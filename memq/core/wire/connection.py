@@ -5,7 +5,8 @@
 Rules
 
 1. The client speaks first, and its first request is the handshake. It sends nothing else until that
-   is answered: the answer tells it the version and the limits that hold.
+   is answered: the answer tells it the version and the limits that hold. Where the answer names
+   mechanisms, the client authenticates next, and sends nothing else until that is done.
 2. Every request has a correlation id of the client's choice, not 0 and not that of a request in
    flight. Its answer has the same id and type code. Answers come in any order.
 3. A request is answered exactly once: by its answer, or by an error. A `ONEWAY` request (a Write
@@ -44,6 +45,7 @@ from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, Buffer, Frame, encode_
 from memq.core.wire.messages import (
     PROTOCOL_VERSION,
     REQUESTS,
+    Authenticate,
     ErrorAnswer,
     Handshake,
     HandshakeAnswer,
@@ -57,20 +59,19 @@ from memq.errors import (
     MessageTooLargeError,
     NotHostedError,
     ProtocolError,
-    UnauthorizedError,
     UnavailableError,
     UnsupportedVersionError,
     from_code,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 MAX_IN_FLIGHT = 32_768
 """Unanswered requests of one connection: enough for 160,000 writes a second at 200 ms latency."""
 
-HANDSHAKE_MAX_HEADER_BYTES = 4 << 10
-"""Longest header of a Handshake, which has no body; a signed token takes 1 to 2 KiB."""
+HANDSHAKE_MAX_HEADER_BYTES = 16 << 10
+"""Longest header before the client is authenticated; nothing has a body there."""
 
 SERVER_MAX_HEADER_BYTES = 64 << 10
 """Longest header of a request, unless the broker gives another limit."""
@@ -90,6 +91,9 @@ MAX_ERROR_CHARS = 2_000
 HANDSHAKE_CODE = 1
 """Type code of the handshake."""
 
+AUTHENTICATE_CODE = 6
+"""Type code of Authenticate."""
+
 GOODBYE = 0
 """Type code and correlation id of a goodbye."""
 
@@ -99,6 +103,7 @@ class ConnectionState(enum.Enum):
 
     NEW = "new"
     OPENING = "waiting for the answer to its handshake"
+    AUTHENTICATING = "not authenticated yet"
     OPEN = "open"
     CLOSED = "closed"
 
@@ -129,7 +134,11 @@ class Route:
         self.decode_answer: Callable[[bytes], Struct] = msgspec.msgpack.Decoder(answer).decode
 
 
-ROUTES = {code: Route(code, *pair) for code, pair in REQUESTS.items() if code != HANDSHAKE_CODE}
+ROUTES = {
+    code: Route(code, each.request, each.answer)
+    for code, each in REQUESTS.items()
+    if code != HANDSHAKE_CODE
+}
 """The requests of an open connection, by type code."""
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -278,7 +287,7 @@ ClientEvent: TypeAlias = HandshakeDone | Answer | Failure | LateAnswer
 
 _HANDSHAKE_ID = 1
 _ANSWER_FLAGS = (RESPONSE, RESPONSE | ERROR)
-_ROUTE_OF = {REQUESTS[code][0]: route for code, route in ROUTES.items()}
+_ROUTE_OF = {REQUESTS[code].request: route for code, route in ROUTES.items()}
 _decode_welcome = msgspec.msgpack.Decoder(HandshakeAnswer).decode
 
 
@@ -350,7 +359,9 @@ class ClientConnection:
             MessageTooLargeError: the broker would not accept it.
             UnavailableError: too many requests are in flight; await answers.
         """
-        check_state(self._state, ConnectionState.OPEN, "a request")
+        state = self._state
+        if state is not ConnectionState.AUTHENTICATING or type(header) is not Authenticate:
+            check_state(state, ConnectionState.OPEN, "a request")
         route = _ROUTE_OF.get(type(header))
         if route is None:
             raise InvalidRequestError(f"{type(header).__name__} is not a request")
@@ -382,9 +393,8 @@ class ClientConnection:
             ClosedError: the connection has ended.
         """
         try:
-            return (
-                self._answer(frame) if self._state is ConnectionState.OPEN else self._welcome(frame)
-            )
+            opened = self._state in (ConnectionState.OPEN, ConnectionState.AUTHENTICATING)
+            return self._answer(frame) if opened else self._welcome(frame)
         except MemqError:
             self._state = ConnectionState.CLOSED
             raise
@@ -407,8 +417,13 @@ class ClientConnection:
             )
         self._max_header_bytes = answer.max_header_bytes
         self._max_body_bytes = answer.max_body_bytes
-        self._state = ConnectionState.OPEN
+        self._state = ConnectionState.AUTHENTICATING if answer.mechanisms else ConnectionState.OPEN
         return HandshakeDone(answer)
+
+    def authenticated(self) -> None:
+        """Allow all other requests: the broker knows who this is."""
+        if self._state is ConnectionState.AUTHENTICATING:
+            self._state = ConnectionState.OPEN
 
     def _answer(self, frame: Frame) -> Answer | Failure | LateAnswer:
         correlation_id = frame.correlation_id
@@ -457,7 +472,9 @@ class ServerConnection:
     Args:
         cluster_id: told in the handshake.
         broker_id: told in the handshake.
-        authorize: says whether a client with this token is welcome.
+        admit: says who a client is that shakes hands; or None, and it must authenticate by one of
+            `mechanisms`. It raises `UnauthorizedError` for one that is not welcome.
+        mechanisms: of authentication.
         max_header_bytes: longest header of a request, told in the handshake.
         max_body_bytes: longest body of a request, told in the handshake.
     """
@@ -467,11 +484,13 @@ class ServerConnection:
         *,
         cluster_id: str,
         broker_id: str,
-        authorize: Callable[[str], bool],
+        admit: Callable[[Handshake], str | None],
+        mechanisms: Sequence[str] = (),
         max_header_bytes: int = SERVER_MAX_HEADER_BYTES,
         max_body_bytes: int = SERVER_MAX_BODY_BYTES,
     ) -> None:
-        self._authorize = authorize
+        self._admit = admit
+        self._mechanisms = mechanisms
         self._welcome = HandshakeAnswer(
             version=PROTOCOL_VERSION,
             cluster_id=cluster_id,
@@ -501,13 +520,15 @@ class ServerConnection:
             ProtocolError: the client broke rule 1 or 2. After this or any other error, send
                 `goodbye(error)` and close.
             UnsupportedVersionError: client and broker have no version in common.
-            UnauthorizedError: the token is not welcome.
+            UnauthorizedError: the client is not welcome.
             ClosedError: the connection has ended.
         """
         try:
             if frame.type == HANDSHAKE_CODE:
                 return self._handshake(frame)
-            check_state(self._state, ConnectionState.OPEN, "a request")
+            state = self._state
+            if state is not ConnectionState.AUTHENTICATING or frame.type != AUTHENTICATE_CODE:
+                check_state(state, ConnectionState.OPEN, "a request")
             return self._request(frame)
         except MemqError:
             self._state = ConnectionState.CLOSED
@@ -565,6 +586,11 @@ class ServerConnection:
             raise ProtocolError(f"request {correlation_id} is not in flight; it cannot fail")
         return encode_error(route.code, correlation_id, error)
 
+    def authenticated(self) -> None:
+        """Allow all other requests: the client is who it says."""
+        if self._state is ConnectionState.AUTHENTICATING:
+            self._state = ConnectionState.OPEN
+
     def goodbye(self, error: Exception) -> list[Buffer]:
         """Make the last buffers of the connection: they tell the client why it ends."""
         self._state = ConnectionState.CLOSED
@@ -584,13 +610,14 @@ class ServerConnection:
                 f"the client speaks protocol versions {asked.versions[:20]}, the broker "
                 f"{[PROTOCOL_VERSION]}: upgrade the older one"
             )
-        if not self._authorize(asked.token):
-            raise UnauthorizedError(
-                f"the broker refused the token of client {asked.client!r}: set `token` (--token or "
-                "MEMQ_TOKEN for commands)"
-            )
         self._client = asked.client
-        self._state = ConnectionState.OPEN
+        principal = self._admit(asked)
+        if principal is None:
+            self._state = ConnectionState.AUTHENTICATING
+            self._welcome.mechanisms = [*self._mechanisms]
+        else:
+            self._state = ConnectionState.OPEN
+            self._welcome.principal = principal
         encoded = encode_header(self._welcome)
         return HandshakeReceived(
             encode_frame(frame.type, frame.correlation_id, encoded, flags=RESPONSE),

@@ -1,14 +1,18 @@
 """Every request and answer of the protocol, as typed headers.
 
 A frame's header is one of these structs in msgpack, as a map, so that a field can be added with a
-default and older peers skip it. `REQUESTS` pairs each request with its type code and its answer;
-that table is the protocol.
+default and older peers skip it. `REQUESTS` has each request with its type code, its answer and what
+a client must be allowed to do for it; that table is the protocol.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
+from memq.core.access.rules import Operation, ResourceType, Rule
+from memq.core.access.users import User
 from memq.core.topic import TopicConfig
 from memq.core.units import iso_ms
 
@@ -39,13 +43,45 @@ class Handshake(Struct):
 
 
 class HandshakeAnswer(Struct):
-    """The chosen version, the broker, and the limits of this connection."""
+    """The chosen version, the broker, and the limits of this connection.
+
+    Attributes:
+        mechanisms: with one of which the client must authenticate before all else; none when the
+            broker knows who it is.
+        principal: who the client is for the broker; empty before it has authenticated.
+    """
 
     version: int
     cluster_id: str
     broker_id: str
     max_header_bytes: int
     max_body_bytes: int
+    mechanisms: list[str] = []
+    principal: str = ""
+
+
+class Authenticate(Struct):
+    """Take one step of authentication.
+
+    Attributes:
+        mechanism: one of those that the broker named.
+        data: what the mechanism has the client say.
+    """
+
+    mechanism: str
+    data: bytes
+
+
+class AuthenticateAnswer(Struct):
+    """The broker's part of the step.
+
+    Attributes:
+        data: what the mechanism has the broker say.
+        principal: who the client is for the broker; empty while there are more steps.
+    """
+
+    data: bytes
+    principal: str = ""
 
 
 class ErrorAnswer(Struct):
@@ -666,26 +702,179 @@ class RebalanceCluster(Struct):
     """Even out the load now, even if it was not measured yet."""
 
 
-REQUESTS: dict[int, tuple[type[Struct], type[Struct]]] = {
-    1: (Handshake, HandshakeAnswer),
-    2: (Metadata, MetadataAnswer),
-    3: (CreateTopic, TopicAnswer),
-    4: (AlterTopic, TopicAnswer),
-    5: (DeleteTopic, Done),
-    10: (Write, WriteAnswer),
-    20: (FetchNotifications, FetchNotificationsAnswer),
-    21: (FetchOffsets, FetchOffsetsAnswer),
-    22: (FetchWatermark, WatermarkAnswer),
-    23: (FetchBatch, FetchBatchAnswer),
-    24: (FetchLag, FetchLagAnswer),
-    30: (CommitOffsets, Done),
-    31: (FetchCommitted, FetchCommittedAnswer),
-    32: (GroupHeartbeat, GroupHeartbeatAnswer),
-    33: (LeaveGroup, Done),
-    34: (ListGroups, ListGroupsAnswer),
-    35: (DeleteGroup, Done),
-    40: (DescribeCluster, DescribeClusterAnswer),
-    41: (DrainBroker, Done),
-    42: (RebalanceCluster, Done),
+# -- users and rules ------------------------------------------------------------------------
+
+
+class ListUsers(Struct):
+    """List the users that have a password."""
+
+
+class ListUsersAnswer(Struct):
+    """Their names, sorted."""
+
+    users: list[str]
+
+
+class PutUser(Struct):
+    """Create a user, or give one another password.
+
+    Attributes:
+        user: with the verifier of the password, which itself is not sent.
+        replace: the user is there already.
+    """
+
+    user: User
+    replace: bool = False
+
+
+class DeleteUser(Struct):
+    """Delete a user, and close the user's connections."""
+
+    name: str
+
+
+class ListRules(Struct):
+    """List the rules."""
+
+
+class ListRulesAnswer(Struct):
+    """All rules."""
+
+    rules: list[Rule]
+
+
+class AlterRules(Struct):
+    """Remove rules, and add others, at once.
+
+    Attributes:
+        add: a rule that is there changes nothing.
+        remove: exactly these.
+    """
+
+    add: list[Rule] = []
+    remove: list[Rule] = []
+
+
+class AlterRulesAnswer(Struct):
+    """How many were added and removed."""
+
+    added: int
+    removed: int
+
+
+class CheckAccess(Struct):
+    """Ask whether a principal may do something, from a host.
+
+    Attributes:
+        host: its address.
+        type: of the resource.
+        name: of the resource.
+    """
+
+    principal: str
+    host: str
+    operation: Operation
+    type: ResourceType
+    name: str
+
+
+class CheckAccessAnswer(Struct):
+    """Whether, and why.
+
+    Attributes:
+        why: the rule that decides, in words.
+    """
+
+    allowed: bool
+    why: str
+
+
+class Need(NamedTuple):
+    """What a client must be allowed to do for a request.
+
+    Attributes:
+        operation: on the resource.
+        type: of the resource.
+        field: of the request, which has the resource's name; empty for the cluster.
+        each: of each that the request names or lists; what may not be described is left out, or
+            does not exist.
+    """
+
+    operation: Operation
+    type: ResourceType
+    field: str = ""
+    each: bool = False
+
+
+class RequestType(NamedTuple):
+    """A line of the protocol: a request, its answer, and what it needs, all of it."""
+
+    request: type[Struct]
+    answer: type[Struct]
+    needs: tuple[Need, ...] = ()
+
+
+_DESCRIBE_TOPIC = Need("describe", "topic", "topic")
+_READ_TOPIC = Need("read", "topic", "topic")
+_READ_GROUP = Need("read", "group", "group")
+_DESCRIBE_CLUSTER = Need("describe", "cluster")
+_ALTER_CLUSTER = Need("alter", "cluster")
+
+REQUESTS: dict[int, RequestType] = {
+    1: RequestType(Handshake, HandshakeAnswer),
+    2: RequestType(Metadata, MetadataAnswer, (Need("describe", "topic", "topics", each=True),)),
+    3: RequestType(CreateTopic, TopicAnswer, (Need("create", "topic", "config.name"),)),
+    4: RequestType(AlterTopic, TopicAnswer, (Need("alter", "topic", "topic"),)),
+    5: RequestType(DeleteTopic, Done, (Need("delete", "topic", "topic"),)),
+    6: RequestType(Authenticate, AuthenticateAnswer),
+    10: RequestType(
+        Write,
+        WriteAnswer,
+        (Need("write", "topic", "topic"), Need("write", "producer_id", "producer_id")),
+    ),
+    20: RequestType(FetchNotifications, FetchNotificationsAnswer, (_READ_TOPIC,)),
+    21: RequestType(FetchOffsets, FetchOffsetsAnswer, (_DESCRIBE_TOPIC,)),
+    22: RequestType(FetchWatermark, WatermarkAnswer, (_DESCRIBE_TOPIC,)),
+    23: RequestType(FetchBatch, FetchBatchAnswer, (_READ_TOPIC,)),
+    24: RequestType(FetchLag, FetchLagAnswer, (_DESCRIBE_TOPIC,)),
+    30: RequestType(
+        CommitOffsets,
+        Done,
+        (_READ_GROUP, _READ_TOPIC),
+    ),
+    31: RequestType(
+        FetchCommitted,
+        FetchCommittedAnswer,
+        (Need("describe", "group", "group"), _DESCRIBE_TOPIC),
+    ),
+    32: RequestType(
+        GroupHeartbeat,
+        GroupHeartbeatAnswer,
+        (_READ_GROUP, _READ_TOPIC),
+    ),
+    33: RequestType(
+        LeaveGroup,
+        Done,
+        (_READ_GROUP, _READ_TOPIC),
+    ),
+    34: RequestType(
+        ListGroups,
+        ListGroupsAnswer,
+        (Need("describe", "topic", "topic", each=True), Need("describe", "group", each=True)),
+    ),
+    35: RequestType(
+        DeleteGroup,
+        Done,
+        (Need("delete", "group", "group"), _DESCRIBE_TOPIC),
+    ),
+    40: RequestType(DescribeCluster, DescribeClusterAnswer, (_DESCRIBE_CLUSTER,)),
+    41: RequestType(DrainBroker, Done, (_ALTER_CLUSTER,)),
+    42: RequestType(RebalanceCluster, Done, (_ALTER_CLUSTER,)),
+    50: RequestType(ListUsers, ListUsersAnswer, (_DESCRIBE_CLUSTER,)),
+    51: RequestType(PutUser, Done, (_ALTER_CLUSTER,)),
+    52: RequestType(DeleteUser, Done, (_ALTER_CLUSTER,)),
+    53: RequestType(ListRules, ListRulesAnswer, (_DESCRIBE_CLUSTER,)),
+    54: RequestType(AlterRules, AlterRulesAnswer, (_ALTER_CLUSTER,)),
+    55: RequestType(CheckAccess, CheckAccessAnswer, (_DESCRIBE_CLUSTER,)),
 }
-"""Type code of each request, with the headers of request and answer. Codes are never reused."""
+"""The protocol, by type code. Codes are never reused."""

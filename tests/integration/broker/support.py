@@ -12,6 +12,8 @@ import aiohttp
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
 from memq.client.connection import BrokerConnection
+from memq.core.access.principals import ANONYMOUS
+from memq.core.access.rules import Access
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import TopicConfig
@@ -20,6 +22,7 @@ from memq.runtime.system import SYSTEM
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 
+ANYBODY = Access(ANONYMOUS, "127.0.0.1", None)  # where nobody has to say who they are
 TIMEOUT_S = 60.0  # a backstop, no measure of speed
 
 

@@ -25,7 +25,7 @@ from memq.errors import (
 )
 from memq.storage.keys import key_of_uri, parse_object_key
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import TIMEOUT_S, broker, client, turns, until
+from tests.integration.broker.support import ANYBODY, TIMEOUT_S, broker, client, turns, until
 from tests.integration.broker.test_write_partition import Partition, partition
 
 FAST = {"batch_messages": 1, "ring_slots": 16}
@@ -97,7 +97,7 @@ async def fetched(b, positions, **fields):
     request = m.FetchNotifications(
         topic="t", positions=[m.PartitionOffset(*each) for each in positions], **fields
     )
-    header, body = await b.handlers.serve(request)
+    header, body = await b.handlers.serve(request, ANYBODY)
     found: dict[int, list[int]] = {partition: [] for partition, _ in positions}
     for entry in msgspec.msgpack.decode(body, type=list[m.NotificationEntry]):
         found[entry.partition].append(entry.offset)
@@ -183,7 +183,7 @@ async def test_a_range_is_read_of_a_batch_of_the_topic_only(tmp_path):
 
         async def read(**fields):
             request = {"topic": "t", "uri": uri, "start": 0, "length": 10} | fields
-            return (await b.handlers.serve(m.FetchBatch(**request)))[1]
+            return (await b.handlers.serve(m.FetchBatch(**request), ANYBODY))[1]
 
         whole = await read(length=limit)
         assert await read(start=3, length=1) == whole[3:4]
@@ -217,7 +217,7 @@ async def test_nothing_is_promised_once_the_lease_is_over(tmp_path):
         ):
             b.context.leased = lambda: True
             with pytest.raises(UnavailableError, match="others may have taken over"):
-                await b.handlers.serve(request)
+                await b.handlers.serve(request, ANYBODY)
             assert not b.context.leased()
 
 

@@ -1,10 +1,8 @@
 """What a broker's configuration refuses, and what of it wins."""
 
-import logging
-
 import pytest
 
-from memq.broker.config import BrokerConfig, Tokens, load_file
+from memq.broker.config import BrokerConfig, load_file
 from memq.errors import ConfigError
 
 KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
@@ -20,6 +18,11 @@ KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/
         ({"token": ["a", ""]}, "texts that are not empty"),
         ({"token": 5}, "token must be a text"),
         ({"port": 65_536}, "port"),
+        ({"superusers": "admin"}, "superusers: principal 'admin': write it as User:NAME"),
+        ({"certificate_principals": "RULE:x"}, "'RULE:x' is no rule; write RULE:PATTERN"),
+        ({"certificate_principals": "RULE:(/x/"}, r"'RULE:\(/x/' is no pattern"),
+        ({"certificate_principals": ["DEFAULT", "RULE:a/$1/"]}, r"has no group \$1"),
+        ({"authentication": "maybe"}, "authentication = 'maybe': must be one of none, required"),
         ({"memory_bytes": "7MiB"}, "memory_bytes"),
         ({"log_level": "loud"}, "log_level"),
         ({"topics": ["t"]}, r"topics: write a table \[topics.NAME\]"),
@@ -65,50 +68,3 @@ def test_a_broker_of_a_cluster_shares_all_of_it():
 
 
 # -- tokens -------------------------------------------------------------------------------------
-
-
-def tokens(**options):
-    config = BrokerConfig.create(options)
-    return Tokens(config.token, config.token_file)
-
-
-def test_any_of_several_tokens_is_accepted():
-    """A list accepts each of its tokens, and nothing else; a text is one token."""
-    several = tokens(token=["new", "old,er"])
-    assert several.accept("new")
-    assert several.accept("old,er")
-    assert not any(several.accept(each) for each in ("old", "", "\u00e9"))
-    assert tokens(token="a,b").accept("a,b")
-    assert not tokens(token="a,b").accept("a")
-
-
-def test_file_is_read_again(tmp_path):
-    """The file's tokens, one a line, replace those read before."""
-    path = tmp_path / "tokens"
-    path.write_text("old\n\n  new \n")
-    some = tokens(token_file=str(path))
-    assert [some.accept(each) for each in ("old", "new", "")] == [True, True, False]
-    path.write_text("new")
-    some.reload()
-    assert [some.accept(each) for each in ("old", "new")] == [False, True]
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\n \n", b"\xff", b"x\n" * (1 << 20)])
-def test_file_that_cannot_be_used(tmp_path, content, caplog):
-    """It is refused at the start, and later leaves the tokens as they were, and says so."""
-    path = tmp_path / "tokens"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match="token_file"):
-        tokens(token_file=str(path))
-    path.write_text("good")
-    some = tokens(token_file=str(path))
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    with caplog.at_level(logging.INFO):
-        some.reload()
-    assert some.accept("good")
-    assert not some.accept("")
-    assert "tokens not reloaded" in caplog.text
-    assert "good" not in caplog.text

@@ -20,7 +20,7 @@ from memq.core.wire import messages as m
 from memq.core.wire.messages import PartitionOffset
 from memq.errors import CorruptDataError, QueueError, UnavailableError
 from tests.fakes.queue import InMemoryQueue
-from tests.integration.broker.support import broker, failing
+from tests.integration.broker.support import ANYBODY, broker, failing
 from tests.unit.client.audit.test_stored import NOTIFICATION
 
 TOPIC = new_topic(
@@ -170,7 +170,7 @@ async def shown(tmp_path):
             for group in groups:
                 offsets = [m.PartitionOffset(0, 0)]
                 commit = m.CommitOffsets(group=group, topic=topic, member_id="", offsets=offsets)
-                await b.handlers.serve(commit)
+                await b.handlers.serve(commit, ANYBODY)
         b.topics.get("z").coordinated = False
 
         async def scrape():

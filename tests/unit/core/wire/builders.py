@@ -37,8 +37,10 @@ def values(kind):
         return _PLAIN[kind]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return structs(kind)
-    arguments = [values(argument) for argument in typing.get_args(kind)]
     origin = typing.get_origin(kind)
+    if origin is typing.Literal:
+        return st.sampled_from(typing.get_args(kind))
+    arguments = [values(argument) for argument in typing.get_args(kind)]
     if origin is list:
         return st.lists(arguments[0], max_size=2)
     if origin is dict:
@@ -95,9 +97,9 @@ def client_reader(**options):
     )
 
 
-def new_server(authorize=lambda _: True, **options):
+def new_server(admit=lambda _: "User:anyone", **options):
     """A server that welcomes everybody."""
-    return ServerConnection(cluster_id="c", broker_id="b", authorize=authorize, **options)
+    return ServerConnection(cluster_id="c", broker_id="b", admit=admit, **options)
 
 
 class ConnectionPair:

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from memq import errors
 from memq.core.wire import connection
 from memq.core.wire.connection import (
+    AUTHENTICATE_CODE,
     CLIENT_MAX_HEADER_BYTES,
     HANDSHAKE_MAX_HEADER_BYTES,
     MAX_ERROR_CHARS,
@@ -21,6 +22,8 @@ from memq.core.wire.connection import (
 from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, encode_frame
 from memq.core.wire.messages import (
     REQUESTS,
+    Authenticate,
+    AuthenticateAnswer,
     DeleteTopic,
     Done,
     ErrorAnswer,
@@ -76,7 +79,12 @@ def test_handshake_opens_both_ends():
     pair = ConnectionPair(max_header_bytes=5_000, max_body_bytes=6_000)
 
     assert pair.limits == HandshakeAnswer(
-        version=2, cluster_id="c", broker_id="b", max_header_bytes=5_000, max_body_bytes=6_000
+        version=2,
+        cluster_id="c",
+        broker_id="b",
+        max_header_bytes=5_000,
+        max_body_bytes=6_000,
+        principal="User:anyone",
     )
     assert repr(pair.client) == "<ClientConnection open, 0 pending, 0 forgotten>"
     assert repr(pair.server) == "<ServerConnection open, client 'tester', 0 in flight>"
@@ -97,17 +105,52 @@ def test_no_common_version():
 @pytest.mark.parametrize(("token", "welcome"), [("right", True), ("wrong", False)])
 def test_token(token, welcome):
     """The token decides who is welcome, and is shown nowhere."""
-    client, server = ClientConnection("me", token), new_server({"right"}.__contains__)
+
+    def admit(asked: Handshake) -> str:
+        if asked.token != "right":  # noqa: S105 - an example
+            raise UnauthorizedError(f"not {asked.client!r}")
+        return "User:me"
+
+    client, server = ClientConnection("me", token), new_server(admit)
     [opening] = reader().feed(b"".join(client.open()))
     with nullcontext() if welcome else pytest.raises(UnauthorizedError, match="'me'") as refusal:
         server.receive(opening)
     assert token not in f"{client!r} {server!r} {refusal}"
 
 
+@pytest.mark.parametrize("code", [code for code in OPEN_REQUESTS if code != AUTHENTICATE_CODE])
+def test_nothing_is_served_before_the_client_is_known(code):
+    """A server that asks who a client is takes nothing but Authenticate, and neither side errs."""
+    pair = ConnectionPair(admit=lambda _: None, mechanisms=["M"])
+    assert (pair.limits.mechanisms, pair.limits.principal) == (["M"], "")
+    request = REQUESTS[code].request
+    nothing = {each.name: None for each in msgspec.structs.fields(request) if each.required}
+    with pytest.raises(ProtocolError, match="not authenticated yet"):
+        pair.client.request(request(**nothing))
+    [frame] = pair.to_server.feed(b"".join(encode_frame(code, 7, b"\x80")))
+    with pytest.raises(ProtocolError, match="not authenticated yet"):
+        pair.server.receive(frame)
+    with pytest.raises(ClosedError):
+        pair.server.receive(frame)
+
+
+def test_a_client_that_has_authenticated_may_ask():
+    """After Authenticate both sides go on as if there had been nothing to ask."""
+    pair = ConnectionPair(admit=lambda _: None, mechanisms=["M"])
+    step, request = pair.request(Authenticate(mechanism="M", data=b"me"))
+    pair.server.authenticated()
+    answer = AuthenticateAnswer(data=b"you", principal="User:me")
+    [heard] = pair.reply(pair.server.answer(request.correlation_id, answer))
+    assert (heard.correlation_id, heard.header) == (step, answer)
+    pair.client.authenticated()
+    _, request = pair.request(Metadata())
+    assert request.header == Metadata()
+
+
 def test_token_that_is_too_long():
     """A handshake that the broker would not read fails at the client."""
     client = ClientConnection("me", "x" * HANDSHAKE_MAX_HEADER_BYTES)
-    with pytest.raises(MessageTooLargeError, match="4096"):
+    with pytest.raises(MessageTooLargeError, match="16384"):
         client.open()
     assert repr(client).startswith("<ClientConnection new")
 
@@ -120,7 +163,7 @@ def test_token_that_is_too_long():
 @settings(max_examples=5)
 def test_every_request_and_answer_travels(code, data):
     """Every request and its answer, with any values and body, arrive as they were sent."""
-    request_type, answer_type = REQUESTS[code]
+    request_type, answer_type, _ = REQUESTS[code]
     header, answer = data.draw(structs(request_type)), data.draw(structs(answer_type))
     body, answer_body = data.draw(bodies()), data.draw(bodies())
     pair = ConnectionPair()

@@ -1,0 +1,149 @@
+"""Users and rules as a broker knows them, who has which token, and where they are stored.
+
+The document of users and rules stands in the data directory, or in the coordination service of a
+cluster, where each broker watches it. A change is stored first, and then holds for all connections
+at once: those of a user that was deleted end. While the service is away, the last document holds.
+
+Rules decide once a listener asks its clients who they are. Users and rules can be made before that.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from memq.core.access.document import (
+    SECRET_BYTES,
+    AccessDocument,
+    decode_document,
+    encode_document,
+)
+from memq.core.access.rules import Rules
+from memq.core.units import counted
+from memq.errors import MemqError, StorageError
+from memq.runtime.files import explain, replace_durably
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from memq.broker.config import BrokerConfig
+    from memq.broker.tokens import Tokens
+    from memq.runtime.system import Runtime
+
+log = logging.getLogger(__name__)
+
+FILE = "access.json"
+
+
+class AccessStore(Protocol):
+    """Where the document is stored."""
+
+    async def change(self, edit: Callable[[AccessDocument], AccessDocument]) -> AccessDocument:
+        """Store another document, made from the one that is stored; return what is stored now.
+
+        Raises:
+            MemqError: nothing was changed; or, of a coordination service, nobody knows.
+        """
+
+
+class AccessControl:
+    """See above.
+
+    Args:
+        config: of the broker.
+        tokens: that clients may have.
+        runtime: for randomness.
+
+    Attributes:
+        config, tokens: as given.
+        document: that holds now.
+        rules: that decide; None while no listener asks who its clients are.
+        all_rules: of the document, whether they decide or not.
+        on_change: called when the document or the tokens have changed.
+    """
+
+    def __init__(self, config: BrokerConfig, tokens: Tokens, runtime: Runtime) -> None:
+        self.config, self.tokens = config, tokens
+        self._enforced = any(
+            each.authentication == "required" for each in config.all_listeners().values()
+        )
+        self.on_change: Callable[[], None] = lambda: None
+        self._runtime = runtime
+        self.adopt(self.new_document())
+
+    def __repr__(self) -> str:
+        return f"<AccessControl {self.document!r}>"
+
+    def new_document(self) -> AccessDocument:
+        """Make a document without users and rules."""
+        return AccessDocument(secret=bytes.fromhex(self._runtime.token_hex(SECRET_BYTES)))
+
+    def adopt(self, document: AccessDocument) -> None:
+        """Let another document hold."""
+        self.document = document
+        self.all_rules = Rules(document.rules, self.config.superusers)
+        self.rules = self.all_rules if self._enforced else None
+        self.on_change()
+
+    def reload_tokens(self) -> None:
+        """Read the file of tokens again."""
+        self.tokens.reload()
+        self.on_change()
+
+
+class FileStore:
+    """The document in a file of the data directory.
+
+    Args:
+        folder: of the data.
+        control: to which each stored document is told.
+    """
+
+    def __init__(self, folder: Path, control: AccessControl) -> None:
+        self._path = folder / FILE
+        self._control = control
+
+    def __repr__(self) -> str:
+        return f"<FileStore {self._path}>"
+
+    def load(self) -> None:
+        """Read the file, if it is there.
+
+        Raises:
+            CorruptDataError: it is damaged.
+            StorageError: it cannot be read.
+        """
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise StorageError(f"cannot read {self._path}: {explain(exc)}") from exc
+        try:
+            document = decode_document(content)
+        except MemqError as exc:
+            raise type(exc)(f"{self._path}: {exc}; put back a backup of it") from exc
+        self._control.adopt(document)
+        log.info("%s in %s", counted(len(document.users), "user"), self._path)
+
+    async def change(self, edit: Callable[[AccessDocument], AccessDocument]) -> AccessDocument:
+        """Store another document; see `AccessStore`. It is small: the event loop waits for it."""
+        document = edit(self._control.document)
+        write_document(self._path, document)
+        self._control.adopt(document)
+        return document
+
+
+def write_document(path: Path, document: AccessDocument) -> None:
+    """Write a document to a file that only its owner reads.
+
+    Raises:
+        LimitReachedError: it is too large.
+        StorageError: it cannot be written.
+    """
+    content = encode_document(document)
+    try:
+        replace_durably(path, content, mode=0o600)
+    except OSError as exc:
+        raise StorageError(f"cannot write {path}: {explain(exc)}") from exc

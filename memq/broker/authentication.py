@@ -1,0 +1,147 @@
+"""Who a client is: by its certificate, a token, or a user's password.
+
+A listener with `authentication = "required"` lets in only whom it knows. A certificate that the
+listener has verified says who its client is; else a token in the handshake does; else the client
+proves that it knows a user's password, by SCRAM-SHA-256 (RFC 5802, RFC 7677), in two steps. On a
+listener without authentication everybody is `User:anonymous`, who needs a token where the broker
+has some.
+
+A user that does not exist is asked for a proof as any other, and fails as a wrong password does. A
+client has one attempt: then the connection ends.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from typing import TYPE_CHECKING, NamedTuple
+
+from scramp import ScramException, ScramMechanism
+
+from memq.core.access.principals import ANONYMOUS, certificate_principal
+from memq.core.access.users import MECHANISM, pretended_user
+from memq.core.wire.messages import AuthenticateAnswer
+from memq.errors import UnauthorizedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from memq.broker.access_control import AccessControl
+    from memq.core.access.users import User
+    from memq.core.wire.messages import Authenticate
+
+STEPS = 2
+_SCRAM = ScramMechanism(MECHANISM)
+
+
+class Identity(NamedTuple):
+    """Who a client is.
+
+    Attributes:
+        principal: for rules.
+        holds: whether it still is, when users or tokens have changed.
+        until_s: when the certificate ends that says so, seconds since 1970.
+    """
+
+    principal: str
+    holds: Callable[[AccessControl], bool] = lambda _: True
+    until_s: float = math.inf
+
+
+def identify(
+    control: AccessControl, *, required: bool, certificate: Mapping[str, Any] | None, token: str
+) -> Identity | None:
+    """Say who a client is by what it has shown, or None: it must log in.
+
+    Args:
+        control: tokens, and how certificates are mapped.
+        required: the listener must know who it is.
+        certificate: that the listener has verified, as `ssl` describes it; None without one.
+        token: of the handshake; empty without one.
+
+    Raises:
+        UnauthorizedError: it is not welcome.
+    """
+    if not required:
+        if not control.tokens.accept(token):
+            raise _refused_token()
+        return Identity(ANONYMOUS, lambda now: now.tokens.accept(token))
+    if certificate:
+        principal = certificate_principal(certificate, control.config.certificate_principals)
+        if principal is None:
+            raise UnauthorizedError(
+                "no rule of certificate_principals has the name of the client's certificate: use "
+                "another certificate, or add a rule for it to the broker's configuration"
+            )
+        return Identity(principal, until_s=ssl.cert_time_to_seconds(certificate["notAfter"]))
+    if token:
+        name = control.tokens.holder(token)
+        if name is None:
+            raise _refused_token()
+        return Identity(name, lambda now: now.tokens.holder(token) == name)
+    return None
+
+
+def _refused_token() -> UnauthorizedError:
+    return UnauthorizedError(
+        "the broker refused the token of this client: set `token` (--token or MEMQ_TOKEN for "
+        "commands)"
+    )
+
+
+class Login:
+    """One client's attempt to log in by a password.
+
+    Args:
+        control: that has the users.
+    """
+
+    def __init__(self, control: AccessControl) -> None:
+        self._control = control
+        self._server = _SCRAM.make_server(self._verifier)
+        self._asked: User | None = None
+        self._steps = 0
+
+    def __repr__(self) -> str:
+        return f"<Login {self._asked!r} [{self._steps} steps]>"
+
+    def step(self, request: Authenticate) -> tuple[AuthenticateAnswer, Identity | None]:
+        """Take a step; with the last one the identity comes.
+
+        Raises:
+            UnauthorizedError: the client is not who it says, or does not follow the protocol.
+        """
+        self._steps += 1
+        if request.mechanism != MECHANISM or self._steps > STEPS:
+            raise UnauthorizedError(
+                f"step {self._steps} of {request.mechanism[:100]!r}: the broker takes {STEPS} "
+                f"steps of {MECHANISM}"
+            )
+        try:
+            said = request.data.decode()
+            if self._steps < STEPS:
+                self._server.set_client_first(said)
+                return AuthenticateAnswer(data=self._server.get_server_first().encode()), None
+            self._server.set_client_final(said)
+            final = self._server.get_server_final().encode()
+        except (ScramException, UnicodeDecodeError) as exc:
+            raise self._refused() from exc
+        assert self._asked is not None  # noqa: S101 - since the first step
+        user = self._control.document.users.get(self._asked.name)
+        if user is None or user != self._asked:  # or it was deleted or altered since the first step
+            raise self._refused()
+        identity = Identity(user.principal, lambda now: now.document.users.get(user.name) == user)
+        return AuthenticateAnswer(data=final, principal=user.principal), identity
+
+    def _refused(self) -> UnauthorizedError:
+        name = f"user {self._asked.name[:100]!r}" if self._asked else "the user"
+        return UnauthorizedError(
+            f"the broker refused {name}, or the password: correct `user` and `password`"
+        )
+
+    def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        document = self._control.document
+        nobody = pretended_user(name, document.secret)  # made in any case, which takes its time
+        user = self._asked = document.users.get(name, nobody)
+        return user.salt, user.stored_key, user.server_key, user.iterations

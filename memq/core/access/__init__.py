@@ -1,0 +1,1 @@
+"""Who may do what: principals, users and rules, without I/O."""
