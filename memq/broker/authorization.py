@@ -1,8 +1,8 @@
 """Whether a client may do what it asks: the guard at the door, for every request of the protocol.
 
 Each request names what it needs in `REQUESTS`; one that names nothing is for everybody who is
-connected. What a request lists is looked through where it is listed (`Need.each`), by the same
-rules.
+connected. What a request lists without naming it is looked through where it is listed
+(`Need.each`), by the same rules.
 
 A topic that a client may not describe does not exist for it: it hears the same words as for one
 that is not there.
@@ -19,7 +19,7 @@ from memq.core.wire.messages import REQUESTS, Need, Write
 from memq.errors import ForbiddenError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from memq.core.access.rules import Access
@@ -29,14 +29,20 @@ if TYPE_CHECKING:
 RANDOM_DIGITS = 32  # of a producer id that a client makes up
 
 
-def _named(need: Need) -> Callable[[Any], str]:
-    return attrgetter(need.field) if need.field else lambda _: CLUSTER
+def _names(need: Need) -> Callable[[Any], Sequence[str]]:
+    """Return what tells the names that a request gives for a need."""
+    if not need.field:
+        return lambda _: () if need.each else (CLUSTER,)
+    field = attrgetter(need.field)
+
+    def names(request: Any) -> Sequence[str]:
+        found = field(request)
+        return (found,) if isinstance(found, str) else found or ()
+
+    return names
 
 
-_NEEDS = {
-    each.request: [(need, _named(need)) for need in each.needs if not need.each]
-    for each in REQUESTS.values()
-}
+_NEEDS = {each.request: [(need, _names(need)) for need in each.needs] for each in REQUESTS.values()}
 
 
 def refusal(access: Access, request: Struct) -> MemqError | None:
@@ -45,9 +51,10 @@ def refusal(access: Access, request: Struct) -> MemqError | None:
         return None
     if type(request) is Write:
         return _refused_write(access, request)
-    for need, name_of in _NEEDS[type(request)]:
-        if error := _refused(access, Question(need.operation, need.type, name_of(request))):
-            return error
+    for need, names in _NEEDS[type(request)]:
+        for name in names(request):
+            if error := _refused(access, Question(need.operation, need.type, name)):
+                return error
     return None
 
 

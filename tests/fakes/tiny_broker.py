@@ -21,7 +21,7 @@ from memq.core.wire.messages import (
     Write,
     WriteAnswer,
 )
-from memq.errors import MemqError, SequenceGapError, UnknownTopicError
+from memq.errors import MemqError, SequenceGapError, UnauthorizedError, UnknownTopicError
 
 
 def write_request(acks=-1, topic="events"):
@@ -236,10 +236,15 @@ class _Connection(asyncio.BufferedProtocol):
         self.wire = ServerConnection(
             cluster_id="tiny",
             broker_id="b0",
-            authorize=lambda token: token == broker.token,
+            admit=self.admit,
             max_body_bytes=broker.max_body_bytes,
         )
         self.reader = FrameReader(max_header_bytes=64 << 10, max_body_bytes=broker.max_body_bytes)
+
+    def admit(self, asked):
+        if asked.token != self.broker.token:
+            raise UnauthorizedError("not this token")
+        return "User:anonymous"
 
     def connection_made(self, transport):
         self.transport = transport

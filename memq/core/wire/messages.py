@@ -795,9 +795,8 @@ class Need(NamedTuple):
     Attributes:
         operation: on the resource.
         type: of the resource.
-        field: of the request, which has the resource's name; empty for the cluster.
-        each: of each that the request names or lists; what may not be described is left out, or
-            does not exist.
+        field: of the request, which has the name or names; empty for the cluster.
+        each: of each that it lists where it names none; what may not be described is left out.
     """
 
     operation: Operation

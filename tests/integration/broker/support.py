@@ -12,6 +12,7 @@ import aiohttp
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
 from memq.client.connection import BrokerConnection
+from memq.client.security import Security
 from memq.core.access.principals import ANONYMOUS
 from memq.core.access.rules import Access
 from memq.core.checksum import crc32c
@@ -111,10 +112,17 @@ async def broker(
 
 
 @asynccontextmanager
-async def client(running: Broker, token: str = "", zone: str = "") -> AsyncIterator[Client]:
-    """A connected client."""
+async def client(
+    running: Broker, token: str = "", zone: str = "", *, listener: str = "default", **security: str
+) -> AsyncIterator[Client]:
+    """A connected client, by a listener, with this security."""
     connection = await BrokerConnection.open(
-        running.address, client="test", token=token, zone=zone, connect_timeout_s=TIMEOUT_S
+        running.listeners[listener].address,
+        client="test",
+        token=token,
+        zone=zone,
+        security=Security.parse(security),
+        connect_timeout_s=TIMEOUT_S,
     )
     try:
         yield Client(connection)

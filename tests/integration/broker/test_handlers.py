@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import msgspec
 import pytest
@@ -141,7 +142,9 @@ async def test_only_what_is_retained_can_be_fetched(tmp_path):
                     max_wait_ms=wait_ms,
                 )
                 with pytest.raises(OffsetOutOfRangeError):
-                    await (b.handlers.news if wait_ms else b.handlers.serve)(request)
+                    await (
+                        b.handlers.news(request) if wait_ms else b.handlers.serve(request, ANYBODY)
+                    )
         for partition_number in (-1, 2):
             with pytest.raises(InvalidRequestError, match="it has 0 to 1"):
                 await fetched(b, [(1, 2), (partition_number, 0)])
@@ -245,7 +248,8 @@ async def test_a_request_is_for_the_topic_that_its_client_knows(tmp_path, reques
     """Not for one of that name that was made since; of groups, at their coordinator only."""
     async with broker(tmp_path) as b:
         await b.topics.create(TopicConfig.create("t", **FAST))
-        hosted, serve = b.topics.get("t"), b.handlers.serve
+        hosted = b.topics.get("t")
+        serve = partial(b.handlers.serve, access=ANYBODY)
         found = []
         find = b.topics.find
 

@@ -102,7 +102,7 @@ async def test_a_broker_does_not_start_under_another_name(tmp_path, certificates
         ({"tls_cert": "", "tls_key": "", "client_auth": "required"}, "needs both tls_cert"),
         ({"tls_cert": "/none"}, "cannot read tls_cert = /none"),
         ({"tls_key": "/none"}, "cannot read tls_key = /none"),
-        ({"host": "::"}, "has TLS and listens on ::, without advertised"),
+        ({"host": "::", "insecure": "true"}, "has TLS and listens on ::, without advertised"),
         ({"client_auth": "required"}, "client_auth = required without tls_ca"),
         ({"tls_ca": "/none", "client_auth": "optional"}, "cannot read tls_ca = /none"),
     ],

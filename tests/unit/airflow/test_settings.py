@@ -56,7 +56,7 @@ def test_what_tls_needs():
         ("memq://a:1?security=cart%3Dx", "unknown option 'cart'"),
         ("memq://a:1/clicks", "'clicks'; it names brokers only"),
         ("memq://a:1?colour=red", "unknown field `colour`.* a JSON object of bootstrap"),
-        ("memq://a:1?request_timeout_s=soon", "soon.*request_timeout_s"),
+        ("memq://a:1?request_timeout_s=soon", "request_timeout_s"),
         ("memq://a:1?request_timeout_s=0", "> 0.0.*request_timeout_s"),
         ("memq://a:1?bootstrap=b", "connection 'c': .*b"),
         ("kafka://a:1", "of type 'kafka'; it must be 'memq'"),
@@ -76,7 +76,10 @@ def test_what_it_must_not_say(uri, message):
 @pytest.mark.parametrize(
     ("error", "hint"),
     [
-        (UnauthorizedError("no"), "connection 'c': no; see its password and its extra 'security'"),
+        (
+            UnauthorizedError("no"),
+            "connection 'c': no; see its login, password and extra 'security'",
+        ),
         (UnavailableError("no"), "connection 'c': no; check its host and port"),
         (InvalidRequestError("no"), "connection 'c': no"),
     ],

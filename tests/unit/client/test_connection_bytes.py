@@ -64,7 +64,7 @@ class Link:
     """A connection that is open, and a broker at its other end."""
 
     def __init__(self):
-        self.wire = ServerConnection(cluster_id="x", broker_id="b", authorize=lambda _: True)
+        self.wire = ServerConnection(cluster_id="x", broker_id="b", admit=lambda _: "User:a")
         self.reader = FrameReader(max_header_bytes=SERVER_MAX_HEADER_BYTES, max_body_bytes=64 << 20)
         self.connection = BrokerConnection("a:1")
         self.transport = Transport()
@@ -296,5 +296,5 @@ async def test_a_host_that_can_be_no_name_is_refused(tmp_path, host):
         parse_address(f"{host}:6367")
     if host:
         with pytest.raises(UnavailableError, match="cannot listen on"):
-            async with broker_of(tmp_path, host=host):
+            async with broker_of(tmp_path, host=host, insecure="true"):
                 pass
