@@ -158,7 +158,7 @@ class Connections:
             unread_ms //= SHORT_OF_MEMORY
         if self.context.memory.full:
             stall_ms //= SHORT_OF_MEMORY
-        wall_s = self.context.now().wall_ms / 1000
+        wall_s = self.context.runtime.wall_ms() / 1000
         for connection in list(self._open):
             if connection.known_until_s <= wall_s:
                 connection.end("expired", UnavailableError("the client's certificate has expired"))
@@ -213,7 +213,6 @@ class ServedConnection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._fd = -1
-        self._direct = True  # the socket's bytes are frames: there is no TLS
         self._peer = self._host = "?"
         self._identity: Identity | None = None
         self._login: Login | None = None
@@ -254,7 +253,6 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
-        self._direct = not isinstance(transport, TlsLayer)
         self.connections.connected(self)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -311,25 +309,31 @@ class ServedConnection(asyncio.BufferedProtocol):
 
         Each large body drives the interpreter out of the processor's caches, so Messages that are
         served one after the other cost half of what they cost one at a time. After a turn that had
-        some the connection rests. The end of the stream and errors of the socket are left for
-        asyncio's next read, which meets them again.
+        some, or was a whole one, the connection rests. The end of the stream and errors of the
+        socket are left for asyncio's next read, which meets them again.
         """
         before = len(frames)
         left = TURN_BYTES
-        while self._direct and left > 0 and self._reader.expects_body and not self._memory.full:
-            try:
-                count = os.readv(self._fd, [self._reader.get_buffer()])
-            except OSError:
-                break
+        while left > 0 and self._reader.expects_body and not self._memory.full:
+            count = self._read_now(self._reader.get_buffer())
             if not count:
                 break
             left -= count
             self._count_received(count)
             frames += self._reader.buffer_updated(count)
-        if len(frames) > before and not self._rest:
+        if (len(frames) > before or left <= 0) and not self._rest:
             self._rest = REST_ROUNDS
             self._update_reading()
             self._loop.call_soon(self._rest_on)
+
+    def _read_now(self, buffer: memoryview) -> int:
+        """Fill a buffer with what has come; 0 when that is nothing."""
+        if isinstance(self._transport, TlsLayer):
+            return self._transport.read_into(buffer)
+        try:
+            return os.readv(self._fd, [buffer])
+        except OSError:
+            return 0
 
     def _rest_on(self) -> None:
         """Leave one more turn of the event loop to others, then go on reading.
@@ -536,9 +540,11 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def follow_rules(self) -> None:
         """Hold to the users, tokens and rules of now; end when the client is nobody any more."""
+        if self._identity is None:
+            return
         control = self.connections.control
         self._access.follow(control.rules)
-        if self._identity is not None and not self._identity.holds(control):
+        if not self._identity.holds(control):
             error = UnauthorizedError(f"{self._identity.principal} was deleted, or changed")
             self.end("revoked", error)
 

@@ -16,7 +16,8 @@ hears nothing at all. Either way `ended` is called, once: with a `TlsError` when
 what is wrong, and with `UnavailableError` when the other side has gone, or says nothing.
 
 Bytes that come are put into OpenSSL at once, and taken out of it while the protocol reads: what it
-leaves is at most what one read of the socket gave. Bytes to send become records at once, so the
+leaves is at most what one read of the socket gave. A protocol in the midst of large data takes more
+with `read_into`, which spares turns of the event loop. Bytes to send become records at once, so the
 transport holds them and says when it holds too much. Both go through OpenSSL in pieces: its buffers
 never shrink. An end of the stream without TLS's own is an end like any other: frames show whether
 one is cut.
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import threading
 from typing import TYPE_CHECKING, Any, cast
@@ -95,6 +97,9 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self.peer: object = None
         self._scratch, self._plain = _BUFFERS.scratch, _BUFFERS.plain
         self._open = self._closing = self._paused = self._heard = self._told = False
+        self._dry = True  # OpenSSL needs more of the socket before it can decrypt,
+        self._over = False  # or it never will again,
+        self._error: MemqError | None = None  # because of this, or of the other side's end
         self._reading = False  # the protocol is being given bytes: it must not be given others
 
     def __repr__(self) -> str:
@@ -130,7 +135,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                 self._transport.write(instead)
                 self._fail(TlsError("it does not speak TLS, which this listener does"))
                 return
-        self._incoming.write(self._scratch[:nbytes])
+        self._put(nbytes)
         if self._open:
             self._deliver()
         else:
@@ -206,38 +211,70 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             return
         self._reading = True
         try:
-            while self._open and not (self._paused or self._closing):
-                if not self._deliver_once():
-                    break
+            while self._open and not (self._dry or self._paused or self._closing):
+                self._deliver_once()
         finally:
             self._reading = False
         self._flush()  # OpenSSL's own answers, such as to a new key
 
-    def _deliver_once(self) -> bool:
-        """Fill one buffer of the protocol's; False when OpenSSL needs more of the socket first."""
+    def _deliver_once(self) -> None:
+        """Fill one buffer of the protocol's."""
         protocol, buffered = self._protocol, True
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer = memoryview(protocol.get_buffer(-1))
         else:
             buffer, buffered = self._plain, False
-        filled, more, ended = 0, True, False
-        try:
-            while filled < len(buffer) and not ended:
-                into: Any = buffer[filled:]  # typeshed has only bytearray
-                count = cast("int", self._ssl.read(len(buffer) - filled, into))
-                filled, ended = filled + count, not count
-        except _AGAIN:
-            more = False
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            ended = True
-        except ssl.SSLError as exc:
-            self._give(filled, buffered=buffered)
-            self._end(tls_error(exc, of_client=self._ssl.server_side))
-            return False
-        self._give(filled, buffered=buffered)
-        if ended:
+        self._give(self._fill(buffer), buffered=buffered)
+        if self._error is not None:
+            self._end(self._error)
+        elif self._over:
             self.close()
-        return more and not ended
+
+    def _fill(self, buffer: memoryview) -> int:
+        """Decrypt until the buffer is full, or OpenSSL can no more; return how many bytes."""
+        filled = 0
+        while filled < len(buffer) and not (self._dry or self._over):
+            into: Any = buffer[filled:]  # typeshed has only bytearray
+            try:
+                count = cast("int", self._ssl.read(len(into), into))
+            except _AGAIN:
+                self._dry = True
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                self._over = True
+            except ssl.SSLError as exc:
+                self._over, self._error = True, tls_error(exc, of_client=self._ssl.server_side)
+            else:
+                filled, self._over = filled + count, not count
+        return filled
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Fill a buffer with what has come, also while paused; return how many bytes.
+
+        Of the end, and of errors, the protocol hears as ever when it reads again, not here.
+        """
+        filled = self._fill(buffer)
+        while filled < len(buffer) and self._receive():
+            more = self._fill(buffer[filled:])
+            if not more:  # a client could send records without data for ever
+                break
+            filled += more
+        return filled
+
+    def _receive(self) -> bool:
+        """Read the socket beside asyncio, whose own next read meets its end and errors again."""
+        if self._transport is None:
+            return False
+        try:
+            count = os.readv(self._transport.get_extra_info("socket").fileno(), [self._scratch])
+        except OSError:
+            return False
+        self._put(count)
+        return count > 0
+
+    def _put(self, count: int) -> None:
+        """Give OpenSSL what has been read of the socket."""
+        self._incoming.write(self._scratch[:count])
+        self._dry = False
 
     def _give(self, count: int, *, buffered: bool) -> None:
         if not count:

@@ -319,7 +319,7 @@ async def test_rules_of_one_topic_are_of_that_topic(tmp_path):
 
 
 async def test_a_foreign_producer_id_is_not_taken_over(tmp_path):
-    """A random id belongs to its principal, and a name needs a rule, whoever may write the topic."""
+    """A random id belongs to its principal, and a name needs a rule, beside that of the topic."""
     rules = [rule(f"User:{name}", "write", "topic", "t") for name in USERS]
     rules.append(rule("User:bob", "write", "producer_id", "etl-", prefixed=True))
     async with (
@@ -419,9 +419,12 @@ async def test_users_and_rules_outlive_the_broker(tmp_path):
         assert (await root.ask(m.ListUsers())).users == ["alice", "bob"]
     path = tmp_path / FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    async with broker(tmp_path, authentication="required", **ADMIN) as b:
-        async with client(b, **login()), client(b, "admin") as root:
-            assert len((await root.ask(m.ListRules())).rules) == 1
+    async with (
+        broker(tmp_path, authentication="required", **ADMIN) as b,
+        client(b, **login()),
+        client(b, "admin") as root,
+    ):
+        assert len((await root.ask(m.ListRules())).rules) == 1
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CorruptDataError, match=r"access\.json.*put back a backup"):
         async with broker(tmp_path, authentication="required", **ADMIN):

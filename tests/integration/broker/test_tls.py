@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import socket
 import ssl
@@ -254,6 +255,30 @@ async def test_connections_of_the_admin_http_are_bounded_from_their_first_byte(
         assert await asyncio.wait_for(first.read(), TIMEOUT_S) == b""
         for _, writer in opened_:
             writer.close()
+
+
+async def test_large_messages_come_whole(tmp_path, certificates) -> None:
+    """Those of many records of TLS, and those of more than the broker reads in a turn."""
+    async with broker(tmp_path, **certificates.broker_options()) as b:
+        security = {"ca": certificates.ca}
+        values = [os.urandom(size << 10) for size in (1_000, 64, 20_000, 7_000, 300, 20_000)]
+
+        def work() -> list[bytes]:
+            with AdminClient(b.address, security=security) as admin:
+                admin.create_topic(
+                    "t", batch_age="10ms", message_bytes="32MiB", batch_bytes="32MiB"
+                )
+            with Producer(b.address, topic="t", security=security) as producer:
+                for each in [producer.write(value) for value in values]:
+                    each.result(TIMEOUT_S)
+            options = {"security": security, "read_through": "broker"}
+            with Consumer(b.address, topic="t", **options) as consumer:
+                found: list[bytes] = []
+                while len(found) < len(values):
+                    found += [each.value for each in consumer.poll(TIMEOUT_S) or ()]
+            return found
+
+        assert sorted(await asyncio.to_thread(work)) == sorted(values)
 
 
 async def test_a_producer_outlives_a_broker_that_is_killed(tmp_path, certificates) -> None:

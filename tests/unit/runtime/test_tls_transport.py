@@ -1,6 +1,7 @@
 """TLS between two protocols, however the bytes between them are cut."""
 
 import asyncio
+import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,6 +21,7 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
+        self.socket: socket.socket | None = None
         self.sent = bytearray()
         self.reading = True
         self.closing = False
@@ -35,6 +37,9 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.closing
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.socket if name == "socket" else default
 
     def pause_reading(self) -> None:
         assert self.reading
@@ -184,6 +189,69 @@ async def test_damaged_bytes_end_an_open_connection(contexts) -> None:
     (lost,) = pair.readers[1].lost
     assert isinstance(lost, TlsError)
     assert pair.wires[1].closing
+
+
+@pytest.fixture
+def sockets():
+    """What one sends, the other has without waiting."""
+    sender, receiver = socket.socketpair()
+    receiver.setblocking(False)
+    with sender, receiver:
+        yield sender, receiver
+
+
+async def test_a_protocol_reads_on_beyond_what_it_was_given(contexts, sockets) -> None:
+    """What has come and what the socket holds, in what pieces it likes, while it is paused."""
+    pair = Pair(contexts)
+    await pair.carry()
+    layer, wire = pair.layers[1], pair.wires[0]
+    sender, pair.wires[1].socket = sockets
+    data = bytes(range(256)) * 300
+    pair.layers[0].write(data)
+    begun = bytes(wire.sent[:1_000])  # of a record of 16 KiB: there is nothing to give yet
+    layer.get_buffer(-1)[: len(begun)] = begun
+    layer.buffer_updated(len(begun))
+    layer.pause_reading()
+    buffer = memoryview(bytearray(len(data) + 1))
+    assert not layer.read_into(buffer)
+    sender.sendall(wire.sent[1_000:])
+    assert layer.read_into(buffer[:70]) == 70
+    assert layer.read_into(buffer[70:]) == len(data) - 70
+    assert buffer[:-1] == data
+    assert not layer.read_into(buffer)
+    assert not pair.readers[1].received
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_an_end_met_by_reading_on_is_told_when_reading_resumes(
+    contexts, sockets, damaged
+) -> None:
+    """Once, and after what came before it."""
+    pair = Pair(contexts)
+    await pair.carry()
+    layer, wire = pair.layers[1], pair.wires[0]
+    sender, pair.wires[1].socket = sockets
+    layer.pause_reading()
+    pair.layers[0].write(b"first")
+    pair.layers[0].close()
+    wire.sent[-1] ^= damaged
+    sender.sendall(wire.sent)
+    sender.close()
+    buffer = memoryview(bytearray(100))
+    assert [layer.read_into(buffer) for _ in range(3)] == [5, 0, 0]
+    assert not pair.wires[1].closing
+    layer.resume_reading()
+    await asyncio.sleep(0)
+    assert pair.wires[1].closing
+    assert [type(each) for each in pair.readers[1].lost] == [TlsError] * damaged
+
+
+async def test_bytes_without_data_do_not_keep_a_reader(contexts, monkeypatch) -> None:
+    """However many come: the event loop gets its turn."""
+    pair = Pair(contexts)
+    await pair.carry()
+    monkeypatch.setattr(pair.layers[1], "_receive", lambda: True)
+    assert not pair.layers[1].read_into(memoryview(bytearray(100)))
 
 
 async def test_a_connection_that_ends_in_the_handshake_is_a_failure(contexts) -> None:
