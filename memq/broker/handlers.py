@@ -360,6 +360,11 @@ class Handlers:
     async def _positions(self, request: m.FetchNotifications) -> tuple[Topic, dict[int, int]]:
         """Check what a fetch reads, and where it begins in each partition."""
         topic = await self._topic(request)
+        if len(request.positions) > topic.config.read_partitions:
+            raise InvalidRequestError(
+                f"{len(request.positions)} positions; {topic.name!r} has "
+                f"{counted(topic.config.read_partitions, 'read partition')}: name each once"
+            )
         positions = {position.partition: position.offset for position in request.positions}
         for partition, offset in positions.items():
             start, end = await self._retained(topic, partition)

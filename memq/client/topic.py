@@ -69,6 +69,7 @@ T = TypeVar("T")
 
 ATTEMPT_S = 5.0  # a broker that does not answer for this long may not be the one to ask any more
 PAGE_ENTRIES = 1_000  # notifications asked for at a time, about 1 MB
+MAX_PAGE_BYTES = 16 << 20  # far above the 1 MiB asked for; decoded they take up to 12 times as much
 
 _entries = msgspec.msgpack.Decoder(list[m.NotificationEntry])
 
@@ -163,6 +164,11 @@ class TopicClient:
         )
         answer: m.FetchNotificationsAnswer
         answer, body = await self.read(request, timeout_s=timeout_s, wait_s=max_wait_ms / 1000)
+        if len(body) > MAX_PAGE_BYTES:
+            raise ProtocolError(
+                f"the broker answered {len(body)} bytes of notifications; the limit is "
+                f"{MAX_PAGE_BYTES}"
+            )
         try:
             entries = _entries.decode(body)
         except UNDECODABLE as exc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Only the first is msgspec's own: what is no UTF-8 raises the second, deep nesting the third."""
+
+MAX_TOLD_CHARS = 400
+"""Most of an error's text that is passed on: it may quote a name or value as long as the input."""
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""An integer that msgpack and Arrow take as well; in JSON one may be of any size."""
 
 T = TypeVar("T")
 
@@ -31,7 +37,8 @@ def decode_stored(decode: Callable[[Any], T], payload: bytes | str, what: str) -
     try:
         return decode(payload)
     except UNDECODABLE as exc:
-        raise CorruptDataError(f"not {what}: {exc}: {payload[:80]!r}") from exc
+        told = str(exc)[:MAX_TOLD_CHARS]
+        raise CorruptDataError(f"not {what}: {told}: {payload[:80]!r}") from exc
 
 
 def check_version(version: int, known: int, what: str) -> None:

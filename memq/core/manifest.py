@@ -36,7 +36,8 @@ MANIFEST_VERSION = 2
 MAX_LEFT_OUT = 1_000
 """Runs of Messages that a manifest names, some 200 bytes each; those beyond are counted."""
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+CrcSum = Annotated[int, msgspec.Meta(ge=0)]
 
 MAX_DESCRIBED = 5  # of them in a line of a log
 
@@ -64,7 +65,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     first: Count
     last: Count
     records: Count
-    crc_sum: Count
+    crc_sum: CrcSum
 
     @property
     def messages(self) -> int:
@@ -115,8 +116,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skipped_records: Count = 0
     left_out: list[LeftOut] = []
     unnamed_messages: Count = 0
-    crc_sum: Count
-    left_out_crc_sum: Count = 0
+    crc_sum: CrcSum
+    left_out_crc_sum: CrcSum = 0
     output: str
     files: list[str]
     started_ms: Count

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from memq.core.decoding import check_version, decode_stored
+from memq.core.decoding import Int64, check_version, decode_stored
 from memq.core.format.batch import ProducerRun
 
 NOTIFICATION_VERSION = 2
@@ -42,23 +42,23 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
             acked is in this Batch or an earlier one.
     """
 
-    version: int
+    version: Int64
     topic: str
     topic_id: str
-    write_partition: int
+    write_partition: Int64
     batch_id: str
     uri: str
-    size_bytes: int
-    index_offset: int
-    messages: int
-    records: int
-    min_timestamp_us: int
-    max_timestamp_us: int
+    size_bytes: Int64
+    index_offset: Int64
+    messages: Int64
+    records: Int64
+    min_timestamp_us: Int64
+    max_timestamp_us: Int64
     producers: list[ProducerRun]
     schema_id: str
     broker_id: str
-    sealed_ms: int
-    stored_through_ms: int
+    sealed_ms: Int64
+    stored_through_ms: Int64
 
 
 class PublishedBatch(NamedTuple):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memq.core.format.batch import producer_runs
-from memq.core.format.index import decode_tail
+from memq.core.format.index import FOOTER_BYTES, MAX_INDEX_BYTES, decode_tail
 from memq.core.format.reader import BatchReader
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import OffsetRange, retained_in_words
@@ -29,6 +29,7 @@ from memq.errors import (
     MessageTooLargeError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
+    ProtocolError,
     SchemaMismatchError,
     StorageError,
     UnavailableError,
@@ -118,6 +119,8 @@ async def read_broker(
         wanted = min(RANGE_BYTES, length - reach)
         request = FetchBatch(topic=topic.topic, uri=uri, start=start + reach, length=wanted)
         _, body = await topic.read(request, timeout_s=timeout_s)
+        if len(body) > wanted:
+            raise ProtocolError(f"the broker sent {len(body)} bytes of {uri}; {wanted} were wanted")
         data[reach : reach + len(body)] = body
         reach += len(body)
         if len(body) < wanted:
@@ -207,6 +210,11 @@ def read_index(notification: Notification, get_range: Callable[[int, int], Any])
         MemqError: as `get_range`.
     """
     start, size = notification.index_offset, notification.size_bytes
+    if size - start > MAX_INDEX_BYTES + FOOTER_BYTES:
+        raise CorruptDataError(
+            f"its notification says that its index begins at byte {start} of {size}; an index has "
+            f"up to {MAX_INDEX_BYTES} bytes"
+        )
     tail = get_range(start, size - start)
     check_length(tail, size - start)
     index = decode_tail(tail, size)

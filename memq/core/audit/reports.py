@@ -120,7 +120,7 @@ def runs_of(sequences: Iterable[int]) -> list[SequenceRun]:
     return merged_runs(SequenceRun(sequence, sequence) for sequence in sorted(sequences))
 
 
-Part = tuple[int, int, int, int, int, int, list[SequenceRun], int]
+Part = tuple[Number, Number, Number, Number, Number, CrcSum, list[SequenceRun], Number]
 """What `ProducedReport` says of another write partition: `write_partition`, `first`, `last`,
 `records`, `size_bytes`, `crc_sum`, `failed`, `duplicates`."""
 _COUNTS = ("records", "size_bytes", "crc_sum", "failed", "duplicates")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from memq.core.checksum import crc32c
+from memq.core.decoding import Int64
 from memq.core.format.envelope import ALIGNMENT, END_OF_STREAM, BytesLike
 from memq.core.format.index import (
     FOOTER_BYTES,
@@ -48,10 +49,10 @@ class ProducerRun(msgspec.Struct, frozen=True, array_like=True):
     """
 
     producer_id: str
-    epoch: int
-    first: int
-    last: int
-    records: int
+    epoch: Int64
+    first: Int64
+    last: Int64
+    records: Int64
     crc_sum: int
 
     @property

@@ -7,9 +7,12 @@ it reads, and looks at every number that Arrow is going to trust:
 
 - the message ends exactly where its bytes end, and is one RecordBatch;
 - it has as many field nodes and buffers as the schema asks for, no more and no fewer;
-- lengths and null counts are no larger than they can be, buffers lie inside the body;
+- lengths and null counts are no larger than they can be, buffers lie inside the body and do not add
+  up to more than it;
 - columns that may have no nulls claim none (Arrow then looks for none, or refuses the claim);
-- what all buffers decode to, summed, is within the limit of the caller.
+- what all buffers decode to, summed, is within the limit of the caller;
+- no part of a flatbuffer stands for many: tables and texts may be referred to from many places, and
+  Arrow makes a copy for each.
 
 What is left to Arrow's own full validation, which runs next, is what is *in* the buffers: offsets,
 validity bits, UTF-8.
@@ -70,8 +73,14 @@ _METADATA_V5 = 4  # enum MetadataVersion; written by every Arrow since 1.0 (2020
 _NOT_COMPRESSED = -1  # declared size of a buffer that was left as it is
 
 # Fields of the tables that are read, in the order of their slots.
-_MESSAGE_FIELDS = 4  # version, header_type, header, bodyLength; what follows is not needed
+_MESSAGE_FIELDS = 5  # version, header_type, header, bodyLength, custom_metadata
 _BATCH_FIELDS = 5  # length, nodes, buffers, compression, variadicBufferCounts
+_SCHEMA_FIELDS = 3  # endianness, fields, custom_metadata; what follows is not copied
+_FIELD_FIELDS = 7  # name, nullable, type_type, type, dictionary, children, custom_metadata
+_PAIR_FIELDS = 2  # key, value
+_TIMESTAMP_FIELDS = 2  # unit, timezone
+_TIMESTAMP = 10  # Field.type_type, from the union Type of Arrow's Schema.fbs
+_PART_BYTES = 12  # least size of a reference and of the table behind it
 _VTABLE_HEADER_BYTES = 4  # its own size, and the size of its table
 
 _U8 = struct.Struct("<B")
@@ -80,7 +89,7 @@ _I32 = struct.Struct("<i")
 _U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 _PREFIX = struct.Struct("<4si")
-_OFFSETS = tuple(struct.Struct(f"<{count}H") for count in range(_BATCH_FIELDS + 1))
+_OFFSETS = tuple(struct.Struct(f"<{count}H") for count in range(_FIELD_FIELDS + 1))
 
 
 class Envelope(NamedTuple):
@@ -183,6 +192,21 @@ def read_envelope(data: memoryview) -> Envelope:
         raise CorruptDataError(f"the Arrow envelope points outside itself: {exc}") from exc
 
 
+def check_schema_message(data: memoryview) -> None:
+    """Check that `data` is one schema message, which Arrow can decode in memory of about its size.
+
+    Raises:
+        CorruptDataError: it is not.
+    """
+    envelope = read_envelope(data)
+    if envelope.kind != SCHEMA_MESSAGE or envelope.length != len(data):
+        raise CorruptDataError(f"{len(data)} bytes are not one Arrow schema message")
+    try:
+        _check_copies(envelope.metadata, envelope.header)
+    except struct.error as exc:
+        raise CorruptDataError(f"the Arrow schema points outside itself: {exc}") from exc
+
+
 def count_nodes_and_buffers(message: memoryview) -> tuple[int, int]:
     """Count the field nodes and buffers of a RecordBatch that we encoded ourselves."""
     envelope = read_envelope(message)
@@ -214,7 +238,9 @@ def _read_envelope(data: memoryview) -> Envelope:
     body_start = PREFIX_BYTES + size
     metadata = data[PREFIX_BYTES:body_start]
     message = _U32.unpack_from(metadata)[0]
-    version_at, kind_at, header_at, length_at = _fields(metadata, message, _MESSAGE_FIELDS)
+    version_at, kind_at, header_at, length_at, pairs_at = _fields(
+        metadata, message, _MESSAGE_FIELDS
+    )
     version = _U16.unpack_from(metadata, version_at)[0] if version_at else 0
     if version != _METADATA_V5:
         raise CorruptDataError(f"Arrow metadata version {version + 1} is not version 5")
@@ -225,10 +251,45 @@ def _read_envelope(data: memoryview) -> Envelope:
         )
     if not kind_at or not header_at:
         raise CorruptDataError("the Arrow message has no header")
+    if pairs_at:  # no writer of ours has any, and Arrow would copy what they claim
+        raise CorruptDataError("the Arrow message has metadata of its own, which none may have")
     kind = _U8.unpack_from(metadata, kind_at)[0]
-    header = header_at + _U32.unpack_from(metadata, header_at)[0]
+    header = _target(metadata, header_at)
     length_at = length_at and PREFIX_BYTES + length_at
     return Envelope(kind, header, metadata, body_start, length_at, length)
+
+
+def _check_copies(metadata: memoryview, schema: int) -> None:
+    """Check that what Arrow will copy out of a schema is no more than what is there.
+
+    Each table and text counts as often as it is met. Where none is shared, they cannot add up to
+    more than the bytes of the flatbuffer.
+    """
+    _, fields_at, pairs_at = _fields(metadata, schema, _SCHEMA_FIELDS)
+    fields = _references(metadata, fields_at)
+    copied = len(fields) * _PART_BYTES + _pairs_size(metadata, pairs_at)
+    while fields and copied <= len(metadata):
+        name_at, _, kind_at, type_at, _, children_at, pairs_at = _fields(
+            metadata, fields.pop(), _FIELD_FIELDS
+        )
+        children = _references(metadata, children_at)
+        copied += len(children) * _PART_BYTES + _pairs_size(metadata, pairs_at)
+        copied += _vector(metadata, name_at)[0]
+        if kind_at and type_at and _U8.unpack_from(metadata, kind_at)[0] == _TIMESTAMP:
+            _, zone_at = _fields(metadata, _target(metadata, type_at), _TIMESTAMP_FIELDS)
+            copied += _vector(metadata, zone_at)[0]
+        fields += children
+    if copied > len(metadata):
+        raise CorruptDataError("parts of the Arrow schema are used more than once")
+
+
+def _pairs_size(metadata: memoryview, position: int) -> int:
+    """Size of the pairs of key and value in a field."""
+    size = 0
+    for pair in _references(metadata, position):
+        texts = _fields(metadata, pair, _PAIR_FIELDS)
+        size += _PART_BYTES + sum(_vector(metadata, text)[0] for text in texts)
+    return size
 
 
 def _find(data: memoryview, layout: EnvelopeLayout) -> _NumberOffsets:
@@ -334,8 +395,11 @@ def _check_buffers(
     numbers = layout.unpack_from(data, at.buffers)
     offsets, lengths = numbers[::2], numbers[1::2]
     end = max(map(operator.add, offsets, lengths), default=0)
-    if min(numbers, default=0) < 0 or end > len(data) - at.body_start:
+    size = len(data) - at.body_start
+    if min(numbers, default=0) < 0 or end > size:
         raise CorruptDataError("a buffer of the RecordBatch lies outside its body")
+    if sum(lengths) > size:  # thousands of them could be the same one, each slow to decompress
+        raise CorruptDataError("buffers of the RecordBatch overlap")
     decoded = sum(
         map(_decoded_size, repeat(data[at.body_start :]), offsets, lengths)
         if at.compressed
@@ -372,5 +436,20 @@ def _vector(metadata: memoryview, position: int) -> tuple[int, int]:
     """Count and position of the elements of the vector in a field; (0, 0) when left out."""
     if not position:
         return 0, 0
-    vector = position + _U32.unpack_from(metadata, position)[0]
+    vector = _target(metadata, position)
     return _U32.unpack_from(metadata, vector)[0], vector + _U32.size
+
+
+def _references(metadata: memoryview, position: int) -> list[int]:
+    """Positions of the tables that the vector in a field refers to; none when left out."""
+    count, start = _vector(metadata, position)
+    if count * _PART_BYTES > len(metadata):
+        raise CorruptDataError(f"a vector of the Arrow envelope claims {count} elements")
+    end = start + count * _U32.size
+    return [_target(metadata, at) for at in range(start, end, _U32.size)]
+
+
+def _target(metadata: memoryview, position: int) -> int:
+    """Position that the reference at a position leads to."""
+    target: int = position + _U32.unpack_from(metadata, position)[0]
+    return target

@@ -24,10 +24,12 @@ from memq.core.format.envelope import (
     ARROW_ERRORS,
     END_OF_STREAM,
     BytesLike,
+    check_schema_message,
     read_envelope,
     view_bytes,
 )
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message
+from memq.core.format.schema import MAX_SCHEMA_BYTES
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -180,8 +182,13 @@ def decode_index(data: BytesLike) -> tuple[BatchMetadata, list[IndexEntry]]:
     view = view_bytes(data)
     start = read_envelope(view).length
     end = len(view) - len(END_OF_STREAM)
+    if start > MAX_SCHEMA_BYTES:
+        raise CorruptDataError(
+            f"the schema of the index has {start} bytes; the limit is {MAX_SCHEMA_BYTES}"
+        )
     if end <= start or view[end:] != END_OF_STREAM:
         raise CorruptDataError("the index does not end with an end-of-stream marker")
+    check_schema_message(view[:start])
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(view[:start]))
     except ARROW_ERRORS as exc:
@@ -191,6 +198,10 @@ def decode_index(data: BytesLike) -> tuple[BatchMetadata, list[IndexEntry]]:
             f"the index has other columns than format version {FORMAT_VERSION} says"
         )
     batch = open_message(view[start:end], INDEX_SCHEMA, max_decoded_bytes=MAX_INDEX_BYTES)
+    if batch.num_rows > MAX_MESSAGES:  # as objects of Python they take many times the bytes
+        raise CorruptDataError(
+            f"the index has {batch.num_rows} Messages; a Batch has up to {MAX_MESSAGES}"
+        )
     rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return _decode_metadata(schema.metadata or {}), [IndexEntry(*row) for row in rows]
 

@@ -13,6 +13,7 @@ import hashlib
 import struct
 from collections import Counter
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,11 +21,10 @@ import pyarrow.types as pat
 
 from memq.core.format.envelope import (
     ARROW_ERRORS,
-    SCHEMA_MESSAGE,
     BytesLike,
     EnvelopeLayout,
+    check_schema_message,
     count_nodes_and_buffers,
-    read_envelope,
     template_of,
     view_bytes,
 )
@@ -48,6 +48,7 @@ DEFAULT_SCHEMA: pa.Schema = pa.schema(
 MAX_SCHEMA_BYTES = (
     1 << 20
 )  # thousands of columns; it is kept for every topic, and sent on discovery
+MAX_ROW_BYTES = 4 << 20  # of a row of nulls, which is made of each schema; fixed sizes add up to it
 MAX_NESTING = 16  # deeper than real tables go; Arrow readers give up at 64, some sooner
 ORIGINS = pa.schema(
     [
@@ -94,9 +95,7 @@ def deserialize_schema(data: BytesLike) -> pa.Schema:
         raise SchemaMismatchError(
             f"the schema has {len(view)} bytes; the limit is {MAX_SCHEMA_BYTES}"
         )
-    envelope = read_envelope(view)
-    if envelope.kind != SCHEMA_MESSAGE or envelope.length != len(view):
-        raise CorruptDataError(f"{len(view)} bytes are not one Arrow schema message")
+    check_schema_message(view)
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         check_topic_schema(schema)
@@ -120,10 +119,11 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 def check_topic_schema(schema: pa.Schema) -> None:
     """Refuse a schema that cannot be stored.
 
-    Refused are: no columns; two columns, or two fields of a struct, of one name; nesting deeper
-    than `MAX_NESTING`; dictionary and view types (send them plain); and types that not every reader
-    of Arrow streams reads: extension, union, run-end encoded, list view, interval, decimal256,
-    decimals of negative scale, and binaries or lists of a fixed size below 1.
+    Refused are: no columns; two columns, or two fields of a struct, of one name; fixed sizes that
+    add up to more than `MAX_ROW_BYTES`; nesting deeper than `MAX_NESTING`; dictionary and view
+    types (send them plain); and types that not every reader of Arrow streams reads: extension,
+    union, run-end encoded, list view, interval, decimal256, decimals of negative scale, and
+    binaries or lists of a fixed size below 1.
 
     Raises:
         SchemaMismatchError: naming the column and the reason.
@@ -135,6 +135,12 @@ def check_topic_schema(schema: pa.Schema) -> None:
     for field in schema:
         for reason in _objections(field.type, depth=1):
             raise SchemaMismatchError(f"column {field.name!r} cannot be stored: {reason}")
+    row_bytes = sum(map(_fixed_bytes, schema.types))
+    if row_bytes > MAX_ROW_BYTES:
+        raise SchemaMismatchError(
+            f"a row of nulls takes {row_bytes} bytes; the limit is {MAX_ROW_BYTES}: declare lists "
+            "or binaries without a fixed size"
+        )
 
 
 def layout_of(schema: pa.Schema) -> EnvelopeLayout:
@@ -162,9 +168,10 @@ def _layout(schema: pa.Schema) -> EnvelopeLayout:
     check_topic_schema(schema)
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     nodes, buffers = count_nodes_and_buffers(view_bytes(empty.serialize()))
+    first = accumulate(map(_nodes, schema.types), initial=0)
     required = tuple(
-        (2 * _nodes_before(empty, position) + 1, field.name)
-        for position, field in enumerate(schema)
+        (2 * node + 1, field.name)
+        for node, field in zip(first, schema, strict=False)
         if not field.nullable
     )
     layout = EnvelopeLayout(
@@ -174,9 +181,21 @@ def _layout(schema: pa.Schema) -> EnvelopeLayout:
     return layout._replace(template=template_of(view_bytes(row.serialize()), layout))
 
 
-def _nodes_before(batch: pa.RecordBatch, position: int) -> int:
-    before = batch.select(range(position))
-    return count_nodes_and_buffers(view_bytes(before.serialize()))[0] if position else 0
+def _nodes(kind: pa.DataType) -> int:
+    """Count the field nodes of a column; a map has one for its entries, which are structs."""
+    return 1 + int(pat.is_map(kind)) + sum(map(_nodes, _children(kind)))
+
+
+def _fixed_bytes(kind: pa.DataType) -> int:
+    """Count the bytes that each value takes, even null; at least 1, as validity takes some."""
+    if pat.is_fixed_size_list(kind):
+        return int(kind.list_size) * _fixed_bytes(kind.value_type)
+    if pat.is_struct(kind):
+        return 1 + sum(map(_fixed_bytes, _children(kind)))
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return 8  # of no fixed size: an offset
 
 
 def _plain_field(field: pa.Field) -> pa.Field:

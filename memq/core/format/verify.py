@@ -75,6 +75,8 @@ def _findings(view: memoryview, index: BatchIndex) -> Iterator[str]:
             schema = deserialize_schema(view[: index.schema_length])
         except MemqError as exc:
             yield f"The schema message: {exc}"
+    if sum(max(entry.length, 0) for entry in index.entries) > len(view):
+        return  # they overlap, as was found: each could be as long as the object
     for entry in index.entries:
         data = view[max(entry.offset, 0) : max(entry.offset + entry.length, 0)]
         try:

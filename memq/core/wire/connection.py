@@ -183,7 +183,7 @@ def decode_error(header: bytes) -> MemqError:
         one of UNDECODABLE: it is not an `ErrorAnswer`.
     """
     answer = _decode_error(header)
-    error = from_code(answer.code, answer.message, answer.address)
+    error = from_code(answer.code, answer.message[:MAX_ERROR_CHARS], answer.address)
     if answer.retriable and not error.retriable:
         return UnavailableError(str(error))
     return error

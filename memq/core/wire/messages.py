@@ -7,7 +7,7 @@ a client must be allowed to do for it; that table is the protocol.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,12 @@ from memq.core.topic import TopicConfig
 from memq.core.units import iso_ms
 
 PROTOCOL_VERSION = 2
+
+MAX_LISTED = 4_096
+"""Most items of a list or map in a request. Decoded they take up to twenty times as many bytes, and
+many requests of a connection may wait."""
+
+_Listed = msgspec.Meta(max_length=MAX_LISTED)
 
 
 class Struct(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -130,7 +136,7 @@ class Metadata(Struct):
         max_wait_ms: how long to wait while the version equals `known`.
     """
 
-    topics: list[str] | None = None
+    topics: Annotated[list[str], _Listed] | None = None
     create: bool = False
     after: str = ""
     known: str = ""
@@ -213,7 +219,7 @@ class AlterTopic(Struct):
     """
 
     topic: str
-    options: dict[str, str] = {}
+    options: Annotated[dict[str, str], _Listed] = {}
     schema: bytes | None = None
 
 
@@ -298,7 +304,7 @@ class FetchNotifications(TopicRequest, kw_only=True):
         max_wait_ms: longest wait for the first notification.
     """
 
-    positions: list[PartitionOffset]
+    positions: Annotated[list[PartitionOffset], _Listed]
     max_entries: int = 500
     max_bytes: int = 1 << 20
     max_wait_ms: int = 0
@@ -379,7 +385,7 @@ class FetchLag(TopicRequest, kw_only=True):
         positions: next offsets of readers, up to 4,096; partitions may repeat.
     """
 
-    positions: list[PartitionOffset]
+    positions: Annotated[list[PartitionOffset], _Listed]
 
 
 class PartitionLag(Struct):
@@ -459,7 +465,7 @@ class CommitOffsets(TopicRequest, kw_only=True):
 
     group: str
     member_id: str
-    offsets: list[PartitionOffset]
+    offsets: Annotated[list[PartitionOffset], _Listed]
     committer: str = ""
     sequence: int = 0
     heartbeat: int = 0
@@ -492,7 +498,7 @@ class GroupHeartbeat(TopicRequest, kw_only=True):
     member_id: str
     sequence: int
     client: str = ""
-    owned: list[int] = []
+    owned: Annotated[list[int], _Listed] = []
     session_timeout_ms: int = 10_000
 
 
@@ -751,8 +757,8 @@ class AlterRules(Struct):
         remove: exactly these.
     """
 
-    add: list[Rule] = []
-    remove: list[Rule] = []
+    add: Annotated[list[Rule], _Listed] = []
+    remove: Annotated[list[Rule], _Listed] = []
 
 
 class AlterRulesAnswer(Struct):

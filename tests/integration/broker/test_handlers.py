@@ -150,6 +150,8 @@ async def test_only_what_is_retained_can_be_fetched(tmp_path):
                 await fetched(b, [(1, 2), (partition_number, 0)])
         with pytest.raises(InvalidRequestError, match="without a position"):
             await fetched(b, [])
+        with pytest.raises(InvalidRequestError, match="3 positions; 't' has 2 read partitions"):
+            await fetched(b, [(1, 2)] * 3)
 
 
 READS = [m.Metadata(topics=["t"]), m.FetchOffsets(topic="t"), m.DescribeCluster()]

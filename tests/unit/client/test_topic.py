@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from memq.client import topic as topic_module
-from memq.client.topic import ATTEMPT_S, TopicClient, merge_watermarks
+from memq.client.topic import ATTEMPT_S, MAX_PAGE_BYTES, TopicClient, merge_watermarks
 from memq.core.notification import encode_notification
 from memq.core.ranges import OffsetRange
 from memq.core.topic import TopicConfig
@@ -471,3 +471,10 @@ async def test_groups_come_in_pages_that_go_on():
         brokers = Brokers(page("b", after="b"), page(after=back))
         with pytest.raises(ProtocolError, match="the broker goes back"):
             await TopicClient(brokers, "t").groups()
+
+
+async def test_a_page_that_is_too_long_is_not_decoded():
+    """Decoded it would take twelve times as much; a broker answers little more than was asked."""
+    brokers = Brokers((FetchNotificationsAnswer(ends=[]), bytes(MAX_PAGE_BYTES + 1)))
+    with pytest.raises(ProtocolError, match=f"{MAX_PAGE_BYTES + 1} bytes of notifications"):
+        await TopicClient(brokers, "t").page({0: 0}, max_entries=1)

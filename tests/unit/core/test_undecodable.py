@@ -42,6 +42,10 @@ DECODERS = {
     "notification": (decode_notification, NOTIFICATION),
     "report of a producer": (decode_reports, encode_report(REPORT)),
     "report of a consumer": (decode_reports, encode_report(CONSUMED)),
+    "report of several partitions": (
+        decode_reports,
+        encode_report(REPORT)[:-1] + b',"also":[[1,0,9,50,500,7,[],0]]}',
+    ),
     "result of an audit": (
         decode_result,
         encode_result(AuditResult("t", [ProducerAudit(ProducerName(0, "p", 0))])),
@@ -66,6 +70,33 @@ def test_what_is_damaged_is_whole_or_a_typed_error(name):
         except CorruptDataError:
             refused += 1
     assert refused > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("notification", b'"records":1'),
+        ("notification", b'["p",0,0,0,1'),
+        ("report of several partitions", b'"also":[[1'),
+        ("manifest of a range", b'"bytes": 123456'),
+    ],
+)
+def test_a_number_that_fits_nowhere_is_refused(name, number):
+    """JSON has integers of any size; msgpack and Arrow, where they go next, do not."""
+    decode, whole = DECODERS[name]
+    decode(whole)
+    assert number in whole
+    with pytest.raises(CorruptDataError, match="Expected `int` <="):
+        decode(whole.replace(number, number + b"0" * 30))
+
+
+def test_an_error_of_decoding_quotes_a_bounded_part():
+    """It stands in logs, and what it quotes may be as long as the file."""
+    long = b"x" * 1_000_000
+    for content in (b'{"%s":1}' % long, b'{"left_out":[{"reason":"%s"}]}' % long):
+        with pytest.raises(CorruptDataError) as caught:
+            decode_manifest(content)
+        assert len(str(caught.value)) < 1_000
 
 
 def test_files_that_are_damaged_are_named(tmp_path):

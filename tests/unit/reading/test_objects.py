@@ -8,6 +8,7 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
+from memq.core.format.index import FOOTER_BYTES, MAX_INDEX_BYTES
 from memq.core.named_values import NO_VALUES
 from memq.core.notification import PublishedBatch
 from memq.core.ranges import OffsetRange
@@ -17,6 +18,7 @@ from memq.errors import (
     DataLossError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
+    ProtocolError,
     StorageError,
     UnavailableError,
 )
@@ -206,6 +208,17 @@ async def test_an_object_is_read_in_ranges(extra, monkeypatch):
     assert await read_broker(topic, "memory:a", 0, 0) == b""
 
 
+async def test_a_broker_that_sends_more_than_was_wanted_is_refused():
+    """No more memory is taken than for what was asked."""
+
+    class Lavish(Topic):
+        async def read(self, request, *, timeout_s):
+            return None, bytes(request.length + 1)
+
+    with pytest.raises(ProtocolError, match="11 bytes of memory:a; 10 were wanted"):
+        await read_broker(Lavish(), "memory:a", 0, 10)
+
+
 # -- work done ahead on items, such as the notifications of a range -----------------------------
 
 
@@ -282,6 +295,13 @@ async def test_work_ahead_is_cancelled_when_it_is_left():
 def index(**changes):
     """The index of the Batch, read as a notification says that was changed."""
     return read_index(named(**changes), lambda start, length: DATA[start : start + length])
+
+
+def test_an_index_that_is_too_long_is_not_read():
+    """A notification may say so, whatever the object has."""
+    size = SEALED.index_offset + MAX_INDEX_BYTES + FOOTER_BYTES + 1
+    with pytest.raises(CorruptDataError, match="an index has up to"):
+        read_index(named(size_bytes=size), lambda *_: pytest.fail("it was read"))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Batches and tables that the tests of the format share."""
 
+import struct
+
 import msgspec
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
+from memq.core.format.envelope import _vector
 from memq.core.format.index import IndexEntry, encode_footer, encode_index
 from memq.core.format.message import encode_records
 from memq.core.format.reader import BatchReader
@@ -60,6 +63,28 @@ def reindexed(
     entries[changed] = msgspec.structs.replace(entries[changed], **changes)
     raw = encode_index(entries, index.metadata)
     return data[: index.offset] + raw + encode_footer(raw)
+
+
+def shared(data: bytes, *vectors: int) -> bytes:
+    """An Arrow message, all references of each of some vectors made to lead to one place.
+
+    Args:
+        data: it begins with the message.
+        vectors: positions of their fields in its metadata; 0 for one that is not there.
+    """
+    for at in vectors:
+        count, start = _vector(memoryview(data)[8:], at)
+        data = repointed(data, [start + 4 * number for number in range(count)])
+    return data
+
+
+def repointed(data: bytes, places: list[int]) -> bytes:
+    """An Arrow message, some references of its metadata made to lead where the farthest does."""
+    changed = bytearray(data)
+    targets = [at + struct.unpack_from("<I", data, 8 + at)[0] for at in places]
+    for at in places:
+        struct.pack_into("<I", changed, 8 + at, max(targets) - at)
+    return bytes(changed)
 
 
 _LEAVES = st.sampled_from(

@@ -131,6 +131,28 @@ def test_a_compressed_buffer_has_room_for_its_size() -> None:
         patient.check()
 
 
+def test_buffers_that_overlap_are_refused() -> None:
+    """Thousands of columns could be one long buffer, which is decompressed for each."""
+    for compression in (None, "zstd"):
+        patient = Patient(compression)
+        for buffer in range(3):
+            at = patient.buffers + 16 * buffer
+            patient.write("<q", at, 0).write("<q", at + 8, len(patient.data) - patient.body)
+        with pytest.raises(CorruptDataError, match="overlap"):
+            patient.check()
+
+
+def test_a_message_has_no_metadata_of_its_own() -> None:
+    """Arrow would copy what its references lead to, and each may lead to the same."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, BATCH.schema) as writer:
+        writer.write_batch(BATCH, custom_metadata={"a": "b"})
+    stream = memoryview(sink.getvalue()).cast("B")
+    start = read_envelope(stream).length
+    with pytest.raises(CorruptDataError, match="metadata of its own"):
+        check_record_batch(stream[start:-8], layout_of(BATCH.schema), LIMIT)
+
+
 @pytest.mark.parametrize(
     ("message", "match"),
     [

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.checksum import crc32c
+from memq.core.format.envelope import _fields, read_envelope
 from memq.core.format.index import (
     FOOTER_BYTES,
     MAX_INDEX_BYTES,
+    MAX_MESSAGES,
     BatchIndex,
     BatchMetadata,
     IndexEntry,
@@ -18,7 +20,9 @@ from memq.core.format.index import (
     encode_footer,
     encode_index,
 )
+from memq.core.format.schema import MAX_SCHEMA_BYTES
 from memq.errors import CorruptDataError
+from tests.unit.core.format.builders import shared
 
 METADATA = BatchMetadata("batch-1", "clicks", 3, 0xDEADBEEF)
 ENTRY = IndexEntry("producer-1", 2, 7, 424, 800, 20, 5, 6, 0xFEFFFFFF)
@@ -33,6 +37,12 @@ def stream(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytes:
     """An index made by hand."""
     schema = batch.schema.with_metadata(metadata)
     return bytes(schema.serialize()) + bytes(batch.serialize()) + b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def sharing(index: bytes) -> bytes:
+    """The index, with one pair of key and value in place of all others."""
+    envelope = read_envelope(memoryview(index))
+    return shared(index, _fields(envelope.metadata, envelope.header, 3)[2])
 
 
 @given(
@@ -87,12 +97,14 @@ def test_an_end_that_is_not_a_footer_is_refused(tail, match) -> None:
 
 
 def test_an_index_with_the_right_checksum_may_still_be_wrong() -> None:
-    """No marker, other columns, no rows, missing or odd metadata, something in between."""
+    """No marker, other columns, no rows, missing, odd or endless metadata, something in between."""
     good = encode_index([ENTRY], METADATA)
     batch = pa.ipc.open_stream(good).read_next_batch()
     texts = {k.decode(): v.decode() for k, v in batch.schema.metadata.items()}
     assert decode_index(stream(batch, texts)) == (METADATA, [ENTRY])
     for bad, match in (
+        (stream(batch, texts | {"x": "y" * MAX_SCHEMA_BYTES}), "schema of the index"),
+        (sharing(stream(batch, {"x": "y" * 5_000} | texts)), "more than once"),
         (good[:-8], "end-of-stream"),
         (good + b"\0" * 8, "end-of-stream"),
         (good[:-8] + b"\0" * 8 + good[-8:], "bytes were given"),
@@ -105,4 +117,12 @@ def test_an_index_with_the_right_checksum_may_still_be_wrong() -> None:
         (b"", "outside itself"),
     ):
         with pytest.raises(CorruptDataError, match=match):
-            decode_tail(tail_of(bad), 10**6)
+            decode_tail(tail_of(bad), 10**7)
+
+
+def test_an_index_of_more_messages_than_a_batch_has_is_refused() -> None:
+    """Compressed, a hundred times as many would fit into a small object."""
+    rows = [ENTRY] * (MAX_MESSAGES + 1)
+    assert len(decode_index(encode_index(rows[1:], METADATA))[1]) == MAX_MESSAGES
+    with pytest.raises(CorruptDataError, match="has 100001 Messages; a Batch has up to 100000"):
+        decode_index(encode_index(rows, METADATA))

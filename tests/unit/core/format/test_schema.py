@@ -1,20 +1,25 @@
 import hashlib
 import struct
+import time
 
 import pyarrow as pa
 import pytest
 
+from memq.core.format.envelope import _fields, _references, _target, read_envelope
 from memq.core.format.schema import (
     DEFAULT_SCHEMA,
     MAX_NESTING,
+    MAX_ROW_BYTES,
     MAX_SCHEMA_BYTES,
     check_topic_schema,
     deserialize_schema,
+    layout_of,
     plain_schema,
     schema_id,
     serialize_schema,
 )
 from memq.errors import CorruptDataError, SchemaMismatchError
+from tests.unit.core.format.builders import repointed, shared
 
 WORDS = pa.dictionary(pa.int8(), pa.utf8())
 
@@ -134,3 +139,85 @@ def test_a_schema_of_a_foreign_writer_must_be_one_that_can_be_stored() -> None:
             deserialize_schema(bytes(data))
     with pytest.raises((SchemaMismatchError, CorruptDataError)):
         deserialize_schema(bytes(pa.schema([("a", nested(500))]).serialize()))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.int8(), MAX_ROW_BYTES),
+        pa.list_(pa.utf8(), MAX_ROW_BYTES // 8),
+        pa.list_(pa.list_(pa.float64(), 1 << 10), 1 << 9),
+        pa.binary(MAX_ROW_BYTES),
+        pa.struct([("a", pa.list_(pa.int8(), MAX_ROW_BYTES - 1))]),
+    ],
+)
+def test_fixed_sizes_add_up_to_a_bounded_row(kind) -> None:
+    """A row of nulls takes them as well; those of 184 bytes of schema could claim 16 GiB."""
+    check_topic_schema(pa.schema([("a", kind)]))
+    check_topic_schema(pa.schema([("a", pa.list_(kind))]))
+    for wider in (
+        pa.schema([("a", kind), ("b", pa.int8())]),
+        pa.schema([("a", pa.list_(kind, 2))]),
+    ):
+        with pytest.raises(SchemaMismatchError, match=f"the limit is {MAX_ROW_BYTES}"):
+            check_topic_schema(wider)
+    with pytest.raises(SchemaMismatchError, match="a row of nulls takes"):
+        check_topic_schema(pa.schema([("a", pa.list_(pa.list_(kind, 2**31 - 1), 2**31 - 1))]))
+
+
+LONG = "x" * 5_000
+SHORT = [str(number) for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([(name, pa.int8()) for name in (LONG, *SHORT)]),
+        pa.schema([("c", pa.struct([(name, pa.int8()) for name in (LONG, *SHORT)]))]),
+        pa.schema([("c", pa.int8())], {"k": LONG} | dict.fromkeys(SHORT, "")),
+        pa.schema([pa.field("c", pa.int8(), metadata={"k": LONG} | dict.fromkeys(SHORT, ""))]),
+    ],
+)
+def test_a_part_of_a_schema_stands_for_itself_alone(schema) -> None:
+    """Arrow copies what each reference leads to: 60 KB could take gigabytes."""
+    data = bytes(schema.serialize())
+    assert deserialize_schema(data) == schema
+    metadata = memoryview(data)[8:]
+    header = read_envelope(memoryview(data)).header
+    _, fields_at, pairs_at = _fields(metadata, header, 3)
+    first = _fields(metadata, _references(metadata, fields_at)[0], 7)
+    with pytest.raises(CorruptDataError, match="more than once"):
+        deserialize_schema(shared(data, fields_at, pairs_at, first[5], first[6]))
+
+
+def test_a_time_zone_of_a_schema_stands_for_itself_alone() -> None:
+    """It is a text as well."""
+    zones = [LONG, *["UTC"] * 50]
+    schema = pa.schema([(str(n), pa.timestamp("s", zone)) for n, zone in enumerate(zones)])
+    data = bytes(schema.serialize())
+    assert deserialize_schema(data) == schema
+    metadata = memoryview(data)[8:]
+    fields_at = _fields(metadata, read_envelope(memoryview(data)).header, 2)[1]
+    types = [_fields(metadata, field, 4)[3] for field in _references(metadata, fields_at)]
+    zones_at = [_fields(metadata, _target(metadata, at), 2)[1] for at in types]
+    with pytest.raises(CorruptDataError, match="more than once"):
+        deserialize_schema(repointed(data, zones_at))
+
+
+def test_a_vector_of_a_schema_fits_into_it() -> None:
+    """Its count is compared before a reference is read."""
+    data = bytearray(pa.schema([("a", pa.int8())]).serialize())
+    metadata = memoryview(data)[8:]
+    fields_at = _fields(metadata, read_envelope(memoryview(data)).header, 2)[1]
+    struct.pack_into("<I", data, 8 + _target(metadata, fields_at), 2**32 - 1)
+    with pytest.raises(CorruptDataError, match="claims 4294967295 elements"):
+        deserialize_schema(data)
+
+
+def test_thousands_of_columns_are_looked_at_once_each() -> None:
+    """Those that may have no nulls as well: what a broker does for a new topic takes no seconds."""
+    columns = [pa.field(str(number), pa.int8(), nullable=False) for number in range(5_000)]
+    began = time.process_time()
+    required = layout_of(pa.schema(columns)).required
+    assert time.process_time() - began < 3
+    assert required == tuple((2 * n + 1, str(n)) for n in range(5_000))

@@ -103,6 +103,7 @@ def test_the_limits_in_the_document_are_those_of_the_code() -> None:
         f"| bytes of a producer id | {index.MAX_PRODUCER_ID_BYTES} |",
         f"| bytes of an index | {index.MAX_INDEX_BYTES >> 20} MiB |",
         f"| bytes of a schema message | {schema.MAX_SCHEMA_BYTES >> 20} MiB |",
+        f"| bytes of a row of nulls | {schema.MAX_ROW_BYTES >> 20} MiB |",
         f"| levels of nesting in a column | {schema.MAX_NESTING} |",
         f"| decoded bytes of a Message | {MAX_DECODED_BYTES >> 20} MiB |",
         f"| alignment | {envelope.ALIGNMENT} |",

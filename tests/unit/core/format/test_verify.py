@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from memq.core.format.batch import BatchBuilder
+from memq.core.format.index import IndexEntry
 from memq.core.format.message import encode_message
 from memq.core.format.reader import BatchReader
 from memq.core.format.schema import serialize_schema
@@ -105,6 +106,13 @@ def test_the_times_of_a_batch_are_those_of_its_own_column(column, claimed, ok) -
     builder = BatchBuilder(serialize_schema(ROWS.schema), **names)
     add(builder, encode_message(ROWS), min_timestamp_us=claimed[0], max_timestamp_us=claimed[1])
     assert verify(joined(builder.seal())).ok is ok
+
+
+def test_messages_that_overlap_are_not_read_one_by_one(sixteen_kib) -> None:
+    """Each could be as long as the object: the index alone says what is wrong."""
+    entry = IndexEntry("p", 0, 0, 424, len(sixteen_kib) - 424, 1, 0, 0, 0)
+    (finding,) = verify(reindexed(sixteen_kib, [entry] * 100)).findings
+    assert finding.startswith("Message 1 is said to have")
 
 
 def test_a_message_of_another_epoch_is_another_one(sixteen_kib) -> None:

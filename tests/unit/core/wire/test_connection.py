@@ -21,16 +21,23 @@ from memq.core.wire.connection import (
 )
 from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, encode_frame
 from memq.core.wire.messages import (
+    MAX_LISTED,
     REQUESTS,
+    AlterTopic,
     Authenticate,
     AuthenticateAnswer,
+    CommitOffsets,
     DeleteTopic,
     Done,
     ErrorAnswer,
+    FetchLag,
+    FetchNotifications,
+    GroupHeartbeat,
     Handshake,
     HandshakeAnswer,
     Metadata,
     MetadataAnswer,
+    PartitionOffset,
     WriteAnswer,
 )
 from memq.errors import (
@@ -60,6 +67,7 @@ ALL_ERRORS = [
     for error in vars(errors).values()
     if isinstance(error, type) and issubclass(error, MemqError)
 ]
+POSITION = PartitionOffset(0, 0)
 encode = msgspec.msgpack.encode
 
 
@@ -185,7 +193,7 @@ def test_every_request_and_answer_travels(code, data):
         (KeyError("x"), (MemqError, "KeyError: 'x'", "")),
         (
             InvalidRequestError("\udcff" + "x" * 10_000),
-            (InvalidRequestError, r"\udcff" + "x" * (MAX_ERROR_CHARS - 1), ""),
+            (InvalidRequestError, r"\udcff" + "x" * (MAX_ERROR_CHARS - 6), ""),
         ),
     ],
 )
@@ -213,6 +221,41 @@ def test_error_of_a_newer_broker(retriable, expected):
     heard = pair.client.receive(frame(2, correlation_id, answer, flags=RESPONSE | ERROR))
 
     assert (type(heard.error), str(heard.error)) == (expected, "new: text")
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        lambda some: Metadata(topics=[""] * some),
+        lambda some: AlterTopic(topic="t", options={str(n): "" for n in range(some)}),
+        lambda some: FetchNotifications(topic="t", positions=[POSITION] * some),
+        lambda some: FetchLag(topic="t", positions=[POSITION] * some),
+        lambda some: CommitOffsets(topic="t", group="", member_id="", offsets=[POSITION] * some),
+        lambda some: GroupHeartbeat(
+            topic="t", group="", member_id="", sequence=0, owned=[0] * some
+        ),
+    ],
+)
+def test_a_list_in_a_request_is_bounded(listing):
+    """Decoded it takes many times its bytes, and 128 requests of a connection may wait."""
+    pair = ConnectionPair()
+    pair.request(listing(MAX_LISTED))
+    _, buffers = pair.client.request(listing(MAX_LISTED + 1))
+    [received] = reader().feed(b"".join(buffers))
+    refused = pair.server.receive(received)
+    assert isinstance(refused, Refused)
+    assert f"of length <= {MAX_LISTED}" in str(refused.error)
+
+
+def test_the_text_of_an_error_is_cut_by_who_is_told_it():
+    """A broker could fill the log of a client with it."""
+    pair = ConnectionPair()
+    correlation_id, _ = pair.request(Metadata())
+    answer = encode(ErrorAnswer(code="protocol", message="x" * (1 << 20)))
+
+    heard = pair.client.receive(frame(2, correlation_id, answer, flags=RESPONSE | ERROR))
+
+    assert str(heard.error) == "x" * MAX_ERROR_CHARS
 
 
 def test_fields_of_a_newer_peer_are_skipped():
@@ -251,7 +294,7 @@ DEEP = b"\x81\xa1x" + b"\x91" * 5_000 + b"\xc0"
         (2, b"\x90", "Expected `object`, got `array`"),
         (2, encode({"topics": [1]}), r"Expected `str`, got `int` - at `\$.topics\[0\]`"),
         (2, b"\x81\xa6topics\x91\xa1\xff", "utf-8"),
-        (2, b"\x81\xa6topics\xdd\xff\xff\xff\xff", "truncated"),
+        (2, b"\x81\xa6topics\xdd\xff\xff\xff\xff", "of length <= 4096"),
         (2, b"\xdf\xff\xff\xff\xff", "truncated"),
         (2, b"\x80\x80", "trailing"),
         (2, DEEP, "recursion"),
