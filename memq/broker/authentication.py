@@ -1,10 +1,10 @@
 """Who a client is: by its certificate, a token, or a user's password.
 
-A listener with `authentication = "required"` lets in only whom it knows. A certificate that the
-listener has verified says who its client is; else a token in the handshake does; else the client
-proves that it knows a user's password, by SCRAM-SHA-256 (RFC 5802, RFC 7677), in two steps. On a
-listener without authentication everybody is `User:anonymous`, who needs a token where the broker
-has some.
+A listener with `authentication = "required"` lets in only whom it knows. A client that wants to log
+in proves that it knows a user's password, by SCRAM-SHA-256 (RFC 5802, RFC 7677), in two steps. Else
+a certificate that the listener has verified says who it is, or a token in the handshake; one with
+neither must log in. On a listener without authentication everybody is `User:anonymous`, who needs a
+token where the broker has some.
 
 A user that does not exist is asked for a proof as any other, and fails as a wrong password does. A
 client has one attempt: then the connection ends.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from memq.broker.access_control import AccessControl
     from memq.core.access.users import User
-    from memq.core.wire.messages import Authenticate
+    from memq.core.wire.messages import Authenticate, Handshake
 
 STEPS = 2
 _SCRAM = ScramMechanism(MECHANISM)
@@ -50,23 +50,30 @@ class Identity(NamedTuple):
 
 
 def identify(
-    control: AccessControl, *, required: bool, certificate: Mapping[str, Any] | None, token: str
+    control: AccessControl,
+    asked: Handshake,
+    *,
+    required: bool,
+    certificate: Mapping[str, Any] | None,
 ) -> Identity | None:
     """Say who a client is by what it has shown, or None: it must log in.
 
     Args:
         control: tokens, and how certificates are mapped.
+        asked: by the client.
         required: the listener must know who it is.
         certificate: that the listener has verified, as `ssl` describes it; None without one.
-        token: of the handshake; empty without one.
 
     Raises:
         UnauthorizedError: it is not welcome.
     """
+    token = asked.token
     if not required:
         if not control.tokens.accept(token):
             raise _refused_token()
         return Identity(ANONYMOUS, lambda now: now.tokens.accept(token))
+    if asked.log_in:
+        return None
     if certificate:
         principal = certificate_principal(certificate, control.config.certificate_principals)
         if principal is None:

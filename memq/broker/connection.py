@@ -505,9 +505,9 @@ class ServedConnection(asyncio.BufferedProtocol):
         control = self.connections.control
         identity = identify(
             control,
+            asked,
             required=control.config.all_listeners()[self._listener].authentication == "required",
             certificate=self._transport.get_extra_info("peercert"),
-            token=asked.token,
         )
         if identity is None:
             self._login = Login(control)

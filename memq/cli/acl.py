@@ -193,7 +193,7 @@ def check(
     answer = admin.check_access(principal, operation, resource, name, host)
     show_rows([msgspec.structs.asdict(answer)], ["allowed", "why"], output)
     if not answer.allowed:
-        raise SystemExit(1)
+        click.get_current_context().exit(1)
 
 
 def _row(rule: Rule) -> dict[str, Any]:

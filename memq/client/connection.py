@@ -96,10 +96,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
     limits: HandshakeAnswer
     principal: str = ""
 
-    def __init__(self, address: str, *, client: str = "", token: str = "", zone: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        client: str = "",
+        token: str = "",
+        zone: str = "",
+        log_in: bool = False,
+    ) -> None:
         self.address = address
         self._loop = asyncio.get_running_loop()
-        self._wire = ClientConnection(client, token, zone)
+        self._wire = ClientConnection(client, token, zone, log_in=log_in)
         self._reader = FrameReader(
             max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
         )
@@ -134,7 +142,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
-        connection = cls(address, client=client, token=token, zone=zone)
+        log_in = bool(security.user)
+        connection = cls(address, client=client, token=token, zone=zone, log_in=log_in)
         protocol: asyncio.BaseProtocol = connection
         if (context := security.context()) is not None:
             from memq.runtime.tls_transport import TlsLayer  # noqa: PLC0415 - loads OpenSSL

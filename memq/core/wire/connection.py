@@ -298,11 +298,14 @@ class ClientConnection:
         client: names the client in the broker's logs.
         token: credential; empty where the broker asks for none.
         zone: where the client runs; empty when it is not said.
+        log_in: it wants to log in.
     """
 
-    def __init__(self, client: str, token: str = "", zone: str = "") -> None:
+    def __init__(
+        self, client: str, token: str = "", zone: str = "", *, log_in: bool = False
+    ) -> None:
         self._handshake = Handshake(
-            versions=[PROTOCOL_VERSION], client=client, token=token, zone=zone
+            versions=[PROTOCOL_VERSION], client=client, token=token, zone=zone, log_in=log_in
         )
         self._max_header_bytes = 0
         self._max_body_bytes = 0

@@ -40,12 +40,14 @@ class Handshake(Struct):
         client: name of the client in logs.
         token: credential; empty if the broker asks for none.
         zone: where the client runs; empty if unknown. The broker counts cross-zone traffic.
+        log_in: the client has a user's password, and wants to be that user whatever else it shows.
     """
 
     versions: list[int]
     client: str = ""
     token: str = ""
     zone: str = ""
+    log_in: bool = False
 
 
 class HandshakeAnswer(Struct):
