@@ -1,32 +1,49 @@
 """Admin HTTP: /health, /ready, /metrics (Prometheus), /status and /topics/NAME (JSON).
 
-It asks for no token, and must not take from clients what they need: a connection is for one
-request, which has `REQUEST_S`, and the oldest one makes room for the next when there are
-`MAX_CONNECTIONS`.
+It must not take from clients what they need: a connection is for one request, which has
+`REQUEST_S`, and the oldest one makes room for the next when there are `MAX_CONNECTIONS`.
+
+Where rules decide, all but /health and /ready is for those who may describe the cluster: by a token
+(`Authorization: Bearer`), or by user and password (`Basic`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
+from memq.broker.authentication import check_password, identify_token
 from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.object_root import MAX_MISSING_NAMED
+from memq.core.access.rules import CLUSTER, Access, Question
 from memq.core.version import __version__
 from memq.core.wire.messages import BrokerStatus
-from memq.errors import MemqError, NotHostedError, UnavailableError, UnknownTopicError
+from memq.errors import (
+    MemqError,
+    NotHostedError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownTopicError,
+)
 from memq.runtime.tls_transport import TlsLayer
 
 if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+    from memq.broker.authentication import Identity
     from memq.broker.connection import Connections
     from memq.broker.context import BrokerContext
     from memq.broker.lag import GroupLags
     from memq.broker.topics import Topics
 
 MAX_CONNECTIONS = 64  # a scrape and some probes of supervisors at a time
+PASSWORDS = 2  # that are checked at a time: each takes 10 ms of a processor
+OPEN_PAGES = ("/health", "/ready")  # for supervisors, who have no password
 REQUEST_S = 10.0  # for a request and its answer; Prometheus waits no longer
 
 _PAGES = """\
@@ -61,6 +78,7 @@ class AdminServer:
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}  # oldest first
+        self._passwords = asyncio.Semaphore(PASSWORDS)
         self.port = 0
 
     async def start(self) -> None:
@@ -69,7 +87,7 @@ class AdminServer:
         Raises:
             UnavailableError: the port is taken.
         """
-        app = web.Application()
+        app = web.Application(middlewares=[self._guard])
         app.add_routes(
             [
                 web.get("/", self._pages),
@@ -121,6 +139,46 @@ class AdminServer:
             protocol.abort()
         elif isinstance(protocol, web.RequestHandler) and protocol.transport is not None:
             protocol.transport.abort()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Serve a page to those who may see it."""
+        control = self._connections.control
+        if control.rules is None or request.path in OPEN_PAGES:
+            return await handler(request)
+        try:
+            identity = await self._identify(request.headers.get("Authorization", ""))
+        except UnauthorizedError as exc:
+            self._context.warn("admin", f"refused {request.remote} at the admin HTTP: {exc}")
+            headers = {"WWW-Authenticate": 'Basic realm="memq", charset="UTF-8"'}
+            return web.Response(status=401, text=f"{exc}\n", headers=headers)
+        access = Access(identity.principal, request.remote or "?", control.rules)
+        decision = access.decide(Question("describe", "cluster", CLUSTER))
+        if not decision.allowed:
+            said = f"{identity.principal} may not describe the cluster: {decision.why}\n"
+            return web.Response(status=403, text=said)
+        return await handler(request)
+
+    async def _identify(self, authorization: str) -> Identity:
+        """Return who asks for a page.
+
+        Raises:
+            UnauthorizedError: nobody whom the broker knows.
+        """
+        control, loop = self._connections.control, asyncio.get_running_loop()
+        kind, _, shown = authorization.partition(" ")
+        if kind.lower() == "bearer":
+            return identify_token(control, shown.strip())
+        try:
+            text = base64.b64decode(shown.strip(), validate=True).decode()
+        except ValueError:
+            text = ""
+        name, colon, password = text.partition(":")
+        if kind.lower() != "basic" or not colon:
+            raise UnauthorizedError("say who you are: by user and password, or by a token")
+        async with self._passwords:
+            check = partial(check_password, control, name, password)
+            return await loop.run_in_executor(None, check)
 
     async def _pages(self, _: web.Request) -> web.Response:
         return web.Response(text=_PAGES)

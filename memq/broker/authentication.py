@@ -12,6 +12,7 @@ client has one attempt: then the connection ends.
 
 from __future__ import annotations
 
+import hmac
 import math
 import ssl
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from scramp import ScramException, ScramMechanism
 
 from memq.core.access.principals import ANONYMOUS, certificate_principal
-from memq.core.access.users import MECHANISM, pretended_user
+from memq.core.access.users import MECHANISM, new_user, pretended_user
 from memq.core.wire.messages import AuthenticateAnswer
-from memq.errors import UnauthorizedError
+from memq.errors import InvalidRequestError, UnauthorizedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,12 +83,43 @@ def identify(
                 "another certificate, or add a rule for it to the broker's configuration"
             )
         return Identity(principal, until_s=ssl.cert_time_to_seconds(certificate["notAfter"]))
-    if token:
-        name = control.tokens.holder(token)
-        if name is None:
-            raise _refused_token()
-        return Identity(name, lambda now: now.tokens.holder(token) == name)
-    return None
+    return identify_token(control, token) if token else None
+
+
+def identify_token(control: AccessControl, token: str) -> Identity:
+    """Say who holds a token.
+
+    Raises:
+        UnauthorizedError: nobody.
+    """
+    name = control.tokens.holder(token)
+    if name is None:
+        raise _refused_token()
+    return Identity(name, lambda now: now.tokens.holder(token) == name)
+
+
+def check_password(control: AccessControl, name: str, password: str) -> Identity:
+    """Say who somebody is that has sent a password, as browsers do. It takes some milliseconds.
+
+    Raises:
+        UnauthorizedError: there is no such user, or it has another password.
+    """
+    document = control.document
+    nobody = pretended_user(name, document.secret)
+    user = document.users.get(name, nobody)
+    try:
+        shown = new_user(user.name, password, user.salt)
+    except InvalidRequestError as exc:
+        raise _refused_password(name) from exc
+    if not hmac.compare_digest(shown.stored_key, user.stored_key) or user is nobody:
+        raise _refused_password(name)
+    return Identity(user.principal)
+
+
+def _refused_password(name: str) -> UnauthorizedError:
+    return UnauthorizedError(
+        f"the broker refused user {name[:100]!r}, or the password: correct `user` and `password`"
+    )
 
 
 def _refused_token() -> UnauthorizedError:
@@ -133,19 +165,13 @@ class Login:
             self._server.set_client_final(said)
             final = self._server.get_server_final().encode()
         except (ScramException, UnicodeDecodeError) as exc:
-            raise self._refused() from exc
+            raise _refused_password(self._asked.name if self._asked else "") from exc
         assert self._asked is not None  # noqa: S101 - since the first step
         user = self._control.document.users.get(self._asked.name)
         if user is None or user != self._asked:  # or it was deleted or altered since the first step
-            raise self._refused()
+            raise _refused_password(self._asked.name)
         identity = Identity(user.principal, lambda now: now.document.users.get(user.name) == user)
         return AuthenticateAnswer(data=final, principal=user.principal), identity
-
-    def _refused(self) -> UnauthorizedError:
-        name = f"user {self._asked.name[:100]!r}" if self._asked else "the user"
-        return UnauthorizedError(
-            f"the broker refused {name}, or the password: correct `user` and `password`"
-        )
 
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         document = self._control.document

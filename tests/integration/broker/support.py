@@ -130,10 +130,10 @@ async def client(
         await connection.close()
 
 
-async def page(running: Broker, path: str) -> tuple[int, Any]:
+async def page(running: Broker, path: str, **headers: str) -> tuple[int, Any]:
     """Status and content of a page of the admin HTTP, which is JSON where it says so."""
     url = f"http://127.0.0.1:{running.admin_port}{path}"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as answer:
         text = await answer.text()
         return answer.status, json.loads(text) if "json" in answer.content_type else text
 

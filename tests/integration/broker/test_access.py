@@ -1,6 +1,7 @@
 """Who a client is, and what it may do: at a broker that asks."""
 
 import asyncio
+import base64
 import stat
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -28,7 +29,7 @@ from memq.errors import (
 )
 from memq.runtime.system import SYSTEM
 from tests.harness.certificates import DAY, Certificates
-from tests.integration.broker.support import broker, client, until
+from tests.integration.broker.support import broker, client, page, until
 
 PASSWORD = "correct horse"  # noqa: S105 - of nobody
 ADMIN = {"superusers": "User:root", "token": "root admin"}
@@ -68,6 +69,10 @@ async def asking(tmp_path, *rules: Rule, **options: Any):
 
 def login(name: str = "alice", password: str = PASSWORD) -> dict[str, str]:
     return {"user": name, "password": password}
+
+
+def basic(name: str, password: str = PASSWORD) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
 # -- who it is ------------------------------------------------------------------------------
@@ -440,6 +445,35 @@ async def test_a_change_that_cannot_be_stored_changes_nothing(tmp_path):
         assert not alice.connection.closed
         with pytest.raises(InvalidRequestError, match="exists already"):
             await root.ask(m.PutUser(user=USERS["alice"]))
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"),
+    [
+        ("", 401),
+        ("Bearer admin", 200),
+        ("bearer admin", 200),
+        ("Bearer wrong", 401),
+        ("Bearer ", 401),
+        (basic("alice"), 200),
+        (basic("bob"), 403),
+        (basic("alice", "wrong password"), 401),
+        (basic("eve"), 401),
+        (basic("e ve", ""), 401),
+        ("Basic nonsense", 401),
+    ],
+)
+async def test_pages_are_for_those_who_may_describe_the_cluster(tmp_path, shown, status):
+    """All of the admin HTTP but what supervisors look at; with nothing of it in the refusal."""
+    rules = [rule("User:alice", "describe", "cluster", "cluster")]
+    async with asking(tmp_path, *rules) as (b, _):
+        headers = {"Authorization": shown} if shown else {}
+        for path in ("/", "/metrics", "/status", "/topics/t", "/nothing"):
+            found, text = await page(b, path, **headers)
+            assert found == (404 if (status, path) == (200, "/nothing") else status)
+            assert status == 200 or len(text) < 200
+        for path in ("/health", "/ready"):
+            assert (await page(b, path))[0] == 200
 
 
 async def test_who_comes_by_a_listener_that_asks_nobody_is_anonymous(tmp_path):
