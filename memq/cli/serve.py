@@ -39,7 +39,8 @@ DEV_DEFAULTS = {"auto_create_topics": "true"}
 @option(
     "--secure",
     is_flag=True,
-    help="Speak TLS: a CA, a certificate and a profile for clients are made below --data-dir.",
+    help="Speak TLS and ask for passwords: a CA, a certificate, the user admin and a profile for "
+    "clients are made below --data-dir.",
 )
 @table_options(BROKER_OPTIONS, variable_prefix="MEMQ_", defaults=DEV_DEFAULTS)
 @output_option
@@ -55,13 +56,14 @@ def dev(ctx: click.Context, given: dict[str, str], secure: bool, output: str) ->
 
 
 def _secured(given: Mapping[str, str]) -> dict[str, str]:
-    """Options of a broker on this machine that speaks TLS."""
-    from memq.cli.dev_security import make_certificates  # noqa: PLC0415 - loads OpenSSL
+    """Options of a broker on this machine that speaks TLS and asks who its clients are."""
+    from memq.cli.dev_security import make_admin, make_certificates  # noqa: PLC0415 - loads OpenSSL
 
     config = BrokerConfig.create(given)
     host = (config.advertised or f"{config.host}:").rpartition(":")[0].strip("[]")
     try:
-        return make_certificates(Path(config.data_dir), host)
+        data_dir = Path(config.data_dir)
+        return make_certificates(data_dir, host) | make_admin(data_dir)
     except OSError as exc:
         raise ConfigError(f"cannot write certificates to {config.data_dir}: {exc}") from exc
 

@@ -1,6 +1,11 @@
 """What `memq dev --secure` makes, and makes again."""
 
-from memq.cli.dev_security import make_certificates
+import stat
+
+from memq.broker.access_control import FILE
+from memq.cli.dev_security import PASSWORD_FILE, make_admin, make_certificates
+from memq.core.access.document import decode_document
+from memq.core.access.users import new_user
 
 
 def test_certificates_are_kept_while_they_fit(tmp_path):
@@ -13,3 +18,19 @@ def test_certificates_are_kept_while_they_fit(tmp_path):
     assert [each.read_bytes() for each in files] == before
     make_certificates(tmp_path, "broker-1.example.com")
     assert [each.read_bytes() for each in files] != before
+
+
+def test_the_administrator_is_kept_while_the_password_is_known(tmp_path):
+    """A second start leaves the user; where the file with the password is gone, it has another."""
+    options = make_admin(tmp_path)
+    assert options == {"authentication": "required", "superusers": "User:admin"}
+    paths = [tmp_path / PASSWORD_FILE, tmp_path / FILE]
+    before = [each.read_bytes() for each in paths]
+    assert [stat.S_IMODE(each.stat().st_mode) for each in paths] == [0o600, 0o600]
+    assert make_admin(tmp_path) == options
+    assert [each.read_bytes() for each in paths] == before
+    paths[0].unlink()
+    make_admin(tmp_path)
+    found = decode_document(paths[1].read_bytes()).users["admin"]
+    assert found == new_user("admin", paths[0].read_text(), found.salt)
+    assert paths[0].read_bytes() != before[0]
