@@ -78,6 +78,9 @@ MAX_REQUESTS = 128  # of a connection that are served or wait; it is not read un
 ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
 ACKS_AT_ONCE = 64  # or until there are so many
 
+TLS_BYTES = 128 << 10  # what OpenSSL and its buffers take of a busy connection, at most
+TLS_SHARE = 0.5  # of memory_bytes, for all of them
+
 TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
 REST_ROUNDS = 2  # turns of the event loop from a whole one to when the connection is read again
 
@@ -93,6 +96,9 @@ class Connections:
         context: of the broker.
         handlers: serve the requests.
         control: says who clients are and what they may do.
+
+    Attributes:
+        tls_bytes: what connections with TLS are charged for, in the bound of the memory.
     """
 
     def __init__(self, context: BrokerContext, handlers: Handlers, control: AccessControl) -> None:
@@ -100,6 +106,8 @@ class Connections:
         self.handlers = handlers
         self.control = control
         control.on_change = self._follow_rules
+        self.tls_bytes = 0
+        self._tls_limit_bytes = int(context.config.memory_bytes * TLS_SHARE)
         self._open: dict[ServedConnection, None] = {}
         self._unauthenticated: dict[ServedConnection, None] = {}  # nobody yet, oldest first
         context.memory.on_change = self._throttle
@@ -125,9 +133,17 @@ class Connections:
         """Count a client that has connected."""
         self._open[connection] = None
         self._unauthenticated[connection] = None
+        self.tls_bytes += connection.tls_bytes
+        self.context.memory.admit(connection.tls_bytes)
         limit = self.context.config.max_connections
         if len(self._open) > limit:
             error = UnavailableError(f"the broker has its most of {limit} clients")
+            connection.end("too_many", error)
+        elif connection.tls_bytes and self.tls_bytes > self._tls_limit_bytes:
+            error = UnavailableError(
+                f"the broker's connections with TLS take {self.tls_bytes} bytes, and may take half "
+                "of its memory_bytes: raise that"
+            )
             connection.end("too_many", error)
 
     def authenticated(self, connection: ServedConnection) -> None:
@@ -137,6 +153,8 @@ class Connections:
     def disconnected(self, connection: ServedConnection) -> None:
         """Forget a connection that is gone."""
         self._open.pop(connection, None)
+        self.tls_bytes -= connection.tls_bytes
+        self.context.memory.release(connection.tls_bytes)
         self._unauthenticated.pop(connection, None)
 
     def close(self) -> None:
@@ -188,6 +206,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     Attributes:
         connections: as given.
         opened_s: when it began, by the event loop's clock.
+        tls_bytes: what TLS takes of it; 0 without.
     """
 
     def __init__(self, connections: Connections, listener: str) -> None:
@@ -234,6 +253,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._flows = ClientFlows()
         self._crowded = False
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.tls_bytes = 0
         self.opened_s = self._loop.time()
         self._frame_since_s = self.opened_s  # when the frame in progress began
         self._progress_s = self.opened_s  # when bytes last came
@@ -253,6 +273,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
+        self.tls_bytes = TLS_BYTES if isinstance(transport, TlsLayer) else 0
         self.connections.connected(self)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

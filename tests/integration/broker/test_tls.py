@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from memq import AdminClient, Consumer, Producer, read_range
-from memq.broker.connection import ServedConnection
+from memq.broker.connection import TLS_BYTES, ServedConnection
 from memq.client.connection import BrokerConnection
 from memq.client.security import Security
 from memq.core.wire import messages as m
@@ -513,3 +513,22 @@ async def test_listeners_that_make_no_sense_are_refused(tmp_path, listeners, mat
     with pytest.raises(ConfigError, match=match):
         async with broker(tmp_path, listeners=listeners):
             pass
+
+
+async def test_connections_with_tls_count_in_the_memory(tmp_path, certificates) -> None:
+    """They take half of it at most: the next one is told so, and what one took is given back."""
+    options = certificates.broker_options() | {"memory_bytes": "8MiB"}
+    async with broker(tmp_path, **options) as b, contextlib.AsyncExitStack() as stack:
+        most = (4 << 20) // TLS_BYTES
+        for _ in range(most):
+            first = await stack.enter_async_context(opened(b.address, ca=certificates.ca))
+        assert b.context.memory.used_bytes == b.connections.tls_bytes == most * TLS_BYTES
+        with pytest.raises(UnavailableError, match="may take half of its memory_bytes"):
+            async with opened(b.address, ca=certificates.ca):
+                pass
+        await until(lambda: len(b.connections) == most)
+        await first.close()
+        await until(lambda: len(b.connections) == most - 1)
+        async with opened(b.address, ca=certificates.ca):
+            pass
+    assert b.context.memory.used_bytes == b.connections.tls_bytes == 0
