@@ -142,6 +142,11 @@ class Login:
         self._asked: User | None = None
         self._steps = 0
 
+    @property
+    def user(self) -> str:
+        """The name that was given; it is not to be believed."""
+        return self._asked.name[:100] if self._asked else ""
+
     def __repr__(self) -> str:
         return f"<Login {self._asked!r} [{self._steps} steps]>"
 

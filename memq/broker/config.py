@@ -132,6 +132,8 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         certificate_principals: Rules that make principals of certificates, such as
             RULE:spiffe://prod/(.*)/$1/; in the file it may be a list. Empty takes the name as it
             is.
+        access_log: File for lines of JSON: who got in or did not, who was denied, who changed what.
+            Empty for none.
         insecure: Start though a listener that other machines reach lets in everybody.
         memory_bytes: Memory for Messages between socket and storage. At the limit the broker stops
             reading from producers.
@@ -176,6 +178,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     certificate_principals: Annotated[
         tuple[MappingRule, ...], Option("text", "", read=parse_mapping)
     ]
+    access_log: Annotated[str, Option("text", "")]
     insecure: Annotated[bool, Option("flag", default=False)]
     memory_bytes: Annotated[int, Option("size", "512MiB", 8 * MIB, 64 * GIB)]
     max_connections: Annotated[int, Option("count", 15_000, 1, 1_000_000)]

@@ -25,8 +25,9 @@ import resource
 import socket
 import struct
 import termios
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from memq.broker.access_log import CHANGES, said
 from memq.broker.authentication import Identity, Login, identify
 from memq.broker.authorization import concealed, refusal
 from memq.broker.config import DEFAULT_LISTENER
@@ -47,6 +48,7 @@ from memq.core.wire.connection import (
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
 from memq.core.wire.messages import Authenticate, Struct, Write
 from memq.errors import (
+    ForbiddenError,
     MemqError,
     NotHostedError,
     ProtocolError,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memq.broker.access_control import AccessControl
+    from memq.broker.access_log import AccessLog
     from memq.broker.context import BrokerContext
     from memq.broker.handlers import Handlers
     from memq.core.wire.messages import Handshake
@@ -96,15 +99,23 @@ class Connections:
         context: of the broker.
         handlers: serve the requests.
         control: says who clients are and what they may do.
+        access_log: where that is noted.
 
     Attributes:
         tls_bytes: what connections with TLS are charged for, in the bound of the memory.
     """
 
-    def __init__(self, context: BrokerContext, handlers: Handlers, control: AccessControl) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        handlers: Handlers,
+        control: AccessControl,
+        access_log: AccessLog,
+    ) -> None:
         self.context = context
         self.handlers = handlers
         self.control = control
+        self.access_log = access_log
         control.on_change = self._follow_rules
         self.tls_bytes = 0
         self._tls_limit_bytes = int(context.config.memory_bytes * TLS_SHARE)
@@ -483,6 +494,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         try:
             event = self._wire.receive(frame)
         except MemqError as exc:
+            if isinstance(exc, UnauthorizedError):
+                self._note("login", exc)
             self.end(exc.code, exc)
             return False
         match event:
@@ -504,6 +517,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         if self._memory.full and not self._produces:
             write.refuse(self._memory.full_error())
         elif error := refusal(self._access, write.header):
+            self._note("denied", error, request="Write")
             write.refuse(error)
         else:
             self._produces = True
@@ -544,6 +558,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         try:
             answer, identity = self._login.step(cast("Authenticate", request.header))
         except UnauthorizedError as exc:
+            self._note("login", exc, user=self._login.user)
             self.end(exc.code, exc)
             return
         if identity is not None:
@@ -558,6 +573,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
         self._reader.max_body_bytes = self._context.config.max_body_bytes
         self.connections.authenticated(self)
+        if not self._access.unrestricted:
+            self._note("login")
 
     def follow_rules(self) -> None:
         """Hold to the users, tokens and rules of now; end when the client is nobody any more."""
@@ -567,7 +584,18 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._access.follow(control.rules)
         if not self._identity.holds(control):
             error = UnauthorizedError(f"{self._identity.principal} was deleted, or changed")
+            self._note("disconnected", error)
             self.end("revoked", error)
+
+    def _note(self, event: str, error: MemqError | None = None, **more: Any) -> None:
+        """Note in the access log what this client did."""
+        access = self._access
+        if self._identity is None:  # `NOBODY` knows no host
+            access = Access("", self._host, None)
+        if error is not None:
+            more |= {"error": str(error)}
+        outcome = "ok" if error is None else error.code
+        self.connections.access_log.note(event, access, self._wire.client, outcome, **more)
 
     @property
     def known_until_s(self) -> float:
@@ -598,6 +626,9 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     async def _answer(self, correlation_id: int, request: Struct) -> None:
         handlers, access = self._handlers, self._access
+        change = type(request) in CHANGES
+        before = handlers.before(request) if change else {}
+        outcome: MemqError | None = None
         try:
             self._check(request)
             await handlers.news(request)
@@ -614,10 +645,17 @@ class ServedConnection(asyncio.BufferedProtocol):
                 else:
                     self.send(buffers)
         except MemqError as exc:
+            outcome = exc
             self.fail(correlation_id, concealed(access, request, exc))
         except Exception as exc:
-            self.fail(correlation_id, MemqError(f"{type(exc).__name__}: {exc}"))
+            outcome = MemqError(f"{type(exc).__name__}: {exc}")
+            self.fail(correlation_id, outcome)
             raise  # it may have left something half-way: the broker stops
+        finally:
+            if change:
+                self._note(type(request).__name__, outcome, request=said(request), **before)
+            elif isinstance(outcome, ForbiddenError):
+                self._note("denied", outcome, request=type(request).__name__)
 
     def _check(self, request: Struct) -> None:
         if error := refusal(self._access, request):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from memq.broker.access_log import said
 from memq.broker.authorization import describes, hidden_topic
 from memq.broker.lag import check_read_partition
 from memq.broker.stored_groups import StoredGroups
@@ -217,6 +218,13 @@ class Handlers:
             case m.DescribeCluster(own=True):
                 return 0
         return PAGE_BYTES if self._table[type(request)].lists else 0
+
+    def before(self, request: m.Struct) -> dict[str, Any]:
+        """Return what a request is about to change, for the access log."""
+        if isinstance(request, m.AlterTopic | m.DeleteTopic):
+            with contextlib.suppress(MemqError):
+                return {"before": said(self._topics.get(request.topic).topic.config)}
+        return {}
 
     async def serve(self, request: m.Struct, access: Access) -> Outcome:
         """Answer and body of a request that its client may make.

@@ -159,6 +159,9 @@ class Metrics:
         self.connections_closed = counter(
             "memq_connections_closed", "Connections that the broker closed.", "reason"
         )
+        self.access_lost = counter(
+            "memq_access_log_lost", "Lines of the access log that were not written."
+        )
         self.connections = gauge("memq_connections", "Open connections.")
         self.memory = gauge("memq_memory_used_bytes", "Bytes of Messages held.")
         self.memory_idle = gauge("memq_memory_idle_bytes", "Bytes kept for later Messages.")

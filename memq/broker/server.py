@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from memq.broker.access_control import AccessControl, FileStore
 from memq.broker.access_handlers import AccessHandlers
+from memq.broker.access_log import AccessLog
 from memq.broker.admin import AdminServer
 from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
@@ -173,11 +174,17 @@ class Broker:
         self.groups = GroupCoordinator()
         self.topics = self._make_topics()
         lag = LagCounter(self.context)
+        self.access_log = AccessLog(
+            self.config.access_log,
+            self.config.broker_id,
+            self._runtime,
+            self.context.metrics.access_lost,
+        )
         access = AccessHandlers(self.control, self.membership or self._open_users())
         self.handlers = Handlers(
             self.context, self.topics, self.groups, lag, self.membership, access=access
         )
-        self.connections = Connections(self.context, self.handlers, self.control)
+        self.connections = Connections(self.context, self.handlers, self.control, self.access_log)
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self.handlers.status = self.admin.describe
@@ -228,6 +235,7 @@ class Broker:
         for threads in (context.uploads, context.reads):
             threads.shutdown(wait=drained, cancel_futures=True)
         self._locks.close()
+        self.access_log.close()
         context.fatal_errors.unwatch()
         log.info("broker %s stopped%s", self.config.broker_id, "" if drained else ", not drained")
         return drained

@@ -512,6 +512,11 @@ class ServerConnection:
         )
 
     @property
+    def client(self) -> str:
+        """How the client names itself; empty before its handshake."""
+        return self._client
+
+    @property
     def in_flight(self) -> int:
         """Requests that await their answer."""
         return len(self._in_flight)
