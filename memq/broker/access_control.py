@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from memq.core.access.document import (
     SECRET_BYTES,
     AccessDocument,
@@ -20,7 +22,7 @@ from memq.core.access.document import (
 )
 from memq.core.access.rules import Rules
 from memq.core.units import counted
-from memq.errors import MemqError, StorageError
+from memq.errors import ForbiddenError, MemqError, StorageError
 from memq.runtime.files import explain, replace_durably
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class AccessControl:
 
     Attributes:
         config, tokens: as given.
+        enforced: a listener asks who its clients are.
         document: that holds now.
         rules: that decide; None while no listener asks who its clients are.
         all_rules: of the document, whether they decide or not.
@@ -65,7 +68,7 @@ class AccessControl:
 
     def __init__(self, config: BrokerConfig, tokens: Tokens, runtime: Runtime) -> None:
         self.config, self.tokens = config, tokens
-        self._enforced = any(
+        self.enforced = any(
             each.authentication == "required" for each in config.all_listeners().values()
         )
         self.on_change: Callable[[], None] = lambda: None
@@ -83,8 +86,35 @@ class AccessControl:
         """Let another document hold."""
         self.document = document
         self.all_rules = Rules(document.rules, self.config.superusers)
-        self.rules = self.all_rules if self._enforced else None
+        self.rules = self.all_rules if self.enforced else None
         self.on_change()
+
+    async def begin(self, store: AccessStore) -> None:
+        """Let the document say that rules decide, if they do here.
+
+        Raises:
+            MemqError: as `AccessStore.change`.
+        """
+        if not self.enforced or self.document.enforced:
+            return
+        document = await store.change(lambda now: replace(now, enforced=True))
+        log.warning(
+            "rules decide from now on; made before that, by anybody: %s, %s",
+            counted(len(document.users), "user"),
+            counted(len(document.rules), "rule"),
+        )
+
+    def check_has_a_say(self) -> None:
+        """Refuse to change or tell users and rules where clients could be anybody.
+
+        Raises:
+            ForbiddenError: other brokers of the cluster know who their clients are.
+        """
+        if self.document.enforced and not self.enforced:
+            raise ForbiddenError(
+                "this broker asks nobody who they are, and others of its cluster do, or it did "
+                "before: ask one of those, or set authentication = required here"
+            )
 
     def reload_tokens(self) -> None:
         """Read the file of tokens again."""

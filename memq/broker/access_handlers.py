@@ -8,6 +8,8 @@ from memq.core.access.rules import Question, check_principal
 from memq.core.wire import messages as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memq.broker.access_control import AccessControl, AccessStore
     from memq.core.access.document import AccessDocument
 
@@ -29,20 +31,22 @@ class AccessHandlers:
 
     async def list_users(self, request: m.ListUsers) -> m.ListUsersAnswer:  # noqa: ARG002 - has no fields
         """List the users."""
+        self._control.check_has_a_say()
         return m.ListUsersAnswer(users=sorted(self._control.document.users))
 
     async def put_user(self, request: m.PutUser) -> m.Done:
         """Create a user, or replace its verifier."""
-        await self._store.change(lambda now: now.with_user(request.user, replace=request.replace))
+        await self._change(lambda now: now.with_user(request.user, replace=request.replace))
         return m.Done()
 
     async def delete_user(self, request: m.DeleteUser) -> m.Done:
         """Delete a user."""
-        await self._store.change(lambda now: now.without_user(request.name))
+        await self._change(lambda now: now.without_user(request.name))
         return m.Done()
 
     async def list_rules(self, request: m.ListRules) -> m.ListRulesAnswer:  # noqa: ARG002 - as above
         """List the rules."""
+        self._control.check_has_a_say()
         return m.ListRulesAnswer(rules=[*self._control.document.rules])
 
     async def alter_rules(self, request: m.AlterRules) -> m.AlterRulesAnswer:
@@ -55,7 +59,7 @@ class AccessHandlers:
             counts.added, counts.removed = len(after - before), len(before - after)
             return edited
 
-        await self._store.change(edit)
+        await self._change(edit)
         return counts
 
     async def check_access(self, request: m.CheckAccess) -> m.CheckAccessAnswer:
@@ -64,7 +68,12 @@ class AccessHandlers:
         Raises:
             InvalidRequestError: the principal is none.
         """
+        self._control.check_has_a_say()
         check_principal(request.principal)
         asked = Question(request.operation, request.type, request.name)
         decision = self._control.all_rules.decide(request.principal, request.host, asked)
         return m.CheckAccessAnswer(allowed=decision.allowed, why=decision.why)
+
+    async def _change(self, edit: Callable[[AccessDocument], AccessDocument]) -> None:
+        self._control.check_has_a_say()
+        await self._store.change(edit)

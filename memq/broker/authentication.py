@@ -13,8 +13,6 @@ client has one attempt: then the connection ends.
 from __future__ import annotations
 
 import hmac
-import math
-import ssl
 from typing import TYPE_CHECKING, NamedTuple
 
 from scramp import ScramException, ScramMechanism
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import Authenticate, Handshake
 
 STEPS = 2
+MAX_STEP_BYTES = 1_024  # a name of 100 characters and two nonces; scramp is slow with more
 _SCRAM = ScramMechanism(MECHANISM)
 
 
@@ -42,12 +41,10 @@ class Identity(NamedTuple):
     Attributes:
         principal: for rules.
         holds: whether it still is, when users or tokens have changed.
-        until_s: when the certificate ends that says so, seconds since 1970.
     """
 
     principal: str
     holds: Callable[[AccessControl], bool] = lambda _: True
-    until_s: float = math.inf
 
 
 def identify(
@@ -55,7 +52,7 @@ def identify(
     asked: Handshake,
     *,
     required: bool,
-    certificate: Mapping[str, Any] | None,
+    certificate: Mapping[str, Any],
 ) -> Identity | None:
     """Say who a client is by what it has shown, or None: it must log in.
 
@@ -63,7 +60,7 @@ def identify(
         control: tokens, and how certificates are mapped.
         asked: by the client.
         required: the listener must know who it is.
-        certificate: that the listener has verified, as `ssl` describes it; None without one.
+        certificate: that the listener has verified, as `ssl` describes it; empty without one.
 
     Raises:
         UnauthorizedError: it is not welcome.
@@ -82,7 +79,7 @@ def identify(
                 "no rule of certificate_principals has the name of the client's certificate: use "
                 "another certificate, or add a rule for it to the broker's configuration"
             )
-        return Identity(principal, until_s=ssl.cert_time_to_seconds(certificate["notAfter"]))
+        return Identity(principal)
     return identify_token(control, token) if token else None
 
 
@@ -162,6 +159,9 @@ class Login:
                 f"step {self._steps} of {request.mechanism[:100]!r}: the broker takes {STEPS} "
                 f"steps of {MECHANISM}"
             )
+        # Folding a long name, or one that is not ASCII, takes time; no user has one.
+        if len(request.data) > MAX_STEP_BYTES or not request.data.isascii():
+            raise _refused_password(self.user)
         try:
             said = request.data.decode()
             if self._steps < STEPS:
@@ -169,8 +169,8 @@ class Login:
                 return AuthenticateAnswer(data=self._server.get_server_first().encode()), None
             self._server.set_client_final(said)
             final = self._server.get_server_final().encode()
-        except (ScramException, UnicodeDecodeError) as exc:
-            raise _refused_password(self._asked.name if self._asked else "") from exc
+        except ScramException as exc:
+            raise _refused_password(self.user) from exc
         assert self._asked is not None  # noqa: S101 - since the first step
         user = self._control.document.users.get(self._asked.name)
         if user is None or user != self._asked:  # or it was deleted or altered since the first step

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import msgspec
 
 from memq.core.access.principals import MappingRule, parse_mapping
-from memq.core.access.rules import check_principal
+from memq.core.access.rules import ANY, check_principal
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_ASSIGNOR, DEFAULT_HOST, DEFAULT_PORT
 from memq.core.named_values import (
     NamedValues,
@@ -58,7 +58,7 @@ def _parse_superusers(value: object) -> tuple[str, ...]:
     found = _texts("superusers")(value)
     try:
         for each in found:
-            check_principal(each)
+            check_principal("" if each == ANY else each)
     except InvalidRequestError as exc:
         raise ConfigError(f"superusers: {exc}") from exc
     return found

@@ -23,6 +23,7 @@ import math
 import os
 import resource
 import socket
+import ssl
 import struct
 import termios
 from typing import TYPE_CHECKING, Any, cast
@@ -46,7 +47,7 @@ from memq.core.wire.connection import (
     ServerConnection,
 )
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
-from memq.core.wire.messages import Authenticate, Struct, Write
+from memq.core.wire.messages import Authenticate, FetchBatch, Struct, Write
 from memq.errors import (
     ForbiddenError,
     MemqError,
@@ -80,6 +81,9 @@ MAX_REQUESTS = 128  # of a connection that are served or wait; it is not read un
 
 ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
 ACKS_AT_ONCE = 64  # or until there are so many
+
+MAX_NOBODIES = 500  # connections of a host that have not said who they are; the oldest makes room
+REFUSAL_S = 0.5  # until a failed login is told, so that guessing takes time
 
 TLS_BYTES = 128 << 10  # what OpenSSL and its buffers take of a busy connection, at most
 TLS_SHARE = 0.5  # of memory_bytes, for all of them
@@ -146,16 +150,32 @@ class Connections:
         self._unauthenticated[connection] = None
         self.tls_bytes += connection.tls_bytes
         self.context.memory.admit(connection.tls_bytes)
+        host = connection.host
+        if error := self._too_many(connection):
+            self._make_room(error)
+        if sum(each.host == host for each in self._unauthenticated) > MAX_NOBODIES:
+            error = UnavailableError(f"{MAX_NOBODIES} clients of {host} do not say who they are")
+            self._make_room(error, host)
+
+    def _too_many(self, newcomer: ServedConnection) -> MemqError | None:
+        """Return why there is no room for another connection; None when there is."""
         limit = self.context.config.max_connections
         if len(self._open) > limit:
-            error = UnavailableError(f"the broker has its most of {limit} clients")
-            connection.end("too_many", error)
-        elif connection.tls_bytes and self.tls_bytes > self._tls_limit_bytes:
-            error = UnavailableError(
+            return UnavailableError(f"the broker has its most of {limit} clients")
+        if newcomer.tls_bytes and self.tls_bytes > self._tls_limit_bytes:
+            return UnavailableError(
                 f"the broker's connections with TLS take {self.tls_bytes} bytes, and may take half "
                 "of its memory_bytes: raise that"
             )
-            connection.end("too_many", error)
+        return None
+
+    def _make_room(self, error: MemqError, host: str = "") -> None:
+        """End the connection that has been silent for longest, of a host; it may be the newest."""
+        for connection in self._unauthenticated:
+            if connection.host == host or not host:
+                del self._unauthenticated[connection]
+                connection.end("too_many", error)
+                return
 
     def authenticated(self, connection: ServedConnection) -> None:
         """Record that a client has said who it is."""
@@ -218,6 +238,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         connections: as given.
         opened_s: when it began, by the event loop's clock.
         tls_bytes: what TLS takes of it; 0 without.
+        host: address of the client.
+        known_until_s: when the client's certificate ends, seconds since 1970.
     """
 
     def __init__(self, connections: Connections, listener: str) -> None:
@@ -243,7 +265,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._fd = -1
-        self._peer = self._host = "?"
+        self._peer = self.host = "?"
+        self._refusing = False  # a login has failed, and that is not told yet
         self._identity: Identity | None = None
         self._login: Login | None = None
         self._access = NOBODY
@@ -265,6 +288,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._crowded = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.tls_bytes = 0
+        self.known_until_s = math.inf
         self.opened_s = self._loop.time()
         self._frame_since_s = self.opened_s  # when the frame in progress began
         self._progress_s = self.opened_s  # when bytes last came
@@ -281,7 +305,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=0)
         peer = transport.get_extra_info("peername")
         if peer:
-            self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
+            self.host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
         self.tls_bytes = TLS_BYTES if isinstance(transport, TlsLayer) else 0
@@ -477,6 +501,8 @@ class ServedConnection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def _allocate(self, size: int) -> memoryview:
+        if not self._access.unrestricted and (frame := self._reader.incoming) is not None:
+            self._check(self._wire.preview(frame))  # who may not write takes no memory either
         if self._memory.full and not self._produces:
             raise self._memory.full_error()
         memory = self._memory.lend(size + HEAD_BYTES)  # before it counts: idle memory counts too
@@ -489,7 +515,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _receive(self, frame: Frame) -> bool:
         """Handle a frame; True when it is a Write, which has taken over the charge of its body."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._refusing:
             return False
         try:
             event = self._wire.receive(frame)
@@ -516,8 +542,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     def _receive_write(self, write: ReceivedWrite) -> None:
         if self._memory.full and not self._produces:
             write.refuse(self._memory.full_error())
-        elif error := refusal(self._access, write.header):
-            self._note("denied", error, request="Write")
+        elif error := self.refusal(write.header):
             write.refuse(error)
         else:
             self._produces = True
@@ -536,19 +561,23 @@ class ServedConnection(asyncio.BufferedProtocol):
         Raises:
             UnauthorizedError: it is not welcome.
         """
-        assert self._transport is not None  # noqa: S101 - it gave the bytes
         control = self.connections.control
         identity = identify(
             control,
             asked,
             required=control.config.all_listeners()[self._listener].authentication == "required",
-            certificate=self._transport.get_extra_info("peercert"),
+            certificate=self._certificate(),
         )
         if identity is None:
             self._login = Login(control)
             return None
         self._become(identity)
         return identity.principal
+
+    def _certificate(self) -> dict[str, Any]:
+        """Return the client's certificate, as `ssl` describes it; empty without one."""
+        assert self._transport is not None  # noqa: S101 - it gave the bytes
+        return self._transport.get_extra_info("peercert") or {}
 
     def _log_in(self, request: Request) -> None:
         """Take a step of a login; a client has one attempt."""
@@ -559,7 +588,9 @@ class ServedConnection(asyncio.BufferedProtocol):
             answer, identity = self._login.step(cast("Authenticate", request.header))
         except UnauthorizedError as exc:
             self._note("login", exc, user=self._login.user)
-            self.end(exc.code, exc)
+            self._refusing = True
+            self.hold()
+            self._loop.call_later(REFUSAL_S, self.end, exc.code, exc)
             return
         if identity is not None:
             self._login = None
@@ -569,7 +600,9 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _become(self, identity: Identity) -> None:
         self._identity = identity
-        self._access = Access(identity.principal, self._host, self.connections.control.rules)
+        if certificate := self._certificate():
+            self.known_until_s = ssl.cert_time_to_seconds(certificate["notAfter"])
+        self._access = Access(identity.principal, self.host, self.connections.control.rules)
         self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
         self._reader.max_body_bytes = self._context.config.max_body_bytes
         self.connections.authenticated(self)
@@ -585,22 +618,18 @@ class ServedConnection(asyncio.BufferedProtocol):
         if not self._identity.holds(control):
             error = UnauthorizedError(f"{self._identity.principal} was deleted, or changed")
             self._note("disconnected", error)
+            self._access = NOBODY  # for what of it still waits
             self.end("revoked", error)
 
     def _note(self, event: str, error: MemqError | None = None, **more: Any) -> None:
         """Note in the access log what this client did."""
         access = self._access
         if self._identity is None:  # `NOBODY` knows no host
-            access = Access("", self._host, None)
+            access = Access("", self.host, None)
         if error is not None:
             more |= {"error": str(error)}
         outcome = "ok" if error is None else error.code
         self.connections.access_log.note(event, access, self._wire.client, outcome, **more)
-
-    @property
-    def known_until_s(self) -> float:
-        """When it ends who the client is, seconds since 1970; infinite for most."""
-        return math.inf if self._identity is None else self._identity.until_s
 
     # -- serving ----------------------------------------------------------------------------
 
@@ -636,6 +665,8 @@ class ServedConnection(asyncio.BufferedProtocol):
             async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
                 self._check(request)  # it may have waited for a minute
                 header, body = await handlers.serve(request, access)
+                if isinstance(request, FetchBatch):
+                    self._check(request)  # the storage may have taken its time
                 if self._listener != DEFAULT_LISTENER:
                     header = translate(header, handlers.addresses(self._listener))
                 buffers = self._wire.answer(correlation_id, header, body)
@@ -646,16 +677,23 @@ class ServedConnection(asyncio.BufferedProtocol):
                     self.send(buffers)
         except MemqError as exc:
             outcome = exc
-            self.fail(correlation_id, concealed(access, request, exc))
+            self.fail(correlation_id, exc, request)
         except Exception as exc:
             outcome = MemqError(f"{type(exc).__name__}: {exc}")
-            self.fail(correlation_id, outcome)
+            self.fail(correlation_id, outcome, request)
             raise  # it may have left something half-way: the broker stops
         finally:
             if change:
                 self._note(type(request).__name__, outcome, request=said(request), **before)
             elif isinstance(outcome, ForbiddenError):
                 self._note("denied", outcome, request=type(request).__name__)
+
+    def refusal(self, write: Write) -> MemqError | None:
+        """Return why a Write may not be stored now; None when it may."""
+        error = refusal(self._access, write)
+        if error is not None:
+            self._note("denied", error, request="Write")
+        return error
 
     def _check(self, request: Struct) -> None:
         if error := refusal(self._access, request):
@@ -668,9 +706,9 @@ class ServedConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self.send(self._wire.answer(correlation_id, header))
 
-    def fail(self, correlation_id: int, error: MemqError) -> None:
+    def fail(self, correlation_id: int, error: MemqError, request: Struct) -> None:
         """Answer a request with an error, unless the connection is gone."""
-        error = self._context.services.explained(error)
+        error = self._context.services.explained(concealed(self._access, request, error))
         if isinstance(error, NotHostedError) and self._listener != DEFAULT_LISTENER:
             error = translate_error(error, self._handlers.addresses(self._listener))
         self.refused(error)

@@ -374,7 +374,7 @@ class ClusterMembership:
             raise UnavailableError(
                 f"users and rules are in ZooKeeper, which is away: {self._problem}"
             )
-        document = await change_document(self._session, edit, self._control.new_document)
+        document = await change_document(self._session, edit, lambda: self._control.document)
         self._control.adopt(document)  # the mirror brings it as well, a little later
         return document
 

@@ -180,7 +180,8 @@ class Broker:
             self._runtime,
             self.context.metrics.access_lost,
         )
-        access = AccessHandlers(self.control, self.membership or self._open_users())
+        store = self.membership or self._open_users()
+        access = AccessHandlers(self.control, store)
         self.handlers = Handlers(
             self.context, self.topics, self.groups, lag, self.membership, access=access
         )
@@ -193,6 +194,7 @@ class Broker:
             await self._begin_alone(objects)
         else:
             await self.membership.start()
+        await self.control.begin(store)
         if self._admin_http:
             await self.admin.start()
         fatal_errors.watch(self.connections.foreign)

@@ -1,9 +1,8 @@
 """The tokens that a broker accepts, which can be replaced while clients and brokers run.
 
 To replace one without an error: add the new token to every broker, give it to the clients, then
-take the old one away from every broker. On SIGHUP a broker reads its `token_file` again. Where a
-listener asks who its clients are, those of a token that is gone are disconnected; elsewhere a token
-is asked for at a handshake only.
+take the old one away from every broker. On SIGHUP a broker reads its `token_file` again; clients
+with a token that is gone are disconnected.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memq.core.access.principals import TOKEN_USER
+from memq.core.access.rules import check_principal
 from memq.core.units import MIB, counted
-from memq.errors import ConfigError
+from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,12 +70,25 @@ class Tokens:
 
 
 def _holders(lines: Iterable[str]) -> list[tuple[str, bytes]]:
-    found = []
+    """Return who holds which token.
+
+    Raises:
+        ConfigError: a line is no token, no name and token, or has the token of another.
+    """
+    found: dict[bytes, str] = {}
     for line in lines:
-        name, space, token = line.strip().partition(" ")
-        holder = (f"User:{name}", token.strip()) if space else (TOKEN_USER, name)
-        found.append((holder[0], holder[1].encode(errors="surrogatepass")))
-    return found
+        words = line.split()
+        if len(words) not in (1, 2) or line != line.strip() or not all(map(str.isprintable, words)):
+            raise ConfigError("a token has no space in it; write it alone, or after a name")
+        holder = f"User:{words[0]}" if words[1:] else TOKEN_USER
+        try:
+            check_principal(holder)
+        except InvalidRequestError as exc:
+            raise ConfigError(f"a token: {exc}") from exc
+        token = words[-1].encode(errors="surrogatepass")
+        if found.setdefault(token, holder) != holder:
+            raise ConfigError(f"{holder} and {found[token]} have the same token")
+    return [(holder, token) for token, holder in found.items()]
 
 
 def _read(path: str) -> list[str]:
@@ -87,7 +100,7 @@ def _read(path: str) -> list[str]:
         raise ConfigError(f"cannot read token_file {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"token_file {path} is not UTF-8") from exc
-    tokens = [line for line in lines if line.strip()]
+    tokens = [line.strip() for line in lines if line.strip()]
     if not tokens or len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"token_file {path} must hold tokens, one a line, in up to 1 MiB")
     return tokens

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from memq.core.deduplication import BatchRef
     from memq.core.topic import TopicConfig
     from memq.core.wire.connection import Request
-    from memq.core.wire.messages import Write
+    from memq.core.wire.messages import Struct, Write
     from memq.core.write_partition import TopicProcessor
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,11 @@ class Client(Protocol):
     def answer(self, correlation_id: int, header: WriteAnswer) -> None:
         """Ack the Message."""
 
-    def fail(self, correlation_id: int, error: MemqError) -> None:
+    def fail(self, correlation_id: int, error: MemqError, request: Struct) -> None:
         """Refuse the Message."""
+
+    def refusal(self, write: Write) -> MemqError | None:
+        """Return why the client may not write this now; None when it may."""
 
     def refused(self, error: MemqError) -> None:
         """It is, and nobody wants that answered."""
@@ -126,7 +129,7 @@ class ReceivedWrite:
         if self._oneway:
             self.client.refused(error)
         else:
-            self.client.fail(self._correlation_id, error)
+            self.client.fail(self._correlation_id, error, self.header)
 
     def refuse(self, error: MemqError) -> None:
         """Say why it is not accepted; its body is needed no more."""
@@ -375,7 +378,11 @@ class WritePartition:
     def _unpark(self) -> None:
         now = self._context.now()
         while self._parked and self._has_room_for(self._parked[0].write):
-            self._accept(self._unpark_first(), now)
+            write = self._unpark_first()
+            if error := write.client.refusal(write.header):  # since it came
+                write.refuse(error)
+            else:
+                self._accept(write, now)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -103,7 +103,7 @@ def add(
         pairs = [("read", kind) for kind in named]
     base = {"principal": principal, "allow": not deny, "host": selection["host"] or ANY}
     rules = [_rule(operation, kind, named[kind], base) for operation, kind in pairs]
-    if producer or consumer:
+    if (producer or consumer) and not deny:
         rules.append(_rule("write", "topic", AUDIT_TOPIC, base))
     admin.alter_rules(add=rules)
     show_rows([_row(rule) for rule in rules], _COLUMNS, output)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from scramp import ScramClient, ScramException
 
-from memq.core.access.users import MECHANISM
+from memq.core.access.users import ITERATIONS, MECHANISM
 from memq.core.wire.messages import Authenticate
 from memq.errors import ConfigError, UnauthorizedError
 
@@ -44,6 +44,11 @@ async def authenticate(
             "it asks who you are: give `user` and `password_file` in `security`, a `token`, or "
             "a certificate"
         )
+    if not mechanisms:
+        raise UnauthorizedError(
+            f"it does not ask who you are, and so does not show that it knows user "
+            f"{security.user!r}: leave out `user`, or use a listener with authentication"
+        )
     if MECHANISM not in mechanisms:
         raise UnauthorizedError(
             f"it takes {', '.join(mechanisms)}, and this client has {MECHANISM}: upgrade the older"
@@ -56,6 +61,8 @@ async def authenticate(
     first = await ask(Authenticate(mechanism=MECHANISM, data=scram.get_client_first().encode()))
     try:
         scram.set_server_first(first.data.decode())
+        if int(scram.iterations) < ITERATIONS:
+            raise ScramException(f"it asks for {scram.iterations} iterations only")  # noqa: TRY301
         # A broker names how often to hash: a hostile one could ask for seconds of it.
         proof = await asyncio.to_thread(scram.get_client_final)
         final = await ask(Authenticate(mechanism=MECHANISM, data=proof.encode()))

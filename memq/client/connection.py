@@ -36,6 +36,7 @@ from memq.core.wire.messages import AuthenticateAnswer
 from memq.errors import (
     ClosedError,
     ConfigError,
+    ForbiddenError,
     MemqError,
     RequestTimeoutError,
     UnauthorizedError,
@@ -160,7 +161,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 await loop.create_connection(lambda: protocol, host, port)
                 connection.limits = await connection._handshake
                 connection.principal = connection.limits.principal
-                if connection.limits.mechanisms:
+                if connection.limits.mechanisms or security.user:
                     await connection._log_in(security, connect_timeout_s)
         except TimeoutError as exc:
             await connection.close()
@@ -398,8 +399,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _error(self, why: MemqError) -> MemqError:
         """Make a new error for each waiter, since each adds its own traceback."""
-        if isinstance(why, ClosedError):
-            return ClosedError(str(why))
+        if isinstance(why, ClosedError | ForbiddenError):
+            return type(why)(str(why))
         error = UnavailableError(f"connection to broker {self.address} broke: {why}")
         error.__cause__ = why
         return error

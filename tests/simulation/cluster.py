@@ -337,7 +337,7 @@ class WatchedClient:
     def __init__(self, inner: Client, on_ack: Callable[[], None]) -> None:
         self._inner = inner
         self._on_ack = on_ack
-        self.fail, self.refused = inner.fail, inner.refused
+        self.fail, self.refused, self.refusal = inner.fail, inner.refused, inner.refusal
         self.hold, self.unhold = inner.hold, inner.unhold
 
     def answer(self, correlation_id: int, header: WriteAnswer) -> None:

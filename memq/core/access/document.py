@@ -30,12 +30,15 @@ class AccessDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         secret: random; with it brokers answer alike for users that do not exist.
+        enforced: a broker has asked its clients who they are. One that does not has no say in this
+            document any more: its clients could be anybody.
         users: by name.
         rules: each once.
         version: of the format.
     """
 
     secret: bytes
+    enforced: bool = False
     users: dict[str, User] = {}
     rules: tuple[Rule, ...] = ()
     version: int = VERSION

@@ -16,7 +16,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memq.errors import ConfigError
+from memq.core.access.rules import check_principal
+from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,14 +86,20 @@ def certificate_principal(
     name = _name_in(certificate)
     for rule in rules or (_DEFAULT,):
         if match := rule.pattern.fullmatch(name):
-            found = _replaced(match, rule)
-            return f"User:{found}" if found else None
+            return _principal(match, rule)
     return None
 
 
-def _replaced(match: re.Match[str], rule: MappingRule) -> str:
+def _principal(match: re.Match[str], rule: MappingRule) -> str | None:
     found = _GROUP.sub(lambda group: match[int(group[1])] or "", rule.replacement)
-    return {"L": found.lower(), "U": found.upper()}.get(rule.case, found)
+    if rule.case and not found.isascii():
+        return None  # two names could become one
+    principal = f"User:{({'L': found.lower(), 'U': found.upper()}).get(rule.case, found)}"
+    try:
+        check_principal(principal)
+    except InvalidRequestError:
+        return None  # no rule could be about it
+    return principal if found else None
 
 
 def _name_in(certificate: Mapping[str, Any]) -> str:

@@ -109,19 +109,23 @@ def check_principal(principal: str) -> None:
 
 
 def _check_text(what: str, value: str) -> None:
-    if not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable():
+    if not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable() or value != value.strip():
         raise InvalidRequestError(
-            f"{what} {value[:100]!r}: it has 1 to {MAX_NAME_CHARS} printable characters"
+            f"{what} {value[:100]!r}: it has 1 to {MAX_NAME_CHARS} printable characters, and no "
+            "space at its ends"
         )
 
 
 def _network(host: str) -> _Network:
     try:
-        return ipaddress.ip_network(host)
+        network = ipaddress.ip_network(host)
     except ValueError as exc:
         raise InvalidRequestError(
             f"host {host[:100]!r}: write an address, a network such as 10.0.0.0/8, or *: {exc}"
         ) from exc
+    if getattr(network.network_address, "ipv4_mapped", None):
+        raise InvalidRequestError(f"host {host}: write the IPv4 address by itself")
+    return network
 
 
 class Question(NamedTuple):
@@ -133,7 +137,7 @@ class Question(NamedTuple):
 
     def words(self) -> str:
         """Say it in a line."""
-        return f"{self.operation} {self.type} {self.name[:MAX_NAME_CHARS]}"
+        return f"{self.operation} {self.type} {self.name[:MAX_NAME_CHARS]!r}"
 
 
 class Decision(NamedTuple):
@@ -259,9 +263,10 @@ class Access:
 
     def _ask(self, asked: Question) -> Decision:
         if self._rules is None:
-            answer = Decision(allowed=True, why="nobody has to say who they are")
-        else:
-            answer = self._rules.decide(self.principal, self.host, asked)
+            return Decision(allowed=True, why="nobody has to say who they are")
+        if len(asked.name) > MAX_NAME_CHARS:  # nor is it kept
+            return Decision(allowed=False, why=f"a name has up to {MAX_NAME_CHARS} characters")
+        answer = self._rules.decide(self.principal, self.host, asked)
         if len(self._answers) >= MAX_ANSWERS:
             self._answers.clear()
         self._answers[asked] = answer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import unicodedata
 
 import msgspec
 
@@ -20,6 +21,10 @@ ITERATIONS = 16_384
 KEY_BYTES = 32
 SALT_BYTES = 32
 MIN_PASSWORD_CHARS = 8
+MAX_PASSWORD_CHARS = 256
+
+RESERVED = ("anonymous", "token")
+"""Names of those whom a broker knows no better."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,99}")
 
@@ -56,10 +61,10 @@ def check_user(user: User) -> None:
     Raises:
         InvalidRequestError: naming what is wrong.
     """
-    if not _NAME.fullmatch(user.name):
+    if not _NAME.fullmatch(user.name) or user.name in RESERVED:
         raise InvalidRequestError(
             f"user {user.name[:100]!r} is not valid: use 1 to 100 of letters, digits, '.', '_', "
-            "'@' and '-', starting with a letter, digit or '_'"
+            f"'@' and '-', starting with a letter, digit or '_'; and none of {', '.join(RESERVED)}"
         )
     sizes = (len(user.salt), len(user.stored_key), len(user.server_key), user.iterations)
     if sizes != (SALT_BYTES, KEY_BYTES, KEY_BYTES, ITERATIONS):
@@ -80,8 +85,12 @@ def new_user(name: str, password: str, salt: bytes) -> User:
     Raises:
         InvalidRequestError: the name or the password is not allowed.
     """
-    if len(password) < MIN_PASSWORD_CHARS:
-        raise InvalidRequestError(f"a password has at least {MIN_PASSWORD_CHARS} characters")
+    seen = sum(unicodedata.category(each)[0] in "LNPSZ" for each in password)  # others may vanish
+    if seen < MIN_PASSWORD_CHARS or len(password) > MAX_PASSWORD_CHARS:
+        raise InvalidRequestError(
+            f"a password has at least {MIN_PASSWORD_CHARS} characters that are seen, and up to "
+            f"{MAX_PASSWORD_CHARS}"
+        )
     from scramp import ScramException, ScramMechanism  # noqa: PLC0415 - only few need it
 
     try:

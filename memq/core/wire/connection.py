@@ -542,6 +542,21 @@ class ServerConnection:
             self._state = ConnectionState.CLOSED
             raise
 
+    @staticmethod
+    def preview(frame: Frame) -> Struct:
+        """Decode the header of a request whose body has not come.
+
+        Raises:
+            ProtocolError: it is none, or its header does not fit.
+        """
+        route = ROUTES.get(frame.type)
+        if route is None:
+            raise ProtocolError(f"unknown request type {frame.type} with a body")
+        try:
+            return route.decode_request(frame.header)
+        except UNDECODABLE as exc:
+            raise ProtocolError(f"header of {route.name} does not fit: {exc}") from exc
+
     def answer(
         self,
         correlation_id: int,

@@ -227,6 +227,11 @@ class FrameReader:
         return len(self._body) - self._filled >= DIRECT_BYTES
 
     @property
+    def incoming(self) -> Frame | None:
+        """The frame whose body is being received, or is to be allocated; it has none yet."""
+        return self._frame
+
+    @property
     def buffered_bytes(self) -> int:
         """Memory held for an incomplete frame: what came of its head, and its whole body."""
         return len(self._head) + len(self._body)
@@ -364,12 +369,12 @@ class FrameReader:
         return taken
 
     def _begin_body(self, frame: Frame, length: int) -> None:
+        self._frame = frame
         try:
             self._memory = self._allocate(length).cast("B") if length else _NOTHING
         except MemoryError as exc:
             raise UnavailableError(f"no memory for a body of {length} bytes") from exc
         self._body = self._memory[:length]
-        self._frame = frame
 
     def _fill_body(self, part: memoryview) -> list[Frame]:
         self._body[self._filled : self._filled + len(part)] = part

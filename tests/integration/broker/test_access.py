@@ -3,13 +3,14 @@
 import asyncio
 import base64
 import stat
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from memq.broker import connection as connection_module
 from memq.broker.access_control import FILE
 from memq.core.access.principals import producer_prefix
 from memq.core.access.rules import Rule
@@ -312,7 +313,7 @@ async def test_rules_of_one_topic_are_of_that_topic(tmp_path):
         assert (await alice.write(0, producer_id=own)).offset == 0
         found = await alice.ask(m.Metadata())
         assert [each.config.name for each in found.topics] == ["t"]
-        with pytest.raises(ForbiddenError, match=r"User:alice may not read topic t, from 127"):
+        with pytest.raises(ForbiddenError, match=r"User:alice may not read topic 't', from 127"):
             await alice.ask(sample(m.FetchNotifications))
         told = []
         for name in ("secret", "absent"):
@@ -363,12 +364,92 @@ async def test_a_rule_that_goes_takes_its_right_at_once(tmp_path):
         await alice.ask(m.FetchOffsets(topic="t"))  # the fetch has come by then
         answer = await root.ask(m.AlterRules(remove=rules))
         assert (answer.added, answer.removed) == (0, 2)
-        with pytest.raises(UnknownTopicError):
+        with pytest.raises(UnknownTopicError, match="that User:alice may describe"):
             await alice.write(1, producer_id=own)
         await root.know("t")
         await root.write(0, producer_id="p")
         with pytest.raises(UnknownTopicError):
             await waiting
+
+
+async def test_who_may_not_write_takes_no_memory(tmp_path):
+    """A Message is refused when its header has come, and what hears of it is its producer."""
+    rules = [rule("User:alice", "read", "topic", "t")]
+    async with asking(tmp_path, *rules) as (b, _), client(b, **login()) as alice:
+        await alice.know("t")
+        header, body = alice.message(0, bytes(1 << 20))
+        with pytest.raises(ForbiddenError, match="may not write topic 't'"):
+            await alice.ask(header, body)
+        assert b.context.memory.peak_bytes < 1 << 19
+        async with client(b, **login()) as again:
+            with pytest.raises(ForbiddenError):
+                await again.ask(*alice.message(0))  # a small one costs no connection
+            await again.ask(m.FetchOffsets(topic="t"))
+
+
+async def test_long_names_are_not_remembered(tmp_path):
+    """They are of nothing, and would fill the memory."""
+    async with asking(tmp_path) as (b, _), client(b, **login()) as alice:
+        [served] = [each for each in b.connections._open if each._access.principal == "User:alice"]
+        for number in range(20):
+            name = f"{number}" * 10_000
+            with pytest.raises(UnknownTopicError):
+                await alice.ask(m.FetchOffsets(topic=name))
+            with pytest.raises(UnknownTopicError):
+                await alice.write(0, topic=name, producer_id=name)
+        assert not served._access._answers
+        assert not served._access.may_write
+
+
+async def test_the_log_has_the_lines_of_the_broker_alone(tmp_path, caplog):
+    """A name with a line break in it writes no line of its own."""
+    async with asking(tmp_path) as (b, _), client(b, **login()) as alice:
+        with pytest.raises(ForbiddenError):
+            await alice.ask(m.DeleteGroup(topic="t", group="g\nWARNING all is well"))
+    assert not any("\n" in record.getMessage() for record in caplog.records)
+
+
+async def test_names_of_others_are_told_to_nobody(tmp_path):
+    """A Write to a topic that is not there does not say which there is."""
+    rules = [rule("User:alice", "write", "topic", "pay", prefixed=True)]
+    async with asking(tmp_path, *rules) as (b, root), client(b, **login()) as alice:
+        await root.create("x-payments")
+        with pytest.raises(UnknownTopicError) as error:
+            await alice.write(0, topic="payments", producer_id=producer_prefix("User:alice") * 2)
+        assert "x-payments" not in str(error.value)
+
+
+async def test_those_who_say_nothing_make_room(tmp_path, monkeypatch):
+    """For others when there are too many connections, or too many of one host."""
+    async with asking(tmp_path, max_connections=5) as (b, root):
+        async with AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(raw(b)) for _ in range(4)]
+            async with client(b, **login()), client(b, **login("bob")):
+                await until(lambda: [each.closed for each in silent] == [True] * 2 + [False] * 2)
+        monkeypatch.setattr(connection_module, "MAX_NOBODIES", 2)
+        async with AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(raw(b)) for _ in range(3)]
+            await until(lambda: silent[0].closed)
+            assert [each.closed for each in silent] == [True, False, False]
+        await root.ask(m.ListUsers())
+
+
+async def test_a_login_of_much_work_is_refused(tmp_path):
+    """A broker looks at no name that is too long or not ASCII: folding it would take time."""
+    for said in (b"n,,n=" + b"x" * 2_000 + b",r=a", "n,,n=\ufdfa,r=a".encode()):
+        async with asking(tmp_path / str(len(said))) as (b, _), raw(b) as connection:
+            with pytest.raises(UnavailableError, match="refused user ''"):
+                await connection.request(
+                    m.Authenticate(mechanism="SCRAM-SHA-256", data=said), timeout_s=10
+                )
+
+
+async def test_a_user_talks_to_no_broker_that_does_not_ask(tmp_path):
+    """It could be anybody's: a broker of the cluster shows that it knows the user."""
+    async with broker(tmp_path) as b:
+        with pytest.raises(UnauthorizedError, match="it does not ask who you are"):
+            async with client(b, **login()):
+                pass
 
 
 async def test_a_denial_wins(tmp_path):
@@ -482,13 +563,37 @@ async def test_who_comes_by_a_listener_that_asks_nobody_is_anonymous(tmp_path):
     async with broker(tmp_path, superusers=["User:root"], token="root admin", **options) as b:
         async with client(b, "admin", listener="asks") as root, client(b, "admin") as anybody:
             assert anybody.connection.principal == "User:anonymous"
-            with pytest.raises(ForbiddenError, match="User:anonymous may not create topic t"):
+            with pytest.raises(ForbiddenError, match="User:anonymous may not create topic 't'"):
                 await anybody.create("t")
             await root.ask(m.AlterRules(add=[rule("User:anonymous", "all", "topic", "*")]))
             await anybody.create("t")
         with pytest.raises(UnauthorizedError):
             async with client(b):
                 pass
+
+
+async def test_who_nobody_asked_has_no_say(tmp_path, caplog):
+    """Once rules decide, a broker that does not ask changes and tells no users and rules; what was
+    made before is counted in the log.
+    """
+    async with broker(tmp_path) as b, client(b) as anybody:
+        await anybody.ask(m.PutUser(user=USERS["alice"]))
+    async with broker(tmp_path, authentication="required", **ADMIN) as b:
+        assert "made before that, by anybody: 1 user, 0 rules" in caplog.text
+        async with client(b, **login()):
+            pass
+    async with broker(tmp_path) as b, client(b) as anybody:
+        for request in (
+            m.ListUsers(),
+            m.PutUser(user=USERS["bob"]),
+            m.DeleteUser(name="alice"),
+            m.ListRules(),
+            m.AlterRules(add=[rule("User:bob", "all", "topic", "*")]),
+            sample(m.CheckAccess),
+        ):
+            with pytest.raises(ForbiddenError, match="this broker asks nobody who they are"):
+                await anybody.ask(request)
+        await anybody.create("t")
 
 
 async def test_rules_can_be_made_before_they_hold(tmp_path):

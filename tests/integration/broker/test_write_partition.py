@@ -7,10 +7,12 @@ import pytest
 
 from memq.broker.write_partition import ReceivedWrite
 from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
 from memq.core.wire.connection import Request
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
     FencedError,
+    ForbiddenError,
     NotHostedError,
     PublishUncertainError,
     QueueError,
@@ -85,6 +87,7 @@ class Partition:
         self.told: dict[int, object] = {}  # by correlation id; here the number of the Write
         self.refusals: list[Exception] = []
         self.held = 0
+        self.revoked: Exception | None = None
         self._messages = Client(None)
         self._messages.schema_id = self.hosted.topic.schema_id
 
@@ -92,9 +95,13 @@ class Partition:
         assert correlation_id not in self.told
         self.told[correlation_id] = header
 
-    def fail(self, correlation_id, error):
+    def fail(self, correlation_id, error, request):
+        assert isinstance(request, m.Write)
         assert correlation_id not in self.told
         self.told[correlation_id] = error
+
+    def refusal(self, write):
+        return self.revoked
 
     def refused(self, error):
         self.refusals.append(error)
@@ -341,3 +348,21 @@ async def test_what_waits_is_checked_against_its_own_producer_and_epoch_only(tmp
         storage.gate.set()
         told = await p.answers(0, 1, 2, 6, 7)
         assert [each.offset for each in told] == [0, 1, 2, 3, 4]
+
+
+async def test_a_message_that_waits_is_looked_at_again(tmp_path):
+    """One whose client lost its right meanwhile is refused when there is room, and not stored."""
+    storage = GatedStorage()
+    async with partition(
+        tmp_path, storage=storage, batch_bytes="64KiB", message_bytes="64KiB"
+    ) as p:
+        storage.gate.clear()
+        number = 0
+        while not p.it.parked:
+            p.write(number, None, bytes(60_000))
+            number += 1
+        p.revoked = ForbiddenError("gone")
+        storage.gate.set()
+        [last] = await p.answers(number - 1)
+        assert isinstance(last, ForbiddenError)
+        assert p.held == 0

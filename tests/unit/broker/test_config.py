@@ -19,6 +19,7 @@ KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/
         ({"token": 5}, "token must be a text"),
         ({"port": 65_536}, "port"),
         ({"superusers": "admin"}, "superusers: principal 'admin': write it as User:NAME"),
+        ({"superusers": "*"}, "superusers: principal ''"),
         ({"certificate_principals": "RULE:x"}, "'RULE:x' is no rule; write RULE:PATTERN"),
         ({"certificate_principals": "RULE:(/x/"}, r"'RULE:\(/x/' is no pattern"),
         ({"certificate_principals": ["DEFAULT", "RULE:a/$1/"]}, r"has no group \$1"),

@@ -58,7 +58,25 @@ def test_file_that_cannot_be_used(tmp_path, content, caplog):
 
 def test_a_name_before_a_token_says_whose_it_is():
     """A token without a name is that of `User:token`, and one of nobody has no holder."""
-    some = tokens(token=["alice  one", "two", "alice three", "bob two words"])
-    holders = [some.holder(each) for each in ("one", "two", "three", "two words", "alice", "")]
-    assert holders == ["User:alice", "User:token", "User:alice", "User:bob", None, None]
+    some = tokens(token=["alice  one", "two", "alice\tthree"])
+    holders = [some.holder(each) for each in ("one", "two", "three", "alice", "", "alice  one")]
+    assert holders == ["User:alice", "User:token", "User:alice", None, None, None]
     assert not some.accept("alice  one")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([" "], "a token has no space in it"),
+        (["alice "], "a token has no space in it"),
+        (["alice two words"], "a token has no space in it"),
+        (["alice \u200b"], "a token has no space in it"),
+        (["a" * 300 + " x"], "it has 1 to 250"),
+        (["alice x", "bob x"], "User:bob and User:alice have the same token"),
+        (["alice x", "x"], "User:token and User:alice have the same token"),
+    ],
+)
+def test_a_token_that_is_not_certain_to_be_one_is_refused(given, said):
+    """An empty one would let in everybody, and one of two holders somebody else."""
+    with pytest.raises(ConfigError, match=said):
+        tokens(token=given)

@@ -16,7 +16,7 @@ RULE = Rule(principal="User:alice", operation="read", type="topic", name="t")
 EMPTY = AccessDocument(secret=b"\x07" * 32)
 
 GOLDEN = (
-    b'{"secret":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","users":{"alice":{"name":"alice",'
+    b'{"secret":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","enforced":false,"users":{"alice":{"name":"alice",'
     b'"salt":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",'
     b'"stored_key":"%s","server_key":"%s","iterations":16384}},'
     b'"rules":[{"principal":"User:alice","operation":"read","type":"topic","name":"t"}],'
@@ -91,11 +91,16 @@ def test_a_damaged_document_is_no_document(changed, said):
 @pytest.mark.parametrize(
     ("name", "password", "said"),
     [
-        ("alice", "short", "at least 8 characters"),
+        ("alice", "short", "at least 8 characters that are seen, and up to 256"),
+        ("alice", "\u00ad" * 8, "characters that are seen"),
+        ("alice", "\ufe00" * 9, "characters that are seen"),
+        ("alice", "x" * 257, "up to 256"),
+        ("anonymous", "long enough", "none of anonymous, token"),
+        ("token", "long enough", "none of anonymous, token"),
         ("", "long enough", "user '' is not valid"),
         ("a b", "long enough", "is not valid"),
         ("a" * 101, "long enough", "is not valid"),
-        ("alice", "\u0001 hidden", "cannot be a password"),
+        ("alice", "\u0001 hidden more", "cannot be a password"),
     ],
 )
 def test_users_that_cannot_log_in_are_refused(name, password, said):

@@ -44,6 +44,13 @@ def test_the_first_rule_that_matches_the_whole_name_decides(rules, principal):
     assert certificate_principal(CERTIFICATE, parsed) == principal
 
 
+@pytest.mark.parametrize("name", ["a\nb", "x" * 300, "alice ", "alice\u200b", "\u212aaren"])
+def test_a_name_that_no_rule_could_have_is_nobody(name):
+    """Nor one that another name could become."""
+    certificate = {"subject": ((("commonName", name),),)}
+    assert certificate_principal(certificate, parse_mapping("RULE:(?s:(.*))/$1/L")) is None
+
+
 def test_principals_have_ids_of_their_own():
     """Producer ids of two principals begin differently, and always the same."""
     assert producer_prefix("User:alice") == "bd26178fddcf62e0"

@@ -51,6 +51,8 @@ def test_answers_that_are_kept_are_bounded():
         ({"type": "cluster"}, "the cluster's name is 'cluster'"),
         ({"host": "10.0.0.1/8"}, "write an address, a network"),
         ({"host": "web-1"}, "write an address"),
+        ({"host": "::ffff:10.0.0.0/104"}, "write the IPv4 address by itself"),
+        ({"principal": "User:alice "}, "no space at its ends"),
     ],
 )
 def test_a_rule_that_is_about_nothing_is_refused(changed, said):
