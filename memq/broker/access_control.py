@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from memq.broker.oidc import Issuers
 from memq.core.access.document import (
     SECRET_BYTES,
     AccessDocument,
@@ -59,6 +60,7 @@ class AccessControl:
 
     Attributes:
         config, tokens: as given.
+        issuers: of tokens that are signed.
         enforced: a listener asks who its clients are.
         document: that holds now.
         rules: that decide; None while no listener asks who its clients are.
@@ -71,6 +73,7 @@ class AccessControl:
         self.enforced = any(
             each.authentication == "required" for each in config.all_listeners().values()
         )
+        self.issuers = Issuers(config.oidc, runtime)
         self.on_change: Callable[[], None] = lambda: None
         self._runtime = runtime
         self.adopt(self.new_document())

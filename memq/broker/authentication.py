@@ -13,6 +13,7 @@ client has one attempt: then the connection ends.
 from __future__ import annotations
 
 import hmac
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from scramp import ScramException, ScramMechanism
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import Authenticate, Handshake
 
 STEPS = 2
+TOKEN = "TOKEN"  # noqa: S105 - a mechanism: it renews a session that a token began
 MAX_STEP_BYTES = 1_024  # a name of 100 characters and two nonces; scramp is slow with more
 _SCRAM = ScramMechanism(MECHANISM)
 
@@ -41,10 +43,12 @@ class Identity(NamedTuple):
     Attributes:
         principal: for rules.
         holds: whether it still is, when users or tokens have changed.
+        until_s: when it ends, seconds since 1970.
     """
 
     principal: str
     holds: Callable[[AccessControl], bool] = lambda _: True
+    until_s: float = math.inf
 
 
 def identify(
@@ -87,12 +91,16 @@ def identify_token(control: AccessControl, token: str) -> Identity:
     """Say who holds a token.
 
     Raises:
-        UnauthorizedError: nobody.
+        UnauthorizedError: nobody; or it is signed, and not valid.
+        UnavailableError: the keys are not known now with which it is signed.
     """
     name = control.tokens.holder(token)
-    if name is None:
+    if name is not None:
+        return Identity(name, lambda now: now.tokens.holder(token) == name)
+    signed = control.issuers.identify(token)
+    if signed is None:
         raise _refused_token()
-    return Identity(name, lambda now: now.tokens.holder(token) == name)
+    return Identity(signed[0], until_s=signed[1])
 
 
 def check_password(control: AccessControl, name: str, password: str) -> Identity:

@@ -97,6 +97,27 @@ class ListenerConfig(msgspec.Struct, frozen=True, kw_only=True):
 LISTENER_OPTIONS = options_of(ListenerConfig)
 
 
+class IssuerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Who signs tokens of clients, by OpenID Connect.
+
+    Attributes:
+        issuer: Its https URL, as tokens have it in iss.
+        audience: What tokens must have in aud.
+        claim: Claim that names the user.
+        prefix: Put before that name, as in "k8s:"; each issuer needs another one.
+        keys: https URL of its keys (JWKS); empty to ask the issuer.
+    """
+
+    issuer: Annotated[str, Option("text", "")]
+    audience: Annotated[str, Option("text", "")]
+    claim: Annotated[str, Option("text", "sub")]
+    prefix: Annotated[str, Option("text", "")]
+    keys: Annotated[str, Option("text", "")]
+
+
+ISSUER_OPTIONS = options_of(IssuerConfig)
+
+
 class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     """Configuration of one broker.
 
@@ -154,6 +175,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         log_format: json: one object per line, with time, level, logger and message.
         topics: topics that are created at start where they do not exist.
         listeners: more addresses, by name.
+        oidc: who signs tokens, by name.
     """
 
     data_dir: Annotated[str, Option("text", "./memq-data")]
@@ -195,6 +217,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     log_format: Annotated[LogFormat, LOG_FORMAT]
     topics: tuple[TopicConfig, ...] = ()
     listeners: dict[str, ListenerConfig] = {}
+    oidc: dict[str, IssuerConfig] = {}
 
     def __repr__(self) -> str:
         return f"<BrokerConfig {self.broker_id} [{self.cluster_id}]>"  # others may be secret
@@ -213,6 +236,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         given = dict(options or {})
         topics = _topics(given.pop("topics", {}))
         listeners = _listeners(given.pop("listeners", {}))
+        oidc = _issuers(given.pop("oidc", {}))
         fields: dict[str, Any] = defaults(BROKER_OPTIONS)
         fields |= parse_options(BROKER_OPTIONS, given | more)
         if not fields["data_dir"]:
@@ -227,13 +251,13 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         if fields["admin_tls"] and not fields["tls_cert"]:
             raise ConfigError("admin_tls without tls_cert and tls_key: name the files of both")
         _check_cluster(fields)
-        config = cls(topics=topics, listeners=listeners, **fields)
+        config = cls(topics=topics, listeners=listeners, oidc=oidc, **fields)
         _check_exposure(config)
         return config
 
 
 BROKER_OPTIONS = options_of(BrokerConfig)
-"""Every option of a broker but the tables `topics` and `listeners`, which only a file has."""
+"""Every option of a broker but `topics`, `listeners` and `oidc`, tables that only a file has."""
 
 
 def load_file(path: Path) -> dict[str, object]:
@@ -320,6 +344,27 @@ def _listener(name: str, options: object) -> ListenerConfig:
         )
     except ConfigError as exc:
         raise ConfigError(f"listeners.{name}: {exc}") from exc
+
+
+def _issuers(given: object) -> dict[str, IssuerConfig]:
+    if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
+        raise ConfigError("oidc: write a table [oidc.NAME] for each issuer, with its options")
+    found: dict[str, IssuerConfig] = {}
+    for name, options in given.items():
+        try:
+            values = defaults(ISSUER_OPTIONS) | parse_options(ISSUER_OPTIONS, options)
+            issuer = IssuerConfig(**values)
+        except ConfigError as exc:
+            raise ConfigError(f"oidc.{name}: {exc}") from exc
+        for url in (issuer.issuer, issuer.keys or issuer.issuer):
+            if not url.startswith(("https://", "http://127.0.0.1:", "http://localhost:")):
+                raise ConfigError(f"oidc.{name}: {url!r}: issuer and keys must be https URLs")
+        if not (issuer.audience and issuer.claim):
+            raise ConfigError(f"oidc.{name}: audience is missing, or claim is empty")
+        if any(issuer.prefix == each.prefix for each in found.values()):
+            raise ConfigError(f"oidc.{name}: two issuers with one prefix; users could be confused")
+        found[name] = issuer
+    return found
 
 
 def _topics(given: object) -> tuple[TopicConfig, ...]:

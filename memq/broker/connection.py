@@ -29,7 +29,7 @@ import termios
 from typing import TYPE_CHECKING, Any, cast
 
 from memq.broker.access_log import CHANGES, said
-from memq.broker.authentication import Identity, Login, identify
+from memq.broker.authentication import TOKEN, Identity, Login, identify, identify_token
 from memq.broker.authorization import concealed, refusal
 from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
@@ -47,7 +47,7 @@ from memq.core.wire.connection import (
     ServerConnection,
 )
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
-from memq.core.wire.messages import Authenticate, FetchBatch, Struct, Write
+from memq.core.wire.messages import Authenticate, AuthenticateAnswer, FetchBatch, Struct, Write
 from memq.errors import (
     ForbiddenError,
     MemqError,
@@ -210,7 +210,9 @@ class Connections:
         wall_s = self.context.runtime.wall_ms() / 1000
         for connection in list(self._open):
             if connection.known_until_s <= wall_s:
-                connection.end("expired", UnavailableError("the client's certificate has expired"))
+                connection.end(
+                    "expired", UnavailableError("the client's certificate or token has expired")
+                )
             elif connection.stalled_s(now_s) * 1000 > stall_ms:
                 error = RequestTimeoutError(f"a frame stopped half-way for over {stall_ms} ms")
                 connection.end("stalled", error)
@@ -239,7 +241,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         opened_s: when it began, by the event loop's clock.
         tls_bytes: what TLS takes of it; 0 without.
         host: address of the client.
-        known_until_s: when the client's certificate ends, seconds since 1970.
+        known_until_s: when the client's certificate or token ends, seconds since 1970.
     """
 
     def __init__(self, connections: Connections, listener: str) -> None:
@@ -555,8 +557,8 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     # -- who it is --------------------------------------------------------------------------
 
-    def _admit(self, asked: Handshake) -> str | None:
-        """Return who a client is that shakes hands; None when it must log in.
+    def _admit(self, asked: Handshake) -> tuple[str, int] | None:
+        """Return who a client is that shakes hands, and for how long; None when it must log in.
 
         Raises:
             UnauthorizedError: it is not welcome.
@@ -572,7 +574,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._login = Login(control)
             return None
         self._become(identity)
-        return identity.principal
+        return identity.principal, self._left_ms()
 
     def _certificate(self) -> dict[str, Any]:
         """Return the client's certificate, as `ssl` describes it; empty without one."""
@@ -582,7 +584,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     def _log_in(self, request: Request) -> None:
         """Take a step of a login; a client has one attempt."""
         if self._login is None:
-            self.end("protocol", ProtocolError("Authenticate: the broker knows who this client is"))
+            self._renew(request)
             return
         try:
             answer, identity = self._login.step(cast("Authenticate", request.header))
@@ -598,10 +600,40 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._become(identity)
         self.send(self._wire.answer(request.correlation_id, answer))
 
+    def _renew(self, request: Request) -> None:
+        """Take another token of the same client in place of the one that ends."""
+        step = cast("Authenticate", request.header)
+        try:
+            if step.mechanism != TOKEN or self._identity is None:
+                raise ProtocolError("Authenticate: the broker knows who this client is")
+            identity = identify_token(self.connections.control, step.data.decode(errors="replace"))
+            if identity.principal != self._identity.principal:
+                raise UnauthorizedError(f"a token of {identity.principal}, not of the client")
+        except UnavailableError as exc:  # the session it has goes on
+            self.send(self._wire.fail(request.correlation_id, exc))
+            return
+        except MemqError as exc:
+            self._note("login", exc)
+            self.end(exc.code, exc)
+            return
+        self._become(identity)
+        answer = AuthenticateAnswer(
+            data=b"", principal=identity.principal, expires_ms=self._left_ms()
+        )
+        self.send(self._wire.answer(request.correlation_id, answer))
+
+    def _left_ms(self) -> int:
+        """Return for how long the client is known; 0 for ever."""
+        if self.known_until_s == math.inf:
+            return 0
+        return max(1, int(self.known_until_s * 1000) - self._context.runtime.wall_ms())
+
     def _become(self, identity: Identity) -> None:
         self._identity = identity
+        self.known_until_s = identity.until_s
         if certificate := self._certificate():
-            self.known_until_s = ssl.cert_time_to_seconds(certificate["notAfter"])
+            ends_s = ssl.cert_time_to_seconds(certificate["notAfter"])
+            self.known_until_s = min(ends_s, identity.until_s)
         self._access = Access(identity.principal, self.host, self.connections.control.rules)
         self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
         self._reader.max_body_bytes = self._context.config.max_body_bytes

@@ -383,6 +383,7 @@ class Broker:
             self._watch_disk(),
             self._watch_tls(),
         ]
+        work += [issuer.run() for issuer in self.control.issuers.all]
         if context.storage.remote:
             work.append(services.storage.watch(self._ask_storage))
         if not is_embedded(self.config.queue):

@@ -18,6 +18,7 @@ Everything here runs on one event loop; nothing is thread safe.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from memq.core.wire.connection import (
     HandshakeDone,
 )
 from memq.core.wire.frame import FrameReader
-from memq.core.wire.messages import AuthenticateAnswer
+from memq.core.wire.messages import Authenticate, AuthenticateAnswer
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from memq.client.security import Security
     from memq.core.wire.connection import ClientEvent
-    from memq.core.wire.messages import Authenticate, HandshakeAnswer, Struct
+    from memq.core.wire.messages import HandshakeAnswer, Struct
     from memq.runtime.tls_transport import TlsLayer
 
     Body = bytes | bytearray | memoryview | Any
@@ -58,8 +59,11 @@ if TYPE_CHECKING:
     OnSent = Callable[[MemqError | None], None]
     """Called once: with None when the last byte went to the transport, or with the error."""
 
+log = logging.getLogger(__name__)
+
 SLICE_BYTES = 256 * 1024  # most that the transport copies; a few slices fill a socket buffer
 JOIN_BYTES = 16 * 1024  # below this a copy is cheaper than a second system call
+RENEW_AT = 0.7  # of the time for which a token is good
 MAX_UNSENT = 4_096  # buffers that wait for a broker that does not read; producers stay far below
 KEEPALIVE_IDLE_S = 15  # first probe of a silent connection; cloud NATs forget after minutes
 KEEPALIVE_INTERVAL_S = 5
@@ -120,6 +124,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._unsent: deque[tuple[memoryview, OnSent | None]] = deque()
         self._paused = False
         self._end: MemqError | None = None  # why the connection is over
+        self._renewal: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(
@@ -144,6 +149,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         log_in = bool(security.user)
+        token = security.token() or token
         connection = cls(address, client=client, token=token, zone=zone, log_in=log_in)
         protocol: asyncio.BaseProtocol = connection
         if (context := security.context()) is not None:
@@ -163,6 +169,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 connection.principal = connection.limits.principal
                 if connection.limits.mechanisms or security.user:
                     await connection._log_in(security, connect_timeout_s)
+                elif security.token_file:
+                    connection._renew_later(security, connection.limits.expires_ms)
         except TimeoutError as exc:
             await connection.close()
             raise UnavailableError(
@@ -210,6 +218,27 @@ class BrokerConnection(asyncio.BufferedProtocol):
         except UnauthorizedError as exc:
             raise UnauthorizedError(f"broker {self.address}: {exc}") from exc
         self._wire.authenticated()
+
+    def _renew_later(self, security: Security, expires_ms: int) -> None:
+        """Show the token that the file has by then, before the broker forgets who this is."""
+        if expires_ms:
+            delay_s = expires_ms / 1000 * RENEW_AT
+            self._renewal = self._loop.call_later(delay_s, self._renew, security, expires_ms)
+
+    def _renew(self, security: Security, expires_ms: int) -> None:
+        def renewed(answer: Struct | MemqError, _: object) -> None:
+            if isinstance(answer, AuthenticateAnswer):
+                self._renew_later(security, answer.expires_ms)
+            else:
+                log.warning("token not renewed at broker %s, retrying: %s", self.address, answer)
+                self._renew_later(security, expires_ms // 4)
+
+        try:
+            step = Authenticate(mechanism="TOKEN", data=security.token().encode())
+            self.send(step, b"", None, renewed)
+        except MemqError as exc:
+            if self._end is None:
+                renewed(exc, b"")
 
     # -- sending ----------------------------------------------------------------------------
 
@@ -380,6 +409,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._end is not None:
             return
         self._end = why
+        if self._renewal is not None:
+            self._renewal.cancel()
         if self._transport is not None:
             # Closing would first wait, without limit, for what the transport still holds.
             self._transport.abort()

@@ -40,6 +40,7 @@ class Security:
         user: Name of the user who logs in.
         password: The user's password.
         password_file: File with the password, in place of `password`.
+        token_file: File with a token, which is read again at each connection, and before it ends.
     """
 
     ca: Annotated[str, Option("text", "")] = ""
@@ -49,6 +50,7 @@ class Security:
     user: Annotated[str, Option("text", "")] = ""
     password: Annotated[str, Option("text", "")] = field(default="", repr=False)
     password_file: Annotated[str, Option("text", "")] = ""
+    token_file: Annotated[str, Option("text", "")] = ""
 
     def __repr__(self) -> str:
         who = f", {self.user}" if self.user else ""
@@ -72,6 +74,8 @@ class Security:
         for name, needs in _NEEDS:
             if getattr(found, name) and not getattr(found, needs):
                 raise ConfigError(f"security: {name} without {needs}; give both")
+        if found.user and found.token_file:
+            raise ConfigError("security: a user and a token_file; leave out one")
         if found.user and bool(found.password) == bool(found.password_file):
             raise ConfigError("security: a user needs a password, or a password_file")
         return found
@@ -82,19 +86,15 @@ class Security:
         Raises:
             ConfigError: the file cannot be read, or is empty.
         """
-        if self.password:
-            return self.password
-        try:
-            found = Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
-        except OSError as exc:
-            raise ConfigError(
-                f"cannot read password_file = {self.password_file}: {exc.strerror}"
-            ) from exc
-        except UnicodeDecodeError as exc:
-            raise ConfigError(f"password_file = {self.password_file} is not UTF-8") from exc
-        if not found:
-            raise ConfigError(f"password_file = {self.password_file} is empty")
-        return found
+        return self.password or _read("password_file", self.password_file).rstrip("\r\n")
+
+    def token(self) -> str:
+        """Return the token that the file has now; empty without a file.
+
+        Raises:
+            ConfigError: the file cannot be read, or is empty.
+        """
+        return _read("token_file", self.token_file).strip() if self.token_file else ""
 
     def context(self) -> ssl.SSLContext | None:
         """Read the files; None where no TLS is wanted.
@@ -109,6 +109,18 @@ class Security:
         return client_context(TlsFiles(self.ca, self.cert, self.key))
 
 
+def _read(option: str, path: str) -> str:
+    try:
+        found = Path(path).read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"cannot read {option} = {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{option} = {path} is not UTF-8") from exc
+    if not found.strip():
+        raise ConfigError(f"{option} = {path} is empty")
+    return found
+
+
 _NEEDS = (
     ("cert", "ca"), ("key", "cert"), ("server_name", "ca"), ("password", "user"),
     ("password_file", "user"),
@@ -118,7 +130,7 @@ SECURITY_OPTIONS = options_of(Security)
 
 PLAIN = Security()
 
-FILES = ("ca", "cert", "key", "password_file")
+FILES = ("ca", "cert", "key", "password_file", "token_file")
 """What names a file."""
 
 

@@ -244,7 +244,7 @@ class _Connection(asyncio.BufferedProtocol):
     def admit(self, asked):
         if asked.token != self.broker.token:
             raise UnauthorizedError("not this token")
-        return "User:anonymous"
+        return "User:anonymous", 0
 
     def connection_made(self, transport):
         self.transport = transport

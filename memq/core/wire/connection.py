@@ -475,8 +475,9 @@ class ServerConnection:
     Args:
         cluster_id: told in the handshake.
         broker_id: told in the handshake.
-        admit: says who a client is that shakes hands; or None, and it must authenticate by one of
-            `mechanisms`. It raises `UnauthorizedError` for one that is not welcome.
+        admit: says who a client is that shakes hands, and for how many ms (0: for ever); or None,
+            and it must authenticate by one of `mechanisms`. It raises `UnauthorizedError` for one
+            that is not welcome.
         mechanisms: of authentication.
         max_header_bytes: longest header of a request, told in the handshake.
         max_body_bytes: longest body of a request, told in the handshake.
@@ -487,7 +488,7 @@ class ServerConnection:
         *,
         cluster_id: str,
         broker_id: str,
-        admit: Callable[[Handshake], str | None],
+        admit: Callable[[Handshake], tuple[str, int] | None],
         mechanisms: Sequence[str] = (),
         max_header_bytes: int = SERVER_MAX_HEADER_BYTES,
         max_body_bytes: int = SERVER_MAX_BODY_BYTES,
@@ -634,13 +635,13 @@ class ServerConnection:
                 f"{[PROTOCOL_VERSION]}: upgrade the older one"
             )
         self._client = asked.client
-        principal = self._admit(asked)
-        if principal is None:
+        admitted = self._admit(asked)
+        if admitted is None:
             self._state = ConnectionState.AUTHENTICATING
             self._welcome.mechanisms = [*self._mechanisms]
         else:
             self._state = ConnectionState.OPEN
-            self._welcome.principal = principal
+            self._welcome.principal, self._welcome.expires_ms = admitted
         encoded = encode_header(self._welcome)
         return HandshakeReceived(
             encode_frame(frame.type, frame.correlation_id, encoded, flags=RESPONSE),

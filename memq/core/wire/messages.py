@@ -57,6 +57,8 @@ class HandshakeAnswer(Struct):
         mechanisms: with one of which the client must authenticate before all else; none when the
             broker knows who it is.
         principal: who the client is for the broker; empty before it has authenticated.
+        expires_ms: the time after which it is not any more; 0 for no end. A client with a token
+            renews it by Authenticate, with the mechanism `TOKEN`.
     """
 
     version: int
@@ -66,6 +68,7 @@ class HandshakeAnswer(Struct):
     max_body_bytes: int
     mechanisms: list[str] = []
     principal: str = ""
+    expires_ms: int = 0
 
 
 class Authenticate(Struct):
@@ -86,10 +89,12 @@ class AuthenticateAnswer(Struct):
     Attributes:
         data: what the mechanism has the broker say.
         principal: who the client is for the broker; empty while there are more steps.
+        expires_ms: as in `HandshakeAnswer`.
     """
 
     data: bytes
     principal: str = ""
+    expires_ms: int = 0
 
 
 class ErrorAnswer(Struct):

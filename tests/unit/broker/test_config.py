@@ -5,6 +5,7 @@ import pytest
 from memq.broker.config import BrokerConfig, load_file
 from memq.errors import ConfigError
 
+ISSUER = {"issuer": "https://a", "audience": "b"}
 KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
 
 
@@ -20,6 +21,12 @@ KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/
         ({"port": 65_536}, "port"),
         ({"superusers": "admin"}, "superusers: principal 'admin': write it as User:NAME"),
         ({"superusers": "*"}, "superusers: principal ''"),
+        ({"oidc": "x"}, r"oidc: write a table \[oidc.NAME\]"),
+        ({"oidc": {"a": {"issuer": "https://a"}}}, "oidc.a: audience is missing"),
+        ({"oidc": {"a": {"issuer": "http://a", "audience": "b"}}}, "oidc.a: .* must be https"),
+        ({"oidc": {"a": ISSUER | {"keys": "ftp://a"}}}, "oidc.a: .* must be https"),
+        ({"oidc": {"a": ISSUER, "b": ISSUER}}, "oidc.b: two issuers with one prefix"),
+        ({"oidc": {"a": ISSUER | {"x": "y"}}}, "oidc.a: unknown option 'x'"),
         ({"certificate_principals": "RULE:x"}, "'RULE:x' is no rule; write RULE:PATTERN"),
         ({"certificate_principals": "RULE:(/x/"}, r"'RULE:\(/x/' is no pattern"),
         ({"certificate_principals": ["DEFAULT", "RULE:a/$1/"]}, r"has no group \$1"),

@@ -64,7 +64,7 @@ class Link:
     """A connection that is open, and a broker at its other end."""
 
     def __init__(self):
-        self.wire = ServerConnection(cluster_id="x", broker_id="b", admit=lambda _: "User:a")
+        self.wire = ServerConnection(cluster_id="x", broker_id="b", admit=lambda _: ("User:a", 0))
         self.reader = FrameReader(max_header_bytes=SERVER_MAX_HEADER_BYTES, max_body_bytes=64 << 20)
         self.connection = BrokerConnection("a:1")
         self.transport = Transport()

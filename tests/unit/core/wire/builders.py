@@ -97,7 +97,7 @@ def client_reader(**options):
     )
 
 
-def new_server(admit=lambda _: "User:anyone", **options):
+def new_server(admit=lambda _: ("User:anyone", 0), **options):
     """A server that welcomes everybody."""
     return ServerConnection(cluster_id="c", broker_id="b", admit=admit, **options)
 

@@ -114,10 +114,10 @@ def test_no_common_version():
 def test_token(token, welcome):
     """The token decides who is welcome, and is shown nowhere."""
 
-    def admit(asked: Handshake) -> str:
+    def admit(asked: Handshake) -> tuple[str, int]:
         if asked.token != "right":  # noqa: S105 - an example
             raise UnauthorizedError(f"not {asked.client!r}")
-        return "User:me"
+        return "User:me", 0
 
     client, server = ClientConnection("me", token), new_server(admit)
     [opening] = reader().feed(b"".join(client.open()))
