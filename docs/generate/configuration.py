@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.broker.config import BROKER_OPTIONS, LISTENER_OPTIONS
+from memq.broker.config import BROKER_OPTIONS, ISSUER_OPTIONS, LISTENER_OPTIONS
 from memq.client.consumer.options import CONSUMER_OPTIONS
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.client.profile import PROFILE_OPTIONS
@@ -121,6 +121,11 @@ SECTIONS = (
         "Listener",
         "A table `[listeners.NAME]` in a broker's file, for an address besides `host` and `port`.",
         LISTENER_OPTIONS,
+    ),
+    Section(
+        "Issuer",
+        "A table `[oidc.NAME]` in a broker's file, for who signs tokens by OpenID Connect.",
+        ISSUER_OPTIONS,
     ),
 )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memq.core.access.principals import producer_prefix
+from memq.core.access.principals import producer_suffix
 from memq.core.access.rules import CLUSTER, MAX_ANSWERS, Question
 from memq.core.wire.messages import REQUESTS, Need, Write
 from memq.errors import ForbiddenError, UnknownTopicError
@@ -75,8 +75,8 @@ def _refused_write(access: Access, write: Write) -> MemqError | None:
 
 def _is_own(access: Access, producer_id: str) -> bool:
     """Return whether a producer id is one that only this principal makes up."""
-    prefix = producer_prefix(access.principal)
-    return len(producer_id) == RANDOM_DIGITS and producer_id.startswith(prefix)
+    suffix = producer_suffix(access.principal)
+    return len(producer_id) == RANDOM_DIGITS and producer_id.endswith(suffix)
 
 
 def _refused(access: Access, asked: Question) -> MemqError | None:

@@ -25,7 +25,7 @@ _RESOURCES = ("topic", "group", "producer_id")
 
 @click.group(cls=Group)
 def acl() -> None:
-    """Say who may do what: add rules, list them, remove them, ask which one decides.
+    """Say who may do what, by rules.
 
     Rules decide on brokers that ask clients who they are (`authentication = "required"`). What no
     rule allows is denied, and what one denies is denied whatever others allow. Whoever may read,
@@ -77,8 +77,9 @@ def add(
     output: str,
     **selection: Any,
 ) -> None:
-    """Add rules about PRINCIPAL: User:NAME, or * for everybody.
+    """Add rules about PRINCIPAL.
 
+    That is User:NAME, or * for everybody.
     --producer allows to write to the topic, and to report to the audit; with --producer-id also to
     use that stable name. --consumer allows to read the topic and to be a member of the group.
     """
@@ -126,7 +127,10 @@ def _rule(operation: str, kind: str, name: str, base: dict[str, Any]) -> Rule:
 @_selection
 @admin_options
 def list_(*, principal: str | None, admin: AdminClient, output: str, **selection: Any) -> None:
-    """List the rules; with PRINCIPAL and options only those that say exactly that."""
+    """List the rules, of PRINCIPAL or of all.
+
+    With options, only those that say exactly that.
+    """
     found = _selected(admin.rules(), principal, selection)
     show_rows([_row(rule) for rule in found], _COLUMNS, output)
 
@@ -137,7 +141,10 @@ def list_(*, principal: str | None, admin: AdminClient, output: str, **selection
 @yes_option
 @admin_options
 def remove(*, principal: str, yes: bool, admin: AdminClient, output: str, **selection: Any) -> None:
-    """Remove the rules about PRINCIPAL that the options name; without options all of them."""
+    """Remove rules about PRINCIPAL.
+
+    Those that the options name; without options all of them.
+    """
     found = _selected(admin.rules(), principal, selection)
     if not found:
         raise click.UsageError("no rule says exactly that; see `memq acl list`")
@@ -186,14 +193,15 @@ def check(
     admin: AdminClient,
     output: str,
 ) -> None:
-    """Say whether PRINCIPAL may do OPERATION on a resource, and which rule decides.
+    """Say whether PRINCIPAL may do OPERATION.
 
-    Exits with 1 when it may not.
+    TYPE and NAME are those of a resource. The rule that decides is shown. Exits with 3 when it may
+    not.
     """
     answer = admin.check_access(principal, operation, resource, name, host)
     show_rows([msgspec.structs.asdict(answer)], ["allowed", "why"], output)
     if not answer.allowed:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(3)
 
 
 def _row(rule: Rule) -> dict[str, Any]:

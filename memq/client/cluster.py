@@ -22,7 +22,7 @@ from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.profile import connection_of
 from memq.client.security import Security
-from memq.core.access.principals import producer_prefix
+from memq.core.access.principals import producer_suffix
 from memq.core.named_values import NO_VALUES
 from memq.core.wire.messages import (
     BrokerInfo,
@@ -406,10 +406,10 @@ class Cluster:
     def new_producer_id(self) -> str:
         """Make up a producer id that nobody else has.
 
-        Brokers that know who this client is let nobody else use an id that begins as its do.
+        Brokers that know who this client is let nobody else use an id that ends as its do.
         """
-        prefix = producer_prefix(self._principal) if self._principal else ""
-        return prefix + self.runtime.token_hex((32 - len(prefix)) // 2)
+        suffix = producer_suffix(self._principal) if self._principal else ""
+        return self.runtime.token_hex((32 - len(suffix)) // 2) + suffix
 
     async def _connect(self, address: str) -> BrokerConnection:
         connection = await BrokerConnection.open(

@@ -70,6 +70,7 @@ class SimBroker(Broker):
             orphan_interval="20s",
             park_timeout=run.plan.park,
             auto_create_topics=False,
+            insecure=True,
             drain_timeout="10s",
             storage=ROOT if run.plan.store else "",
             queue="kafka://k:9092" if run.plan.kafka else "",

@@ -28,7 +28,7 @@ ANONYMOUS = "User:anonymous"
 TOKEN_USER = "User:token"  # noqa: S105 - a name
 """Who has a token without a name."""
 
-PREFIX_DIGITS = 16
+SUFFIX_DIGITS = 16
 """Of a producer id's 32 digits, those that tell whose it is."""
 
 _RULE = re.compile(r"RULE:(?P<pattern>.+)/(?P<replacement>[^/]*)/(?P<case>[LU]?)")
@@ -115,6 +115,6 @@ def _name_in(certificate: Mapping[str, Any]) -> str:
     return ""
 
 
-def producer_prefix(principal: str) -> str:
-    """Return what the random producer ids of a principal begin with; nobody else may use those."""
-    return hashlib.sha256(principal.encode()).hexdigest()[:PREFIX_DIGITS]
+def producer_suffix(principal: str) -> str:
+    """Return what the random producer ids of a principal end with; nobody else may use those."""
+    return hashlib.sha256(principal.encode()).hexdigest()[:SUFFIX_DIGITS]

@@ -6,7 +6,7 @@ import pytest
 
 from memq.broker import access_log
 from memq.broker.access_log import AccessLog
-from memq.core.access.principals import producer_prefix
+from memq.core.access.principals import producer_suffix
 from memq.core.access.rules import Access, Rules
 from memq.core.wire import messages as m
 from memq.errors import ConfigError, ForbiddenError, InvalidRequestError, UnauthorizedError
@@ -33,7 +33,7 @@ async def test_who_did_what_stands_in_the_log(tmp_path) -> None:
     async with asking(tmp_path, *rules, access_log=str(path)) as (b, root):
         async with client(b, **login()) as alice:
             await alice.know("t")
-            await alice.write(0, producer_id=producer_prefix("User:alice") + "0" * 16)
+            await alice.write(0, producer_id="0" * 16 + producer_suffix("User:alice"))
             with pytest.raises(ForbiddenError):
                 await alice.ask(m.AlterTopic(topic="t", options={"retention": "1d"}))
             with pytest.raises(ForbiddenError):

@@ -101,7 +101,7 @@ def test_rules_for_a_producer_and_a_consumer(memq, asking, tmp_path):
         consumer.commit()
     allowed = memq("acl", "check", "User:web", "read", "group", "g1")
     assert allowed == [{"allowed": True, "why": "allow User:web read group g*"}]
-    denied = memq("acl", "check", "User:web", "delete", "topic", "clicks", code=1)
+    denied = memq("acl", "check", "User:web", "delete", "topic", "clicks", code=3)
     assert "no rule allows it" in denied
     found = memq("acl", "list", "User:web", "--topic", "clicks")
     assert {each["operation"] for each in found} == {"read", "write"}

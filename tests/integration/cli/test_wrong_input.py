@@ -29,12 +29,16 @@ def given(topic, lines, tmp_path, memq):
             "sources": "dags",
             "shell": "bash",
             "broker": "broker-1",
+            "principal": "User:ann",
+            "operation": "read",
+            "resource": "topic",
         },
         "options": {
             "produce": ["--input", lines],
             "consume": ["--exit-at-end", "--from-beginning"],
             "group reset-offsets": ["--to-latest"],
             "group delete": [],
+            "acl add": ["--operation", "read", "--topic", "t"],
             "topic alter": ["--retention", "8d"],
         },
     }

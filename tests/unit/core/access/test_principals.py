@@ -2,7 +2,7 @@
 
 import pytest
 
-from memq.core.access.principals import certificate_principal, parse_mapping, producer_prefix
+from memq.core.access.principals import certificate_principal, parse_mapping, producer_suffix
 
 SUBJECT = ((("countryName", "DE"),), (("commonName", "Web-1"),))
 CERTIFICATE = {
@@ -53,5 +53,5 @@ def test_a_name_that_no_rule_could_have_is_nobody(name):
 
 def test_principals_have_ids_of_their_own():
     """Producer ids of two principals begin differently, and always the same."""
-    assert producer_prefix("User:alice") == "bd26178fddcf62e0"
-    assert producer_prefix("User:bob") != producer_prefix("User:alice")
+    assert producer_suffix("User:alice") == "bd26178fddcf62e0"
+    assert producer_suffix("User:bob") != producer_suffix("User:alice")
