@@ -257,7 +257,8 @@ _OF_HANDSHAKE = {  # by OpenSSL's name of the reason
     "valid yet, or its own list of revoked ones has expired: renew `cert`, or see its log",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "it says that this side's certificate has been revoked: "
     "renew `cert`",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this side's certificate: see its log",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this side's certificate, which may be one "
+    "that is not valid yet: look at the dates of `cert`, or see its log",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this side's certificate: see its log",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it does not accept this side's certificate, which may "
     "be for other uses, such as a server's: see its log",

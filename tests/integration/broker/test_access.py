@@ -317,7 +317,10 @@ async def test_rules_of_one_topic_are_of_that_topic(tmp_path):
             await alice.ask(sample(m.FetchNotifications))
         told = []
         for name in ("secret", "absent"):
-            for request in (m.Metadata(topics=[name]), m.FetchOffsets(topic=name)):
+            waits = m.FetchNotifications(
+                topic=name, positions=[m.PartitionOffset(0, 99)], max_wait_ms=60_000
+            )
+            for request in (m.Metadata(topics=[name]), m.FetchOffsets(topic=name), waits):
                 with pytest.raises(UnknownTopicError) as error:
                     await alice.ask(request)
                 told.append(str(error.value).replace(name, "…"))
