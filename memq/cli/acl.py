@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import msgspec
 
 from memq.cli.command import Group, admin_options, confirm, option, yes_option
 from memq.cli.output import show_rows
+from memq.core.access.iam import read_policy
 from memq.core.access.rules import ALL_OPERATIONS, ANY, CLUSTER, OPERATIONS, RESOURCE_TYPES, Rule
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
@@ -202,6 +204,21 @@ def check(
     show_rows([msgspec.structs.asdict(answer)], ["allowed", "why"], output)
     if not answer.allowed:
         click.get_current_context().exit(3)
+
+
+@acl.command(epilog="memq acl export User:etl --storage s3://my-bucket/memq > policy.json")
+@click.argument("principal")
+@option("--storage", required=True, help="That of the brokers, such as s3://my-bucket/memq.")
+@admin_options
+def export(*, principal: str, storage: str, admin: AdminClient, output: str) -> None:  # noqa: ARG001
+    """Print an IAM policy for what PRINCIPAL may read.
+
+    Readers fetch Batches from the bucket, by its own access rights: attach the policy to the role
+    of the reader. It allows no more than the rules; what they allow from some hosts only is left
+    out.
+    """
+    cluster_id = admin.status().cluster_id
+    click.echo(json.dumps(read_policy(admin.rules(), principal, storage, cluster_id), indent=2))
 
 
 def _row(rule: Rule) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _is_place(rule: Rule, host: str) -> bool:
 
 def compare(chance: random.Random) -> None:
     """Ask both about some rules, each question twice."""
-    some = [_rule(chance) for _ in range(chance.randrange(12))]
+    some = some_rules(chance)
     superusers = {chance.choice(PRINCIPALS)} if chance.random() < 0.1 else set()
     principal, host = chance.choice(PRINCIPALS), chance.choice(HOSTS)
     access = Access(principal, host, Rules(some, superusers))
@@ -77,6 +77,11 @@ def compare(chance: random.Random) -> None:
         answer = access.decide(asked)
         assert access.may(*asked) is answer.allowed is expected, (some, principal, host, asked)
         assert superusers or reasons.get(answer.why, False) is expected, (answer, some, asked)
+
+
+def some_rules(chance: random.Random) -> list[Rule]:
+    """Up to eleven rules, about few principals and names."""
+    return [_rule(chance) for _ in range(chance.randrange(12))]
 
 
 def _rule(chance: random.Random) -> Rule:

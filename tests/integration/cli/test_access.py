@@ -99,6 +99,10 @@ def test_rules_for_a_producer_and_a_consumer(memq, asking, tmp_path):
     with Consumer(asking.address, start="earliest", **options) as consumer:
         assert [each.value for each in consumer.poll(30)] == [b"x"]
         consumer.commit()
+    policy = memq("acl", "export", "User:web", "--storage", "s3://bucket/memq")
+    [statement] = policy["Statement"]
+    assert statement["Resource"] == ["arn:aws:s3:::bucket/memq/??/memq/topics/clicks/*"]
+    assert "IAM is for s3" in memq("acl", "export", "User:web", "--storage", "/x", code=1)
     allowed = memq("acl", "check", "User:web", "read", "group", "g1")
     assert allowed == [{"allowed": True, "why": "allow User:web read group g*"}]
     denied = memq("acl", "check", "User:web", "delete", "topic", "clicks", code=3)

@@ -38,6 +38,7 @@ def given(topic, lines, tmp_path, memq):
             "consume": ["--exit-at-end", "--from-beginning"],
             "group reset-offsets": ["--to-latest"],
             "group delete": [],
+            "acl export": ["--storage", "s3://bucket"],
             "acl add": ["--operation", "read", "--topic", "t"],
             "topic alter": ["--retention", "8d"],
         },
