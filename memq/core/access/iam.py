@@ -49,8 +49,9 @@ def read_policy(
         skipped = rule.allow and rule.host != ANY
         if not about or skipped or rule.principal not in (principal, ANY):
             continue
-        topics = "*" if rule.name == ANY else f"{rule.name}{'*' * rule.prefixed}"
-        if _TOPIC.fullmatch(topics.removesuffix("*")):
+        every = rule.name == ANY and not rule.prefixed
+        if every or _TOPIC.fullmatch(rule.name):
+            topics = ANY if every else f"{rule.name}{'*' * rule.prefixed}"
             named[rule.allow].append(f"{base}/{topics}/*")
     return {
         "Version": "2012-10-17",
