@@ -26,6 +26,7 @@ import socket
 import ssl
 import struct
 import termios
+from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 from memq.broker.access_log import CHANGES, said
@@ -41,6 +42,7 @@ from memq.core.access.users import MECHANISM
 from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     SERVER_MAX_HEADER_BYTES,
+    WRITE_CODE,
     HandshakeReceived,
     Refused,
     Request,
@@ -125,6 +127,7 @@ class Connections:
         self._tls_limit_bytes = int(context.config.memory_bytes * TLS_SHARE)
         self._open: dict[ServedConnection, None] = {}
         self._unauthenticated: dict[ServedConnection, None] = {}  # nobody yet, oldest first
+        self._nobodies: Counter[str] = Counter()  # how many of these there are, by host
         context.memory.on_change = self._throttle
 
     def __repr__(self) -> str:
@@ -151,9 +154,10 @@ class Connections:
         self.tls_bytes += connection.tls_bytes
         self.context.memory.admit(connection.tls_bytes)
         host = connection.host
+        self._nobodies[host] += 1
         if error := self._too_many(connection):
             self._make_room(error)
-        if sum(each.host == host for each in self._unauthenticated) > MAX_NOBODIES:
+        if self._nobodies[host] > MAX_NOBODIES:
             error = UnavailableError(f"{MAX_NOBODIES} clients of {host} do not say who they are")
             self._make_room(error, host)
 
@@ -173,20 +177,22 @@ class Connections:
         """End the connection that has been silent for longest, of a host; it may be the newest."""
         for connection in self._unauthenticated:
             if connection.host == host or not host:
-                del self._unauthenticated[connection]
+                self.authenticated(connection)
                 connection.end("too_many", error)
                 return
 
     def authenticated(self, connection: ServedConnection) -> None:
-        """Record that a client has said who it is."""
-        self._unauthenticated.pop(connection, None)
+        """Record that a client has said who it is, or is asked no more."""
+        if connection in self._unauthenticated:
+            del self._unauthenticated[connection]
+            self._nobodies -= Counter([connection.host])  # and forget a host that has none
 
     def disconnected(self, connection: ServedConnection) -> None:
         """Forget a connection that is gone."""
         self._open.pop(connection, None)
         self.tls_bytes -= connection.tls_bytes
         self.context.memory.release(connection.tls_bytes)
-        self._unauthenticated.pop(connection, None)
+        self.authenticated(connection)
 
     def close(self) -> None:
         """Close all of them."""
@@ -200,7 +206,7 @@ class Connections:
             if connection.opened_s > now_s - config.handshake_timeout_ms / 1000:
                 break
             error = RequestTimeoutError(f"not known within {config.handshake_timeout_ms} ms")
-            self._unauthenticated.pop(connection)
+            self.authenticated(connection)
             connection.end("handshake_timeout", error)
         stall_ms = unread_ms = config.stall_timeout_ms
         if self.context.scheduler.full:
@@ -503,15 +509,27 @@ class ServedConnection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def _allocate(self, size: int) -> memoryview:
-        if not self._access.unrestricted and (frame := self._reader.incoming) is not None:
-            self._check(self._wire.preview(frame))  # who may not write takes no memory either
+        self._check_body()
         if self._memory.full and not self._produces:
             raise self._memory.full_error()
         memory = self._memory.lend(size + HEAD_BYTES)  # before it counts: idle memory counts too
         self._memory.admit(size)
         self._incomplete_bytes += size
-        self._produces = True  # only a Write has a body
+        self._produces = True
         return memory
+
+    def _check_body(self) -> None:
+        """Refuse a body whose request has no use for it, before it takes memory.
+
+        Raises:
+            ForbiddenError: the client may not write it.
+            ProtocolError: only a Write has a body.
+        """
+        frame = self._reader.incoming
+        if frame is None or frame.type != WRITE_CODE:
+            raise ProtocolError("only a Write has a body")
+        if not self._access.unrestricted and (error := self.refusal(self._wire.preview(frame))):
+            raise ForbiddenError(str(error))  # to end the connection, whatever else it is
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -686,7 +704,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     async def _answer(self, correlation_id: int, request: Struct) -> None:
-        handlers, access = self._handlers, self._access
+        handlers = self._handlers
         change = type(request) in CHANGES
         before = handlers.before(request) if change else {}
         outcome: MemqError | None = None
@@ -696,7 +714,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             limit_bytes = handlers.answer_bytes(request)
             async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
                 self._check(request)  # it may have waited for a minute
-                header, body = await handlers.serve(request, access)
+                header, body = await handlers.serve(request, self._access)
                 if isinstance(request, FetchBatch):
                     self._check(request)  # the storage may have taken its time
                 if self._listener != DEFAULT_LISTENER:
@@ -720,7 +738,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             elif isinstance(outcome, ForbiddenError):
                 self._note("denied", outcome, request=type(request).__name__)
 
-    def refusal(self, write: Write) -> MemqError | None:
+    def refusal(self, write: Struct) -> MemqError | None:
         """Return why a Write may not be stored now; None when it may."""
         error = refusal(self._access, write)
         if error is not None:

@@ -94,6 +94,9 @@ HANDSHAKE_CODE = 1
 AUTHENTICATE_CODE = 6
 """Type code of Authenticate."""
 
+WRITE_CODE = 10
+"""Type code of Write, the only request with a body."""
+
 GOODBYE = 0
 """Type code and correlation id of a goodbye."""
 

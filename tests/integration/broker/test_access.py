@@ -384,6 +384,10 @@ async def test_who_may_not_write_takes_no_memory(tmp_path):
         with pytest.raises(ForbiddenError, match="may not write topic 't'"):
             await alice.ask(header, body)
         assert b.context.memory.peak_bytes < 1 << 19
+        async with client(b, **login()) as other:
+            with pytest.raises(UnavailableError, match="only a Write has a body"):
+                await other.ask(m.FetchOffsets(topic="t"), body)
+        assert b.context.memory.peak_bytes < 1 << 19
         async with client(b, **login()) as again:
             with pytest.raises(ForbiddenError):
                 await again.ask(*alice.message(0))  # a small one costs no connection

@@ -294,12 +294,15 @@ async def test_a_bad_first_frame_closes_the_connection_with_a_reason(tmp_path) -
 
 
 async def test_who_comes_when_there_are_too_many_is_turned_away(tmp_path) -> None:
-    """The others stay; when one of them has gone there is room again."""
-    async with peers(tmp_path, 3, max_connections=2) as found:
+    """Those stay who have said who they are; when one of them has gone there is room again."""
+    async with peers(tmp_path, 2, max_connections=2) as found:
         b = found[0].broker
-        assert [peer.transport.closing for peer in found] == [False, False, True]
-        assert b"most of 2 clients" in found[2].transport.sent
-        found[2].lost()
+        for peer in found:
+            await peer.shake_hands()
+        one_more = Peer(b)
+        assert [each.transport.closing for each in (*found, one_more)] == [False, False, True]
+        assert b"most of 2 clients" in one_more.transport.sent
+        one_more.lost()
         found[0].lost()
         another = Peer(b)
         assert not another.transport.closing
