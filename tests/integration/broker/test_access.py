@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from scramp import ScramClient
 
 from memq.broker import connection as connection_module
 from memq.broker.access_control import FILE
 from memq.core.access.principals import producer_suffix
 from memq.core.access.rules import Rule
-from memq.core.access.users import SALT_BYTES, new_user
+from memq.core.access.users import MECHANISM, SALT_BYTES, new_user
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -163,6 +164,26 @@ async def test_a_login_that_is_none_ends_the_connection(tmp_path, steps, error):
                     await connection.request(step, timeout_s=10)
             assert isinstance(told.value.__cause__, error)
         await until(lambda: len(b.connections) == 1)
+
+
+@pytest.mark.parametrize("change", ["altered", "deleted"])
+async def test_a_user_who_changes_during_a_login_is_not_logged_in(tmp_path, change):
+    """A proof is good for the password that holds when it comes."""
+    async with asking(tmp_path) as (b, root), raw(b) as connection:
+        scram = ScramClient([MECHANISM], "alice", PASSWORD)
+
+        async def step(said: str) -> str:
+            request = m.Authenticate(mechanism=MECHANISM, data=said.encode())
+            return (await connection.request(request, timeout_s=10))[0].data.decode()
+
+        scram.set_server_first(await step(scram.get_client_first()))
+        if change == "deleted":
+            await root.ask(m.DeleteUser(name="alice"))
+        else:
+            user = new_user("alice", "another password", b"s" * SALT_BYTES)
+            await root.ask(m.PutUser(user=user, replace=True))
+        with pytest.raises(UnavailableError, match="refused user 'alice'"):
+            await step(scram.get_client_final())
 
 
 async def test_nobody_waits_before_the_door(tmp_path):
