@@ -56,6 +56,14 @@ QUEUE_FAULTS = (
 )
 
 
+ASKING = {
+    "authentication": "required",
+    "superusers": ["User:friend"],
+    "token": ["friend known", "intruder unwelcome"],
+}
+"""Options of brokers that ask who their clients are; one of those may do nothing."""
+
+
 class SimBroker(Broker):
     """A broker whose storage and queue say what they do."""
 
@@ -75,6 +83,7 @@ class SimBroker(Broker):
             storage=ROOT if run.plan.store else "",
             queue="kafka://k:9092" if run.plan.kafka else "",
             **(_of_cluster(process) if run.plan.clustered else {}),
+            **(ASKING if run.plan.asks else {}),
         )
         super().__init__(config, runtime=process.runtime, admin_http=False)
         for name, usual_s in LOOKS_S.items():

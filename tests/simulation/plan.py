@@ -76,6 +76,7 @@ BUSY = 12
 IN_STORE = 0.4  # of all runs
 OF_STORE = tuple(kind for kind in FAULTS if kind.startswith("store_"))
 IN_KAFKA = 0.3  # likewise
+IN_ACCESS = 0.4  # of runs have brokers that ask
 OF_KAFKA = tuple(kind for kind in FAULTS if kind.startswith("kafka_"))
 IN_CLUSTER = 0.3  # likewise; then there are a store and Kafka as well
 OF_CLUSTER = tuple(FAULTS)[list(FAULTS).index("zookeeper_away") :]
@@ -167,6 +168,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         store: Batches are in an object store, and not on the disk of the broker.
         kafka: Notifications are in Kafka, and not on the disk of the broker.
         brokers: their machines; several are a cluster. One that joins is there from then on.
+        asks: brokers ask clients who they are, and somebody is there who may do nothing.
     """
 
     seed: int
@@ -181,6 +183,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     store: bool = False
     kafka: bool = False
     brokers: tuple[str, ...] = ("b",)
+    asks: bool = False
 
     @property
     def clustered(self) -> bool:
@@ -219,6 +222,11 @@ def draw(seed: int) -> Plan:
     kafka = of_kafka.random() < IN_KAFKA or clustered
     if kafka:
         deeds += _of_service(of_kafka, OF_KAFKA, seconds)
+    of_access = random.Random(f"{seed}/access")
+    asks = of_access.random() < IN_ACCESS
+    for what in (("intrude",) * 2 + ("rule",) * of_access.choice((1, 4))) if asks else ():
+        at_s, who = of_access.uniform(0.5, seconds), of_access.choice(names)
+        deeds.append(Deed(at_s=at_s, what=what, who=who))
     return Plan(
         seed=seed,
         seconds=seconds,
@@ -231,6 +239,7 @@ def draw(seed: int) -> Plan:
         store=store,
         kafka=kafka,
         brokers=brokers,
+        asks=asks,
     )
 
 

@@ -34,6 +34,7 @@ from tests.simulation.world import BEGIN_NS, MAX_DRIFT, World
 
 if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
+    from memq.core.access.rules import Rule
     from memq.core.audit.result import AuditResult
     from memq.core.notification import Notification
     from tests.fakes.faults import Faults
@@ -103,6 +104,7 @@ class Run:
         self.jobs: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
         self.done: set[str] = set()
+        self.rules: set[Rule] = set()  # that were acked
         self.quiet = self.over = False
         self.faulty_queue = any(deed.what == "queue_faults" for deed in plan.deeds)
         self.faulty_storage = any(deed.what == "storage_faults" for deed in plan.deeds)
@@ -577,7 +579,7 @@ class Run:
             # A broker that was taken away may have left a transaction open in Kafka, and one that
             # governs waits for those that it knows.
             self.world.timeline.sleep(max(0, self.history.quiet[0].settled_us - self.now_us) / 1e6)
-        for deed in ("observe", "ask", "audit"):
+        for deed in ("observe", "ask", "audit", *(["rules"] if self.plan.asks else [])):
             self._all_topics(deed)
 
     def _all_topics(self, what: str) -> None:

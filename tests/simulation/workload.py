@@ -13,10 +13,20 @@ from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient
+from memq.core.access.rules import Rule
 from memq.core.notification import decode_notification
+from memq.core.wire.messages import (
+    AlterRules,
+    CommitOffsets,
+    DeleteTopic,
+    FetchNotifications,
+    PartitionOffset,
+    Write,
+)
 from memq.errors import (
     CorruptDataError,
     DataLossError,
+    ForbiddenError,
     MemqError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
@@ -42,6 +52,8 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 PAUSE_S = 60.0  # most that a producer waits without looking whether the run is quiet
 PATIENCE_S = 0.5  # until a client that failed is tried again
+TOKEN = "known"  # noqa: S105 - of clients that may do everything,
+INTRUDER = "unwelcome"  # and of one that may do nothing
 REQUEST_TIMEOUT_S = 8.0
 
 
@@ -131,6 +143,7 @@ def _producer(run: Run, process: Process, spec: Producer, **options: Any) -> Asy
         max_block="20s",
         partition_by="key" if spec.by_key else "none",
         client=process.name,
+        token=TOKEN,
         runtime=process.runtime,
         **options,
     )
@@ -192,6 +205,7 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
             start=start,
             request_timeout=f"{REQUEST_TIMEOUT_S}s",
             client=process.name,
+            token=TOKEN,
             runtime=process.runtime,
         )
         reads = Reads(run, process, spec)
@@ -256,6 +270,7 @@ async def _member(run: Run, process: Process, spec: Reader, rng: random.Random) 
         on_revoke=reads.released,
         on_lost=reads.released,
         client=process.name,
+        token=TOKEN,
         runtime=process.runtime,
     )
     leaves_s = process.loop.time() + rng.expovariate(1 / spec.stay_s) if spec.stay_s else 1e12
@@ -295,6 +310,7 @@ def _admin(run: Run, process: Process) -> AsyncAdminClient:
     return AsyncAdminClient(
         run.bootstrap,
         client=process.name,
+        token=TOKEN,
         request_timeout_s=REQUEST_TIMEOUT_S,
         runtime=process.runtime,
     )
@@ -522,12 +538,72 @@ def _cluster(run: Run, process: Process) -> Cluster:
     return Cluster(
         run.bootstrap,
         client=process.name,
+        token=TOKEN,
         request_timeout_s=REQUEST_TIMEOUT_S,
         runtime=process.runtime,
     )
 
 
+async def rule(run: Run, process: Process, topic: str) -> None:
+    """Add a rule; what is acked is there for ever."""
+    made = Rule(principal="User:other", operation="read", type="topic", name=process.name)
+    async with _admin(run, process) as admin:
+        await admin.alter_rules(add=[made])
+        run.rules.add(made)
+        run.world.happened("rule")
+
+
+async def rules_are_kept(run: Run, process: Process, _: str) -> None:
+    """Look whether each rule is there that was acked."""
+    async with _admin(run, process) as admin:
+        if missing := run.rules - set(await admin.rules()):
+            run.wrong(f"rules that were acked are gone: {missing}")
+
+
+async def intrude(run: Run, process: Process, topic: str) -> None:
+    """Ask for what no rule allows: whatever the brokers go through, nothing may be had."""
+    cluster = Cluster(
+        run.bootstrap,
+        client=process.name,
+        token=INTRUDER,
+        request_timeout_s=REQUEST_TIMEOUT_S,
+        runtime=process.runtime,
+    )
+    header = Write(
+        topic=topic, write_partition=0, producer_id="p", epoch=0, sequence=0, first_unsettled=0,
+        acks=-1, schema_id="s", records=1, min_timestamp_us=0, max_timestamp_us=0,
+    )  # fmt: skip
+    position = PartitionOffset(0, 0)
+    requests = (
+        header,
+        FetchNotifications(topic=topic, positions=[position], max_wait_ms=1_000),
+        CommitOffsets(topic=topic, group=GROUP, member_id="", offsets=[position]),
+        DeleteTopic(topic=topic),
+        AlterRules(add=[Rule(principal="*", operation="all", type="topic", name="*")]),
+    )
+    try:
+        for request in requests * 3:
+            try:
+                await cluster.call(request)
+            except (ForbiddenError, UnknownTopicError):
+                run.world.happened("intrude")
+            except MemqError as exc:
+                run.noted(process, "intrude", exc)
+                if not exc.retriable:
+                    run.wrong(f"the intruder is told {exc!r}")
+            else:
+                run.wrong(f"the intruder was served {type(request).__name__}")
+        found = await cluster.metadata(None)
+        if found.topics:
+            run.wrong(f"the intruder sees {found.topics}")
+    finally:
+        await cluster.close()
+
+
 DEEDS = {
+    "intrude": intrude,
+    "rule": rule,
+    "rules": rules_are_kept,
     "create": create,
     "create_again": create_again,
     "alter": alter,
