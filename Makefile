@@ -94,8 +94,8 @@ dist: $(INSTALLED) ## Build both wheels and source distributions into dist/, and
 	$(BIN)/python -m tests.system.distributions dist $(if $(filter 0,$(TRY)),--only-build)
 	echo "install them with: pip install $$(echo dist/*.whl)"
 
-demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, KEEP=1 goes on
-	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep)
+demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, SECURE=1, KEEP=1 goes on
+	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(SECURE),--secure) $(if $(KEEP),--keep)
 
 demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; takes six minutes
 	$(BIN)/python -m demo.cluster

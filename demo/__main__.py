@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 
+from demo.access import USER, Access
 from demo.airflow import DemoAirflow, remove_object
 from demo.broker import DemoBroker, leave_out_settings
 from demo.check import Comparison, by_group, by_range
@@ -43,7 +44,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Airflow does not end with us
     directory = Path(tempfile.mkdtemp(prefix="memq-demo-"))
     try:
-        return _run(directory, path, lines, keep=arguments.keep)
+        return _run(directory, path, lines, keep=arguments.keep, secure=arguments.secure)
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)
         return 130
@@ -54,6 +55,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--input", type=Path, help="ship the lines of this file")
+    parser.add_argument("--secure", action="store_true", help="with TLS, users and rules")
     parser.add_argument("--keep", action="store_true", help="go on at the end, until Ctrl-C")
     arguments = parser.parse_args()
     if arguments.input and not arguments.input.is_file():
@@ -61,18 +63,29 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool) -> int:
-    broker = DemoBroker(directory)
+def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool, secure: bool) -> int:
+    broker = DemoBroker(directory, secure=secure)
+    access = Access(broker) if secure else None
     say(f"broker on {broker.address}, data in {directory}")
     with ExitStack() as stack:
         stack.callback(broker.stop)
-        with AdminClient(broker.address) as admin:
+        security = access.security("admin") if access else ""
+        with AdminClient(broker.address, security=security) as admin:
             admin.create_topic(TOPIC, batch_age="50ms", write_partitions=2, read_partitions=2)
         say("Airflow: scheduler, triggerer, DAG processor and API server; takes half a minute")
-        airflow = DemoAirflow(directory, broker.address, TOPIC, RANGE_OFFSETS)
+        env = {}
+        if access is not None:
+            access.let_in(TOPIC)
+            env["AIRFLOW_CONN_MEMQ_DEFAULT"] = access.connection(USER)
+        airflow = DemoAirflow(directory, broker.address, TOPIC, RANGE_OFFSETS, env)
         stack.callback(airflow.stop)
         airflow.start()
         ok = _main_job(directory, broker, airflow, path, lines)
+        if access is not None:
+            say("a user without a rule tries to get in, on each of these paths")
+            with session() as running:
+                for refusal in access.refusals(TOPIC, running):
+                    row("refused", refusal)
         if keep:
             say(f"Airflow on {airflow.url}, broker on {broker.address}, data in {directory}")
             say("all of it goes on until Ctrl-C")

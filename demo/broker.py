@@ -24,13 +24,17 @@ class DemoBroker:
 
     Args:
         data_dir: where it keeps everything.
+        secure: whether it speaks TLS and asks for passwords.
 
     Attributes:
         address: where clients reach it; the same after a restart.
+        folder: where it keeps what is its own.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, secure: bool = False) -> None:
         self._data_dir = data_dir
+        self.folder = data_dir / "memq"
+        self._secure = secure
         self._log = (data_dir / "broker.log").open("ab")
         self.address = ""
         self.start()
@@ -40,6 +44,7 @@ class DemoBroker:
         port = self.address.rpartition(":")[2] or "0"
         command = [sys.executable, "-m", "memq", "dev", "--data-dir", str(self._data_dir / "memq")]
         command += ["--port", port, "--admin-port", "0", "--output", "json"]
+        command += ["--secure"] if self._secure else []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         line = self._process.stdout.readline()
