@@ -62,7 +62,11 @@ EVERYTHING: dict[str, Any] = {
     "drainTimeoutSeconds": 120,
     "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/memq"}},
     "service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}},
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "serviceMonitor": {
+        "enabled": True,
+        "labels": {"release": "prometheus"},
+        "authorization": {"credentials": {"name": "memq-prometheus", "key": "token"}},
+    },
     "extraEnv": [{"name": "AWS_REGION", "value": "eu-west-1"}],
     "extraVolumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
     "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/memq"}],
