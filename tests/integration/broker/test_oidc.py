@@ -17,7 +17,9 @@ from memq.errors import UnauthorizedError, UnavailableError
 from memq.runtime.system import SYSTEM
 from tests.integration.broker.support import broker, client, until
 
-NOW_S = SYSTEM.wall_ms() // 1000
+
+def now_s() -> int:
+    return SYSTEM.wall_ms() // 1000
 
 
 class TestIssuer:
@@ -62,9 +64,12 @@ class TestIssuer:
         return web.json_response({"keys": keys})
 
     def token(self, key="k1", kid="k1", algorithm="ES256", **claims) -> str:
-        """A token; a claim that is None is left out."""
-        good = {"iss": self.url, "aud": "memq", "sub": "web", "exp": NOW_S + 600}
+        """A token; a claim that is None is left out, and times are seconds from now."""
+        good = {"iss": self.url, "aud": "memq", "sub": "web", "exp": 600}
         said = {name: value for name, value in (good | claims).items() if value is not None}
+        said |= {
+            name: now_s() + said[name] for name in ("exp", "nbf") if type(said.get(name)) is int
+        }
         signer = self.keys[key] if isinstance(key, str) else key
         return jwt.encode(said, signer, algorithm=algorithm, headers={"kid": kid})
 
@@ -110,10 +115,10 @@ async def test_a_token_says_who_its_client_is(tmp_path, issuer):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"exp": NOW_S - 60}, "the token has expired: get another"),
+        ({"exp": -60}, "the token has expired: get another"),
         ({"exp": None}, "not valid"),
         ({"exp": "soon"}, "not valid"),
-        ({"nbf": NOW_S + 600}, "is not valid yet"),
+        ({"nbf": 600}, "is not valid yet"),
         ({"aud": "other"}, "not valid: Audience doesn't match"),
         ({"aud": None}, "not valid"),
         ({"iss": "http://127.0.0.1:1"}, "refused the token"),
@@ -140,7 +145,7 @@ async def test_only_asymmetric_signatures_count(tmp_path, issuer):
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     jwk = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(public))
-    claims = {"iss": issuer.url, "aud": "memq", "sub": "web", "exp": NOW_S + 600}
+    claims = {"iss": issuer.url, "aud": "memq", "sub": "web", "exp": now_s() + 600}
     none = jwt.encode(claims, None, algorithm="none", headers={"kid": "k1"})
     header, payload, _ = none.split(".")
     async with asking(tmp_path, issuer) as b:
@@ -202,15 +207,15 @@ async def test_a_session_is_renewed_in_flight_and_ends_with_its_token(tmp_path, 
     now = {"later_s": 0.0}
     runtime = replace(SYSTEM, wall_ns=lambda: SYSTEM.wall_ns() + int(now["later_s"] * 1e9))
     path = tmp_path / "token"
-    path.write_text(issuer.token(exp=NOW_S + 60))
+    path.write_text(issuer.token(exp=60))
     async with asking(tmp_path, issuer, runtime=runtime) as b:
         async with client(b, token_file=str(path)) as web_:
             connection = web_.connection
-            path.write_text(issuer.token(exp=NOW_S + 6_000))
+            path.write_text(issuer.token(exp=6_000))
             connection._renewal.cancel()
             connection._renew(connection_security(path), 60_000)
             [served] = b.connections._open
-            await until(lambda: served.known_until_s > NOW_S + 5_000)
+            await until(lambda: served.known_until_s > now_s() + 5_000)
             now["later_s"] = 600.0
             with pytest.raises(Exception, match="may not"):
                 await web_.ask(m.ListUsers())
@@ -229,7 +234,7 @@ def connection_security(path):
 
 @pytest.mark.parametrize(
     ("claims", "said"),
-    [({"sub": "root"}, "not of the client"), ({"exp": NOW_S - 60}, "has expired")],
+    [({"sub": "root"}, "not of the client"), ({"exp": -60}, "has expired")],
 )
 async def test_a_renewal_is_of_the_same_client(tmp_path, issuer, claims, said):
     """A token of somebody else, or one that has expired, ends the connection."""
@@ -242,11 +247,11 @@ async def test_a_renewal_is_of_the_same_client(tmp_path, issuer, claims, said):
 async def test_the_client_renews_by_itself(tmp_path, issuer):
     """Before the token ends, as often as that is; what is asked meanwhile is answered."""
     path = tmp_path / "token"
-    path.write_text(issuer.token(exp=SYSTEM.wall_ms() // 1000 - 29))  # with leeway: a second or two
+    path.write_text(issuer.token(exp=-28))  # with leeway: a second or two
     async with asking(tmp_path, issuer) as b, client(b, token_file=str(path)) as web_:
         path.write_text(issuer.token())
         [served] = b.connections._open
-        while served.known_until_s < NOW_S + 600:
+        while served.known_until_s < now_s() + 500:
             await web_.ask(m.Metadata())
             await asyncio.sleep(0)
         assert not web_.connection.closed

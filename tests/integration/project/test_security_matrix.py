@@ -24,7 +24,7 @@ from memq.spark.options import parse_write_options
 from memq.spark.writer import plan_write, write_rows
 from tests.harness.certificates import DAY, Certificates
 from tests.integration.broker.support import broker, client
-from tests.integration.broker.test_oidc import NOW_S, TestIssuer
+from tests.integration.broker.test_oidc import TestIssuer
 
 TOPIC = "clicks"
 LIMIT_S = 10.0  # within which a client has to say so
@@ -43,7 +43,7 @@ class House:
         both.write_bytes(b"".join(Path(each).read_bytes() for each in (ca, others.ca)))
         valid, wrong_key = self._certificate("valid"), self._certificate("other")
         token = folder / "token"
-        token.write_text(issuer.token(exp=NOW_S - 3_600))
+        token.write_text(issuer.token(exp=-3_600))
         user = {"ca": ca, "user": "alice", "password": PASSWORD}
         self.shown = {
             "a user": user,
