@@ -57,7 +57,7 @@ class Issuer:
         self._name = name
         self._runtime = runtime
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._fetched_s = -KEEP_S
+        self._fetched_s = self._tried_s = -KEEP_S
         self._wanted = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -70,11 +70,13 @@ class Issuer:
             UnauthorizedError: it is not valid.
             UnavailableError: the issuer's keys are not known now.
         """
-        config, age_s = self.config, self._runtime.mono_s() - self._fetched_s
+        config, mono_s = self.config, self._runtime.mono_s()
+        age_s = mono_s - self._fetched_s
         key = self._keys.get(key_id)
         if key is None or age_s > KEEP_S:
-            if age_s > SELDOM_S:
+            if mono_s - self._tried_s > SELDOM_S:
                 self._wanted.set()
+            if age_s > SELDOM_S:
                 raise UnavailableError(f"the keys of issuer {self._name} are being fetched; retry")
             raise UnauthorizedError(f"issuer {self._name} has no key {key_id[:100]!r}")
         try:
@@ -108,7 +110,7 @@ class Issuer:
     async def run(self) -> NoReturn:
         """Fetch keys, again and again."""
         while True:
-            wait_s = REFRESH_S
+            wait_s, self._tried_s = REFRESH_S, self._runtime.mono_s()
             try:
                 async with asyncio.timeout(FETCH_S):
                     self._keys = await self._fetch()

@@ -59,8 +59,8 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
     epilog="""
 memq acl add User:web --producer --topic clicks
 memq acl add User:etl --consumer --topic clicks --group etl
-memq acl add User:etl --operation read --topic clicks* --host 10.0.0.0/8
-memq acl add * --deny --operation delete --topic *
+memq acl add User:etl --operation read --topic 'clicks*' --host 10.0.0.0/8
+memq acl add '*' --deny --operation delete --topic '*'
 """
 )
 @click.argument("principal")

@@ -195,6 +195,20 @@ async def test_keys_are_good_for_a_day_without_the_issuer(tmp_path, issuer, monk
                 pass
 
 
+async def test_bad_tokens_do_not_make_the_broker_ask_again_and_again(tmp_path, issuer):
+    """While the issuer is away, each of them is answered without another request to it."""
+    async with asking(tmp_path, issuer) as b:
+        [known] = b.control.issuers.all
+        known._fetched_s -= 3_600
+        asked = issuer.asked
+        for _ in range(3):
+            with pytest.raises(UnavailableError, match="are being fetched"):
+                async with client(b, issuer.token(kid="k9")):
+                    pass
+        assert not known._wanted.is_set()
+        assert issuer.asked == asked
+
+
 async def test_keys_come_from_where_nobody_can_change_them(tmp_path, issuer, caplog):
     """What the issuer names must be https; a redirection is not followed."""
     issuer.jwks_uri = "http://example.com/keys"
