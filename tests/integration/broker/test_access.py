@@ -438,13 +438,17 @@ async def test_the_log_has_the_lines_of_the_broker_alone(tmp_path, caplog):
 
 
 async def test_names_of_others_are_told_to_nobody(tmp_path):
-    """A Write to a topic that is not there does not say which there is."""
+    """Who asks for a topic that is not there is not told which there is."""
     rules = [rule("User:alice", "write", "topic", "pay", prefixed=True)]
     async with asking(tmp_path, *rules) as (b, root), client(b, **login()) as alice:
         await root.create("x-payments")
         with pytest.raises(UnknownTopicError) as error:
             await alice.write(0, topic="payments", producer_id=producer_suffix("User:alice") * 2)
         assert "x-payments" not in str(error.value)
+        for request in (m.Metadata(topics=["payments"]), m.FetchOffsets(topic="payments")):
+            with pytest.raises(UnknownTopicError) as error:
+                await alice.ask(request)
+            assert "x-payments" not in str(error.value)
 
 
 async def test_those_who_say_nothing_make_room(tmp_path, monkeypatch):

@@ -76,3 +76,43 @@ def test_a_broker_of_a_cluster_shares_all_of_it():
 
 
 # -- tokens -------------------------------------------------------------------------------------
+
+
+TLS = {"tls_cert": "c", "tls_key": "k"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"token": "x"},
+        TLS,
+        {"client_auth": "optional"} | TLS,
+        {"authentication": "required", "listeners": {"b": {"port": 1, "host": "10.0.0.1"}}},
+    ],
+)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "127.1", "broker-1"])  # noqa: S104
+def test_a_broker_that_lets_in_everybody_is_not_exposed(host, options):
+    """Neither by itself nor by one of its listeners, and a token without TLS is read by others."""
+    if "listeners" not in options:
+        options = options | {"host": host}
+    with pytest.raises(ConfigError, match="is reached by other machines and asks nobody"):
+        BrokerConfig.create(options)
+    BrokerConfig.create(options, insecure=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"host": "10.0.0.1", "authentication": "required"},
+        {"host": "10.0.0.1", "client_auth": "required"} | TLS,
+        {"host": "10.0.0.1", "token": "x"} | TLS,
+        {"host": "127.0.0.1"},
+        {"host": "127.9.9.9"},
+        {"host": "::1"},
+        {"host": "localhost"},
+    ],
+)
+def test_a_broker_that_asks_may_be_exposed(options):
+    """So may one that only this machine reaches."""
+    BrokerConfig.create(options)
