@@ -13,7 +13,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memq.core.access.principals import producer_suffix
+from memq.core.access.principals import ID_DIGITS, producer_suffix
 from memq.core.access.rules import CLUSTER, MAX_ANSWERS, Question
 from memq.core.wire.messages import REQUESTS, Need, Write
 from memq.errors import ForbiddenError, UnknownTopicError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from memq.core.access.rules import Access
     from memq.core.wire.messages import Struct
     from memq.errors import MemqError
-
-RANDOM_DIGITS = 32  # of a producer id that a client makes up
 
 
 def _names(need: Need) -> Callable[[Any], Sequence[str]]:
@@ -76,7 +74,7 @@ def _refused_write(access: Access, write: Write) -> MemqError | None:
 def _is_own(access: Access, producer_id: str) -> bool:
     """Return whether a producer id is one that only this principal makes up."""
     suffix = producer_suffix(access.principal)
-    return len(producer_id) == RANDOM_DIGITS and producer_id.endswith(suffix)
+    return len(producer_id) == ID_DIGITS and producer_id.endswith(suffix)
 
 
 def _refused(access: Access, asked: Question) -> MemqError | None:

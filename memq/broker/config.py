@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -292,6 +293,17 @@ def _check_exposure(config: BrokerConfig) -> None:
             )
 
 
+def is_safe_url(url: str) -> bool:
+    """Return whether nobody in between can change what comes from there."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "https" or (
+            parts.scheme == "http" and _is_loopback(parts.hostname or "")
+        )
+    except ValueError:  # of a host in brackets that is none
+        return False
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -357,7 +369,7 @@ def _issuers(given: object) -> dict[str, IssuerConfig]:
         except ConfigError as exc:
             raise ConfigError(f"oidc.{name}: {exc}") from exc
         for url in (issuer.issuer, issuer.keys or issuer.issuer):
-            if not url.startswith(("https://", "http://127.0.0.1:", "http://localhost:")):
+            if not is_safe_url(url):
                 raise ConfigError(f"oidc.{name}: {url!r}: issuer and keys must be https URLs")
         if not (issuer.audience and issuer.claim):
             raise ConfigError(f"oidc.{name}: audience is missing, or claim is empty")

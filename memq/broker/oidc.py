@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import aiohttp
 import jwt
 
+from memq.broker.config import is_safe_url
 from memq.core.access.rules import check_principal
 from memq.errors import InvalidRequestError, UnauthorizedError, UnavailableError
 
@@ -141,15 +142,10 @@ class Issuer:
             if not url:
                 found = await _get(session, f"{self.config.issuer.rstrip('/')}{DISCOVERY}")
                 url = str(found.get("jwks_uri", ""))
-                if not is_safe(url):
+                if not is_safe_url(url):
                     raise ValueError(f"jwks_uri = {url[:200]!r}: it must be https")
             keys = jwt.PyJWKSet.from_dict(await _get(session, url)).keys
         return {key.key_id: key for key in keys if key.key_id}
-
-
-def is_safe(url: str) -> bool:
-    """Return whether nobody in between can change what comes from there."""
-    return url.startswith(("https://", "http://127.0.0.1:", "http://localhost:"))
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:

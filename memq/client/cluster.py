@@ -22,7 +22,7 @@ from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.profile import connection_of
 from memq.client.security import Security
-from memq.core.access.principals import producer_suffix
+from memq.core.access.principals import ID_DIGITS, producer_suffix
 from memq.core.named_values import NO_VALUES
 from memq.core.wire.messages import (
     BrokerInfo,
@@ -409,7 +409,7 @@ class Cluster:
         Brokers that know who this client is let nobody else use an id that ends as its do.
         """
         suffix = producer_suffix(self._principal) if self._principal else ""
-        return self.runtime.token_hex((32 - len(suffix)) // 2) + suffix
+        return self.runtime.token_hex((ID_DIGITS - len(suffix)) // 2) + suffix
 
     async def _connect(self, address: str) -> BrokerConnection:
         connection = await BrokerConnection.open(

@@ -28,8 +28,11 @@ ANONYMOUS = "User:anonymous"
 TOKEN_USER = "User:token"  # noqa: S105 - a name
 """Who has a token without a name."""
 
+ID_DIGITS = 32
+"""Of a producer id that a client makes up."""
+
 SUFFIX_DIGITS = 16
-"""Of a producer id's 32 digits, those that tell whose it is."""
+"""Of these, those at the end, which tell whose it is."""
 
 _RULE = re.compile(r"RULE:(?P<pattern>.+)/(?P<replacement>[^/]*)/(?P<case>[LU]?)")
 _GROUP = re.compile(r"\$([0-9])")

@@ -24,6 +24,8 @@ KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/
         ({"oidc": "x"}, r"oidc: write a table \[oidc.NAME\]"),
         ({"oidc": {"a": {"issuer": "https://a"}}}, "oidc.a: audience is missing"),
         ({"oidc": {"a": {"issuer": "http://a", "audience": "b"}}}, "oidc.a: .* must be https"),
+        ({"oidc": {"a": ISSUER | {"keys": "http://127.0.0.1:1@a/"}}}, "oidc.a: .* must be https"),
+        ({"oidc": {"a": ISSUER | {"keys": "http://[a"}}}, "oidc.a: .* must be https"),
         ({"oidc": {"a": ISSUER | {"keys": "ftp://a"}}}, "oidc.a: .* must be https"),
         ({"oidc": {"a": ISSUER, "b": ISSUER}}, "oidc.b: two issuers with one prefix"),
         ({"oidc": {"a": ISSUER | {"x": "y"}}}, "oidc.a: unknown option 'x'"),
