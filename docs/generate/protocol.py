@@ -25,6 +25,7 @@ from memq.core.wire.connection import ClientConnection
 from memq.core.wire.frame import encode_frame
 from memq.core.wire.messages import (
     REQUESTS,
+    AnswerStruct,
     ErrorAnswer,
     Need,
     NotificationEntry,
@@ -121,7 +122,8 @@ def _shape(struct: type[msgspec.Struct]) -> str:
 
 def _fields(struct: type[msgspec.Struct]) -> str:
     """List the fields that are of the struct's own."""
-    shared = TopicRequest if issubclass(struct, TopicRequest) and struct != TopicRequest else Struct
+    bases = (TopicRequest, AnswerStruct, Struct)
+    shared = next((e for e in bases if issubclass(struct, e) and struct != e), Struct)
     meanings = field_meanings(struct)
     lines = [
         _item(f"`{field.name}` {_type(field.type)}{_default(field)}", meaning)

@@ -1,4 +1,4 @@
-"""What the broker does with the requests about users and rules."""
+"""What the broker does with the requests about users, rules and quotas."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ class AccessHandlers:
     Args:
         control: users and rules that hold.
         store: where they are stored.
+        waited_s: tells for how long clients had to wait, by quota and limit.
     """
 
-    def __init__(self, control: AccessControl, store: AccessStore) -> None:
+    def __init__(
+        self,
+        control: AccessControl,
+        store: AccessStore,
+        waited_s: Callable[[], dict[str, dict[str, float]]],
+    ) -> None:
         self._control = control
+        self._waited_s = waited_s
         self._store = store
 
     def __repr__(self) -> str:
@@ -73,6 +80,16 @@ class AccessHandlers:
         asked = Question(request.operation, request.type, request.name)
         decision = self._control.all_rules.decide(request.principal, request.host, asked)
         return m.CheckAccessAnswer(allowed=decision.allowed, why=decision.why)
+
+    async def list_quotas(self, request: m.ListQuotas) -> m.ListQuotasAnswer:  # noqa: ARG002 - as above
+        """List the quotas."""
+        self._control.check_has_a_say()
+        return m.ListQuotasAnswer(quotas=self._control.document.quotas, waited_s=self._waited_s())
+
+    async def alter_quota(self, request: m.AlterQuota) -> m.Done:
+        """Set limits of a quota."""
+        await self._change(lambda now: now.with_quota(request.holder, request.limits))
+        return m.Done()
 
     async def _change(self, edit: Callable[[AccessDocument], AccessDocument]) -> None:
         self._control.check_has_a_say()

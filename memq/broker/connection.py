@@ -29,14 +29,18 @@ import termios
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from memq.broker.access_log import CHANGES, said
 from memq.broker.authentication import TOKEN, Identity, Login, identify, identify_token
 from memq.broker.authorization import concealed, refusal
 from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
 from memq.broker.listeners import translate, translate_error
+from memq.broker.throttling import Throttle
 from memq.broker.write_partition import ReceivedWrite
 from memq.core.access.principals import ANONYMOUS
+from memq.core.access.quotas import BYTES_IN, BYTES_OUT, MUTATIONS, REPLAY, REPLAY_AGE_MS, REQUESTS
 from memq.core.access.rules import Access, Rules
 from memq.core.access.users import MECHANISM
 from memq.core.wire.connection import (
@@ -49,7 +53,15 @@ from memq.core.wire.connection import (
     ServerConnection,
 )
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
-from memq.core.wire.messages import Authenticate, AuthenticateAnswer, FetchBatch, Struct, Write
+from memq.core.wire.messages import (
+    Authenticate,
+    AuthenticateAnswer,
+    FetchBatch,
+    FetchNotifications,
+    Handshake,
+    Struct,
+    Write,
+)
 from memq.errors import (
     ForbiddenError,
     MemqError,
@@ -60,6 +72,7 @@ from memq.errors import (
     UnavailableError,
 )
 from memq.runtime.tls_transport import TlsLayer
+from memq.storage.keys import key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +81,7 @@ if TYPE_CHECKING:
     from memq.broker.access_log import AccessLog
     from memq.broker.context import BrokerContext
     from memq.broker.handlers import Handlers
-    from memq.core.wire.messages import Handshake
+    from memq.broker.throttling import Throttling
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +118,7 @@ class Connections:
         context: of the broker.
         handlers: serve the requests.
         control: says who clients are and what they may do.
+        throttling: says how much of that.
         access_log: where that is noted.
 
     Attributes:
@@ -116,11 +130,14 @@ class Connections:
         context: BrokerContext,
         handlers: Handlers,
         control: AccessControl,
+        throttling: Throttling,
         access_log: AccessLog,
     ) -> None:
         self.context = context
         self.handlers = handlers
         self.control = control
+        self.throttling = throttling
+        throttling.quotas = control.document.quotas
         self.access_log = access_log
         control.on_change = self._follow_rules
         self.tls_bytes = 0
@@ -231,6 +248,7 @@ class Connections:
             connection.throttle()
 
     def _follow_rules(self) -> None:
+        self.throttling.quotas = self.control.document.quotas
         for connection in list(self._open):
             connection.follow_rules()
 
@@ -278,6 +296,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._identity: Identity | None = None
         self._login: Login | None = None
         self._access = NOBODY
+        self._asked = Handshake(versions=[])
         self._traffic = [context.metrics.traffic]
         self._incomplete_bytes = 0  # charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
@@ -293,6 +312,9 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._taken_bytes = 0  # what has since sending began to wait,
         self._unread_since_s = self._taken_s = 0.0  # and when that was, and the last of it
         self._flows = ClientFlows()
+        self._throttle = Throttle(
+            connections.throttling, stop_reading=self.hold, read_on=self.unhold
+        )
         self._crowded = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.tls_bytes = 0
@@ -332,6 +354,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         for task in self._tasks:
             task.cancel()
         self._writable.set()
+        self._throttle.close()
         self.connections.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
@@ -353,6 +376,9 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._progress_s = self._loop.time()
         if frames or self._reader.at_boundary:
             self._frame_since_s = self._progress_s
+        if self._throttle:
+            self._throttle.take(REQUESTS, len(frames))
+            self._throttle.take(BYTES_IN, sum(map(_frame_bytes, frames)))
         for frame in frames:
             size = len(frame.body)
             if isinstance(frame.body, memoryview):  # from `_allocate`, which has charged it
@@ -378,6 +404,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         """
         before = len(frames)
         left = TURN_BYTES
+        if self._throttle:
+            return  # what is in one buffer has come anyhow, and more has to wait
         while left > 0 and self._reader.expects_body and not self._memory.full:
             count = self._read_now(self._reader.get_buffer())
             if not count:
@@ -582,6 +610,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             UnauthorizedError: it is not welcome.
         """
         control = self.connections.control
+        self._asked = asked
         identity = identify(
             control,
             asked,
@@ -656,6 +685,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
         self._reader.max_body_bytes = self._context.config.max_body_bytes
         self.connections.authenticated(self)
+        self._throttle.follow(self._access, self._asked.client, self._asked.group)
+        try:
+            self._throttle.count(self._access, self._asked.client)
+        except UnavailableError as exc:
+            self._loop.call_soon(self.end, "too_many", exc)
         if not self._access.unrestricted:
             self._note("login")
 
@@ -665,6 +699,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             return
         control = self.connections.control
         self._access.follow(control.rules)
+        self._throttle.follow(self._access, self._asked.client, self._asked.group)
         if not self._identity.holds(control):
             error = UnauthorizedError(f"{self._identity.principal} was deleted, or changed")
             self._note("disconnected", error)
@@ -689,6 +724,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         return bool(zone and own) and zone != own
 
     def _serve(self, request: Request) -> None:
+        if type(request.header) in CHANGES:
+            self._throttle.take(MUTATIONS, 1)
         answer = self._answer(request.correlation_id, request.header)
         task = self._context.fatal_errors.spawn(self, answer)
         self._tasks[task] = None
@@ -710,6 +747,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         outcome: MemqError | None = None
         try:
             self._check(request)
+            if isinstance(request, FetchBatch | FetchNotifications):
+                await self._throttle.may_send()
             await handlers.news(request)
             limit_bytes = handlers.answer_bytes(request)
             async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
@@ -719,7 +758,9 @@ class ServedConnection(asyncio.BufferedProtocol):
                     self._check(request)  # the storage may have taken its time
                 if self._listener != DEFAULT_LISTENER:
                     header = translate(header, handlers.addresses(self._listener))
-                buffers = self._wire.answer(correlation_id, header, body)
+                if self._throttle and body:
+                    self._count_sent(request, size_bytes(body))
+                buffers = self._wire.answer(correlation_id, self._told(header), body)
                 if scheduled.size_bytes:
                     scheduled.resize(sum(map(size_bytes, buffers)))
                     await self._send_large(buffers)
@@ -754,7 +795,22 @@ class ServedConnection(asyncio.BufferedProtocol):
     def answer(self, correlation_id: int, header: Struct) -> None:
         """Answer a request, unless the connection is gone."""
         if self._transport is not None:
-            self.send(self._wire.answer(correlation_id, header))
+            self.send(self._wire.answer(correlation_id, self._told(header)))
+
+    def _told(self, header: Struct) -> Struct:
+        """Add to an answer for how long the client has to wait."""
+        if untold_ms := self._throttle.untold_ms:
+            self._throttle.untold_ms = 0
+            return msgspec.structs.replace(header, throttle_ms=untold_ms)
+        return header
+
+    def _count_sent(self, request: Struct, body_bytes: int) -> None:
+        self._throttle.take(BYTES_OUT, body_bytes)
+        if isinstance(request, FetchBatch):
+            batch = parse_object_key(key_of_uri(request.uri))
+            oldest_ms = self._context.runtime.wall_ms() - REPLAY_AGE_MS
+            if batch is not None and batch.sealed_ms < oldest_ms:
+                self._throttle.take(REPLAY, body_bytes)
 
     def fail(self, correlation_id: int, error: MemqError, request: Struct) -> None:
         """Answer a request with an error, unless the connection is gone."""
@@ -830,6 +886,10 @@ class ServedConnection(asyncio.BufferedProtocol):
         if transport.get_write_buffer_size():
             self._loop.call_later(1.0, transport.abort)  # a client that reads nothing
         transport.close()
+
+
+def _frame_bytes(frame: Frame) -> int:
+    return HEAD_BYTES + len(frame.header) + len(frame.body)
 
 
 def _pieces(buffers: list[Buffer]) -> Iterator[Buffer]:

@@ -155,6 +155,8 @@ class Handlers:
             m.ListRules: _Kind(access.list_rules, only_reads=True, lists=True),
             m.AlterRules: _Kind(access.alter_rules),
             m.CheckAccess: _Kind(access.check_access, only_reads=True),
+            m.ListQuotas: _Kind(access.list_quotas, only_reads=True, lists=True),
+            m.AlterQuota: _Kind(access.alter_quota),
         }
 
     def write(self, write: ReceivedWrite) -> None:

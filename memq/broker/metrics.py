@@ -162,6 +162,9 @@ class Metrics:
         self.access_lost = counter(
             "memq_access_log_lost", "Lines of the access log that were not written."
         )
+        self.throttled = counter(
+            "memq_throttled_seconds", "Time for which clients had to wait.", "quota", "limit"
+        )
         self.connections = gauge("memq_connections", "Open connections.")
         self.memory = gauge("memq_memory_used_bytes", "Bytes of Messages held.")
         self.memory_idle = gauge("memq_memory_idle_bytes", "Bytes kept for later Messages.")

@@ -37,6 +37,7 @@ from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
+from memq.broker.throttling import Throttling
 from memq.broker.timekeeper import Timekeeper
 from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock
@@ -181,11 +182,14 @@ class Broker:
             self.context.metrics.access_lost,
         )
         store = self.membership or self._open_users()
-        access = AccessHandlers(self.control, store)
+        throttling = Throttling(self.context.metrics.throttled)
+        access = AccessHandlers(self.control, store, throttling.waited_s)
         self.handlers = Handlers(
             self.context, self.topics, self.groups, lag, self.membership, access=access
         )
-        self.connections = Connections(self.context, self.handlers, self.control, self.access_log)
+        self.connections = Connections(
+            self.context, self.handlers, self.control, throttling, self.access_log
+        )
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self.handlers.status = self.admin.describe

@@ -33,6 +33,7 @@ from memq.cli.export import export
 from memq.cli.group import group, lag
 from memq.cli.output import replace_closed
 from memq.cli.produce import produce
+from memq.cli.quota import quota
 from memq.cli.table import table
 from memq.cli.topic import offsets, topic
 from memq.cli.user import user
@@ -175,6 +176,7 @@ for command in (
     table,
     user,
     acl,
+    quota,
     serve.recover,
     examples,
     completion,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.client.audit.reporter import report_moved
 from memq.client.cluster import Cluster
@@ -37,6 +38,20 @@ log = logging.getLogger(__name__)
 
 Schema = Any
 """A `pyarrow.Schema`, or the bytes of one that `serialize_schema` made."""
+
+
+class Quota(NamedTuple):
+    """How much a holder may ask of each broker.
+
+    Attributes:
+        holder: `User:NAME`, `client:NAME` or `group:NAME`; `*` for each without one of its own.
+        limits: by name (`memq.core.access.quotas.LIMITS`).
+        waited_s: for how many seconds each of them has let clients wait, since brokers began.
+    """
+
+    holder: str
+    limits: dict[str, int]
+    waited_s: dict[str, float]
 
 
 class AsyncAdminClient:
@@ -333,7 +348,7 @@ class AsyncAdminClient:
         """
         await self._queue(topic).ask(m.DeleteGroup(group=group, topic=topic))
 
-    # -- users and rules --------------------------------------------------------------------
+    # -- users, rules and quotas ------------------------------------------------------------
 
     async def users(self) -> list[str]:
         """List the names of the users that have a password."""
@@ -415,6 +430,44 @@ class AsyncAdminClient:
         assert isinstance(answer, m.CheckAccessAnswer)  # noqa: S101 - the wire checked the type
         return answer
 
+    async def quotas(self) -> list[Quota]:
+        """List the quotas, and for how long they have let clients wait.
+
+        Raises:
+            UnavailableError: a broker does not answer.
+        """
+        brokers = (await self._cluster.metadata([])).brokers
+        timeout_s = self._cluster.request_timeout_s
+        limits: dict[str, dict[str, int]] = {}
+        waited: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for broker in brokers:
+            answer, _ = await self._cluster.attempt(
+                broker.address, m.ListQuotas(), timeout_s=timeout_s
+            )
+            assert isinstance(answer, m.ListQuotasAnswer)  # noqa: S101 - the wire checked the type
+            limits = answer.quotas
+            for holder, seconds in answer.waited_s.items():
+                for limit, waited_s in seconds.items():
+                    waited[holder, limit] += waited_s
+        return [
+            Quota(holder, limits[holder], {each: waited[holder, each] for each in limits[holder]})
+            for holder in sorted(limits)
+        ]
+
+    async def alter_quota(self, holder: str, limits: Mapping[str, int | None]) -> None:
+        """Set limits of a holder, at each broker.
+
+        Args:
+            holder: `User:NAME`, `client:NAME` or `group:NAME`; the name `*` is for each that has
+                none of its own.
+            limits: values by name (`memq.core.access.quotas.LIMITS`); others stay. None takes one
+                away, and no limits at all the whole quota.
+
+        Raises:
+            InvalidRequestError: there is no such holder or limit.
+        """
+        await self._cluster.call(m.AlterQuota(holder=holder, limits=dict(limits)))
+
     @staticmethod
     async def _tell_audit(
         queue: TopicClient, group: str, before: Mapping[int, int], after: Mapping[int, int]
@@ -468,6 +521,8 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     rules = sync(AsyncAdminClient.rules)
     alter_rules = sync(AsyncAdminClient.alter_rules)
     check_access = sync(AsyncAdminClient.check_access)
+    quotas = sync(AsyncAdminClient.quotas)
+    alter_quota = sync(AsyncAdminClient.alter_quota)
 
 
 def _schema_bytes(schema: pa.Schema | bytes | None) -> bytes | None:

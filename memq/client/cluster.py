@@ -104,11 +104,13 @@ class Cluster:
             `connection_of`.
         security: what TLS needs, and who logs in; see `Security`. Nothing as in `connection_of`.
         request_timeout_s: deadline of a call that is given none.
+        group: of the consumer whose cluster it is; empty for none.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
 
     Attributes:
         storage_options: with which objects of its topics are read.
+        throttled_ms: for how long brokers let this client wait so far, by its quotas.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Cluster:
         storage_options: GivenValues = NO_VALUES,
         security: GivenValues = NO_VALUES,
         request_timeout_s: float = 30.0,
+        group: str = "",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         runtime: Runtime = SYSTEM,
     ) -> None:
@@ -131,7 +134,9 @@ class Cluster:
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []
         self.cluster_id = ""
+        self.throttled_ms = 0
         self._client = client
+        self._group = group
         self._token = connection["token"]
         self._zone = connection.get("zone", "")
         self.storage_options = connection.get("storage_options", NO_VALUES)
@@ -411,6 +416,9 @@ class Cluster:
         suffix = producer_suffix(self._principal) if self._principal else ""
         return self.runtime.token_hex((ID_DIGITS - len(suffix)) // 2) + suffix
 
+    def _throttled(self, wait_ms: int) -> None:
+        self.throttled_ms += wait_ms
+
     async def _connect(self, address: str) -> BrokerConnection:
         connection = await BrokerConnection.open(
             address,
@@ -418,7 +426,9 @@ class Cluster:
             token=self._token,
             security=self._security,
             zone=self._zone,
+            group=self._group,
             connect_timeout_s=CONNECT_TIMEOUT_S,
+            on_throttled=self._throttled,
         )
         self._principal = connection.principal
         return connection

@@ -33,7 +33,12 @@ from memq.core.wire.connection import (
     HandshakeDone,
 )
 from memq.core.wire.frame import FrameReader
-from memq.core.wire.messages import Authenticate, AuthenticateAnswer
+from memq.core.wire.messages import (
+    Authenticate,
+    AuthenticateAnswer,
+    FetchBatch,
+    FetchNotifications,
+)
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -109,10 +114,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
         token: str = "",
         zone: str = "",
         log_in: bool = False,
+        group: str = "",
+        on_throttled: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.address = address
+        self._on_throttled = on_throttled
+        self._fetch_at_s = 0.0  # until when quotas let this client wait
         self._loop = asyncio.get_running_loop()
-        self._wire = ClientConnection(client, token, zone, log_in=log_in)
+        self._wire = ClientConnection(client, token, zone, log_in=log_in, group=group)
         self._reader = FrameReader(
             max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
         )
@@ -134,10 +143,23 @@ class BrokerConnection(asyncio.BufferedProtocol):
         client: str = "",
         token: str = "",
         zone: str = "",
+        group: str = "",
         security: Security = PLAIN,
         connect_timeout_s: float,
+        on_throttled: Callable[[int], None] = lambda _: None,
     ) -> BrokerConnection:
         """Connect and shake hands.
+
+        Args:
+            address: of the broker.
+            client: names the client.
+            token: credential; empty for none.
+            zone: where the client runs; empty when it is not said.
+            group: of the consumer; empty for none.
+            security: how to connect, and as whom.
+            connect_timeout_s: for all of it.
+            on_throttled: called when the broker says for how many milliseconds it lets this client
+                wait.
 
         Raises:
             ConfigError: the address is malformed, or a file of `security` cannot be used.
@@ -150,7 +172,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         log_in = bool(security.user)
         token = security.token() or token
-        connection = cls(address, client=client, token=token, zone=zone, log_in=log_in)
+        connection = cls(
+            address,
+            client=client,
+            token=token,
+            zone=zone,
+            log_in=log_in,
+            group=group,
+            on_throttled=on_throttled,
+        )
         protocol: asyncio.BaseProtocol = connection
         if (context := security.context()) is not None:
             from memq.runtime.tls_transport import TlsLayer  # noqa: PLC0415 - loads OpenSSL
@@ -252,12 +282,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
     ) -> tuple[Struct, memoryview]:
         """Send a request and wait for its answer: header and body.
 
+        Notifications and Batches are asked for when quotas let this client; that wait is no part of
+        the time limit.
+
         Raises:
             MemqError: the typed error that the broker named.
             RequestTimeoutError: no answer within `timeout_s`.
             UnavailableError: the connection broke, or is broken.
             MessageTooLargeError: the body exceeds what the broker accepts.
         """
+        if isinstance(header, FetchBatch | FetchNotifications):
+            await asyncio.sleep(self._fetch_at_s - self._loop.time())
         answered: asyncio.Future[tuple[Struct, memoryview]] = self._loop.create_future()
 
         def settle(answer: Struct | MemqError, answer_body: bytes | memoryview) -> None:
@@ -383,6 +418,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _dispatch(self, event: ClientEvent) -> None:
         if isinstance(event, Answer):
+            if throttle_ms := getattr(event.header, "throttle_ms", 0):
+                self._on_throttled(throttle_ms)
+                self._fetch_at_s = self._loop.time() + throttle_ms / 1000
             on_answer = self._pending.pop(event.correlation_id, None)
             if on_answer is not None:
                 on_answer(event.header, event.body)

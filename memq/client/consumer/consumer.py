@@ -120,6 +120,7 @@ class AsyncConsumer:
             zone=options.zone,
             storage_options=options.storage_options,
             request_timeout_s=options.request_timeout_ms / 1000,
+            group=options.group or "",
             runtime=self._runtime,
         )
         try:
@@ -270,6 +271,12 @@ class AsyncConsumer:
         """Partitions that are read now, sorted; a group gives them out from the first poll on."""
         self._check_started()
         return list(self._fetcher.positions)
+
+    @property
+    def throttled_ms(self) -> int:
+        """For how long brokers let this consumer wait so far, by its quotas."""
+        self._check_started()
+        return self._cluster.throttled_ms
 
     async def assign(self, partitions: Iterable[int] | Mapping[int, int]) -> None:
         """Read just these partitions.
@@ -612,6 +619,7 @@ class Consumer(SyncClient[AsyncConsumer]):
                 yield batch
 
     assignment: list[int] = sync_property(AsyncConsumer, "assignment")
+    throttled_ms: int = sync_property(AsyncConsumer, "throttled_ms")
 
     @documented_by(AsyncConsumer.position)
     def position(self, partition: int) -> int:

@@ -208,6 +208,7 @@ class ProducerStats(NamedTuple):
         in_flight: Messages without an answer now.
         unsettled: Messages sealed, and neither acked nor failed now.
         buffer_bytes: memory in use now.
+        throttled_ms: for how long brokers let this producer wait, by its quotas.
     """
 
     acked_messages: int = 0
@@ -218,6 +219,7 @@ class ProducerStats(NamedTuple):
     in_flight: int = 0
     unsettled: int = 0
     buffer_bytes: int = 0
+    throttled_ms: int = 0
 
 
 class Outcomes:

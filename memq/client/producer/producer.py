@@ -323,6 +323,7 @@ class AsyncProducer:
             in_flight=self._state_machine.in_flight,
             unsettled=self._state_machine.unsettled_count,
             buffer_bytes=self._budget.used_bytes,
+            throttled_ms=self._cluster.throttled_ms,
         )
 
     # -- writing ----------------------------------------------------------------------------

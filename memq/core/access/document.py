@@ -1,4 +1,4 @@
-"""The document of users and rules, which is stored whole: each change makes another one.
+"""The document of users, rules and quotas, which is stored whole: each change makes another one.
 
 It stands in a file of the data directory, or in a node of the coordination service, whose limit of
 1 MiB is why it has one.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from memq.core.access.quotas import Quotas, check_quota
 from memq.core.access.rules import Rule, check_rule
 from memq.core.access.users import User, check_user
 from memq.core.decoding import UNDECODABLE, check_version
@@ -17,7 +18,7 @@ from memq.core.units import counted
 from memq.errors import CorruptDataError, InvalidRequestError, LimitReachedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 VERSION = 1
 MAX_BYTES = 1_000_000
@@ -26,7 +27,7 @@ SECRET_BYTES = 32
 
 
 class AccessDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Users and rules of a cluster.
+    """Users, rules and quotas of a cluster.
 
     Attributes:
         secret: random; with it brokers answer alike for users that do not exist.
@@ -34,6 +35,7 @@ class AccessDocument(msgspec.Struct, frozen=True, kw_only=True):
             document any more: its clients could be anybody.
         users: by name.
         rules: each once.
+        quotas: limits by holder.
         version: of the format.
     """
 
@@ -41,6 +43,7 @@ class AccessDocument(msgspec.Struct, frozen=True, kw_only=True):
     enforced: bool = False
     users: dict[str, User] = {}
     rules: tuple[Rule, ...] = ()
+    quotas: Quotas = {}
     version: int = VERSION
 
     def __repr__(self) -> str:
@@ -84,6 +87,23 @@ class AccessDocument(msgspec.Struct, frozen=True, kw_only=True):
         kept = [rule for rule in self.rules if rule not in gone]
         return msgspec.structs.replace(self, rules=tuple(dict.fromkeys([*kept, *added])))
 
+    def with_quota(self, holder: str, limits: Mapping[str, int | None]) -> AccessDocument:
+        """Set limits of a holder; None takes one away, and no limits all of them.
+
+        Raises:
+            InvalidRequestError: it is no quota, or there is none to take away.
+        """
+        before = self.quotas.get(holder, {})
+        if not before and None in (limits.values() or (None,)):
+            raise InvalidRequestError(f"no quota of {holder[:100]!r}; see `memq quota list`")
+        changed = {**before, **limits} if limits else {}
+        after = {limit: value for limit, value in changed.items() if value is not None}
+        if after:
+            check_quota(holder, after)
+        others = {each: quota for each, quota in self.quotas.items() if each != holder}
+        quotas = {**others, holder: after} if after else others
+        return msgspec.structs.replace(self, quotas=quotas)
+
 
 def encode_document(document: AccessDocument) -> bytes:
     """Encode a document as JSON.
@@ -94,9 +114,9 @@ def encode_document(document: AccessDocument) -> bytes:
     encoded = msgspec.json.encode(document)
     if len(encoded) > MAX_BYTES:
         raise LimitReachedError(
-            f"{counted(len(document.users), 'user')} and {counted(len(document.rules), 'rule')} "
-            f"take {len(encoded)} bytes, and up to {MAX_BYTES} are allowed: remove some, or "
-            "replace rules by one with a prefix"
+            f"{counted(len(document.users), 'user')}, {counted(len(document.quotas), 'quota')} and "
+            f"{counted(len(document.rules), 'rule')} take {len(encoded)} bytes, and up to "
+            f"{MAX_BYTES} are allowed: remove some, or replace rules by one with a prefix"
         )
     return encoded
 
@@ -126,3 +146,5 @@ def _check(document: AccessDocument) -> None:
             raise InvalidRequestError(f"user {user.name!r} is called {name[:100]!r}")
     for rule in document.rules:
         check_rule(rule)
+    for holder, limits in document.quotas.items():
+        check_quota(holder, limits)

@@ -86,7 +86,7 @@ def check_rule(rule: Rule) -> None:
         if value not in known:
             raise InvalidRequestError(f"{what} {value[:100]!r}: must be one of {', '.join(known)}")
     check_principal(rule.principal)
-    _check_text("name", rule.name)
+    check_text("name", rule.name)
     if rule.prefixed and rule.name == ANY:
         raise InvalidRequestError("a prefix of '*': give the name '*' for all resources")
     if rule.type == CLUSTER and (rule.prefixed or rule.name not in (CLUSTER, ANY)):
@@ -101,14 +101,19 @@ def check_principal(principal: str) -> None:
     Raises:
         InvalidRequestError: naming the value and what is allowed.
     """
-    _check_text("principal", principal)
+    check_text("principal", principal)
     if principal != ANY and not principal.startswith("User:"):
         raise InvalidRequestError(
             f"principal {principal!r}: write it as User:NAME, or * for everybody"
         )
 
 
-def _check_text(what: str, value: str) -> None:
+def check_text(what: str, value: str) -> None:
+    """Refuse a name that nothing could have.
+
+    Raises:
+        InvalidRequestError: naming the value and what is allowed.
+    """
     if not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable() or value != value.strip():
         raise InvalidRequestError(
             f"{what} {value[:100]!r}: it has 1 to {MAX_NAME_CHARS} printable characters, and no "

@@ -302,13 +302,25 @@ class ClientConnection:
         token: credential; empty where the broker asks for none.
         zone: where the client runs; empty when it is not said.
         log_in: it wants to log in.
+        group: of the consumer; empty for none.
     """
 
     def __init__(
-        self, client: str, token: str = "", zone: str = "", *, log_in: bool = False
+        self,
+        client: str,
+        token: str = "",
+        zone: str = "",
+        *,
+        log_in: bool = False,
+        group: str = "",
     ) -> None:
         self._handshake = Handshake(
-            versions=[PROTOCOL_VERSION], client=client, token=token, zone=zone, log_in=log_in
+            versions=[PROTOCOL_VERSION],
+            client=client,
+            token=token,
+            zone=zone,
+            log_in=log_in,
+            group=group,
         )
         self._max_header_bytes = 0
         self._max_body_bytes = 0

@@ -29,6 +29,16 @@ class Struct(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Base of all headers."""
 
 
+class AnswerStruct(Struct):
+    """Base of all answers.
+
+    Attributes:
+        throttle_ms: for how long the client has to wait now, by its quotas.
+    """
+
+    throttle_ms: int = 0
+
+
 # -- connection -----------------------------------------------------------------------------
 
 
@@ -41,6 +51,7 @@ class Handshake(Struct):
         token: credential; empty if the broker asks for none.
         zone: where the client runs; empty if unknown. The broker counts cross-zone traffic.
         log_in: the client has a user's password, and wants to be that user whatever else it shows.
+        group: of the consumer; empty for none. What it does counts for the quota of the group.
     """
 
     versions: list[int]
@@ -48,9 +59,10 @@ class Handshake(Struct):
     token: str = ""
     zone: str = ""
     log_in: bool = False
+    group: str = ""
 
 
-class HandshakeAnswer(Struct):
+class HandshakeAnswer(AnswerStruct, kw_only=True):
     """The chosen version, the broker, and the limits of this connection.
 
     Attributes:
@@ -83,7 +95,7 @@ class Authenticate(Struct):
     data: bytes
 
 
-class AuthenticateAnswer(Struct):
+class AuthenticateAnswer(AnswerStruct, kw_only=True):
     """The broker's part of the step.
 
     Attributes:
@@ -125,7 +137,7 @@ class TopicRequest(Struct):
     topic_id: str = ""
 
 
-class Done(Struct):
+class Done(AnswerStruct, kw_only=True):
     """Confirm the request."""
 
 
@@ -189,7 +201,7 @@ class TopicInfo(Struct):
     topic_id: str = ""
 
 
-class MetadataAnswer(Struct):
+class MetadataAnswer(AnswerStruct, kw_only=True):
     """The cluster, its brokers and the topics asked for.
 
     Attributes:
@@ -237,7 +249,7 @@ class DeleteTopic(TopicRequest):
     """
 
 
-class TopicAnswer(Struct):
+class TopicAnswer(AnswerStruct, kw_only=True):
     """The topic as created or altered."""
 
     topic: TopicInfo
@@ -274,7 +286,7 @@ class Write(TopicRequest, kw_only=True):
     max_timestamp_us: int
 
 
-class WriteAnswer(Struct):
+class WriteAnswer(AnswerStruct, kw_only=True):
     """Acknowledge one Message.
 
     Attributes:
@@ -326,7 +338,7 @@ class NotificationEntry(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
 
 
-class FetchNotificationsAnswer(Struct):
+class FetchNotificationsAnswer(AnswerStruct, kw_only=True):
     """End offsets; the body is a msgpack list of `NotificationEntry`.
 
     Attributes:
@@ -355,7 +367,7 @@ class PartitionOffsets(Struct):
     at: int | None = None
 
 
-class FetchOffsetsAnswer(Struct):
+class FetchOffsetsAnswer(AnswerStruct, kw_only=True):
     """Offsets of every read partition, in order."""
 
     partitions: list[PartitionOffsets]
@@ -365,7 +377,7 @@ class FetchWatermark(TopicRequest, kw_only=True):
     """Get the watermark of a topic."""
 
 
-class WatermarkAnswer(Struct):
+class WatermarkAnswer(AnswerStruct, kw_only=True):
     """The watermark, as far as this broker owns the topic.
 
     A client asks all owners and takes the least, for each read partition and for the topic.
@@ -425,7 +437,7 @@ class PartitionLag(Struct):
         return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1e6)
 
 
-class FetchLagAnswer(Struct):
+class FetchLagAnswer(AnswerStruct, kw_only=True):
     """The lag at each position, in the order asked.
 
     Attributes:
@@ -451,7 +463,7 @@ class FetchBatch(TopicRequest, kw_only=True):
     length: int
 
 
-class FetchBatchAnswer(Struct):
+class FetchBatchAnswer(AnswerStruct, kw_only=True):
     """The body has the bytes; fewer if the object ends sooner."""
 
 
@@ -484,7 +496,7 @@ class FetchCommitted(TopicRequest, kw_only=True):
     group: str
 
 
-class FetchCommittedAnswer(Struct):
+class FetchCommittedAnswer(AnswerStruct, kw_only=True):
     """Stored offsets; partitions without one are absent."""
 
     offsets: list[PartitionOffset]
@@ -509,7 +521,7 @@ class GroupHeartbeat(TopicRequest, kw_only=True):
     session_timeout_ms: int = 10_000
 
 
-class GroupHeartbeatAnswer(Struct):
+class GroupHeartbeatAnswer(AnswerStruct, kw_only=True):
     """The member's assignment.
 
     Attributes:
@@ -561,7 +573,7 @@ class GroupInfo(Struct):
     members: list[GroupMember]
 
 
-class ListGroupsAnswer(Struct):
+class ListGroupsAnswer(AnswerStruct, kw_only=True):
     """The groups, sorted by topic and name, as many as one answer holds.
 
     Attributes:
@@ -674,7 +686,7 @@ class MovingPartition(Struct):
     to: str
 
 
-class DescribeClusterAnswer(Struct):
+class DescribeClusterAnswer(AnswerStruct, kw_only=True):
     """The cluster as its Governor knows it.
 
     Attributes:
@@ -715,14 +727,14 @@ class RebalanceCluster(Struct):
     """Even out the load now, even if it was not measured yet."""
 
 
-# -- users and rules ------------------------------------------------------------------------
+# -- users, rules and quotas -----------------------------------------------------------------
 
 
 class ListUsers(Struct):
     """List the users that have a password."""
 
 
-class ListUsersAnswer(Struct):
+class ListUsersAnswer(AnswerStruct, kw_only=True):
     """Their names, sorted."""
 
     users: list[str]
@@ -750,7 +762,7 @@ class ListRules(Struct):
     """List the rules."""
 
 
-class ListRulesAnswer(Struct):
+class ListRulesAnswer(AnswerStruct, kw_only=True):
     """All rules."""
 
     rules: list[Rule]
@@ -768,7 +780,7 @@ class AlterRules(Struct):
     remove: Annotated[list[Rule], _Listed] = []
 
 
-class AlterRulesAnswer(Struct):
+class AlterRulesAnswer(AnswerStruct, kw_only=True):
     """How many were added and removed."""
 
     added: int
@@ -791,7 +803,7 @@ class CheckAccess(Struct):
     name: str
 
 
-class CheckAccessAnswer(Struct):
+class CheckAccessAnswer(AnswerStruct, kw_only=True):
     """Whether, and why.
 
     Attributes:
@@ -800,6 +812,35 @@ class CheckAccessAnswer(Struct):
 
     allowed: bool
     why: str
+
+
+class ListQuotas(Struct):
+    """List the quotas."""
+
+
+class ListQuotasAnswer(AnswerStruct, kw_only=True):
+    """All quotas.
+
+    Attributes:
+        quotas: limits by holder, such as `User:etl`.
+        waited_s: for how long clients of this broker have waited since it began, by holder and
+            limit; a quota that is gone may be among them.
+    """
+
+    quotas: dict[str, dict[str, int]]
+    waited_s: dict[str, dict[str, float]] = {}
+
+
+class AlterQuota(Struct):
+    """Set limits of a holder.
+
+    Attributes:
+        holder: `User:NAME`, `client:NAME` or `group:NAME`; `*` for each without one of its own.
+        limits: values by name; nil takes a limit away, and no limits at all the whole quota.
+    """
+
+    holder: str
+    limits: Annotated[dict[str, int | None], _Listed]
 
 
 class Need(NamedTuple):
@@ -888,5 +929,7 @@ REQUESTS: dict[int, RequestType] = {
     53: RequestType(ListRules, ListRulesAnswer, (_DESCRIBE_CLUSTER,)),
     54: RequestType(AlterRules, AlterRulesAnswer, (_ALTER_CLUSTER,)),
     55: RequestType(CheckAccess, CheckAccessAnswer, (_DESCRIBE_CLUSTER,)),
+    56: RequestType(ListQuotas, ListQuotasAnswer, (_DESCRIBE_CLUSTER,)),
+    57: RequestType(AlterQuota, Done, (_ALTER_CLUSTER,)),
 }
 """The protocol, by type code. Codes are never reused."""

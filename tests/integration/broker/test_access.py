@@ -49,6 +49,8 @@ SAMPLES: dict[str, Any] = {
     "principal": "User:alice",
     "operation": "read",
     "type": "topic",
+    "holder": "User:alice",
+    "limits": {"requests": 10},
 }
 """Values of required fields, where those of their type will not do."""
 

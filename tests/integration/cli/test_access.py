@@ -1,4 +1,4 @@
-"""`memq user` and `memq acl`, as an administrator uses them."""
+"""`memq user`, `memq acl` and `memq quota`, as an administrator uses them."""
 
 import json
 
@@ -134,3 +134,18 @@ def test_rules_that_make_no_sense_are_refused(memq, arguments, said):
     """The error says what is missing."""
     code = 2 if said.startswith(("one of", "--")) else 1
     assert said in memq("acl", "add", *arguments, code=code)
+
+
+def test_quotas_are_set_listed_and_removed(memq):
+    """Limits are set one by one, listed with the time that clients waited, and taken away."""
+    memq("quota", "set", "User:etl", "--bytes-out", "1MiB", "--mutations", "5")
+    memq("quota", "set", "User:etl", "--mutations", "0", "--requests", "9")
+    assert memq("quota", "list") == [
+        {"holder": "User:etl", "limit": "bytes_out", "value": 1 << 20, "waited_s": 0.0},
+        {"holder": "User:etl", "limit": "requests", "value": 9, "waited_s": 0.0},
+    ]
+    assert "memq quota set" not in memq("quota", "remove", "User:etl")
+    assert memq("quota", "list") == []
+    assert "no quota of 'User:etl'" in memq("quota", "remove", "User:etl", code=1)
+    assert "give an option" in memq("quota", "set", "User:etl", code=2)
+    assert "write User:NAME" in memq("quota", "set", "etl", "--requests", "1", code=1)

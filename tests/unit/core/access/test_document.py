@@ -20,13 +20,14 @@ GOLDEN = (
     b'"salt":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",'
     b'"stored_key":"%s","server_key":"%s","iterations":16384}},'
     b'"rules":[{"principal":"User:alice","operation":"read","type":"topic","name":"t"}],'
-    b'"version":1}'
+    b'"quotas":{"User:*":{"requests":5}},"version":1}'
 )
 
 
 def test_a_document_is_read_as_it_was_written():
-    """Users and rules come back equal, and a document has these bytes."""
+    """Users, rules and quotas come back equal, and a document has these bytes."""
     document = EMPTY.with_user(ALICE, replace=False).with_rules([RULE], [])
+    document = document.with_quota("User:*", {"requests": 5})
     encoded = encode_document(document)
     assert decode_document(encoded) == document
     keys = tuple(base64.b64encode(each) for each in (ALICE.stored_key, ALICE.server_key))
