@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from memq.cli.command import Group, admin_options, confirm, option, yes_option
 from memq.cli.output import show_rows
@@ -201,7 +200,7 @@ def check(
     not.
     """
     answer = admin.check_access(principal, operation, resource, name, host)
-    show_rows([msgspec.structs.asdict(answer)], ["allowed", "why"], output)
+    show_rows([{"allowed": answer.allowed, "why": answer.why}], ["allowed", "why"], output)
     if not answer.allowed:
         click.get_current_context().exit(3)
 

@@ -67,9 +67,10 @@ def table_text(
 
 
 def plain(value: Any) -> Any:
-    """Structs within a value as JSON has them, with all their fields."""
+    """Structs within a value as JSON has them, with all their fields but `throttle_ms`."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
+        value.pop("throttle_ms", None)  # is about the connection
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, list) else value

@@ -28,7 +28,12 @@ INFO = SimpleNamespace(
 def waters(topic_ms, reports_ms, partitions=()):
     """How far a topic and the reports about it are stored."""
     answers = [
-        WatermarkAnswer(ms, write_partitions, [], 0)
+        WatermarkAnswer(
+            stored_through_ms=ms,
+            write_partitions=write_partitions,
+            read_partitions=[],
+            retained_since_ms=0,
+        )
         for ms, write_partitions in ((topic_ms, list(partitions)), (reports_ms, []))
     ]
     return audit._Watermarks(*answers)

@@ -141,7 +141,7 @@ def test_unseen_failure_is_raised_once():
         outcomes.raise_unseen()
     assert caught.value.__notes__ == ["2 Messages failed and nobody had looked"]
     outcomes.raise_unseen()
-    assert outcomes.counts == (1, 3, 5, 3, 9, 0, 0, 0)
+    assert outcomes.counts == (1, 3, 5, 3, 9, 0, 0, 0, 0)
 
 
 def test_failures_kept_are_bounded():
