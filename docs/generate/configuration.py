@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.broker.config import BROKER_OPTIONS, ISSUER_OPTIONS, LISTENER_OPTIONS
+from memq.broker.config import AWS_IAM_OPTIONS, BROKER_OPTIONS, ISSUER_OPTIONS, LISTENER_OPTIONS
 from memq.client.consumer.options import CONSUMER_OPTIONS
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.client.profile import PROFILE_OPTIONS
@@ -126,6 +126,12 @@ SECTIONS = (
         "Issuer",
         "A table `[oidc.NAME]` in a broker's file, for who signs tokens by OpenID Connect.",
         ISSUER_OPTIONS,
+    ),
+    Section(
+        "AWS IAM",
+        "The table `[aws_iam]` in a broker's file, for clients with AWS identities; see "
+        "[Security](security.md).",
+        AWS_IAM_OPTIONS,
     ),
 )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from memq.broker.aws_iam import AwsIam
 from memq.broker.oidc import Issuers
 from memq.core.access.document import (
     SECRET_BYTES,
@@ -61,6 +62,7 @@ class AccessControl:
     Attributes:
         config, tokens: as given.
         issuers: of tokens that are signed.
+        aws_iam: knows AWS identities; None where they are not asked for.
         enforced: a listener asks who its clients are.
         document: that holds now.
         rules: that decide; None while no listener asks who its clients are.
@@ -74,6 +76,7 @@ class AccessControl:
             each.authentication == "required" for each in config.all_listeners().values()
         )
         self.issuers = Issuers(config.oidc, runtime)
+        self.aws_iam = AwsIam(config.aws_iam, runtime) if config.aws_iam else None
         self.on_change: Callable[[], None] = lambda: None
         self._runtime = runtime
         self.adopt(self.new_document())

@@ -1,10 +1,10 @@
 """Who a client is: by its certificate, a token, or a user's password.
 
 A listener with `authentication = "required"` lets in only whom it knows. A client that wants to log
-in proves that it knows a user's password, by SCRAM-SHA-256 (RFC 5802, RFC 7677), in two steps. Else
-a certificate that the listener has verified says who it is, or a token in the handshake; one with
-neither must log in. On a listener without authentication everybody is `User:anonymous`, who needs a
-token where the broker has some.
+in proves that it knows a user's password, by SCRAM-SHA-256 (RFC 5802, RFC 7677), in two steps; or
+its AWS identity, in one (`aws_iam`). Else a certificate that the listener has verified says who it
+is, or a token in the handshake; one with neither must log in. On a listener without authentication
+everybody is `User:anonymous`, who needs a token where the broker has some.
 
 A user that does not exist is asked for a proof as any other, and fails as a wrong password does. A
 client has one attempt: then the connection ends.
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scramp import ScramException, ScramMechanism
 
+from memq.core.access import aws_iam
 from memq.core.access.principals import ANONYMOUS, certificate_principal
 from memq.core.access.users import MECHANISM, new_user, pretended_user
 from memq.core.wire.messages import AuthenticateAnswer
-from memq.errors import InvalidRequestError, UnauthorizedError
+from memq.errors import InvalidRequestError, ProtocolError, UnauthorizedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import Authenticate, Handshake
 
 STEPS = 2
-TOKEN = "TOKEN"  # noqa: S105 - a mechanism: it renews a session that a token began
+TOKEN = "TOKEN"  # noqa: S105 - a mechanism: it renews a session
 MAX_STEP_BYTES = 1_024  # a name of 100 characters and two nonces; scramp is slow with more
 _SCRAM = ScramMechanism(MECHANISM)
 
@@ -101,6 +102,41 @@ def identify_token(control: AccessControl, token: str) -> Identity:
     if signed is None:
         raise _refused_token()
     return Identity(signed[0], until_s=signed[1])
+
+
+def mechanisms(control: AccessControl) -> list[str]:
+    """Return by what clients can log in."""
+    return [MECHANISM] if control.aws_iam is None else [MECHANISM, aws_iam.MECHANISM]
+
+
+async def authenticate(
+    control: AccessControl, known: Identity | None, login: Login | None, step: Authenticate
+) -> tuple[AuthenticateAnswer, Identity | None]:
+    """Take a step of a client; with the last one its identity comes.
+
+    Args:
+        control: that knows who clients can be.
+        known: who the client is up to now.
+        login: that it has begun, by a password.
+        step: that it takes.
+
+    Raises:
+        UnauthorizedError: it is not who it says, or was somebody else before.
+        UnavailableError: that cannot be known now.
+        ProtocolError: it is known, and the mechanism renews nothing.
+    """
+    if step.mechanism == aws_iam.MECHANISM and control.aws_iam is not None:
+        principal, until_s = await control.aws_iam.identify(step.data)
+        identity = Identity(principal, until_s=until_s)
+    elif login is not None:
+        return login.step(step)
+    elif step.mechanism == TOKEN:
+        identity = identify_token(control, step.data.decode(errors="replace"))
+    else:
+        raise ProtocolError("Authenticate: the broker knows who this client is")
+    if known is not None and identity.principal != known.principal:
+        raise UnauthorizedError(f"a proof of {identity.principal}, not of the client")
+    return AuthenticateAnswer(data=b""), identity
 
 
 def check_password(control: AccessControl, name: str, password: str) -> Identity:

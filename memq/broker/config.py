@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULT_LISTENER = "default"
+T = TypeVar("T")
 ClientAuth = Literal["none", "optional", "required"]
 Authentication = Literal["none", "required"]
 
@@ -119,6 +120,27 @@ class IssuerConfig(msgspec.Struct, frozen=True, kw_only=True):
 ISSUER_OPTIONS = options_of(IssuerConfig)
 
 
+class AwsIamConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """AWS identities of clients.
+
+    Attributes:
+        audience: What clients give as aws_iam; a name that other systems do not have.
+        accounts: Numbers of the accounts whose users and roles get in; one, or a list.
+        regions: Regions where AWS is asked, such as eu-west-1; one, or a list. A client takes the
+            one of its environment.
+        endpoint: https URL of STS; empty for those of the regions. Clients need the same in
+            AWS_ENDPOINT_URL_STS.
+    """
+
+    audience: Annotated[str, Option("text", "")]
+    accounts: Annotated[tuple[str, ...], Option("text", "", read=_texts("accounts"))]
+    regions: Annotated[tuple[str, ...], Option("text", "", read=_texts("regions"))]
+    endpoint: Annotated[str, Option("text", "")]
+
+
+AWS_IAM_OPTIONS = options_of(AwsIamConfig)
+
+
 class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     """Configuration of one broker.
 
@@ -177,6 +199,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         topics: topics that are created at start where they do not exist.
         listeners: more addresses, by name.
         oidc: who signs tokens, by name.
+        aws_iam: whose AWS identities get in.
     """
 
     data_dir: Annotated[str, Option("text", "./memq-data")]
@@ -219,6 +242,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     topics: tuple[TopicConfig, ...] = ()
     listeners: dict[str, ListenerConfig] = {}
     oidc: dict[str, IssuerConfig] = {}
+    aws_iam: AwsIamConfig | None = None
 
     def __repr__(self) -> str:
         return f"<BrokerConfig {self.broker_id} [{self.cluster_id}]>"  # others may be secret
@@ -238,6 +262,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         topics = _topics(given.pop("topics", {}))
         listeners = _listeners(given.pop("listeners", {}))
         oidc = _issuers(given.pop("oidc", {}))
+        aws_iam = _aws_iam(given.pop("aws_iam", None))
         fields: dict[str, Any] = defaults(BROKER_OPTIONS)
         fields |= parse_options(BROKER_OPTIONS, given | more)
         if not fields["data_dir"]:
@@ -252,13 +277,13 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         if fields["admin_tls"] and not fields["tls_cert"]:
             raise ConfigError("admin_tls without tls_cert and tls_key: name the files of both")
         _check_cluster(fields)
-        config = cls(topics=topics, listeners=listeners, oidc=oidc, **fields)
+        config = cls(topics=topics, listeners=listeners, oidc=oidc, aws_iam=aws_iam, **fields)
         _check_exposure(config)
         return config
 
 
 BROKER_OPTIONS = options_of(BrokerConfig)
-"""Every option of a broker but `topics`, `listeners` and `oidc`, tables that only a file has."""
+"""Every option of a broker but `topics`, `listeners`, `oidc` and `aws_iam`, tables of its file."""
 
 
 def load_file(path: Path) -> dict[str, object]:
@@ -344,30 +369,20 @@ def _listeners(given: object) -> dict[str, ListenerConfig]:
 
 
 def _listener(name: str, options: object) -> ListenerConfig:
-    if not isinstance(options, dict):
-        raise ConfigError(f"listeners.{name}: expected a table of options, got {options!r}")
     if name == DEFAULT_LISTENER:
         raise ConfigError(f"listeners.{name}: that is the listener of `host` and `port`")
-    if "port" not in options:
+    found = _table(f"listeners.{name}", options, ListenerConfig, LISTENER_OPTIONS)
+    if isinstance(options, dict) and "port" not in options:
         raise ConfigError(f"listeners.{name}: port is missing; each listener has its own")
-    try:
-        return ListenerConfig(
-            **defaults(LISTENER_OPTIONS) | parse_options(LISTENER_OPTIONS, options)
-        )
-    except ConfigError as exc:
-        raise ConfigError(f"listeners.{name}: {exc}") from exc
+    return found
 
 
 def _issuers(given: object) -> dict[str, IssuerConfig]:
-    if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
+    if not isinstance(given, dict):
         raise ConfigError("oidc: write a table [oidc.NAME] for each issuer, with its options")
     found: dict[str, IssuerConfig] = {}
     for name, options in given.items():
-        try:
-            values = defaults(ISSUER_OPTIONS) | parse_options(ISSUER_OPTIONS, options)
-            issuer = IssuerConfig(**values)
-        except ConfigError as exc:
-            raise ConfigError(f"oidc.{name}: {exc}") from exc
+        issuer = _table(f"oidc.{name}", options, IssuerConfig, ISSUER_OPTIONS)
         for url in (issuer.issuer, issuer.keys or issuer.issuer):
             if not is_safe_url(url):
                 raise ConfigError(f"oidc.{name}: {url!r}: issuer and keys must be https URLs")
@@ -377,6 +392,31 @@ def _issuers(given: object) -> dict[str, IssuerConfig]:
             raise ConfigError(f"oidc.{name}: two issuers with one prefix; users could be confused")
         found[name] = issuer
     return found
+
+
+def _aws_iam(given: object) -> AwsIamConfig | None:
+    if given is None:
+        return None
+    found = _table("aws_iam", given, AwsIamConfig, AWS_IAM_OPTIONS)
+    if not (found.audience and found.accounts and found.regions):
+        raise ConfigError("aws_iam: audience, accounts and regions are needed, and one is missing")
+    if found.endpoint and not is_safe_url(found.endpoint):
+        raise ConfigError(f"aws_iam: endpoint = {found.endpoint!r}: it must be an https URL")
+    return found
+
+
+def _table(name: str, given: object, kind: Callable[..., T], options: tuple[Option, ...]) -> T:
+    """Read a table of options, and make what has them.
+
+    Raises:
+        ConfigError: naming the table.
+    """
+    if not isinstance(given, dict):
+        raise ConfigError(f"{name}: expected a table of options, got {given!r}")
+    try:
+        return kind(**defaults(options) | parse_options(options, given))
+    except ConfigError as exc:
+        raise ConfigError(f"{name}: {exc}") from exc
 
 
 def _topics(given: object) -> tuple[TopicConfig, ...]:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from memq.broker.access_log import CHANGES, said
-from memq.broker.authentication import TOKEN, Identity, Login, identify, identify_token
+from memq.broker.authentication import Identity, Login, authenticate, identify, mechanisms
 from memq.broker.authorization import concealed, refusal
 from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
@@ -42,7 +42,6 @@ from memq.broker.write_partition import ReceivedWrite
 from memq.core.access.principals import ANONYMOUS
 from memq.core.access.quotas import BYTES_IN, BYTES_OUT, MUTATIONS, REPLAY, REPLAY_AGE_MS, REQUESTS
 from memq.core.access.rules import Access, Rules
-from memq.core.access.users import MECHANISM
 from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     SERVER_MAX_HEADER_BYTES,
@@ -55,7 +54,6 @@ from memq.core.wire.connection import (
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
 from memq.core.wire.messages import (
     Authenticate,
-    AuthenticateAnswer,
     FetchBatch,
     FetchNotifications,
     Handshake,
@@ -75,7 +73,7 @@ from memq.runtime.tls_transport import TlsLayer
 from memq.storage.keys import key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     from memq.broker.access_control import AccessControl
     from memq.broker.access_log import AccessLog
@@ -286,13 +284,14 @@ class ServedConnection(asyncio.BufferedProtocol):
             cluster_id=context.config.cluster_id,
             broker_id=context.config.broker_id,
             admit=self._admit,
-            mechanisms=[MECHANISM],
+            mechanisms=mechanisms(connections.control),
             max_body_bytes=context.config.max_body_bytes,
         )
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._peer = self.host = "?"
         self._refusing = False  # a login has failed, and that is not told yet
+        self._authenticating = False  # a step of one is being answered
         self._identity: Identity | None = None
         self._login: Login | None = None
         self._access = NOBODY
@@ -579,7 +578,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             case Request(header=Authenticate()):
                 self._log_in(event)
             case Request():
-                self._serve(event)
+                self._spawn(self._answer(event.correlation_id, event.header))
             case Refused(buffers, error):
                 self.refused(error)
                 self.send(buffers)
@@ -629,45 +628,43 @@ class ServedConnection(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("peercert") or {}
 
     def _log_in(self, request: Request) -> None:
-        """Take a step of a login; a client has one attempt."""
-        if self._login is None:
-            self._renew(request)
+        """Take a step of a login, or show another proof of the same client; one at a time."""
+        if self._authenticating:
+            self.end("protocol", ProtocolError("Authenticate before the answer to another"))
             return
+        self._authenticating = True
+        self._spawn(self._authenticate(request))
+
+    async def _authenticate(self, request: Request) -> None:
+        """Answer a step; a client has one attempt."""
+        correlation_id = request.correlation_id
+        step = cast("Authenticate", request.header)
         try:
-            answer, identity = self._login.step(cast("Authenticate", request.header))
-        except UnauthorizedError as exc:
-            self._note("login", exc, user=self._login.user)
-            self._refusing = True
-            self.hold()
-            self._loop.call_later(REFUSAL_S, self.end, exc.code, exc)
+            answer, identity = await authenticate(
+                self.connections.control, self._identity, self._login, step
+            )
+        except MemqError as exc:
+            self._not_authenticated(correlation_id, exc)
+            return
+        finally:
+            self._authenticating = False
+        if self._transport is None or self._transport.is_closing():
             return
         if identity is not None:
             self._login = None
             self._wire.authenticated()
             self._become(identity)
-        self.send(self._wire.answer(request.correlation_id, answer))
+            answer.principal, answer.expires_ms = identity.principal, self._left_ms()
+        self.send(self._wire.answer(correlation_id, answer))
 
-    def _renew(self, request: Request) -> None:
-        """Take another token of the same client in place of the one that ends."""
-        step = cast("Authenticate", request.header)
-        try:
-            if step.mechanism != TOKEN or self._identity is None:
-                raise ProtocolError("Authenticate: the broker knows who this client is")
-            identity = identify_token(self.connections.control, step.data.decode(errors="replace"))
-            if identity.principal != self._identity.principal:
-                raise UnauthorizedError(f"a token of {identity.principal}, not of the client")
-        except UnavailableError as exc:  # the session it has goes on
-            self.send(self._wire.fail(request.correlation_id, exc))
+    def _not_authenticated(self, correlation_id: int, error: MemqError) -> None:
+        if self._identity is not None and isinstance(error, UnavailableError):
+            self.send(self._wire.fail(correlation_id, error))  # the session it has goes on
             return
-        except MemqError as exc:
-            self._note("login", exc)
-            self.end(exc.code, exc)
-            return
-        self._become(identity)
-        answer = AuthenticateAnswer(
-            data=b"", principal=identity.principal, expires_ms=self._left_ms()
-        )
-        self.send(self._wire.answer(request.correlation_id, answer))
+        self._note("login", error, user=self._login.user if self._login else "")
+        self._refusing = True
+        self.hold()
+        self._loop.call_later(REFUSAL_S, self.end, error.code, error)
 
     def _left_ms(self) -> int:
         """Return for how long the client is known; 0 for ever."""
@@ -723,10 +720,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         own = self._context.config.zone
         return bool(zone and own) and zone != own
 
-    def _serve(self, request: Request) -> None:
-        if type(request.header) in CHANGES:
-            self._throttle.take(MUTATIONS, 1)
-        answer = self._answer(request.correlation_id, request.header)
+    def _spawn(self, answer: Coroutine[Any, Any, None]) -> None:
         task = self._context.fatal_errors.spawn(self, answer)
         self._tasks[task] = None
         task.add_done_callback(self._answered)
@@ -743,6 +737,8 @@ class ServedConnection(asyncio.BufferedProtocol):
     async def _answer(self, correlation_id: int, request: Struct) -> None:
         handlers = self._handlers
         change = type(request) in CHANGES
+        if change:
+            self._throttle.take(MUTATIONS, 1)
         before = handlers.before(request) if change else {}
         outcome: MemqError | None = None
         try:

@@ -155,14 +155,26 @@ async def _get(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
         ValueError: it is none.
         aiohttp.ClientError: nothing comes.
     """
-    content = b""
     async with session.get(url, allow_redirects=False) as answer:
-        while len(content) <= MAX_BYTES and (more := await answer.content.readany()):
-            content += more
-    found = json.loads(content)
-    if len(content) > MAX_BYTES or not isinstance(found, dict):
-        raise ValueError(f"{url} is no JSON object of up to {MAX_BYTES} bytes")
+        found = json.loads(await read_answer(answer, MAX_BYTES))
+    if not isinstance(found, dict):
+        raise ValueError(f"{url} is no JSON object")  # noqa: TRY004 - a value that came
     return found
+
+
+async def read_answer(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    """Read an answer.
+
+    Raises:
+        ValueError: it is too large.
+        aiohttp.ClientError: it does not come.
+    """
+    content = b""
+    while len(content) <= limit_bytes and (more := await answer.content.readany()):
+        content += more
+    if len(content) > limit_bytes:
+        raise ValueError(f"{answer.url} has more than {limit_bytes} bytes")
+    return content
 
 
 class Issuers:

@@ -388,6 +388,8 @@ class Broker:
             self._watch_tls(),
         ]
         work += [issuer.run() for issuer in self.control.issuers.all]
+        if self.control.aws_iam is not None:
+            work.append(self.control.aws_iam.run())
         if context.storage.remote:
             work.append(services.storage.watch(self._ask_storage))
         if not is_embedded(self.config.queue):

@@ -133,7 +133,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._unsent: deque[tuple[memoryview, OnSent | None]] = deque()
         self._paused = False
         self._end: MemqError | None = None  # why the connection is over
-        self._renewal: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -170,7 +170,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
-        log_in = bool(security.user)
+        log_in = bool(security.user or security.aws_iam)
         token = security.token() or token
         connection = cls(
             address,
@@ -196,11 +196,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(connect_timeout_s):
                 await loop.create_connection(lambda: protocol, host, port)
                 connection.limits = await connection._handshake
-                connection.principal = connection.limits.principal
-                if connection.limits.mechanisms or security.user:
+                if connection.limits.mechanisms or log_in:
                     await connection._log_in(security, connect_timeout_s)
-                elif security.token_file:
-                    connection._renew_later(security, connection.limits.expires_ms)
+                connection.principal = connection.limits.principal
+                if security.token_file or security.aws_iam:
+                    connection._renewal = loop.create_task(connection._renew(security))
         except TimeoutError as exc:
             await connection.close()
             raise UnavailableError(
@@ -240,35 +240,31 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return answer
 
         try:
-            self.principal = await authenticate(security, self.limits.mechanisms, ask)
+            answer = await authenticate(security, self.limits.mechanisms, ask)
         except UnavailableError as exc:
             if isinstance(exc.__cause__, UnauthorizedError):
                 raise exc.__cause__ from None  # the goodbye, in which it refuses
             raise
         except UnauthorizedError as exc:
             raise UnauthorizedError(f"broker {self.address}: {exc}") from exc
+        self.limits.principal, self.limits.expires_ms = answer.principal, answer.expires_ms
         self._wire.authenticated()
 
-    def _renew_later(self, security: Security, expires_ms: int) -> None:
-        """Show the token that the file has by then, before the broker forgets who this is."""
-        if expires_ms:
-            delay_s = expires_ms / 1000 * RENEW_AT
-            self._renewal = self._loop.call_later(delay_s, self._renew, security, expires_ms)
+    async def _renew(self, security: Security) -> None:
+        """Show who this is by then, before the broker forgets it, until the connection ends."""
+        from memq.client.authentication import proof  # noqa: PLC0415 - only for brokers that ask
 
-    def _renew(self, security: Security, expires_ms: int) -> None:
-        def renewed(answer: Struct | MemqError, _: object) -> None:
-            if isinstance(answer, AuthenticateAnswer):
-                self._renew_later(security, answer.expires_ms)
-            else:
-                log.warning("token not renewed at broker %s, retrying: %s", self.address, answer)
-                self._renew_later(security, expires_ms // 4)
-
-        try:
-            step = Authenticate(mechanism="TOKEN", data=security.token().encode())
-            self.send(step, b"", None, renewed)
-        except MemqError as exc:
-            if self._end is None:
-                renewed(exc, b"")
+        expires_ms = self.limits.expires_ms
+        while expires_ms and not self.closed:
+            await asyncio.sleep(expires_ms / 1000 * RENEW_AT)
+            try:
+                step, timeout_s = await proof(security), expires_ms / 1000
+                answer, _ = await self.request(step, timeout_s=timeout_s)
+                assert isinstance(answer, AuthenticateAnswer)  # noqa: S101 - the wire checked the type
+                expires_ms = answer.expires_ms
+            except MemqError as exc:
+                log.warning("login not renewed at broker %s, retrying: %s", self.address, exc)
+                expires_ms //= 4
 
     # -- sending ----------------------------------------------------------------------------
 

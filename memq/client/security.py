@@ -2,10 +2,12 @@
 
     ca=/etc/memq/ca.pem,cert=/etc/memq/alice.pem,key=/etc/memq/alice.key
     ca=/etc/memq/ca.pem,user=alice,password_file=/etc/memq/alice.password
+    ca=/etc/memq/ca.pem,aws_iam=memq-prod
 
 With `ca` the client speaks TLS, and the broker's certificate must be of that CA and have the name
 that the client connects to, or `server_name`. `cert` and `key` are the client's own certificate.
-With `user` it logs in with a password, which does not leave the client. Files are read at each
+With `user` it logs in with a password, which does not leave the client; with `aws_iam` as who it is
+for AWS. Files are read at each
 connection, so those that were replaced are taken at the next.
 """
 
@@ -41,6 +43,8 @@ class Security:
         password: The user's password.
         password_file: File with the password, in place of `password`.
         token_file: File with a token, which is read again at each connection, and before it ends.
+        aws_iam: Logs in as the AWS user or role of the environment; the audience that the brokers
+            have.
     """
 
     ca: Annotated[str, Option("text", "")] = ""
@@ -51,6 +55,7 @@ class Security:
     password: Annotated[str, Option("text", "")] = field(default="", repr=False)
     password_file: Annotated[str, Option("text", "")] = ""
     token_file: Annotated[str, Option("text", "")] = ""
+    aws_iam: Annotated[str, Option("text", "")] = ""
 
     def __repr__(self) -> str:
         who = f", {self.user}" if self.user else ""
@@ -74,8 +79,9 @@ class Security:
         for name, needs in _NEEDS:
             if getattr(found, name) and not getattr(found, needs):
                 raise ConfigError(f"security: {name} without {needs}; give both")
-        if found.user and found.token_file:
-            raise ConfigError("security: a user and a token_file; leave out one")
+        logins = [name for name in ("user", "token_file", "aws_iam") if getattr(found, name)]
+        if logins[1:]:
+            raise ConfigError(f"security: {' and '.join(logins)}; leave out all but one")
         if found.user and bool(found.password) == bool(found.password_file):
             raise ConfigError("security: a user needs a password, or a password_file")
         return found
@@ -123,7 +129,7 @@ def _read(option: str, path: str) -> str:
 
 _NEEDS = (
     ("cert", "ca"), ("key", "cert"), ("server_name", "ca"), ("password", "user"),
-    ("password_file", "user"),
+    ("password_file", "user"), ("aws_iam", "ca"),
 )  # fmt: skip
 
 SECURITY_OPTIONS = options_of(Security)

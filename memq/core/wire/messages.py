@@ -50,7 +50,7 @@ class Handshake(Struct):
         client: name of the client in logs.
         token: credential; empty if the broker asks for none.
         zone: where the client runs; empty if unknown. The broker counts cross-zone traffic.
-        log_in: the client has a user's password, and wants to be that user whatever else it shows.
+        log_in: the client wants to authenticate, whatever else it shows.
         group: of the consumer; empty for none. What it does counts for the quota of the group.
     """
 
@@ -69,8 +69,8 @@ class HandshakeAnswer(AnswerStruct, kw_only=True):
         mechanisms: with one of which the client must authenticate before all else; none when the
             broker knows who it is.
         principal: who the client is for the broker; empty before it has authenticated.
-        expires_ms: the time after which it is not any more; 0 for no end. A client with a token
-            renews it by Authenticate, with the mechanism `TOKEN`.
+        expires_ms: the time after which it is not any more; 0 for no end. A client renews it by
+            Authenticate: with the mechanism `TOKEN` and another token, or with `AWS-IAM`.
     """
 
     version: int

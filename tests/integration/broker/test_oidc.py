@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from memq.broker import oidc
+from memq.client.authentication import proof
+from memq.client.security import Security
 from memq.core.wire import messages as m
 from memq.errors import UnauthorizedError, UnavailableError
 from memq.runtime.system import SYSTEM
@@ -226,10 +228,9 @@ async def test_a_session_is_renewed_in_flight_and_ends_with_its_token(tmp_path, 
         async with client(b, token_file=str(path)) as web_:
             connection = web_.connection
             path.write_text(issuer.token(exp=6_000))
-            connection._renewal.cancel()
-            connection._renew(connection_security(path), 60_000)
+            await web_.ask(await proof(Security(token_file=str(path))))
             [served] = b.connections._open
-            await until(lambda: served.known_until_s > now_s() + 5_000)
+            assert served.known_until_s > now_s() + 5_000
             now["later_s"] = 600.0
             with pytest.raises(Exception, match="may not"):
                 await web_.ask(m.ListUsers())
@@ -238,12 +239,6 @@ async def test_a_session_is_renewed_in_flight_and_ends_with_its_token(tmp_path, 
             with pytest.raises(UnavailableError, match="certificate or token has expired"):
                 await web_.ask(m.ListUsers())
         assert "has expired" in await refused(b, path.read_text())
-
-
-def connection_security(path):
-    from memq.client.security import Security
-
-    return Security(token_file=str(path))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from memq.broker.config import BrokerConfig, load_file
 from memq.errors import ConfigError
 
 ISSUER = {"issuer": "https://a", "audience": "b"}
+AWS = {"audience": "memq", "accounts": "123456789012", "regions": ["eu-west-1"]}
 KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
 
 
@@ -29,6 +30,12 @@ KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/
         ({"oidc": {"a": ISSUER | {"keys": "ftp://a"}}}, "oidc.a: .* must be https"),
         ({"oidc": {"a": ISSUER, "b": ISSUER}}, "oidc.b: two issuers with one prefix"),
         ({"oidc": {"a": ISSUER | {"x": "y"}}}, "oidc.a: unknown option 'x'"),
+        ({"aws_iam": "x"}, "aws_iam: expected a table of options"),
+        ({"aws_iam": {}}, "aws_iam: audience, accounts and regions are needed"),
+        ({"aws_iam": AWS | {"accounts": []}}, "aws_iam: audience, accounts and regions are needed"),
+        ({"aws_iam": AWS | {"accounts": [1]}}, "aws_iam: accounts must be a text"),
+        ({"aws_iam": AWS | {"endpoint": "http://sts"}}, "aws_iam: .* must be an https URL"),
+        ({"aws_iam": AWS | {"x": "y"}}, "aws_iam: unknown option 'x'"),
         ({"certificate_principals": "RULE:x"}, "'RULE:x' is no rule; write RULE:PATTERN"),
         ({"certificate_principals": "RULE:(/x/"}, r"'RULE:\(/x/' is no pattern"),
         ({"certificate_principals": ["DEFAULT", "RULE:a/$1/"]}, r"has no group \$1"),

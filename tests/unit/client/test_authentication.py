@@ -38,7 +38,7 @@ class Broker:
 async def test_the_password_is_not_sent():
     """Both sides prove that they know what was made of it."""
     broker = Broker()
-    assert await authenticate(ALICE, [MECHANISM], broker.ask) == "User:alice"
+    assert (await authenticate(ALICE, [MECHANISM], broker.ask)).principal == "User:alice"
     assert not any(PASSWORD in each for each in broker.heard)
 
 
@@ -73,6 +73,8 @@ async def test_few_iterations_get_no_proof():
         (Security(), [MECHANISM], UnauthorizedError, "it asks who you are"),
         (ALICE, ["OTHER"], UnauthorizedError, "it takes OTHER"),
         (ALICE, [], UnauthorizedError, "it does not ask who you are"),
+        (Security(aws_iam="a"), [], UnauthorizedError, "it does not ask who you are"),
+        (Security(aws_iam="a"), [MECHANISM], UnauthorizedError, "this client has AWS-IAM"),
         (Security(user="a", password_file="/none"), [MECHANISM], ConfigError, "/none"),
         (Security(user="a", password="\u0001"), [MECHANISM], ConfigError, "cannot be a user"),
     ],

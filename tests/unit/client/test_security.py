@@ -9,14 +9,16 @@ from memq.errors import ConfigError
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("cart=x", "unknown option 'cart'; known are ca, cert, key"),
+        ("cart=x", "unknown option 'cart'; known are aws_iam, ca, cert, key"),
         ("cert=x", "cert without ca"),
         ("ca=x,key=y", "key without cert"),
         ("server_name=x", "server_name without ca"),
         ("password=x", "password without user"),
         ("user=a", "a user needs a password, or a password_file"),
         ("user=a,password=b,password_file=c", "a user needs a password, or a password_file"),
-        ("user=a,password=b,token_file=c", "a user and a token_file; leave out one"),
+        ("user=a,password=b,token_file=c", "user and token_file; leave out all but one"),
+        ("ca=x,token_file=c,aws_iam=d", "token_file and aws_iam; leave out all but one"),
+        ("aws_iam=memq", "aws_iam without ca"),
         ("ca=", "ca is empty; give it, or leave it out"),
         (3, "expected NAME=VALUE"),
     ],
